@@ -32,6 +32,11 @@ def collected(
         ("a.yaml", "num_processes: 8\n", None),
         ("d.json", '{"zero_optimization": {"stage": 2}}', DEEPSPEED),
         ("d.json", '{"train_batch_size": 8, "bf16": {"enabled": true}}', DEEPSPEED),
+        (
+            "d.json",
+            '{"gradient_accumulation_steps": 8, "per_device_train_batch_size": 2, "fp16": true}',
+            None,
+        ),
         ("d.yaml", "train_batch_size: 8\nbf16: true\n", None),
         ("d.json", '{"train_batch_size": 8}', None),
     ],
@@ -118,6 +123,7 @@ def test_a_later_entry_of_the_defaults_list_wins() -> None:
         ("data@train: small", "", {"train.batch_size": 2}),
         ("data@_global_: small", "", {"batch_size": 2}),
         ("/data: small", "", {"data.batch_size": 2}),
+        ("data: ???", "data=large", {"data.batch_size": 64}),
         ("data: missing", "", {}),
     ],
 )
@@ -151,3 +157,17 @@ def test_a_python_config_and_its_base() -> None:
     assert found["other.n"] == 3
     assert "--lr" not in found
     assert collected("--file conf/a.py x=conf/a.py", {}).settled == {}
+
+
+@pytest.mark.parametrize(
+    ("script", "written"),
+    [
+        ("p = argparse.ArgumentParser()\na = p.parse_args()\n", True),
+        ("p = argparse.ArgumentParser()\na, more = p.parse_known_args()\n", False),
+        ("p = argparse.ArgumentParser()\np.add_argument('--batch_size')\na = p.parse_args()\n", False),
+        ("exec(open('configurator.py').read())\n", False),
+    ],
+)
+def test_an_assignment_that_a_strict_argparse_would_refuse_as_a_flag(script: str, written: bool) -> None:
+    found = collected("conf/a.py", {"conf/a.py": "batch_size = 8\n"}, script).written
+    assert found == (frozenset({"--batch_size"}) if written else frozenset())

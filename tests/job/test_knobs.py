@@ -202,11 +202,15 @@ def test_what_is_not_known_is_not_changed() -> None:
         ((), "--a", "", ("--a",)),
         (("--a",), "--a", "", ("--a",)),
         (("--a", "--b"), "--a", "2", ("--a", "2", "--b")),
+        ((), "ckpt", "/r/epoch=3.ckpt", ("ckpt='/r/epoch=3.ckpt'",)),
+        (("ckpt='/r/epoch=3.ckpt'",), "ckpt", "/r/epoch=4.ckpt", ("ckpt='/r/epoch=4.ckpt'",)),
+        ((), "--ckpt", "/r/epoch=3.ckpt", ("--ckpt=/r/epoch=3.ckpt",)),
         (("--lr", "-1", "--a", "-3"), "--a", "2", ("--lr", "-1", "--a", "2")),
     ],
 )
 def test_set_value(args: tuple[str, ...], name: str, value: str, result: tuple[str, ...]) -> None:
     assert set_value(args, name, value) == result
+    assert value_of(result, name) == (value or None)
 
 
 def test_workers() -> None:

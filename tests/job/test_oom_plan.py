@@ -46,6 +46,35 @@ HYDRA_DEEP = {
     "conf/exp/four.yaml": "# @package _global_\ntrainer:\n  accumulate_grad_batches: 4\n",
     "conf/loader/frames.yaml": "batch_size: 8000\nbatch_size_type: frame\n",
 }
+LIGHTNING_BY_HYDRA = {
+    "src/train.py": "import hydra\nfrom lightning import Trainer\n@hydra.main(config_path='../conf', config_name='train')\ndef main(cfg):\n    hydra.utils.instantiate(cfg.trainer).fit(m, ckpt_path=cfg.get('ckpt_path'))\n",
+    "conf/train.yaml": "defaults:\n  - _self_\n  - data: small\n  - trainer: default\n  - experiment: null\nckpt_path: null\n",
+    "conf/data/small.yaml": "batch_size: 32\n",
+    "conf/trainer/default.yaml": "_target_: lightning.pytorch.trainer.Trainer\nmax_epochs: 3\n",
+    "conf/experiment/half.yaml": "# @package _global_\ndata:\n  batch_size: 16\n",
+}
+# A total in a group that the command line must choose; the micro-batch is made from it, the ranks and the accumulation.
+TOTAL_BY_HYDRA = {
+    "launch.py": "@hydra.main(config_path='conf', config_name='top')\ndef main(c):\n    c.model.microbatch_size = c.model.batch_size / (accelerator.num_processes * c.model.grad_accum)\n    loss = loss / c.model.grad_accum\n    loss.backward()\n",
+    "conf/top.yaml": "defaults:\n  - _self_\n  - model: ???\n",
+    "conf/model/base.yaml": "batch_size: 32\nmicrobatch_size: null\ngrad_accum: 1\n",
+    "conf/model/own.yaml": "defaults:\n  - base\nname: x\n",
+}
+JSON_BY_FLAG = {
+    "train.py": "p = argparse.ArgumentParser()\np.add_argument('--args_file', default='a.json')\nargs, = HfArgumentParser((TrainingArguments,)).parse_json_file(p.parse_args().args_file)\nTrainer(args=args).train()\n",
+    "a.json": '{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "fp16": true}',
+}
+PY_CONFIG = "p = argparse.ArgumentParser()\np.add_argument('config')\nconfig = read_config(p.parse_args().config)\nfor x in DataLoader(d, batch_size=config.batch_size):\n    (loss / config.gradient_accumulation_steps).backward()\n"
+CLEARED = ARGPARSE.replace(
+    LOOP,
+    "\naccelerator = Accelerator(gradient_accumulation_steps=args.accum_iter)\nfor x in DataLoader(d, batch_size=args.batch_size):\n    with accelerator.accumulate(model):\n        optimizer.zero_grad()\n        loss = model(x)\n        accelerator.backward(loss)\n        optimizer.step()\n",
+)
+NOT_CLEARED = CLEARED.replace("        optimizer.zero_grad()\n", "").replace(
+    "        optimizer.step()\n", "        optimizer.step()\n        optimizer.zero_grad()\n"
+)
+DIVIDED = {
+    "train.py": ARGPARSE.replace("batch_size=args.batch_size", "batch_size=args.batch_size // world_size")
+}
 CUT_IN_LOOP = ARGPARSE.replace(
     LOOP,
     "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    for j in range(args.accum_iter):\n        step(x[j::args.accum_iter]).backward()\n",
@@ -188,6 +217,14 @@ def changes(spec: JobSpec) -> dict[str, str]:
         ("train.py --config-name base", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "4"}),
         ("train.py -cn base trainer=short", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "6"}),
         ("train.py --config-name=base +exp=four", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "8"}),
+        ("-- python src/train.py", LIGHTNING_BY_HYDRA, {"data.batch_size": "16", "++trainer.accumulate_grad_batches": "2"}),
+        ("-- python src/train.py experiment=half", LIGHTNING_BY_HYDRA, {"data.batch_size": "8", "++trainer.accumulate_grad_batches": "2"}),
+        ("-- python src/train.py +trainer.accumulate_grad_batches=3", LIGHTNING_BY_HYDRA, {"data.batch_size": "16", "+trainer.accumulate_grad_batches": "6"}),
+        ("--nproc-per-node 4 launch.py model=own", TOTAL_BY_HYDRA, {"model.grad_accum": "2"}),
+        ("train.py --args_file a.json", JSON_BY_FLAG, {"a.json#per_device_train_batch_size": "2", "a.json#gradient_accumulation_steps": "4"}),
+        ("train.py --batch_size 8", {"train.py": NOT_CLEARED}, {"--batch_size": "4", "--accum_iter": "2"}),
+        ("--nproc-per-node 1 -- deepspeed train.py --batch_size 6", DIVIDED, {"--batch_size": "3", "--accum_iter": "2"}),
+        ("--nproc-per-node 1 -- python train.py --batch_size 6", {"train.py": DIVIDED["train.py"] + "mp.spawn(main)\n"}, {"--batch_size": "3", "--accum_iter": "2"}),
         ("train.py", {"train.py": CHAINED}, {"--micro_batch_size": "8"}),
         ("train.py", {"train.py": HANDED_ON}, {"--batch-size-per-replica": "4", "--ga": "8"}),
         ("--nproc-per-node 4 train.py --bs=64", {"train.py": TAP}, {"--ac": "2"}),
@@ -230,7 +267,7 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ),
         (
             "-- deepspeed train.py --batch_size 6",
-            {"train.py": ARGPARSE.replace("batch_size=args.batch_size", "batch_size=args.batch_size // world_size")},
+            DIVIDED,
             "how many there are is not known",
         ),
         ("-- ./run-it --batch_size 8 --accum 2", {}, "source"),
@@ -243,6 +280,17 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ("train.py --config-name base loader=frames", HYDRA_DEEP, "not counted in samples .loader.batch_size_type is frame"),
         ("train.py --dynamic_batching 1 --batch_size 8", {"train.py": TOKENS}, "batches are dynamic"),
         ("train.py --batch_size 1 --accum_iter 4", {"train.py": CUT_IN_LOOP}, "--batch_size is 1 already"),
+        ("train.py --batch_size 8", {"train.py": CLEARED}, r"clears the gradients of those before it \(train\.py:\d+\)"),
+        (
+            "train.py --out d",
+            {"train.py": "from hparams import make\np.add_argument('--out')\nh = make()\n", "hparams.py": "def make():\n    return HParams(\n        batch_size=64)\n"},
+            r"written in hparams\.py:\d \(batch_size=64\)",
+        ),
+        (
+            "train.py conf/a.py",
+            {"train.py": PY_CONFIG, "conf/a.py": "batch_size = 8\ngradient_accumulation_steps = 1\n"},
+            r"written in conf/a\.py \(batch_size = 8\), and the script has no flag for it",
+        ),
         ("train.py --batch_size 8", {"train.py": "p.add_argument('--batch_size')\ncfg.optim.batch_accumulation = 1\n"}, r"batch_accumulation is set in train\.py:2"),
         (
             "train.py --batch_size 8 --train_batch_size 4",
@@ -262,6 +310,11 @@ def test_what_is_not_certain_is_refused_with_its_reason(
         assert [c.knob for c in plan.changes] == ["--train_batch_size", "--accum_iter"]
         return
     assert re.search(why, plan.why), plan.why
+
+
+def test_lightnings_trainer_of_a_hydra_config_goes_on_by_its_path() -> None:
+    resume = oom_plan(job("-- python src/train.py", LIGHTNING_BY_HYDRA)).resume
+    assert (resume.how, resume.knob) == ("flag", "ckpt_path")
 
 
 def test_a_branch_that_is_on_accumulates() -> None:
@@ -357,6 +410,11 @@ GET_LAST = (
         ("train.py", "p.add_argument('--resume-from-step', type=int, default=-1)\n", "flag", "--resume-from-step", "STEP"),
         ("train.py", "print('no way at all')\n", "none", None, None),
         ("--self-resuming train.py", "print('no way at all')\n", "self", None, None),
+        ("train.py", "p.add('--train_from', '-train_from', default='', help='goes on')\n", "flag", "--train_from", None),
+        ("train.py", "words.add('--train_from')\nload_state_dict(x)\n", "unknown", None, None),
+        # Weights that somebody published begin a run; they are no checkpoint of it.
+        ("-- dora run solver=small continue_from=//pretrained/a/medium", "", "unknown", None, None),
+        ("-- python src/train.py continue_from=runs/a.pt", "load_state_dict(x)\n", "flag", "continue_from", None),
     ],
 )  # fmt: skip
 def test_how_it_goes_on(line: str, source: str, how: str, knob: str | None, value: str | None) -> None:

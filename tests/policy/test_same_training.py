@@ -37,6 +37,7 @@ class Log:
     rate_shift: int = 0
     rate_from: int = 0
     bump: float = 0.0
+    norm_bump: float = 0.0
     age: int = 0  # steps that the weights are behind
     fields: tuple[str, ...] = ("loss", "lr", "grad_norm", "samples")
 
@@ -46,18 +47,19 @@ class Log:
     def _row(self, step: int) -> dict[str, float]:
         noise = random.Random(f"{self.order}/{step - self.order_from}").gauss(0, 0.15)
         own = random.Random(f"own/{self.steps}/{step}").gauss(0, 1) * self.own
-        later = self.bump if step > self.steps[0] else 0.0
+        later, norm_later = (self.bump, self.norm_bump) if step > self.steps[0] else (0.0, 0.0)
         loss = (1 + 3 * math.exp(-(step - self.age) / 60)) * math.exp(noise + own + later)
         at = self.rate_from + (step - self.rate_from) * self.rate_times - self.rate_shift
         rate = 1e-3 * (min(at / 20, 1) if at < 20 else 0.5 + 0.5 * math.cos(math.pi * (at - 20) / 400))
         return {
             "loss": round(loss * self.loss_times, 5),
             "lr": float(f"{rate:.3e}"),
-            "grad_norm": round(2 * math.exp(0.8 * noise + own) * self.norm_times, 4),
+            "grad_norm": round(2 * math.exp(0.8 * noise + own + norm_later) * self.norm_times, 4),
             "samples": float(self.samples * step),
         }
 
 
+LIKE_BY_CHANCE = 391
 BEFORE = Log(range(1, 131))
 AFTER = Log(range(101, 151))
 
@@ -99,6 +101,37 @@ def test_each_difference_is_named(after: Log, named: Difference) -> None:
     found = said(after)
     assert (found.result, found.difference) == (Sameness.DIFFERS, named), found.text
     assert found.numbers
+
+
+def test_a_shift_of_three_percent_is_other_weights_where_the_pairs_hardly_vary() -> None:
+    assert said(replace(AFTER, loss_times=1.03, own=0.003)).difference is Difference.WEIGHTS
+    assert said(replace(AFTER, loss_times=1.03, own=0.05)).result is Sameness.SAME_WITHIN_NOISE
+    assert said(replace(AFTER, loss_times=1.01, own=0.001)).difference is None
+
+
+def test_gradients_alone_tell_of_an_optimizer_where_the_losses_hardly_move() -> None:
+    found = said(replace(AFTER, norm_bump=0.02))
+    assert found.difference is Difference.OPTIMIZER_STATE
+    assert "the grad norm of the first step" in found.text
+    assert said(replace(AFTER, norm_bump=0.001)).difference is None
+
+
+def test_a_loss_off_by_a_factor_whose_gradient_is_not_is_no_weighting() -> None:
+    assert said(replace(AFTER, loss_times=1.95, own=0.02)).difference is Difference.WEIGHTS
+    assert (
+        said(replace(AFTER, loss_times=1.95, norm_times=2, own=0.02)).difference
+        is Difference.ACCUMULATION_WEIGHTING
+    )
+
+
+def test_other_samples_are_seen_also_where_they_go_together_by_chance() -> None:
+    """Another order of the data whose losses go together by 0.41; the same one under a noise that leaves them 0.75 is not accused."""
+    assert said(replace(AFTER, order=LIKE_BY_CHANCE)).difference is Difference.DATA_ORDER
+    assert said(replace(AFTER, own=0.15)).result is Sameness.SAME_WITHIN_NOISE
+
+
+def test_other_new_weights_may_begin_a_little_lower() -> None:
+    assert said(Log(range(1, 51), own=0.02, loss_times=0.94)).difference is Difference.FROM_STEP_0
 
 
 def test_where_no_step_was_trained_twice_the_trend_must_go_on() -> None:

@@ -22,8 +22,11 @@ def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
     """`args` with one flag set: in place and in the user's spelling, else appended as ``--name=value``.
 
     An empty value makes it a switch. A name without dashes is a ``key=value`` setting. Where a flag is
-    given twice the last one counts for argparse, so all are set.
+    given twice the last one counts for argparse, so all are set. A ``key=value`` setting whose value holds an equals sign
+    (Lightning's ``epoch=3-step=40.ckpt``) is written in quotes: Hydra reads no second one outside of them.
     """
+    if not name.startswith("-") and "=" in value and not _is_quoted(value):
+        value = f"'{value}'"
     result = list(args)
     found = [s for s in settings_of(args) if _same(s.name, name)]
     for setting in reversed(found):
@@ -75,8 +78,13 @@ def _settings_of(args: tuple[str, ...]) -> Sequence[Setting]:
         else:
             match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)
             if match:
-                found.append(Setting(word.partition("=")[0], match[2], at, joined=True))
+                value = match[2][1:-1] if _is_quoted(match[2]) else match[2]
+                found.append(Setting(word.partition("=")[0], value, at, joined=True))
     return tuple(found)
+
+
+def _is_quoted(value: str) -> bool:
+    return len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
 
 
 def _is_number(word: str) -> bool:

@@ -49,6 +49,7 @@ class Configs:
     roles: Mapping[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     settled: Mapping[str, tuple[Scalar, str]] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
     lone: str | None = None
 
 
@@ -88,8 +89,22 @@ def collect_configs(
             if kind := _kind(nested, values[nested], launch):
                 roles[nested] = kind
     own = args[launch.args_at :]
-    settled = {**_hydra(own, source, read), **_python_configs(own, read)}
-    return Configs(values, roles, frozenset(fixed), settled, _lone(own, source, values))
+    assigned = _python_configs(own, read)
+    settled = {**_hydra(own, source, read), **assigned}
+    written = frozenset(n for n in assigned if n.startswith("--") and not _is_taken(n, source))
+    return Configs(values, roles, frozenset(fixed), settled, written, _lone(own, source, values))
+
+
+def _is_taken(name: str, source: ScriptSource) -> bool:
+    """Whether the script takes a config's assignment as a flag: it declares the flag, or its arguments go through no strict argparse."""
+    calls = {
+        called(n)
+        for file in source.files
+        for n in (ast.walk(file.tree) if file.depth == 0 else ())
+        if isinstance(n, ast.Call)
+    }
+    strict = {"ArgumentParser", "parse_args"} <= calls and "parse_known_args" not in calls
+    return not strict or source.flag(name) is not None
 
 
 def _kind(name: str, values: Mapping[str, Scalar], launch: Launch) -> str:
@@ -99,7 +114,11 @@ def _kind(name: str, values: Mapping[str, Scalar], launch: Launch) -> str:
     if "compute_environment" in keys or ("distributed_type" in keys and "num_processes" in keys):
         return ACCELERATE
     batch = {"train_batch_size", "gradient_accumulation_steps"} & keys
-    if keys & _DEEPSPEED_KEYS or (batch and name.endswith(".json") and {"fp16", "bf16", "optimizer"} & keys):
+    # DeepSpeed's "fp16" is a mapping; TrainingArguments' is true or false.
+    nested = {key.partition(".")[0] for key in values if "." in key}
+    if keys & _DEEPSPEED_KEYS or (
+        batch and name.endswith(".json") and {"fp16", "bf16", "optimizer"} & nested
+    ):
         return DEEPSPEED
     return ""
 
@@ -190,7 +209,7 @@ class _Default:
 
 
 _ENTRY: Final = re.compile(
-    r"(?P<override>override\s+)?(?:optional\s+)?(?:(?P<abs>/)?(?P<group>[\w/-]+?)(?:@(?P<package>[\w.]+))?\s*:\s*)?(?P<option>[\w./-]+)\s*(?:#.*)?$"
+    r"(?P<override>override\s+)?(?:optional\s+)?(?:(?P<abs>/)?(?P<group>[\w/-]+?)(?:@(?P<package>[\w.]+))?\s*:\s*)?(?P<option>[\w./-]+|\?\?\?)\s*(?:#.*)?$"
 )
 
 

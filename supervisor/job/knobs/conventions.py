@@ -73,6 +73,16 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         resume_flag="--ckpt_path",
     ),
     Convention(
+        "Lightning's Trainer by Hydra",
+        modules=("lightning", "pytorch_lightning"),
+        given=r"^trainer\._target_$",
+        needs=r"^trainer\._target_$",
+        only=("lightning", "pytorch_lightning"),
+        # With two plus signs Hydra sets a key that its config has, and adds one that it has not.
+        accumulation="++trainer.accumulate_grad_batches",
+        resume_flag="ckpt_path",
+    ),
+    Convention(
         "Lightning's Trainer.add_argparse_args",
         words=("add_argparse_args", "from_argparse_args"),
         accumulation="--accumulate_grad_batches",

@@ -228,7 +228,11 @@ def _places(
     launch, at = _launch(spec, opened, gpus, accelerate_config)
     program = _program(spec, launch, opened, script_text, at)
     source = scan_files(program.files)
-    if spec.entry_kind is EntryKind.COMMAND:
+    # One rank is a declaration too, unless the command's own launcher says otherwise.
+    declared = launch.ranks in {None, 1} and any(
+        key == "run.nproc_per_node" and origin != "default" for key, _, origin in look.origins
+    )
+    if spec.entry_kind is EntryKind.COMMAND and not declared:
         world = _command_world(spec, world, launch)
         if is_plain_python(spec) and world == 1 and starts_own_ranks(source, spec.entry_args, gpus):
             world = None
@@ -236,7 +240,16 @@ def _places(
     env = {**look.env, **dict(spec.env)}
     name = launch.program or launch.module or launch.script
     where = Places(
-        source, configs.values, env, configs.settled, configs.roles, configs.fixed, name, at, configs.lone
+        source,
+        configs.values,
+        env,
+        configs.settled,
+        configs.roles,
+        configs.fixed,
+        name,
+        at,
+        configs.lone,
+        configs.written,
     )
     return where, world, _content_hash(program)
 

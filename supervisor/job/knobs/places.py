@@ -32,7 +32,7 @@ class Places:
     `configs`: file name as on the command line to (dotted key to value). `env`: what the job will see.
     `settled`: settings that a config gives and that the command line overrides, by the name to set them under there, with where each
     was read: Hydra's config, a ``.py`` config of plain assignments. `roles`: configs of DeepSpeed's and accelerate's own.
-    `fixed`: configs that no copy can replace, because another file names them. `program`: what runs, and whether its source was found.
+    `fixed`: configs that no copy can replace, because another file names them. `written`: settled ones that no argument overrides. `program`: what runs, and whether its source was found.
     """
 
     source: ScriptSource = field(default_factory=ScriptSource)
@@ -44,6 +44,7 @@ class Places:
     program: str | None = None
     args_at: int = 0
     lone_config: str | None = None
+    written: frozenset[str] = frozenset()
 
     def names(self) -> list[str]:
         """Every setting found in files, then flags of the source, then variables that the source reads."""

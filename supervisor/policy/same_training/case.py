@@ -6,9 +6,13 @@ import itertools
 import math
 from dataclasses import dataclass
 from statistics import median
+from typing import Final
 
-from supervisor.policy.same_training.series import Table, column_of, gaps_between
+from supervisor.policy.same_training.series import LEAST_PAIRS, NEAR, Table, column_of, gaps_between
 from supervisor.run.records import Difference
+
+EXACT: Final = 1e-3
+"""So near are values of the same weights and samples where nothing is drawn at random (logarithm of a ratio); bfloat16 gives 5e-4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,15 @@ class Case:
         """Step, value before, value after, of the steps that have both."""
         old, new = self.series(name)
         return [(step, old[step], new[step]) for step in self.twice if step in old and step in new]
+
+    def log_gaps(self, name: str) -> list[float]:
+        """Logarithms of after / before of the steps trained twice: noise grows with a loss, so shares of it compare."""
+        return [math.log(a) - math.log(b) for _, b, a in self.pairs(name) if b > 0 and a > 0]
+
+    def is_exact(self) -> bool:
+        """Whether the gradients of all ranks are those of before: then weights, samples and optimizer are too, whatever the loss is a mean of."""
+        gaps = self.log_gaps("grad_norm")[: 2 * NEAR]
+        return len(gaps) >= LEAST_PAIRS and median(map(abs, gaps)) <= EXACT
 
     def half_changes(self) -> list[float]:
         """By what a step counts more or less samples where a part of the planned change was not made."""

@@ -14,32 +14,30 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from supervisor.policy.same_training.case import Case, Found, Restart
 from supervisor.policy.same_training.learning_rate import learning_rate
+from supervisor.policy.same_training.paired import WEIGHTS_RATIO, data_order, optimizer, weights
 from supervisor.policy.same_training.series import (
     LEAST_PAIRS,
-    LR_SHARE,
     NEAR,
+    SURE,
     Row,
     Series,
     Table,
     column_of,
-    correlation,
     deviation_of,
     error_of_median,
     first_of,
     last_of,
     line_through,
-    noise_of,
     quantum_of,
     slope_of,
     spread_of,
-    without_trend,
 )
 from supervisor.run.records import Difference, Sameness
 
@@ -56,36 +54,12 @@ EXACT_FACTOR: Final = 0.01
 """Before any wrong update the first step's ratio is the factor itself: its loss is then exact too, or the two steps after it are off by 26 % at most."""
 FACTOR_SPREAD: Final = 0.13
 """A ratio is named by a factor of the plan when it lies within 13 %: the factors 1.5, 2, 3, 4 lie 33 % apart at least."""
-SURE: Final = 4.5
-"""Standard errors. Losses have heavier tails than a normal distribution; 4.5 of it come by chance 7 times in a million."""
-ORDER_PAIRS: Final = 14
-"""Below this the correlation of two orders of data (0 ± 0.3) and that of one (0.5 to 1) cannot be told apart."""
-ORDER_BOUND: Final = 0.38
-ORDER_SLACK: Final = 2.1
-"""A correlation over n steps below 0.38 - 2.1 / n (0.23 over 14, 0.33 over 40): not the same samples. Of other samples it was -0.4 to 0.3,
-of the same ones under dropout of 0.1 to 0.3 0.33 to 0.99."""
-ORDER_NOISE: Final = 1.0
-"""A loss that jumps by a factor of 3 and more from step to step (a diverging training) tells nothing of its samples."""
-LAG_BOUND: Final = 0.8
-LAG_LEAD: Final = 0.35
-"""Losses that follow those of an earlier stretch this well, and better than their own by so much, are of that stretch's samples."""
 SAME_SHARE: Final = 2e-3
 """Float noise: the median difference of the losses of a step, as a share of the loss."""
-EXACT: Final = 1e-3
-"""So near are values of the same weights and samples where nothing is drawn at random (logarithm of a ratio); bfloat16 gives 5e-4."""
-OPTIMIZER_GAP: Final = 1.5e-3
-OPTIMIZER_GAP_INEXACT: Final = 1e-2
-EXACT_GRADIENT: Final = 2e-4
-OPTIMIZER_TIMES: Final = 30.0
-"""Without the optimizer's state the losses after an exact first step are off by 0.2 to 9 %; with it by 0.05 % at most where the first gradient
-is the same to 2e-4, and in bfloat16, or where too few digits are printed to tell, by 0.6 %, some 10 times what the first gradient is off."""
 BELOW_SURE: Final = 3.0
-"""A beginning whose loss is lower than that of the first beginning by three standard errors is none."""
-WEIGHTS_RATIO: Final = 1.1
-WEIGHTS_WINDOWS: Final = ((6, 5.5, 1.0), (8, 4.0, 1.0), (12, 4.0, 0.8), (16, 4.0, 0.75), (24, 4.0, 0.7))
-"""Losses that are 1.1 times those of before in the mean of so many steps, by so many standard errors, and higher in such a share of them.
-Under dropout right restarts came to 2.8 standard errors, wrong weights to 4 to 40: SGD at a high rate has caught up after ten steps,
-AdamW has not after forty."""
+BELOW_SHARE: Final = 0.3
+"""A beginning whose loss is lower than that of the first beginning by three standard errors, and by 30 % of what was learnt since, is none:
+weights made by another seed begin some percent higher or lower too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +112,9 @@ def _where_it_began(case: Case) -> Found | None:
         near = [old[step] for step in old if abs(step - aim) <= NEAR * case.every]
         at_aim = fmean(near) if near else math.nan
         numbers += [("loss", level), ("loss_at_start", at_start), ("loss_at_resume", at_aim)]
-        if abs(level - at_aim) < 0.5 * abs(level - at_start) or _is_below(case):
+        if abs(level - at_aim) < 0.5 * abs(level - at_start) or (
+            at_start - level > BELOW_SHARE * abs(at_start - at_aim) and _is_below(case)
+        ):
             return Found(
                 Difference.STEP_COUNTER,
                 f"{text}: the loss is {level:.4g}, at the first steps it was {at_start:.4g} and near step {aim} {at_aim:.4g}",
@@ -151,7 +127,7 @@ def _where_it_began(case: Case) -> Found | None:
 
 def _is_below(case: Case) -> bool:
     """Whether the first steps have a lower loss than they had: of the same samples, if the order of the data began again too."""
-    gaps = _log_gaps(case, "loss")[: 2 * NEAR]
+    gaps = case.log_gaps("loss")[: 2 * NEAR]
     if len(gaps) < NEAR // 2:
         return False
     error = max(deviation_of(gaps), 0.02) / math.sqrt(len(gaps))
@@ -329,12 +305,14 @@ def _weighting(case: Case) -> Found | None:
         near = min(factors, key=lambda one: abs(value - math.log(factors[one])))
         if abs(value - math.log(factors[near])) > FACTOR_SPREAD + error:
             continue
+        if name == "loss" and not _gradient_agrees(case, math.log(factors[near])):
+            continue  # a loss that is weighted has gradients that are
         if (
             name == "grad_norm"
             and value > 0
             and case.twice
             and not _is_factor_of_loss(case, factors)
-            and _weights(case) is not None
+            and weights(case) is not None
         ):
             continue  # wrong weights have larger gradients too
         what = name.replace("_", " ")
@@ -346,10 +324,16 @@ def _weighting(case: Case) -> Found | None:
     return None
 
 
+def _gradient_agrees(case: Case, weight: float) -> bool:
+    """Whether the first gradient norms of the same steps are off by half of that weight at least; they are not logged: it may be."""
+    norms = case.log_gaps("grad_norm")[:LEAST_PAIRS]
+    return not norms or median(norms) / weight > 0.5
+
+
 def _exact_factor(case: Case, factors: Mapping[str, float]) -> Found | None:
     """A factor that the first step shows to its printed digits, before the wrong gradients have changed the weights."""
-    pairs, losses = case.pairs("grad_norm"), _log_gaps(case, "loss")
-    norms = _log_gaps(case, "grad_norm")
+    pairs, losses = case.pairs("grad_norm"), case.log_gaps("loss")
+    norms = case.log_gaps("grad_norm")
     if min(len(norms), len(losses)) < LEAST_PAIRS or pairs[0][0] != case.start or pairs[0][1] <= 0:
         return None
     digits = quantum_of(before for _, before, _ in pairs) / pairs[0][1]
@@ -401,194 +385,6 @@ def _log_ratio(case: Case, name: str) -> tuple[float, float] | None:
     return change, math.hypot(error, error_of_median(list(now.values()))) + 0.03
 
 
-# -- weights, order of the data, optimizer --------------------------------------------------------------------------------------------------------
-
-
-def _log_gaps(case: Case, name: str) -> list[float]:
-    """Logarithms of after / before of the steps trained twice: noise grows with a loss, so shares of it compare."""
-    return [
-        math.log(after) - math.log(before)
-        for _, before, after in case.pairs(name)
-        if before > 0 and after > 0
-    ]
-
-
-def _is_exact(case: Case) -> bool:
-    """Whether the gradients of all ranks are those of before: then weights, samples and optimizer are too, whatever the loss is a mean of."""
-    gaps = _log_gaps(case, "grad_norm")[: 2 * NEAR]
-    return len(gaps) >= LEAST_PAIRS and median(map(abs, gaps)) <= EXACT
-
-
-def _weights(case: Case) -> Found | None:
-    """A loss that is higher from the first step on: not the weights that the checkpoint was said to hold."""
-    pairs, gaps = case.pairs("loss"), _log_gaps(case, "loss")
-    if len(pairs) < LEAST_PAIRS:
-        return None if case.twice else _weights_of_new_steps(case)
-    if not gaps or _is_exact(case) or abs(gaps[0]) <= EXACT:
-        return None
-    for count, sure, share in WEIGHTS_WINDOWS:
-        some = gaps[:count]
-        if len(some) < count:
-            break
-        mean, error = fmean(some), max(deviation_of(some), 0.02) / math.sqrt(count)
-        if mean > max(math.log(WEIGHTS_RATIO), sure * error) and sum(g > 0 for g in some) >= share * count:
-            step, was, now = pairs[0]
-            return Found(
-                Difference.WEIGHTS,
-                f"the loss of the first {count} steps is {math.exp(mean):.3g} times that of before: {now:.4g} for {was:.4g} at step {step}",
-                (("loss_ratio", math.exp(mean)), ("error", error), ("loss_before", was), ("loss_after", now)),
-            )
-    return None
-
-
-def _weights_of_new_steps(case: Case) -> Found | None:
-    """The same where no step was trained twice: against the level that the loss had come to."""
-    old, new = case.series("loss")
-    was, now = last_of(old, 2 * NEAR), first_of(new, LEAST_PAIRS + 1)
-    noise = noise_of(last_of(old, 8 * NEAR))
-    if noise is None or len(was) < NEAR or len(now) <= LEAST_PAIRS:
-        return None
-    if min(now) > case.last + 2 * case.every:
-        return None
-    _, level, error = line_through(was, at=case.last)
-    mean = fmean(now.values())
-    least = SURE * 1.3 * math.hypot(noise / math.sqrt(len(now)), error)
-    if mean - level < max(least, 0.05 * abs(level)) or min(now.values()) < max(was.values()) - noise:
-        return None
-    return Found(
-        Difference.WEIGHTS,
-        f"the loss is {mean:.4g} after the resume and was {level:.4g} before, with a noise of {noise:.2g}",
-        (("loss_before", level), ("loss_after", mean), ("noise", noise)),
-    )
-
-
-def _data_order(case: Case) -> Found | None:
-    """Losses that do not rise and fall with those of the same steps, or do so with those of others."""
-    if _is_exact(case):
-        return None
-    together = _together(case)
-    if together is not None and together[0] >= ORDER_PAIRS:
-        count, value, witnesses = together
-        divided = case.restart.world is not None and case.restart.world[0] != case.restart.world[1]
-        remade = divided or (
-            case.restart.micro is not None and case.restart.micro[0] != case.restart.micro[1]
-        )
-        # The loss of one rank, or of the last micro-batch, is of other samples once those are cut otherwise; the gradient is of all.
-        enough = "grad_norm" in witnesses or not remade
-        if value < ORDER_BOUND - ORDER_SLACK / count and enough:
-            again = _lag(case)
-            numbers = (("correlation", value), ("steps", float(count)))
-            text = (
-                f"the losses of the same steps do not go together: correlation {value:.2f} over {count} steps"
-            )
-            if again is not None:
-                text += (
-                    f"; they follow those from step {case.start - again[0]} on: correlation {again[1]:.2f}"
-                )
-            return Found(Difference.DATA_ORDER, text, numbers)
-        return None
-    again = _lag(case)
-    if again is None:
-        return None
-    lag, value = again
-    return Found(
-        Difference.DATA_ORDER,
-        f"the losses follow those from step {case.start - lag} on: correlation {value:.2f}",
-        (("lag", float(lag)), ("correlation", value)),
-    )
-
-
-def _together(case: Case) -> tuple[int, float, tuple[str, ...]] | None:
-    """Over how many steps, how well together, and which values tell: the loss and the gradient's norm, each without its trend."""
-    found: dict[str, tuple[int, float]] = {}
-    for name in ("loss", "grad_norm"):
-        pairs = case.pairs(name)[: 5 * NEAR]
-        if len(pairs) < ORDER_PAIRS // 2:
-            continue
-        steps = [float(s) for s, _, _ in pairs]
-        was = without_trend(steps, [_level(b) for _, b, _ in pairs])
-        if spread_of(was) > ORDER_NOISE:
-            return None
-        now = without_trend(steps, [_level(a) for _, _, a in pairs])
-        value = correlation(was, now)
-        if value is not None:
-            found[name] = (len(pairs), value)
-    if not found:
-        return None
-    mean = math.tanh(fmean(math.atanh(max(min(value, 0.999), -0.999)) for _, value in found.values()))
-    best = max(value for _, value in found.values())
-    return min(count for count, _ in found.values()), min(mean, best), tuple(found)
-
-
-def _lag(case: Case) -> tuple[int, float] | None:
-    """By how many steps the losses after lie behind others of before that they follow; None where they follow none."""
-    old, new = case.series("loss")
-    steps = sorted(new)[: 6 * NEAR]
-    if len(steps) < ORDER_PAIRS:
-        return None
-    own = _lag_value(old, new, steps, 0)
-    found: list[tuple[float, int]] = []
-    for lag in range(case.every, case.start - case.begin + 1, case.every):
-        if lag < 2 * case.every:
-            continue
-        value = _lag_value(old, new, steps, lag)
-        if value is not None:
-            found.append((value, lag))
-    if not found:
-        return None
-    value, lag = max(found)
-    # The best of several hundred places is 0.55 by chance over 30 steps, more over fewer.
-    bound = max(LAG_BOUND, math.tanh((SURE + 0.2 * math.log(len(found))) / math.sqrt(max(len(steps) - 5, 1))))
-    if value < bound or (own is not None and value - own < LAG_LEAD):
-        return None
-    return lag, value
-
-
-def _lag_value(old: Series, new: Series, steps: Sequence[int], lag: int) -> float | None:
-    mine = [step for step in steps if step - lag in old]
-    if len(mine) < max(ORDER_PAIRS, 0.7 * len(steps)):
-        return None
-    places = [float(step) for step in mine]
-    return correlation(
-        without_trend(places, [_level(old[step - lag]) for step in mine]),
-        without_trend(places, [_level(new[step]) for step in mine]),
-    )
-
-
-def _optimizer(case: Case) -> Found | None:
-    """A first loss as before, and then others: the weights are there, what the optimizer had learnt of their gradients is not.
-
-    Told only where the same weights and samples give the same loss; under dropout the first loss is another one already.
-    """
-    pairs = case.pairs("loss")
-    if case.every > 1 or len(pairs) < NEAR // 2 or pairs[0][0] != case.start:
-        return None
-    rates = case.pairs("lr")[:NEAR]
-    rounded = quantum_of(before for _, before, _ in rates)
-    if any(abs(after - before) > rounded + LR_SHARE * abs(before) for _, before, after in rates):
-        return None  # a schedule that is a step late changes the losses too, and is no other optimizer
-    gaps, norms = _log_gaps(case, "loss"), _log_gaps(case, "grad_norm")
-    digits = quantum_of(before for _, before, _ in pairs) / max(abs(pairs[0][1]), 1e-12)
-    if len(gaps) < NEAR // 2 or abs(gaps[0]) > EXACT + digits or (norms and abs(norms[0]) > EXACT):
-        return None
-    # The first gradient tells how exact this training is at all, as far as it is printed: 1e-7 in float32, 4e-4 in bfloat16.
-    inexact = max(abs(gaps[0]), abs(norms[0]) if norms else EXACT / 3)
-    shown = digits
-    if norms:
-        shown = max(
-            digits, quantum_of(b for _, b, _ in case.pairs("grad_norm")) / case.pairs("grad_norm")[0][1]
-        )
-    least = OPTIMIZER_GAP if max(inexact, shown) < EXACT_GRADIENT else OPTIMIZER_GAP_INEXACT
-    rest = median(map(abs, gaps[1:8]))
-    if rest < max(least, 3 * digits, OPTIMIZER_TIMES * inexact):
-        return None
-    return Found(
-        Difference.OPTIMIZER_STATE,
-        f"the loss of the first step is that of before within {abs(gaps[0]):.1e}: those of the next {len(gaps[1:8])} steps are off by {rest:.1%}",
-        (("first_gap", gaps[0]), ("next_gaps", rest)),
-    )
-
-
 _TESTS: Final[tuple[Callable[[Case], Found | None], ...]] = (
     _where_it_began,
     _too_little,
@@ -596,9 +392,9 @@ _TESTS: Final[tuple[Callable[[Case], Found | None], ...]] = (
     _global_batch,
     learning_rate,
     _weighting,
-    _weights,
-    _optimizer,
-    _data_order,
+    weights,
+    optimizer,
+    data_order,
 )
 
 
@@ -621,7 +417,7 @@ def _agreement(case: Case) -> Judgement:
         share = median(shares)
         numbers.append(("loss_gap", share))
         parts.append(f"losses within {share:.1e}")
-        exact = (share <= SAME_SHARE or _is_exact(case)) and len(rates) + (counted is not None) > 0
+        exact = (share <= SAME_SHARE or case.is_exact()) and len(rates) + (counted is not None) > 0
         text = f"{len(pairs)} steps trained twice: {', '.join(parts)}"
         result = Sameness.SAME if exact else Sameness.SAME_WITHIN_NOISE
         return Judgement(result, text, None, tuple(numbers), twice, new)
@@ -651,8 +447,3 @@ def _some(table: Table) -> list[Row]:
 
 def _positive(value: float) -> bool:
     return value > 0
-
-
-def _level(value: float) -> float:
-    """Noise of a loss grows with it."""
-    return math.log(value) if value > 1e-12 else value

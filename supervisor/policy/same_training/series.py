@@ -16,6 +16,8 @@ Series: TypeAlias = Mapping[int, float]
 LEAST_PAIRS: Final = 3
 LR_SHARE: Final = 1e-3
 """A learning rate is printed with three digits mostly."""
+SURE: Final = 4.5
+"""Standard errors. Losses have heavier tails than a normal distribution; 4.5 of it come by chance 7 times in a million."""
 BEYOND: Final = 1e100
 NEAR: Final = 12
 """Points that a schedule or a level is continued from."""

@@ -35,7 +35,7 @@ from supervisor.job.knobs.batch_settings.set_batch import (
 from supervisor.job.knobs.conventions import Convention, find_convention
 from supervisor.job.knobs.places import Place, Places, bare, place_of
 from supervisor.job.knobs.resuming.resume import find_resume
-from supervisor.job.knobs.source.conditions import refuses
+from supervisor.job.knobs.source.conditions import cleared_before_backward, refuses
 from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_source
 from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope, Unread
 
@@ -179,6 +179,9 @@ class _Finder:
     def find(self) -> Knobs:
         self.search.require_safe()
         micro = self.search.micro()
+        if micro.name in self.where.written:
+            what = f"the batch is written in {micro.where} ({micro.name.lstrip('-')} = {micro.value}), and the script has no flag for it"
+            raise NoPlanError(what, f"change it in {micro.where}")
         try:
             return self._planned(micro)
         except NoPlanError as refused:
@@ -265,6 +268,12 @@ class _Finder:
             raise NoPlanError(
                 f"what {micro.name} counts is not known: the source of {self.where.program or 'the script'} could not be read",
                 EITHER_SCOPE, micro.name, Unread.SCOPE,
+            )  # fmt: skip
+        cleared = cleared_before_backward(self.source)
+        if cleared is not None:
+            raise NoPlanError(
+                f"each micro-batch clears the gradients of those before it ({cleared}), so a step would see its last one alone: {NO_ACCUMULATION}",
+                SMALLER_GLOBAL, micro.name,
             )  # fmt: skip
         scope = self._scope(micro)
         counts = (

@@ -18,6 +18,7 @@ from supervisor.job.knobs.source.conditions import only_counted
 from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs, KnobScope, Unread
 
+_MAKES_SETTINGS: Final = ("hparams", "params", "config", "namespace", "dict", "settings")
 _OFF: Final = frozenset({"false", "no", "0", "none", ""})
 _BATCHES: Final = frozenset({"batch", "batching", "batches", "bsz", "sampler"})
 # `--max_num_tokens`, `--max-frames`: what a dynamic batch is filled up to; `--max_new_tokens` is a length, and no batch.
@@ -210,7 +211,7 @@ class Search:
         total, _ = cand.choose(c for c in own if c.role is Role.TOTAL)
         if total is not None:
             return self._total_alone(total)
-        written = self._written() or self._written_default()
+        written = self._written() or self._written_default() or self._written_beside()
         if written is not None:
             return written
         if not self.source.files and not self.where.configs:
@@ -272,6 +273,23 @@ class Search:
                         what = f"the batch is written in {path}:{default.lineno} ({name}={number})"
                         return NoPlanError(what, f"change it in {path}")
         return None
+
+    def _written_beside(self) -> NoPlanError | None:
+        """The same in a file that the script imports, where one place alone makes its settings: ``HParams(batch_size=64)``."""
+        depths = {file.path: file.depth for file in self.source.files}
+        found = [
+            (passed.where, passed.keyword, number)
+            for passed in self.source.passed
+            if depths.get(passed.where.rpartition(":")[0]) == 1
+            and passed.call.lower().endswith(_MAKES_SETTINGS)
+            and (number := as_number(passed.value)) is not None
+            and role_of(f"--{passed.keyword}") in (Role.MICRO, Role.BATCH)
+        ]
+        if len(found) != 1:
+            return None
+        where, keyword, number = found[0]
+        what = f"the batch is written in {where} ({keyword}={number})"
+        return NoPlanError(what, f"change it in {where.rpartition(':')[0]}")
 
     def total(self, micro: Candidate) -> Candidate | None:
         """The setting that holds the global batch beside a micro-batch, with a value or with proof in the source."""

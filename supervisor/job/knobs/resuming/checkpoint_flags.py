@@ -38,7 +38,8 @@ USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "t
 def find_start(settings: Sequence[Setting], where: Places) -> str | None:
     """The flag that takes the path of a checkpoint to go on from; None where none is known."""
     for setting in settings:
-        if takes_path(setting.name) and setting.value is not None and setting.value.lower() not in _SWITCHED:
+        value = (setting.value or "").lower()
+        if takes_path(setting.name) and value not in _SWITCHED and not _is_published(value):
             return setting.name
     for flag in where.source.flags:
         name = next((n for n in flag.names if n.startswith("--") and takes_path(n)), None)
@@ -49,6 +50,11 @@ def find_start(settings: Sequence[Setting], where: Places) -> str | None:
 
 
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
+
+
+def _is_published(value: str) -> bool:
+    """Whether a value names weights that somebody published (``//pretrained/facebook/musicgen-medium``): those a run begins with, each time."""
+    return value.startswith("//") or value.partition("/")[0] == "pretrained"
 
 
 def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
@@ -78,6 +84,7 @@ def takes_path(name: str) -> bool:
         ["continue", "path"],
         ["restore", "path"],
         ["load", "path"],
+        ["train", "from"],
     ):
         return True
     return "resume" in words and not _NOT_A_PATH & set(words)

@@ -80,6 +80,29 @@ def only_counted(source: ScriptSource, name: str, given: Mapping[str, str | None
     return first
 
 
+def cleared_before_backward(source: ScriptSource) -> str | None:
+    """Where a loop under accelerate's ``accumulate`` calls ``zero_grad()`` before the backward of the same micro-batch.
+
+    accelerate lets the call through on the micro-batch that steps, so that it drops the gradients of all before it.
+    """
+    for file in source.files:
+        for node in ast.walk(file.tree):
+            if not isinstance(node, ast.With) or not any(
+                isinstance(i.context_expr, ast.Call) and called(i.context_expr) == "accumulate"
+                for i in node.items
+            ):
+                continue
+            lines = {
+                name: s.lineno
+                for s in reversed(node.body)
+                for name in ("zero_grad", "backward")
+                if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and called(s.value) == name
+            }
+            if "zero_grad" in lines and lines["zero_grad"] < lines.get("backward", 0):
+                return f"{file.path or 'the script'}:{lines['zero_grad']}"
+    return None
+
+
 def _switched_off_nodes(
     source: ScriptSource, tree: ast.Module, known: Mapping[str, Literal | _Nothing]
 ) -> set[int]:

@@ -91,7 +91,11 @@ def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") ->
 
 def _of_call(call: ast.Call) -> Iterator[ScriptFlag]:
     name = _called(call)
-    if name.endswith(("add_argument", "add_arg")) or (name == "option" and _is_click(call)):
+    if (
+        name.endswith(("add_argument", "add_arg"))
+        or (name == "option" and _is_click(call))
+        or _adds_flag(call, name)
+    ):
         flag = _argument(call, click=name == "option")
         if flag:
             yield flag
@@ -107,6 +111,13 @@ def _of_call(call: ast.Call) -> Iterator[ScriptFlag]:
                 type=_ABSL[name],
                 line=call.lineno,
             )
+
+
+def _adds_flag(call: ast.Call, name: str) -> bool:
+    """configargparse's short form of ``add_argument``, which sets have too: told by the flag and by what is said of it."""
+    word = literal(call.args[0]) if name == "add" and call.args else None
+    said = {k.arg for k in call.keywords} & {"help", "type", "action", "default", "nargs"}
+    return isinstance(word, str) and word.startswith("-") and bool(said)
 
 
 def _is_click(call: ast.Call) -> bool:
