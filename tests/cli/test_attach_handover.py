@@ -130,6 +130,7 @@ def test_a_screen_that_is_killed_takes_its_watcher_along(tmp_path: Path) -> None
     assert wait_until(lambda: not keeper_is_alive(run.node().lock), 60)
 
 
+@pytest.mark.fault("journal and disk", "the disk fills while a log is only watched", "events are kept")
 def test_an_observed_run_waits_for_a_full_disk_as_a_launched_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

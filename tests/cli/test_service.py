@@ -60,6 +60,7 @@ def verify(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(verify, capture_output=True, text=True, check=False, timeout=60, env=env)
 
 
+@pytest.mark.fault("processes", "the service's unit file", "systemd-analyze accepts it")
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/a b/100%/$HOME")
     runs = [RunPaths(tmp_path / "runs" / "20261120-1412-brave-otter"), RunPaths(tmp_path / 'odd "name" 5%')]
@@ -83,6 +84,11 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, monkeypatch: pytest.
     assert "kill mode" in verify(path).stderr, "it does look"
 
 
+@pytest.mark.fault(
+    "processes",
+    "the keeper is killed with SIGKILL twice while `stoker service` watches",
+    "adopted each time; training unharmed, exit recorded",
+)
 def test_what_the_unit_starts_adopts_a_run_whose_keeper_was_killed(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     done = stoker("run", "--detach", "--", sys.executable, "-c", WAITS, str(gate), cwd=tmp_path)
@@ -134,6 +140,11 @@ def test_what_the_unit_starts_adopts_a_run_whose_keeper_was_killed(tmp_path: Pat
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.fault(
+    "processes",
+    "a reboot, with `stoker service` started at login",
+    "the run is named and left for `stoker continue`",
+)
 def test_a_run_of_another_boot_is_left_for_continue(tmp_path: Path) -> None:
     booted = ev.KeeperStarted(t=T, pid=9, start_time=1.0, version="0", boot_id="another-boot")
     alive = ev.AttemptStarted(t=T, attempt=1, pid=os.getpid(), start_time=1.0)

@@ -129,6 +129,9 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("kind", INSIDE)
+@pytest.mark.fault(
+    "hostile input", "escape codes, bidi marks and invisible characters inside a message", "the same verdict"
+)
 def test_what_shows_as_nothing_within_a_message_changes_no_verdict(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "case.log"
     path.write_text(REPORT, encoding="utf-8")

@@ -37,6 +37,11 @@ def clocks_set(run: RunPaths) -> int:
     return sum(isinstance(fact, ev.ClockSet) for fact in facts(run))
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "the clock is set 2 h ahead and 3 h back (libfaketime)",
+    "no time is negative, the order stays",
+)
 def test_times_go_forward_whatever_the_clock_is_set_to(tmp_path: Path) -> None:
     if not LIBRARIES:
         pytest.skip("libfaketime (Debian: faketime) is not installed")

@@ -58,6 +58,11 @@ def command(gate: Path, code: int) -> list[str]:
 @pytest.mark.parametrize(
     ("how", "code", "exit_code"), [("deleted", 0, 0), ("deleted", 3, 1), ("moved", 3, 1)]
 )
+@pytest.mark.fault(
+    "journal and disk",
+    "the run directory is deleted or moved while the job runs",
+    "said; training goes on; nothing is made in its place",
+)
 def test_it_is_said_and_training_goes_on_to_its_end(
     tmp_path: Path, how: str, code: int, exit_code: int
 ) -> None:
@@ -96,6 +101,7 @@ def test_it_is_said_and_training_goes_on_to_its_end(
         assert (elsewhere / "nodes/0/attempts/1/exit").is_file()
 
 
+@pytest.mark.fault("journal and disk", "the run directory is moved and moved back", "the run goes on")
 def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     done = stoker("run", "--detach", *command(gate, 0), cwd=tmp_path)
@@ -123,6 +129,11 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "the run directory is deleted under `attach --no-ui`",
+    "told, exit 6; a signal still stops the job",
+)
 def test_who_follows_it_is_told(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     done = stoker("run", "--detach", *command(gate, 0), cwd=tmp_path)
@@ -148,6 +159,11 @@ CLOSED = ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-
 
 @pytest.mark.parametrize("closed", CLOSED)
 @pytest.mark.parametrize("way", ["--no-ui", "--detach"])
+@pytest.mark.fault(
+    "processes",
+    "stdin, stdout and stderr closed, in all combinations",
+    "the run goes on; no log or journal takes their numbers",
+)
 def test_closed_standard_streams_are_nobody_elses(tmp_path: Path, closed: str, way: str) -> None:
     """Descriptors 0, 1 and 2 that are closed must not become those of a log: what is printed would go there."""
     script = tmp_path / "t.py"

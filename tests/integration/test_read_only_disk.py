@@ -5,10 +5,17 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.disks import small_disk
 from tests.integration.harness import only_run, stoker
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "a read-only mount: every verb",
+    "what is there is shown; a start is refused in one line",
+)
 def test_what_is_there_is_shown_and_nothing_is_started(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "2g") as disk:  # a start wants a gigabyte free
         assert stoker("run", "--no-ui", "--", "false", cwd=disk).code == 1

@@ -158,6 +158,7 @@ def test_arithmetic_agrees_with_python(left: int, right: int, op: str) -> None:
     "[" + ".".join(["a"] * 100_000) + "]\n",
     "x = {" + ".".join(["a"] * 100_000) + " = 1}",
 ])  # fmt: skip
+@pytest.mark.fault("hostile input", "a TOML key of 100,000 parts", "refused at once")
 def test_a_key_of_100_000_parts_is_refused_at_once(text: str) -> None:
     """tomllib takes time by the square of the parts: two minutes for these."""
     began = time.process_time()
@@ -172,5 +173,6 @@ def test_a_key_of_100_000_parts_is_refused_at_once(text: str) -> None:
     ("a.yaml", "- " * 100_000),
     ("a.toml", "x = " + "[" * 100_000),
 ])  # fmt: skip
+@pytest.mark.fault("hostile input", "a config nested beyond the stack", "one line, no traceback")
 def test_nesting_beyond_the_stack_is_no_config(name: str, text: str) -> None:
     assert read_values(name, text) == {}

@@ -292,6 +292,9 @@ def test_log_folders_are_facts_once(tmp_path: Path) -> None:
         assert len(attempt.of(ev.RankStarted)) == 2
 
 
+@pytest.mark.fault(
+    "processes", "a rank in uninterruptible sleep (state D, injected)", "named as such; the stop is bounded"
+)
 def test_what_no_signal_reaches_is_reported_as_such_and_waited_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,6 +238,11 @@ def test_a_player_has_the_facts_own_clock(tmp_path: Path) -> None:
     assert state.now(recording.end_t) == recording.end_t
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "the clock is set back between two keepers",
+    "replay keeps the order of the journal's lines",
+)
 def test_a_keeper_that_adopted_with_the_clock_set_back_comes_after_the_first_one(tmp_path: Path) -> None:
     """Order is that of the lines; a replay sorted the two lives into each other."""
     t = 1_795_000_000.0

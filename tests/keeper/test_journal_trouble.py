@@ -59,6 +59,11 @@ class Server:
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EROFS])
+@pytest.mark.fault(
+    "journal and disk",
+    "ESTALE, EIO or EROFS in a live run (injected errnos)",
+    "no event is missing, and it is said",
+)
 def test_a_journal_that_is_away_for_a_while_misses_no_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -98,6 +103,9 @@ def test_a_journal_that_is_away_for_a_while_misses_no_event(
     assert [os.strerror(number) in advisory.text for advisory in said] == [True]
 
 
+@pytest.mark.fault(
+    "journal and disk", "the journal cannot be written for long", "what waits in memory is bounded"
+)
 def test_what_waits_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.keeper.context.MOST_WAITING", 10)
     run = RunPaths(tmp_path / "run-1")
@@ -132,6 +140,9 @@ def _fails(*_args: object, **_more: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.fault(
+    "processes", "keeper.lock is removed and a second keeper starts", "refused by the journal's own lock"
+)
 def test_a_second_keeper_is_refused_also_where_the_lock_file_was_removed(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
@@ -143,6 +154,9 @@ def test_a_second_keeper_is_refused_also_where_the_lock_file_was_removed(tmp_pat
     keeper.close()
 
 
+@pytest.mark.fault(
+    "journal and disk", "a run of months: the journal grows large", "it grows a tenth as fast, and folds"
+)
 def test_a_large_journal_grows_a_tenth_as_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "LARGE_JOURNAL_BYTES", 2_000)
     monkeypatch.setattr(recorder, "LARGE_INTERVAL_S", 60.0)
@@ -163,6 +177,7 @@ def test_a_large_journal_grows_a_tenth_as_fast(tmp_path: Path, monkeypatch: pyte
 # -- who asks ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("secrets and access", "a request file of another user", "refused")
 def test_a_request_counts_by_the_owner_of_its_file(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file to somebody else")
@@ -180,6 +195,7 @@ def test_a_request_counts_by_the_owner_of_its_file(tmp_path: Path) -> None:
     assert not (run.control / f"{theirs}.json").exists()
 
 
+@pytest.mark.fault("secrets and access", "a request that lies about its sender", "the file's owner counts")
 def test_a_request_is_not_believed_who_wrote_it(tmp_path: Path) -> None:
     asked = control.send(tmp_path, RequestKind.STOP)
     path = tmp_path / f"{asked}.json"
@@ -216,6 +232,7 @@ def newer(request: pytest.FixtureRequest, tmp_path: Path) -> RunPaths:
 WHY = r"a newer stoker wrote this run \((run.json has schema 2|its journal has events of version 3)\): read-only: update stoker"
 
 
+@pytest.mark.fault("journal and disk", "a run of a newer stoker", "shown, and why it is read-only")
 def test_a_run_of_a_newer_stoker_is_shown_and_nothing_more(newer: RunPaths) -> None:
     lock = KeeperLock(newer.node().lock, start_time=1.0)
     try:
@@ -232,6 +249,9 @@ def test_a_run_of_a_newer_stoker_is_shown_and_nothing_more(newer: RunPaths) -> N
         lock.release()
 
 
+@pytest.mark.fault(
+    "secrets and access", "a run of a newer stoker is to be adopted or continued", "refused in one line"
+)
 def test_a_run_of_a_newer_stoker_is_neither_adopted_nor_continued(newer: RunPaths) -> None:
     offer, record = examine_adoption(newer)
     found = examine_continuation(newer)

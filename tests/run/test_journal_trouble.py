@@ -38,6 +38,7 @@ except BlockingIOError as error:
 """
 
 
+@pytest.mark.fault("journal and disk", "two writers of one journal", "the second is refused")
 def test_a_second_writer_is_refused_also_in_another_process(tmp_path: Path) -> None:
     path = tmp_path / "j"
     writer = JournalWriter(path)
@@ -95,6 +96,11 @@ class Failing:
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 @pytest.mark.parametrize("arrives", [0, 5, 1000])
+@pytest.mark.fault(
+    "journal and disk",
+    "the journal's descriptor goes stale (ESTALE)",
+    "opened anew; no event is lost or stands twice",
+)
 def test_a_stale_descriptor_is_opened_anew_and_no_event_stands_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, arrives: int
 ) -> None:
@@ -113,6 +119,7 @@ def test_a_stale_descriptor_is_opened_anew_and_no_event_stands_twice(
     assert texts(path) == ["one", "two", "three"]
 
 
+@pytest.mark.fault("journal and disk", "another file lies in the journal's place", "it is not written to")
 def test_another_file_in_its_place_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "j"
     writer = JournalWriter(path)
@@ -158,6 +165,7 @@ def remounted(disk: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 
 
+@pytest.mark.fault("journal and disk", "a read-only mount: the journal", "read; a writer is refused")
 def test_a_read_only_filesystem_is_read_and_refuses_a_writer(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         path = disk / "j"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -29,6 +30,7 @@ def sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
+@pytest.mark.fault("journal and disk", "samples of months", "within a budget; the minutes are all there")
 def test_a_stream_stays_within_its_budget_and_the_minutes_are_all_there(tmp_path: Path) -> None:
     written(tmp_path, 1, 6000).close()
     found = sizes(tmp_path)
@@ -59,6 +61,7 @@ def test_another_writer_goes_on_in_the_same_segment(tmp_path: Path) -> None:
 
 @given(some.lists(some.integers(0, 90), min_size=1, max_size=12), some.integers(64, 5000))
 @settings(max_examples=60, deadline=None)
+@pytest.mark.fault("journal and disk", "a series rotates under its reader", "each sample is read once")
 def test_a_reader_that_keeps_up_sees_every_sample_once(
     tmp_path_factory: object, batches: list[int], limit: int
 ) -> None:
@@ -103,6 +106,7 @@ def test_the_tail_is_found_over_both_files(tmp_path: Path) -> None:
         assert steps == list(range(steps[0], 201))
 
 
+@pytest.mark.fault("journal and disk", "the series folder is moved", "not made anew")
 def test_a_folder_that_was_moved_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "series"
     writer = written(folder, 1, 100)

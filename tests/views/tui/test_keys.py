@@ -241,6 +241,7 @@ def test_read_only_asks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("maker", [recorded.healthy, recorded.held, recorded.backing_off])
+@pytest.mark.fault("secrets and access", "`--read-only`: every key is pressed", "nothing is written or asked")
 def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker: Maker) -> None:
     """Neither a request nor the file by which a screen shows a keeper that somebody watches who can act."""
     run = maker(tmp_path / "run")

@@ -34,6 +34,7 @@ from tests.views.tui.driving import OFFER, drive, keeper_of, pane, requests, sho
 from tests.views.tui.wire import SHOW_RUN, on_a_terminal
 
 
+@pytest.mark.fault("journal and disk", "the run directory is removed under a dashboard", "said")
 def test_run_directory_is_removed(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
@@ -374,6 +375,7 @@ def test_the_terminal_itself_goes_away(tmp_path: Path) -> None:
         assert wait_until(lambda: not wire.process.isalive(), 20), process_state(pid)
 
 
+@pytest.mark.fault("processes", "the keeper is killed under a dashboard", "said; adoption is offered")
 def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
     """It is said at once, and adoption is offered; a press on A asks for it."""
     run = recorded.healthy(tmp_path / "run")
