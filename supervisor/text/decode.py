@@ -93,7 +93,7 @@ def gunzip(
     unpacker = zlib.decompressobj(wbits=31)
     begun = False
     for chunk in chunks:
-        rest = chunk
+        rest = chunk if begun else chunk.lstrip(b"\0")  # what pads a block between members, or behind the last
         while rest:
             try:
                 out = unpacker.decompress(rest, window)
