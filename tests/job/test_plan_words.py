@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_the_ranks_of_the_whole_job() -> None:
         ({"micro_batch": 1, "accumulation": 1}, BatchSpec(1, 1, 2)),
     ],
 )
-def test_a_batch_is_completed(given: dict[str, int], found: BatchSpec) -> None:
+def test_a_batch_is_completed(given: dict[str, Any], found: BatchSpec) -> None:
     assert resolve(world_size=2, **given) == found
 
 
@@ -237,7 +238,7 @@ def test_a_batch_is_completed(given: dict[str, int], found: BatchSpec) -> None:
         ),
     ],
 )
-def test_a_batch_that_does_not_divide_is_refused_with_what_does(given: dict[str, int], why: str) -> None:
+def test_a_batch_that_does_not_divide_is_refused_with_what_does(given: dict[str, Any], why: str) -> None:
     with pytest.raises(JobError, match=why):
         resolve(world_size=2, **given)
 

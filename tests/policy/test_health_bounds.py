@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.job.spec import HangSettings
 from supervisor.policy.health import early_signs as signs
-from supervisor.policy.health.advice import FIRST_PAUSE_S, LONGEST_PAUSE_S, Quota
+from supervisor.policy.health.advice import FIRST_PAUSE_S, LONGEST_PAUSE_S, Advice, Quota
 from supervisor.policy.health.early_signs import EarlySigns
 from supervisor.policy.health.pace import HALVE_AT, MIN_GAPS, MIN_LINES, Pace, Paces, Stage
 from supervisor.policy.health.stall import LINE_GAP_S, StallWatch
@@ -70,7 +70,7 @@ def test_typical_values() -> None:
 )
 def test_memory_is_near_its_limit_from_85_percent(used: float, total: float | None, warned: bool) -> None:
     early = EarlySigns()
-    found = []
+    found: list[Advice] = []
     for at in range(60):
         now = (used - 0.0001 * (59 - at)) * GIB
         values = {"memory_used_bytes": now, "memory_total_bytes": None if total is None else total * GIB}
@@ -96,7 +96,7 @@ def test_a_gpu_is_hot_after_half_a_minute_above_the_bound(heat: float, count: in
 
 def test_a_cool_reading_begins_the_count_anew() -> None:
     early = EarlySigns()
-    found = []
+    found: list[Advice] = []
     for t in range(90):
         found += early.gpu(
             "0", float(t), {"temperature_c": 60.0 if t % 29 == 0 else 95.0, "throttle": t % 29}
@@ -142,7 +142,7 @@ def test_how_many_checkpoints_fit_where_old_ones_are_kept(
     frees: list[float], size: int, told: list[str]
 ) -> None:
     early = EarlySigns()
-    found = []
+    found: list[Advice] = []
     for free in frees:
         list(early.machine(0.0, {"disk_free_bytes": free * GIB}))
         found += early.checkpoint(int(size * GIB))

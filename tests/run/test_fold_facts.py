@@ -63,9 +63,9 @@ def test_a_rank_that_has_gone_keeps_the_code_that_was_seen() -> None:
         == 0
     )
     assert attempt_after(unseen).ranks[0].exited
-    ended = ev.AttemptEnded(t=T, attempt=1, exit_code=1, rank_exit_codes={0: 3, 1: None})
+    ended = ev.AttemptEnded(t=T, attempt=1, exit_code=1, rank_exit_codes={0: 3, 1: 0})
     ranks = attempt_after(seen, ended).ranks
-    assert [(rank.exited, rank.exit_code) for rank in ranks.values()] == [(True, 3), (True, None)]
+    assert [(rank.exited, rank.exit_code) for rank in ranks.values()] == [(True, 3), (True, 0)]
 
 
 def test_events_of_an_attempt_that_is_not_known_change_nothing() -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from supervisor.sources.host import activity, cgroup, kernel_log
 from supervisor.sources.processes import ProcessId, ProcessStat, descendants
 from supervisor.sources.stacks.nccl_ras import DEFAULT_ADDRESS, query_ras, ras_address
 from tests.conftest import wait_until
+
+
+def is_gone(pid: int) -> bool:
+    return processes.identify(pid) is None
 
 
 def me() -> ProcessId:
@@ -146,7 +151,7 @@ def test_a_dead_child_is_reaped_with_its_code() -> None:
         stat = processes._read_stat(started.pid)
         assert stat is not None
         this = ProcessId(started.pid, stat.start_time)
-        assert wait_until(lambda pid=this.pid: processes.identify(pid) is None, 10.0)
+        assert wait_until(partial(is_gone, this.pid), 10.0)
         assert processes.reap_child(ProcessId(this.pid, this.start_time + 1)) is None
         assert processes.reap_child(this) == expected
         assert processes.reap_child(this) is None, "once"

@@ -111,9 +111,12 @@ def test_a_bar_with_a_mark(ratio: float | None, mark: float | None, text: str) -
     ],
 )
 def test_a_line_of_blocks(values: list[float], width: int, bounds: tuple[float, ...], text: str) -> None:
-    assert paint.spark(values, width, *bounds) == text
+    low, high = bounds or (None, None)
+    assert paint.spark(values, width, low, high) == text
     if len(values) > width > 0:
-        assert paint.spark(values, width, *bounds, pick=max)[-1] == paint.spark([max(values[1:])], 1, *bounds)
+        assert paint.spark(values, width, low, high, pick=max)[-1] == paint.spark(
+            [max(values[1:])], 1, low, high
+        )
 
 
 def test_what_terminals_disagree_about_is_left_out() -> None:
@@ -286,8 +289,8 @@ def test_points_of_one_column_are_one_bucket() -> None:
 
 def test_the_bounds_of_a_loss() -> None:
     low, high = loss_bounds(track(1.0, 2.0), [])
-    assert (low, high) == (pytest.approx(0.96), pytest.approx(2.04))
-    assert loss_bounds(track(2.0, 2.0), []) == (pytest.approx(1.9), pytest.approx(2.1))
+    assert [low, high] == pytest.approx([0.96, 2.04])
+    assert list(loss_bounds(track(2.0, 2.0), [])) == pytest.approx([1.9, 2.1])
     assert loss_bounds(track(0.0), []) == (-1.0, 1.0)
     assert loss_bounds(track(1.0, 2.0), [0.0, 5.0])[1] == pytest.approx(5.2)
 
@@ -337,7 +340,9 @@ def test_a_window_is_zoomed_and_moved_within_the_whole() -> None:
     assert look.panned(1.0, WHOLE).window == (50.0, 100.0)
     assert look.panned(-9.0, WHOLE).window == (0.0, 50.0)
     assert Look().panned(1.0, WHOLE) == Look()
-    assert Look().zoomed(1e-9, WHOLE).window == (pytest.approx(100 - 100 * curves.ZOOM_LEAST), 100.0)
+    assert list(Look().zoomed(1e-9, WHOLE).window or ()) == pytest.approx(
+        [100 - 100 * curves.ZOOM_LEAST, 100.0]
+    )
 
 
 def test_a_cursor_stays_within_and_its_window_follows() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as with_fields
@@ -48,8 +49,8 @@ def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Panel, "tr", english)
 
 
-def failed(condition: st.Condition = HELD, **values: object) -> st.RunState:
-    known = {"ended_t": 61.0, "last_step": 7, "verdict": OOM, "decision": AGAIN, **values}
+def failed(condition: st.Condition = HELD, **values: Any) -> st.RunState:
+    known: dict[str, Any] = {"ended_t": 61.0, "last_step": 7, "verdict": OOM, "decision": AGAIN, **values}
     return state_of(condition, attempt_of(**known))
 
 
@@ -202,7 +203,7 @@ def test_what_each_key_would_do_instead() -> None:
     def keys(state: st.RunState, *, keeper: bool = True) -> str:
         return " ".join(key for key, _, _ in failure._choices(snapshot_of(state, keeper=keeper)))
 
-    batch = {"batch": BatchSpec(8, 1, 2)}
+    batch: dict[str, Any] = {"batch": BatchSpec(8, 1, 2)}
     assert keys(failed(**batch)) == "r b e s"
     assert keys(failed()) == "r e s", "without a batch that could be smaller"
     assert keys(failed(st.Backoff(attempt=1, until=5.0, decision=AGAIN), **batch)) == "Enter Esc Esc r b e s"
@@ -239,7 +240,7 @@ STALL = ev.StallFlagged(
         ),
     ],
 )
-def test_a_stall_is_explained(values: dict[str, object], text: str) -> None:
+def test_a_stall_is_explained(values: dict[str, Any], text: str) -> None:
     state = state_of(None, attempt_of(**{"stall": STALL, **values}))
     said = page(advisories.AdvisoriesPage(id="advisories"), state, now=62.0)
     assert text in said

@@ -9,7 +9,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.records import FailureClass, Finding, FindingLevel, Reason
-from supervisor.views.model.history import single
+from supervisor.views.model.history import Track, single
 from supervisor.views.tui.dashboard import bars, devices, header, ranks, tiles, timeline
 from supervisor.views.tui.dashboard.trends import trends
 from supervisor.views.tui.widgets.paint import TextStyle, cells
@@ -84,7 +84,7 @@ def test_when_it_will_be_done(
 def test_a_run_is_quiet_after_half_a_minute_or_ten_steps(
     condition: st.Condition, step_s: float, now: float, quiet: float | None
 ) -> None:
-    metrics = {"step_time_s": (single(0.0, 5.0, step_s, 1),)}
+    metrics: dict[str, Track] = {"step_time_s": (single(0.0, 5.0, step_s, 1),)}
     assert header.quiet_s(snapshot_of(state_of(condition), metrics=metrics), now) == quiet
     behind = state_of(condition, progress=progress(lag_bytes=10))
     assert header.quiet_s(snapshot_of(behind, metrics=metrics), now) is None, "what is unread has steps"
