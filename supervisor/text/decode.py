@@ -93,7 +93,8 @@ def gunzip(
     unpacker = zlib.decompressobj(wbits=31)
     begun = False
     for chunk in chunks:
-        rest = chunk if begun else chunk.lstrip(b"\0")  # what pads a block between members, or behind the last
+        # Between members, and behind the last, NUL pads blocks of a tape or an archive.
+        rest = chunk if begun else chunk.lstrip(b"\0")
         while rest:
             try:
                 out = unpacker.decompress(rest, window)
