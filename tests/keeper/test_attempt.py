@@ -286,3 +286,13 @@ def test_log_folders_are_facts_once(tmp_path: Path) -> None:
         assert isinstance(fact, ev.RankStarted)
         assert fact.stdout == "torchrun/x_1/attempt_0/0/stdout.log"
         assert len(attempt.of(ev.RankStarted)) == 2
+
+
+def test_those_that_survive_all_signals_are_named(tmp_path: Path) -> None:
+    """A process in the kernel's uninterruptible sleep ends on no signal; nobody can make one here, so its end is left out."""
+    with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as seen:
+        assert seen.until(lambda: len(seen.of(ev.RankStarted)) == 1)
+        alive = seen.live.alive()
+        assert alive
+        assert seen.live._take(ev.StopStep.SURVIVORS, alive) == alive
+        assert all(is_alive(process) for process in alive), "they are only named"

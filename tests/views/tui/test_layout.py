@@ -110,3 +110,22 @@ def test_a_person_gives_the_log_rows_of_the_panes_above_it_within_bounds() -> No
     for width, height, expected in ((80, 24, [10, 8, 8, 15]), (120, 40, [22, 20, 8, 29])):
         needs = [Needs(devices=2, ranks=2, log_more=more) for more in (0, 2, 100, -100)]
         assert [plan(width, height, each).middle_height for each in needs] == expected
+
+
+@pytest.mark.parametrize(
+    ("height", "needs", "loss"),
+    [(18, NEEDS, 0), (19, NEEDS, 8), (24, NEEDS, 8), (29, NEEDS, 10), (50, NEEDS, 18)],
+)
+def test_how_high_the_loss_is_in_one_column(height: int, needs: Needs, loss: int) -> None:
+    layout = plan(80, height, needs)
+    assert layout.loss_height == loss
+    assert layout.middle_height == loss + (layout.devices_height or 0)
+    assert ("loss" in layout.shown) is bool(loss)
+
+
+def test_the_loss_in_one_column_gives_way_to_the_log_that_a_person_wants() -> None:
+    heights = [
+        plan(80, 50, Needs(devices=2, ranks=2, log_more=more)).loss_height for more in (2, 12, 99, -99)
+    ]
+    assert heights == [16, 6, 6, 39]
+    assert plan(80, 19, Needs(devices=4, ranks=2, log_more=-99)).loss_height == 9
