@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace as with_fields
@@ -22,8 +23,12 @@ from supervisor.run.records import (
     FindingLevel,
     SpecChange,
 )
+from supervisor.views.model.replay import Recording, ReplayClock
 from supervisor.views.tui.dashboard import failure_card as card
 from supervisor.views.tui.pages import advisories, failure, processes, settings
+from supervisor.views.tui.runs.replay_screen import ReplayBar
+from supervisor.views.tui.widgets.lists import ListPanel
+from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import attempt_of, drawn, snapshot_of, state_of, text_of, verdict
@@ -289,3 +294,87 @@ def test_the_launcher_and_its_ranks() -> None:
     for part in ("keeper", "55", "lives", "66", "77", "stepping", "✗ exit 3"):
         assert part in said
     assert "nothing was launched yet" in page(panel, with_fields(state_of(), attempts=()))
+
+
+# -- the bar of a replay, and panes with a cursor ---------------------------------------------------------------------
+
+
+def replay_bar(at: float, *, facts: tuple[float, ...] = (), speed: float = 60.0, width: int = 60) -> str:
+    clock = ReplayClock(0.0, 100.0, speed=speed, monotonic=lambda: 0.0)
+    clock.seek(at)
+    clock._paused = True
+    recording = cast("Recording", SimpleNamespace(facts_t=facts))
+    panel = ReplayBar(clock, recording, id="replay")
+    return text_of(panel.body(width, 1))
+
+
+@pytest.mark.parametrize("at", [0.0, 50.0, 99.0, 100.0])
+def test_a_replay_stands_where_its_time_is(at: float) -> None:
+    said = replay_bar(at)
+    assert len(said) == 60
+    track = [cell for cell in said if cell in "━●┿"]
+    assert track.index("●") == round(at / 100 * (len(track) - 1))
+    assert said.startswith(" ■ " if at == 100.0 else " ‖ ")
+    assert "60× " in said
+    assert f" {int(at) if at < 60 else '1 m 39 s' if at == 99 else '1 m 40 s'}" in said
+    assert "of 1 m 40 s" in said
+
+
+def test_facts_are_marked_on_the_bar_and_it_gives_way() -> None:
+    track = [cell for cell in replay_bar(0.0, facts=(0.0, 50.0, 100.0)) if cell in "━●┿"]
+    last = len(track) - 1
+    assert [at for at, cell in enumerate(track) if cell == "┿"] == [round(last / 2), last]
+    assert "●" not in replay_bar(0.0, width=40)
+    assert "Space pause" in replay_bar(0.0, width=100)
+    assert "Space pause" not in replay_bar(0.0, width=99)
+
+
+class Numbers(ListPanel):
+    """Rows that are their numbers."""
+
+    rows_of_heading = 1
+
+    def __init__(self, count: int) -> None:
+        super().__init__(id="numbers")
+        self._rows_there = count
+
+    def heading(self, width: int) -> list[Row]:
+        return [(Span("head"),)] * self.rows_of_heading
+
+    def count(self) -> int:
+        return self._rows_there
+
+    def item(self, index: int, width: int) -> Row:
+        return (Span(f"row {index}"),)
+
+
+def listed(panel: Numbers, height: int) -> list[str]:
+    return [text_of([row]).rstrip() for row in panel.body(20, height)]
+
+
+def test_rows_that_do_not_fit_are_counted() -> None:
+    assert listed(Numbers(3), 4) == ["head", "row 0", "row 1", "row 2"]
+    assert listed(Numbers(4), 4) == ["head", "row 0", "row 1", "… 2 more"]
+    assert listed(Numbers(0), 4) == ["head"]
+    assert listed(Numbers(3), 1) == ["head"]
+
+
+def test_the_row_of_the_cursor_is_in_sight() -> None:
+    panel = Numbers(10)
+    panel.cursor = 5
+    assert listed(panel, 4) == ["head", "row 3", "row 4", "… 5 more"]
+    panel.cursor = 99
+    assert listed(panel, 4) == ["head", "row 7", "row 8", "row 9"]
+    assert panel.cursor == 9
+    panel.cursor = 8
+    assert listed(panel, 4) == ["head", "row 7", "row 8", "row 9"], "it is in sight already"
+    panel.cursor = -4
+    assert listed(panel, 4)[1] == "row 0"
+    panel.action_edge(1)
+    assert panel.cursor == 9
+    panel.action_edge(-1)
+    assert panel.cursor == 0
+    panel.action_page(1)
+    assert panel.cursor == 3
+    panel.action_move(-1)
+    assert panel.cursor == 2
