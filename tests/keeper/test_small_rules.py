@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.keeper.background import Background, BackgroundTask, within
 from supervisor.keeper.clock import SET_S, ClockWatch, of_others
+from supervisor.keeper.monitoring.observations import Sampled, SensorFact
 from supervisor.keeper.monitoring.other_gpu_users import DEEPEST, WORTH_SAYING_BYTES, Use, _descends
+from supervisor.keeper.monitoring.sensors import Sensors, gpu_values
 from supervisor.keeper.recording.epoch_counters import MAX_COUNTERS, Counters, Places
+from supervisor.keeper.recording.recorder import RunningMinima
 from supervisor.keeper.recording.start_events import _world_size
 from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.run import events as ev
@@ -20,7 +25,7 @@ from supervisor.run import state as st
 from supervisor.run.access.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import Decision, DecisionKind
-from supervisor.sources.gpu import GpuProcess
+from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
 from tests.keeper.fakes import Emitted, FakeClock, job_of, verdict_of
 
 # -- requests ------------------------------------------------------------------------------------------------
@@ -333,3 +338,73 @@ def test_a_task_answers_in_the_thread_that_asks_and_raises_what_it_met() -> None
     failed.close(10.0)
     with pytest.raises(OSError, match=r"see keeper\.log"):
         failed.poll()
+
+
+# -- what is sampled, by the names of the series ------------------------------------------------------------------
+
+
+def gpu_sample(**values: Any) -> GpuSample:
+    return GpuSample(t=1.0, device=GpuDevice(2, "GPU-2", "Fake", 80 << 30, None), **values)
+
+
+def test_a_gpus_numbers_by_the_names_of_the_series() -> None:
+    found = gpu_values(gpu_sample(util_ratio=0.5, sm_clock_hz=1.98e9, temperature_celsius=70.0, lost=True))
+    assert found["sm_clock_mhz"] == 1980.0
+    assert (found["util_ratio"], found["temperature_c"], found["lost"]) == (0.5, 70.0, 1.0)
+    assert "own_memory_bytes" not in found
+    assert gpu_values(gpu_sample())["sm_clock_mhz"] is None
+    assert gpu_values(gpu_sample(), use(1 << 30))["others_memory_bytes"] == 1 << 30
+
+
+def sensors(told: list[Any]) -> Sensors:
+    return Sensors(threading.Event(), told.append, FakeClock(), interval_s=60.0, disk="/")
+
+
+def test_who_shares_a_gpu_is_a_fact_beside_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    made = sensors(told)
+    monkeypatch.setattr(
+        made._other_gpu_users, "uses", lambda _samples, _watched: [replace(use(1 << 30), index=2)]
+    )
+    made._on_gpus([gpu_sample()])
+    assert [type(one) for one in told] == [Sampled, SensorFact]
+    assert (told[0].key, told[0].stream) == ("2", "gpu")
+    assert told[1].code == "gpu_shared_2"
+    told.clear()
+    monkeypatch.setattr(made._other_gpu_users, "uses", lambda _samples, _watched: [])
+    made._on_gpus([gpu_sample()])
+    assert [type(one) for one in told] == [Sampled]
+
+
+def test_a_machine_without_gpus_is_no_news() -> None:
+    told: list[Any] = []
+    made = sensors(told)
+    made._on_gpu_note(GpuNote(1.0, GpuNoteCode.ABSENT, "no driver"))
+    assert told == []
+    other = next(code for code in GpuNoteCode if code is not GpuNoteCode.ABSENT)
+    made._on_gpu_note(GpuNote(1.0, other, "something", index=0, xid=79))
+    made._on_gpu_note(GpuNote(1.0, other, "something"))
+    assert [fact.code for fact in told] == [f"{other}_0_79", f"{other}__"]
+
+
+# -- running minima of the loss -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "minima"),
+    [
+        ([(1, 3.0), (2, 2.0), (3, 2.0), (4, 2.5), (5, 1.0)], [(1, 3.0), (2, 2.0), (5, 1.0)]),
+        ([(1, math.nan), (2, math.inf), (3, 2.0), (4, -math.inf)], [(3, 2.0)]),
+        ([(None, 3.0), (7, None), (None, 2.0)], [(None, 3.0), (7, 2.0)]),
+        ([(7, 3.0), (5, 2.0), (None, 1.0)], [(7, 3.0), (5, 2.0), (7, 1.0)]),
+        ([(math.nan, 3.0)], [(None, 3.0)]),
+    ],
+)
+def test_the_running_minima_of_a_loss(
+    samples: list[tuple[float | None, float | None]], minima: list[tuple[int | None, float]]
+) -> None:
+    kept = RunningMinima()
+    for step, loss in samples:
+        kept.add(step, loss)
+    assert list(kept.take()) == minima
+    assert kept.take() == ()
