@@ -7,15 +7,18 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from supervisor.cli import common, policy, replay
 from supervisor.cli.attaching import targets
+from supervisor.cli.diagnosing import verdict_json
 from supervisor.cli.diagnosing.job_logs import BadInputError
 from supervisor.cli.diagnosing.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
 from supervisor.cli.main import main
+from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, SpecChange
@@ -100,6 +103,27 @@ def test_what_was_done_stands_below_where_it_differs(tmp_path: Path) -> None:
     lines = explained(tmp_path / "y", ENDED, SAID, person)
     assert lines[1] == "           was: ada asked: restart with A=1"
     assert "a person asked for it" in lines[2]
+
+
+def test_a_later_attempt_is_explained_by_those_before_it(tmp_path: Path) -> None:
+    """The same failure again and again without a step more: in the end policy gives up, by what it knew then."""
+    facts: list[ev.Event] = []
+    again = Decision(DecisionKind.RESTART, "again", change=SpecChange())
+    crash = verdict_of(FailureClass.WORKER_CRASH)
+    for number in (1, 2, 3, 4):
+        at = {"t": T + 10 * number, "attempt": number}
+        facts += [
+            ev.LaunchIntended(**at, argv=(), reason="x"),
+            ev.AttemptStarted(**at, pid=1, start_time=1.0),
+            ev.AttemptEnded(**at, exit_code=1, last_step=7),
+            ev.Diagnosed(**at, verdict=crash),
+            ev.Decided(**at, decision=again),
+        ]
+    record = job_of(tmp_path, retry=RetrySettings(max_retries=2, restart_from_scratch=True))
+    run = own_run_in(tmp_path, record, STARTED, *facts)
+    said = [line for line in policy.explained(run, record, {}) if line.startswith("attempt ")]
+    kinds = [line.partition("→ ")[2].partition(":")[0].partition(",")[0] for line in said]
+    assert kinds == ["restart", "restart", "give_up", "give_up"]
 
 
 @pytest.mark.parametrize(
@@ -264,3 +288,22 @@ def test_this_very_process_as_a_target(tmp_path: Path, capsys: pytest.CaptureFix
     assert [number for number, _ in what.processes] == [0]
     assert bool(what.unseen) is (what.logs == ())
     assert ("cannot be seen" in capsys.readouterr().err) is (what.logs == ())
+
+
+def test_a_candidate_on_the_wire() -> None:
+    signature = SimpleNamespace(id="cuda-oom", role=SimpleNamespace(value="cause"))
+    item = SimpleNamespace(
+        source=0,
+        line=7,
+        rank=1,
+        text=f"  {'x' * 900} ",
+        signature=signature,
+        failure=FailureClass.CUDA_OOM,
+        strength=90,
+        soft=False,
+    )
+    case = SimpleNamespace(scans=[SimpleNamespace(path="a.log")])
+    found = verdict_json._candidate(cast("Any", item), cast("Any", case))
+    assert found["text"] == "x" * 600, "of a line of megabytes the beginning"
+    assert (found["path"], found["line"], found["rank"], found["warning"]) == ("a.log", 7, 1, False)
+    assert (found["signature"], found["failure"], found["role"]) == ("cuda-oom", "cuda_oom", "cause")
