@@ -111,7 +111,7 @@ def test_a_later_attempt_is_explained_by_those_before_it(tmp_path: Path) -> None
     again = Decision(DecisionKind.RESTART, "again", change=SpecChange())
     crash = verdict_of(FailureClass.WORKER_CRASH)
     for number in (1, 2, 3, 4):
-        at = {"t": T + 10 * number, "attempt": number}
+        at: dict[str, Any] = {"t": T + 10 * number, "attempt": number}
         facts += [
             ev.LaunchIntended(**at, argv=(), reason="x"),
             ev.AttemptStarted(**at, pid=1, start_time=1.0),

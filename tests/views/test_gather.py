@@ -31,7 +31,12 @@ def means(track: Any) -> list[float]:
 def test_each_metric_is_a_series_of_its_own_and_the_axes_are_none() -> None:
     made = Gatherer()
     for step in (1, 2):
-        values = {"step": float(step), "loss": 3.0 - step, "reward": 5.0 * step, "tokens_per_sec": 7.0}
+        values: dict[str, Any] = {
+            "step": float(step),
+            "loss": 3.0 - step,
+            "reward": 5.0 * step,
+            "tokens_per_sec": 7.0,
+        }
         made.take(METRICS, sample(step, **values, epoch=1.0, total_steps=9.0, eta_s=3.0))
     made.take(METRICS, sample(3, reward=None))
     snapshot = shown(made)
@@ -74,7 +79,7 @@ def test_a_loss_that_is_no_number_has_its_place() -> None:
 def test_gpus_read_within_half_a_second_are_one_point() -> None:
     made = Gatherer()
     for t, key, used in ((1.0, "0", 2.0), (1.5, "1", 6.0), (2.1, "0", 8.0), (2.2, "10", None)):
-        values = {"util_ratio": t / 10, "memory_used_bytes": used, "memory_total_bytes": 10.0}
+        values: dict[str, Any] = {"util_ratio": t / 10, "memory_used_bytes": used, "memory_total_bytes": 10.0}
         made.take(GPU, sample(t, key, **values))
     made.take(GPU, sample(9.0, "1", util_ratio=None))
     snapshot = shown(made)
