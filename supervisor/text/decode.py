@@ -95,7 +95,8 @@ def gunzip(
     unpacker = zlib.decompressobj(wbits=31)
     begun = False
     for chunk in chunks:
-        rest = chunk
+        # Between members, and behind the last, NUL pads blocks of a tape or an archive.
+        rest = chunk if begun else chunk.lstrip(b"\0")
         while rest:
             try:
                 out = unpacker.decompress(rest, window)

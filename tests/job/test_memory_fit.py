@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates
-from supervisor.job.memory_fit import Measure, MemoryTrial, choose_smaller, line_through
+from supervisor.job.memory_fit import Measure, MemoryTrial, choose_smaller, line_through, size
 
 GIB = 2**30
 
@@ -103,3 +104,48 @@ def test_the_walk_ends_at_a_micro_batch_that_fits_and_is_exact(
     if with_line:
         best = max((m for m in candidates(spec) if base + unit * m <= FIT_SHARE * capacity), default=1)
         assert spec.micro_batch_per_rank >= best
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (GIB, "1.0 GiB"),
+        (GIB - 1, "1024 MiB"),
+        (2.5 * GIB, "2.5 GiB"),
+        (100 * GIB, "100.0 GiB"),
+        (3 * 2**20, "3 MiB"),
+        (0, "0 MiB"),
+    ],
+)
+def test_bytes_for_people(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+def test_why_a_micro_batch_was_chosen() -> None:
+    def how(spec: BatchSpec, *trials: MemoryTrial, point: MemoryPoint | None = None) -> str:
+        choice = choose_smaller(spec, point, trials)
+        assert choice is not None
+        return choice.how
+
+    point = MemoryPoint(16, allocated_bytes=15 * GIB, tried_bytes=GIB, capacity_bytes=10 * GIB)
+    assert how(BatchSpec(16, 1, 1), point=point) == "predicted to need 8.0 GiB of 10.0 GiB"
+    line = (fitted(4, 8 * GIB, 20 * GIB), failed(24, 28 * GIB, 20 * GIB))
+    assert (
+        how(BatchSpec(24, 2, 1), *line)
+        == "predicted from 2 measured micro-batches to need 16.0 GiB of 20.0 GiB"
+    )
+    assert how(BatchSpec(16, 1, 1), fitted(4)) == "it fitted before"
+    assert (
+        how(BatchSpec(16, 3, 1), fitted(8), fitted(16))
+        == "between 8, which fitted, and 16, which did not after all"
+    )
+
+
+def test_of_what_is_open_that_which_failed_before_is_left_out() -> None:
+    assert chosen(BatchSpec(16, 1, 1), failed(8)) == 4
+    assert chosen(BatchSpec(16, 1, 1), failed(1)) == 8, "failures alone must not end the walk"
+    assert chosen(BatchSpec(16, 1, 1), fitted(16)) == 8
+    assert chosen(BatchSpec(16, 1, 1), minimum=8) == 8
+    assert chosen(BatchSpec(16, 1, 1), minimum=9) is None
+    assert chosen(BatchSpec(12, 1, 0)) == 6
+    assert chosen(BatchSpec(12, 1, 1), fitted(3), failed(6)) == 3

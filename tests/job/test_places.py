@@ -250,3 +250,24 @@ def test_this_checkouts_own_configs_can_be_read(tmp_path: Path) -> None:
     files = [p for p in root.rglob("*") if p.suffix in {".toml", ".yaml"}]
     assert files
     assert all(read_values(p.name, p.read_text(encoding="utf-8")) for p in files)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("x: &d\n  a: 4\ny:\n  <<: *d\n", "x.a"),  # another key would change with it
+        ("a: &x 4\nb: *x\n", "a"),
+        ("a: 1\na: 2\n", "a"),  # the first is found, the last counts
+    ],
+)
+def test_a_value_that_cannot_be_changed_alone_is_left(text: str, key: str) -> None:
+    with pytest.raises(JobError, match="written in a way that is not changed safely"):
+        with_values("c.yaml", text, [(key, "8")])
+
+
+def test_only_the_value_changes_and_what_stands_around_it_stays() -> None:
+    assert (
+        with_values("c.yaml", "a: 4 # of all ranks\nb: ${a}\n", [("a", "8")])
+        == "a: 8 # of all ranks\nb: ${a}\n"
+    )
+    assert with_values("c.yaml", "a: x\n", [("a", "out/new")]) == 'a: "out/new"\n'

@@ -320,3 +320,13 @@ def test_what_no_signal_reaches_is_reported_as_such_and_waited_for_no_longer(
         assert f"{stuck.pid} (state D)" in last.labels
         ((_, text),) = event_lines(last)
         assert "state D: they wait in the kernel" in text
+
+
+def test_those_that_survive_all_signals_are_named(tmp_path: Path) -> None:
+    """A process in the kernel's uninterruptible sleep ends on no signal; nobody can make one here, so its end is left out."""
+    with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as seen:
+        assert seen.until(lambda: len(seen.of(ev.RankStarted)) == 1)
+        alive = seen.live.alive()
+        assert alive
+        assert seen.live._take(ev.StopStep.SURVIVORS, alive) == alive
+        assert all(is_alive(process) for process in alive), "they are only named"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight import interpreter as module
 from supervisor.preflight.interpreter import begin_to_ask, find_interpreter, installed_version, interpreter_of
 from tests.preflight.test_checks import fake_python
 
@@ -86,3 +87,16 @@ def test_an_interpreter_that_does_not_start_is_not_asked_early(tmp_path: Path) -
     assert begin_to_ask(spec, os.environ) is None
     (tmp_path / "text").write_text("no program")
     assert begin_to_ask(replace(spec, python=str(tmp_path / "text")), os.environ) is None
+
+
+def test_an_interpreter_is_named_by_its_path_or_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Path(fake_python(tmp_path / "bin", "true"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    env = {"PATH": str(made.parent)}
+    assert module._bound_path(made.name, env) == str(made)
+    assert module._bound_path(f"./bin/{made.name}", {}) == str(made)
+    assert module._bound_path(f"~/bin/{made.name}", {}) == str(made)
+    assert module._bound_path("no-such-python", env) == "no-such-python"

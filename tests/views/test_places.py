@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.run.state import AttemptState, RankState
+from supervisor.views.wording import places
 from supervisor.views.wording.places import below_run, of_project, place_of
 
 TREE = "torchrun/none_ab12/attempt_0"
@@ -52,3 +53,51 @@ def test_below_run_never_climbs() -> None:
 )
 def test_of_project(path: str, folder: str | None, said: str) -> None:
     assert of_project(path, folder) == said
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "shown"),
+    [
+        ("/job/a/b/train.py", "/job", "a/b/train.py"),
+        ("/job/train.py", "/job/", "train.py"),
+        ("/jobs/train.py", "/job", "/jobs/train.py"),
+        ("/other/place/of/train.py", "/job", "…/of/train.py"),
+        ("/x/train.py", None, "/x/train.py"),
+        ("./a/../train.py", "/job", "train.py"),
+        ("", "/job", ""),
+    ],
+)
+def test_a_source_file_as_the_project_calls_it(path: str, folder: str | None, shown: str) -> None:
+    assert places.of_project(path, folder) == shown
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("x/stdout.log", "x/stdout.log"),
+        ("../../keeper.log", "nodes/0/keeper.log"),
+        ("../../../../artifacts/stacks-1.txt", "artifacts/stacks-1.txt"),
+        ("../../../../../elsewhere/a/train.log", "a/train.log"),
+        ("/runs/r/nodes/0/attempts/1/x/stdout.log", "x/stdout.log"),
+        ("/runs/r/nodes/0/keeper.log", "nodes/0/keeper.log"),
+        ("/runs/r/artifacts/stacks-1.txt", "artifacts/stacks-1.txt"),
+        ("/var/log/a/train.log", "a/train.log"),
+    ],
+)
+def test_a_path_without_the_runs_own_folder(path: str, shown: str) -> None:
+    assert places.below_run(1, path) == shown
+
+
+@pytest.mark.parametrize(
+    ("path", "stacks"),
+    [
+        ("artifacts/stacks-1-2.txt", True),
+        ("/r/artifacts/stacks-1.txt", True),
+        ("artifacts/dump.txt", False),
+        ("logs/stacks-1.txt", False),
+        ("stacks-1.txt", False),
+        (None, False),
+    ],
+)
+def test_stacks_are_no_log(path: str | None, stacks: bool) -> None:
+    assert places.is_stacks(path) is stacks

@@ -1,0 +1,235 @@
+"""Times, silences, losses and messages of a log: each form once, and what is just beside it."""
+
+from __future__ import annotations
+
+import calendar
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from supervisor.diagnosis.case import Case
+from supervisor.diagnosis.cause import roots
+from supervisor.diagnosis.cause.fingerprint import fingerprint, plain_form
+from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.scan.log_timeline import (
+    NO_YEAR,
+    ends_in_nan,
+    is_progress,
+    loss_upturn_step,
+    progress_rows,
+    silence_s,
+    went_on,
+    when,
+    year_of,
+)
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.prefixes import Origin
+
+
+def utc(*parts: int) -> float:
+    return float(calendar.timegm((*parts, 0, 0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "t"),
+    [
+        ("2026-02-28 23:59:59 x", utc(2026, 2, 28, 23, 59, 59)),
+        ("2026-03-01T00:00:00 x", utc(2026, 3, 1, 0, 0, 0)),
+        ("2024-02-29 12:00:00 x", utc(2024, 2, 29, 12, 0, 0)),
+        ("2000-02-29 12:00:00 x", utc(2000, 2, 29, 12, 0, 0)),
+        ("2026-13-01 12:00:00 x", None),
+        ("2026-00-01 12:00:00 x", None),
+        ("2026-01-32 12:00:00 x", None),
+        ("2026-01-01 24:00:00 x", None),
+        ("2026-01-01 23:60:00 x", None),
+        ("Nov 20 12:30:05 box x", utc(2026, 11, 20, 12, 30, 5)),
+        ("no time here", None),
+        ("not: a time", None),
+    ],
+)
+def test_the_time_that_a_line_names(text: str, t: float | None) -> None:
+    assert when(text, 2026) == t
+
+
+@pytest.mark.parametrize(
+    ("lines", "year"),
+    [
+        (["x", "2025-01-01 10:00:00 a", "2026-01-01 10:00:00 b"], 2025),
+        (["1990-01-01 10:00:00"], NO_YEAR),
+        (["1991-01-01 10:00:00"], 1991),
+        (["2099-01-01 10:00:00"], 2099),
+        (["2100-01-01 10:00:00"], NO_YEAR),
+        ([], NO_YEAR),
+    ],
+)
+def test_the_year_of_a_log(lines: list[str], year: int) -> None:
+    assert year_of(lines) == year
+
+
+def step(second: int, number: int) -> str:
+    return f"2026-01-01 10:{second // 60:02d}:{second % 60:02d} step {number} loss 2.0"
+
+
+def test_how_long_it_was_silent_at_the_end() -> None:
+    lines = [step(10 * at, at) for at in range(6)]
+    assert silence_s([*lines, "2026-01-01 10:05:00 stopped"]) == (250.0, 10.0)
+    assert silence_s(lines) is None, "nothing came later"
+    assert silence_s([*lines[:1], "2026-01-01 10:05:00 a", "2026-01-01 10:06:00 b"]) is None, (
+        "one step has no pace"
+    )
+    two = [*lines[:2], "2026-01-01 10:05:00 a"]
+    assert silence_s(two) == (290.0, 10.0)
+    assert silence_s(two[:2]) is None
+    gaps = [*lines, "2026-01-01 10:01:00 a", "2026-01-01 10:09:00 b", "2026-01-01 10:09:01 c"]
+    assert silence_s(gaps) == (480.0, 10.0), "the largest"
+
+
+def test_training_that_goes_on_without_times_was_not_silent() -> None:
+    lines = [step(10 * at, at) for at in range(4)]
+    few = [f"step {at} loss 2.0" for at in range(4, 10)]
+    many = [f"step {at} loss 2.0" for at in range(4, 12)]
+    end = ["2026-01-01 10:30:00 stopped"]
+    assert silence_s([*lines, *few, *end]) is not None
+    assert silence_s([*lines, *many, *end]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "progress"),
+    [
+        ("step 5 loss 2.0", True),
+        ("epoch 3 begins", True),
+        ("srun: step 5 loss 2.0", False),
+        ("config step 5 loss 2.0", False),
+        ('  File "a.py" step 5 loss 2.0', False),
+        ("ValueError: step 5 loss 2.0", False),
+        ("hello", False),
+    ],
+)
+def test_training_s_own_lines(text: str, progress: bool) -> None:
+    assert is_progress(text) is progress
+    assert progress_rows(["x", text]) == ([1] if progress else [])
+
+
+def test_training_goes_on_where_three_lines_differ() -> None:
+    lines = [f"step {at} loss 2.0" for at in range(3)]
+    assert went_on(lines)
+    assert not went_on(lines[:2])
+    assert not went_on([lines[0]] * 9)
+    assert went_on(lines[:1], need=1)
+    assert not went_on([])
+
+
+@pytest.mark.parametrize(
+    ("losses", "row"),
+    [
+        (["2.0", "nan", "nan", "nan"], 1),
+        (["2.0", "nan", "nan"], None),
+        (["2.0", "inf", "nan", "inf"], 1),
+        (["nan", "nan", "nan", "2.0"], None),
+        (["2.0", "nan", "2.0", "nan", "nan", "nan"], 3),
+        (["nan"], 0),
+        (["inf"], None),
+        (["2.0"], None),
+    ],
+)
+def test_a_loss_that_is_no_number_to_the_end(losses: list[str], row: int | None) -> None:
+    assert ends_in_nan([f"step {at} loss: {loss}" for at, loss in enumerate(losses)]) == row
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        ([(1, 2.0), (2, 2.0)], None),
+        ([(1, 2.0), (2, None)], 2),
+        ([(1, 2.0), (2, 2.0), (3, 90.0), (4, 99.0), (5, math.nan)], 3),
+        ([(1, 2.0), (2, 2.0), (3, 2.0), (4, math.inf)], 4),
+        ([(1, None)], 1),
+        ([], None),
+    ],
+)
+def test_the_step_at_which_the_loss_began_to_rise(
+    losses: list[tuple[int, float | None]], found: int | None
+) -> None:
+    assert loss_upturn_step(losses) == found
+
+
+# -- the same failure again ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("2026-01-01 10:00:00 [rank3]: KeyError: 17", "KeyError: #"),
+        ("KeyError: 17 in /a/b/c.py at 0x7fAB", "KeyError: # in /c.py at #"),
+        ("host 10.0.0.12 lost  twice", "host # lost twice"),
+        (r"no C:\data\x.bin", "no /x.bin"),
+        ("x" * 400, "x" * 300),
+    ],
+)
+def test_a_message_without_what_changes(text: str, form: str) -> None:
+    assert plain_form(text) == form
+
+
+def test_a_fingerprint_is_of_class_reason_and_message() -> None:
+    one = fingerprint(FailureClass.CUDA_OOM, None, "at 0x1")
+    assert len(one) == 16
+    assert one == fingerprint(FailureClass.CUDA_OOM, None, "at 0x2")
+    others = {
+        fingerprint(FailureClass.HOST_OOM, None, "at 0x1"),
+        fingerprint(FailureClass.CUDA_OOM, Reason.USER, "at 0x1"),
+        fingerprint(FailureClass.CUDA_OOM, None, "elsewhere"),
+    }
+    assert len(others | {one}) == 4
+    assert fingerprint(FailureClass.UNKNOWN, None, "") == f"{_fnv('unknown||')}"
+
+
+def _fnv(text: str) -> str:
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = ((value ^ byte) * 0x100000001B3) % 2**64
+    return f"{value:016x}"
+
+
+# -- a rank's last words -----------------------------------------------------------------------------------------
+
+
+def scan(origin: Origin, *tail: str) -> SourceScan:
+    return SourceScan("err.log", origin, (), len(tail), 0, (), tail, 10)
+
+
+@pytest.mark.parametrize(
+    ("origin", "tail", "found"),
+    [
+        (Origin(rank=1, stream="stderr"), ("prog: no such file", ""), ("err.log", 10, "prog: no such file")),
+        (Origin(local_rank=0, stream="stderr"), ("x", "prog: bad"), ("err.log", 11, "prog: bad")),
+        (Origin(rank=1, stream="stderr"), ("no colon here",), None),
+        (Origin(rank=1, stream="stderr"), ("Traceback (most recent call last):", "prog: bad"), None),
+        (Origin(rank=1, stream="stdout"), ("prog: bad",), None),
+        (Origin(rank=2, stream="stderr"), ("prog: bad",), None),
+        (Origin(local_rank=3, stream="stderr"), ("prog: bad",), None),
+        (Origin(stream="stderr"), ("prog: bad",), None),
+        (Origin(rank=1, stream="stderr"), ("", " "), None),
+    ],
+)
+def test_a_ranks_last_words(
+    origin: Origin, tail: tuple[str, ...], found: tuple[str, int, str] | None
+) -> None:
+    item = cast("Any", SimpleNamespace(rank=1, local_rank=0))
+    case = cast("Case", SimpleNamespace(scans=(scan(origin, *tail),)))
+    assert roots.last_message(item, case) == found
+
+
+def test_words_of_a_rank_that_nobody_names_are_nobodys() -> None:
+    item = cast("Any", SimpleNamespace(rank=None, local_rank=None))
+    case = cast("Case", SimpleNamespace(scans=(scan(Origin(stream="stderr"), "prog: bad"),)))
+    assert roots.last_message(item, case) is None
+
+
+def test_the_edges_of_a_log_hold_each_line_once() -> None:
+    whole = SourceScan("l", Origin(), (), 2, 0, ("a", "b"), ("a", "b"), 1)
+    assert whole.edges() == ("a", "b")
+    cut = whole._replace(tail=("y", "z"), tail_line=2)
+    assert cut.edges() == ("a", "b", "y", "z")
+    assert list(cut.numbered_tail()) == [(2, "y"), (3, "z")]

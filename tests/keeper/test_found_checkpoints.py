@@ -1,0 +1,152 @@
+"""Checkpoints that a script does not report: which are journalled, once, at which step."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.job.spec import JobSpec
+from supervisor.keeper.monitoring.found_checkpoints import LOOK_EVERY_S, SETTLE_S, FoundCheckpoints, seen_file
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.fold import replay
+from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.sources.checkpoints import FoundCheckpoint
+from tests.conftest import wait_until
+from tests.keeper.fakes import Emitted, FakeClock, job_of
+from tests.keeper.runs import INTENDED, RUNS, STARTED, T
+
+BEGUN = replay((STARTED, INTENDED, RUNS))
+
+
+def follower(
+    tmp_path: Path, series: Path | None = None, **changes: Any
+) -> tuple[FoundCheckpoints, FakeClock, Emitted]:
+    clock, told = FakeClock(), Emitted()
+    job = replace(job_of(tmp_path).job, outputs=(str(tmp_path / "out"),), **changes)
+    return FoundCheckpoints(job, clock, told, series), clock, told
+
+
+def saved(told: Emitted) -> list[ev.CheckpointCommitted]:
+    return [fact for fact in told.facts if isinstance(fact, ev.CheckpointCommitted)]
+
+
+def found(path: str = "/out/c5", step: int | None = 5, t: float = T) -> FoundCheckpoint:
+    return FoundCheckpoint(path, step, t, "torch", 5)
+
+
+def test_each_is_journalled_once(tmp_path: Path) -> None:
+    made, clock, told = follower(tmp_path)
+    made._take([found(), found("/out/c6", 6)], BEGUN)
+    made._take([found()], BEGUN)
+    assert [(one.path, one.step, one.found, one.number, one.written_t) for one in saved(told)] == [
+        ("/out/c5", 5, True, 5, T),
+        ("/out/c6", 6, True, 5, T),
+    ]
+    assert all(one.attempt == 1 and one.t == clock.wall() and not one.step_by_time for one in saved(told))
+    made._take([found(t=T + 9)], BEGUN)
+    assert len(saved(told)) == 3, "written anew"
+    known = replay((STARTED, INTENDED, RUNS, *saved(told)))
+    other, _, again = follower(tmp_path)
+    other._take([found(), found("/out/c6", 6), found(t=T + 9)], known)
+    assert saved(again) == [], "another keeper of the run knows them"
+    made._take(None, BEGUN)
+    made._take([found("/out/c7", 7)], st.RunState())
+    assert len(saved(told)) == 3
+
+
+def test_what_the_script_reported_itself_is_known(tmp_path: Path) -> None:
+    made, _, told = follower(tmp_path)
+    reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
+    made._take([found()], replay((STARTED, INTENDED, RUNS, reported)))
+    assert saved(told) == []
+
+
+def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) -> None:
+    series = SeriesWriter(tmp_path / "series")
+    for step in range(5):
+        series.append(METRICS, T + 10 * step, "job", 1, {"step": step, "loss": 1.0})
+    series.append(METRICS, T + 15, "job", 1, {"loss": 1.0})
+    series.close()
+    made, clock, told = follower(tmp_path, tmp_path / "series")
+    made._take([found(step=None, t=T + 20)], BEGUN)
+    made._take([found(step=None, t=T + 19.9)], BEGUN)
+    clock.ahead = 10.0
+    made._take([found(step=None, t=T + 20.5)], BEGUN)
+    last = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=3)))
+    made._take([found(step=None, t=T - 100)], last)
+    made._take([found(step=None, t=T - 101)], BEGUN)
+    assert [one.step for one in saved(told)] == [2, 1, 1, 3, 0]
+    assert all(one.step_by_time for one in saved(told))
+
+
+def test_a_look_is_taken_once_a_minute(tmp_path: Path) -> None:
+    made, clock, _ = follower(tmp_path)
+    begun: list[float] = []
+    made._find = lambda since_t: begun.append(since_t) or []  # type: ignore[method-assign, func-returns-value]
+    made.look(BEGUN)
+    clock.now += LOOK_EVERY_S - 1
+    made.look(BEGUN)
+    assert begun == []
+    clock.now += 1
+    clock.ahead = -30.0
+    made.look(BEGUN)
+    assert wait_until(lambda: begun == [T - SETTLE_S - 30.0], 10.0)
+    assert wait_until(lambda: not made._looker.working, 10.0)
+    made.look(BEGUN)
+    assert len(begun) == 1
+    made.finish(BEGUN)
+    assert len(begun) == 2, "what an attempt left decides how the next one starts"
+    made.close()
+
+
+def test_where_the_script_reports_its_checkpoints_nobody_looks(tmp_path: Path) -> None:
+    made, _, _ = follower(tmp_path)
+    reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
+    assert not made._begin(replay((STARTED, INTENDED, RUNS, reported)))
+    assert not made._begin(st.RunState())
+    assert made._begin(BEGUN)
+    assert not made._begin(BEGUN), "one look at a time"
+    made.close()
+
+
+def file_of(folder: Path, name: str, t: float, size: int = 3) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(b"x" * size)
+    os.utime(path, (t, t))
+    return path
+
+
+def test_the_newest_file_that_is_named_like_a_checkpoint(tmp_path: Path) -> None:
+    job: JobSpec = replace(job_of(tmp_path).job, outputs=("out",), cwd=str(tmp_path))
+    assert seen_file(job, BEGUN) is None
+    file_of(tmp_path / "out", "old.pt", INTENDED.t - SETTLE_S - 1)
+    file_of(tmp_path / "out", "notes.txt", T + 50)
+    file_of(tmp_path / "out", "empty.pt", T + 60, size=0)
+    assert seen_file(job, BEGUN) is None
+    file_of(tmp_path / "out", "one.pt", INTENDED.t - SETTLE_S)
+    file_of(tmp_path / "out", "Two.PT", T + 40)
+    said = seen_file(job, BEGUN)
+    assert said is not None
+    assert said.startswith("out/Two.PT was written at ")
+    assert said.endswith("; whether it is whole is not known")
+    assert seen_file(job, st.RunState()) is None
+    assert seen_file(replace(job, knobs=replace(job.knobs, resume="--resume")), BEGUN) is None
+    checkpoint = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")
+    assert seen_file(job, replay((STARTED, INTENDED, RUNS, checkpoint))) is None
+
+
+@pytest.mark.parametrize("name", ["model.pt", "MODEL.CKPT", "weights"])
+def test_a_flag_may_name_the_file_or_its_folder(tmp_path: Path, name: str) -> None:
+    job: JobSpec = replace(job_of(tmp_path).job, outputs=(f"deep/{name}",), cwd=str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    folder = tmp_path / "elsewhere" / "deep" / ("" if "." in name else name)
+    file_of(folder, "found.pt", T + 1)
+    said = seen_file(job, BEGUN)
+    assert said is not None
+    assert "found.pt" in said

@@ -1,0 +1,410 @@
+"""The keeper's small rules, each at its bounds: requests by condition, set clocks, counters of epochs, who shares a GPU."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.keeper.background import Background, BackgroundTask, within
+from supervisor.keeper.clock import SET_S, ClockWatch, of_others
+from supervisor.keeper.monitoring.observations import Sampled, SensorFact
+from supervisor.keeper.monitoring.other_gpu_users import DEEPEST, WORTH_SAYING_BYTES, Use, _descends
+from supervisor.keeper.monitoring.sensors import Sensors, gpu_values
+from supervisor.keeper.recording.epoch_counters import MAX_COUNTERS, Counters, Places
+from supervisor.keeper.recording.recorder import RunningMinima
+from supervisor.keeper.recording.start_events import _world_size
+from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.access.control import Request, RequestArgs, Requester
+from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.records import Decision, DecisionKind
+from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
+from tests.keeper.fakes import Emitted, FakeClock, job_of, verdict_of
+
+# -- requests ------------------------------------------------------------------------------------------------
+
+AGAIN = Decision(DecisionKind.RESTART, "again")
+CONDITIONS: dict[str, st.Condition] = {
+    "preflight": st.Preflight(),
+    "launching": st.Launching(attempt=1),
+    "running": st.Running(attempt=1, phase=ev.Phase.STEPPING),
+    "stopping": st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"),
+    "ended": st.Ended(attempt=1, exit_code=1),
+    "diagnosed": st.DiagnosedAs(attempt=1, verdict=verdict_of()),
+    "backoff": st.Backoff(attempt=1, until=1.0, decision=AGAIN),
+    "held": st.HeldOpen(attempt=1, reason="", decision=None),
+    "finished": st.Finished(outcome=Outcome.FAILED, exit_code=1, reason=""),
+}
+A = RequestAction
+RESTARTS = {
+    "launching": A.STOP_THEN_RESTART,
+    "running": A.STOP_THEN_RESTART,
+    "ended": A.RESTART,
+    "backoff": A.RESTART,
+    "held": A.RESTART,
+}
+ENDS = dict.fromkeys(("preflight", "ended", "diagnosed", "backoff", "held"), A.END)
+ALLOWED: dict[RequestKind, dict[str, RequestAction]] = {
+    RequestKind.STOP: {**ENDS, **dict.fromkeys(("launching", "running", "stopping"), A.STOP)},
+    RequestKind.STOP_NOW: {**ENDS, **dict.fromkeys(("launching", "running", "stopping"), A.STOP_NOW)},
+    RequestKind.RESTART: RESTARTS,
+    RequestKind.RESTART_WITH: RESTARTS,
+    RequestKind.START_NOW: dict.fromkeys(("backoff", "ended"), A.START_NOW),
+    RequestKind.HOLD: {"backoff": A.HOLD},
+    RequestKind.STACKS: dict.fromkeys(("running", "stopping"), A.STACKS),
+    RequestKind.KEEP_WAITING: {},
+    RequestKind.ANSWER: {},
+    RequestKind.NOTE: dict.fromkeys(CONDITIONS, A.NOTE),
+}
+
+
+def request(kind: RequestKind, *, if_attempt: int | None = None, text: str | None = "a note") -> Request:
+    by = Requester(uid=0, host="box")
+    return Request(id="1", kind=kind, by=by, if_attempt=if_attempt, args=RequestArgs(text=text))
+
+
+def state_in(condition: st.Condition, mode: str = "launched", **attempt: object) -> st.RunState:
+    only = st.AttemptState(number=1, planned_t=0.0, **attempt)  # type: ignore[arg-type]
+    return st.RunState(condition=condition, attempts=(only,), mode=mode)
+
+
+def judged(asked: Request, state: st.RunState) -> RequestAction | str:
+    try:
+        return judge(asked, state)
+    except Refused as why:
+        return str(why)
+
+
+@pytest.mark.parametrize("kind", list(RequestKind))
+@pytest.mark.parametrize("name", list(CONDITIONS))
+def test_what_each_request_means_in_each_condition(kind: RequestKind, name: str) -> None:
+    state = state_in(CONDITIONS[name])
+    found = judged(request(kind), state)
+    if (allowed := ALLOWED[kind].get(name)) is not None:
+        assert found is allowed
+    else:
+        assert isinstance(found, str), "refused, with a reason"
+        assert found
+    assert judged(request(kind, if_attempt=1), state) == found
+    assert judged(request(kind, if_attempt=2), state) == "stale"
+    watched = judged(request(kind), state_in(CONDITIONS[name], mode="observed"))
+    if kind in {RequestKind.NOTE, RequestKind.STACKS}:
+        assert watched == found
+    else:
+        assert "it only watches" in str(watched)
+
+
+def test_a_request_for_the_first_attempt_of_a_run_without_one_is_stale() -> None:
+    assert judged(request(RequestKind.STOP, if_attempt=1), st.RunState()) == "stale"
+    assert judged(request(RequestKind.STOP, if_attempt=0), st.RunState()) is A.END
+    assert judged(request(RequestKind.NOTE, text=""), st.RunState()) == "a note without text"
+
+
+def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs() -> None:
+    countdown = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
+    asked = request(RequestKind.KEEP_WAITING)
+    assert judged(asked, state_in(CONDITIONS["running"], countdown=countdown)) is A.KEEP_WAITING
+    for condition in (CONDITIONS["running"], CONDITIONS["stopping"]):
+        kept = None if condition is CONDITIONS["running"] else countdown
+        assert judged(asked, state_in(condition, countdown=kept)) == "no hang is about to be ended"
+
+
+# -- clocks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "told"), [(SET_S, [1.0]), (SET_S - 0.001, []), (-SET_S, [-1.0]), (7.12345, [7.123])]
+)
+def test_a_clock_counts_as_set_from_a_second_on(ahead_s: float, told: list[float]) -> None:
+    clock, emitted = FakeClock(), Emitted()
+    watch = ClockWatch(clock, emitted)
+    clock.ahead = ahead_s
+    watch.look()
+    watch.look()
+    assert [event.ahead_s for event in emitted.facts if isinstance(event, ev.ClockSet)] == told
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "t", "t_mono", "by_s"),
+    [
+        (0.0, -3.0, None, -3.0),
+        (10.0, 7.0, None, -3.0),
+        (0.0, -3.0, -3.5, -3.5),
+        (0.0, -3.0, -7.9, -7.9),
+        (0.0, -3.0, -8.0, -3.0),
+        (1.0, -3.0, -50.0, -50.0),
+        (0.9, -3.0, -50.0, -3.9),
+        (0.0, 0.5, 1.0, 1.0),
+        (0.0, 0.5, 1.1, 0.5),
+    ],
+)
+def test_a_time_that_another_process_wrote(
+    ahead_s: float, t: float, t_mono: float | None, by_s: float
+) -> None:
+    clock = FakeClock()
+    clock.ahead = ahead_s
+    wall, mono = clock.wall(), clock.mono()
+    found = of_others(wall + t, clock, None if t_mono is None else mono + t_mono)
+    assert found == pytest.approx(wall + by_s)
+
+
+# -- counters of epochs ----------------------------------------------------------------------------------------
+
+Said = tuple[float, float] | tuple[float, float, float]
+
+
+def counted(*said: Said, counters: Counters | None = None) -> list[tuple[float, float | None]]:
+    """(step, total) as they are counted on, of (step, total) or (step, total, epoch) as a log says them."""
+    learnt, places = counters or Counters(), Places()
+    found = []
+    for one in said:
+        values = {"step": one[0], "total_steps": one[1]}
+        if len(one) == 3:
+            values["epoch"] = one[2]
+        after = learnt.count_on(places, values)
+        found.append((after["step"], after.get("total_steps")))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ([(9, 10), (10, 10), (1, 10)], [(9, 10), (10, 10), (11, 20)]),
+        ([(10, 10), (5, 10)], [(10, 10), (15, 20)]),
+        ([(10, 10), (6, 10)], [(10, 10), (6, 10)]),  # a late rank's
+        ([(9, 10), (1, 10)], [(9, 10), (1, 10)]),  # it was not full
+        (
+            [(10, 10), (1, 12), (12, 12), (1, 12)],
+            [(10, 10), (11, 22), (22, 22), (23, 34)],
+        ),  # longer by a fifth
+        ([(10, 10), (1, 13)], [(10, 10), (1, 13)]),
+        ([(11, 10)], [(11, 10)]),
+        ([(-1, 10)], [(-1, 10)]),
+        ([(0, 10)], [(0, 10)]),
+    ],
+)
+def test_passes_without_an_epoch(said: list[Said], found: list[tuple[float, float | None]]) -> None:
+    assert counted(*said) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ([(9, 10, 0), (1, 10, 1)], [(9, 10), (11, 20)]),
+        ([(9, 10, 1), (1, 10, 2), (2, 10, 4)], [(9, 10), (11, 20), (32, 40)]),
+        ([(9, 10, 0), (19, 20, 1)], [(9, 10), (19, 20)]),  # another counter
+        ([(5, 100, 0), (15, 100, 1)], [(5, 100), (15, 100)]),  # one of the whole training
+        ([(9, 10, 3), (1, 10, 4)], [(9, 10), (41, 50)]),  # begun in the middle: counted from 0
+        ([(10, 10, 0), (0, 10, 0), (1, 10, 1)], [(10, 10), (10, 20), (11, 20)]),  # back before the next name
+        ([(1, 10, 0.5)], [(1, 10)]),
+        ([(1, 10, float("nan"))], [(1, 10)]),
+    ],
+)
+def test_epochs_count_on_once_a_counter_began_again(
+    said: list[Said], found: list[tuple[float, float | None]]
+) -> None:
+    assert counted(*said) == found
+
+
+def test_the_next_attempt_knows_what_its_counters_count() -> None:
+    learnt = Counters()
+    counted((9, 10, 0), (1, 10, 1), counters=learnt)
+    learnt.begin()
+    assert counted((1, 20, 2), counters=learnt) == [(41, 60)], (
+        "epochs twice as long, of the smaller micro-batch"
+    )
+    unsure = Counters()
+    counted((5, 100, 0), (15, 100, 1), counters=unsure)
+    unsure.begin()
+    assert counted((1, 20, 2), counters=unsure) == [(1, 20)]
+
+
+def test_what_is_left_of_a_pass_is_not_what_is_left_of_the_training() -> None:
+    learnt, places = Counters(), Places()
+    learnt.count_on(places, {"step": 10, "total_steps": 10})
+    after = learnt.count_on(places, {"step": 1, "total_steps": 10, "eta_s": 5.0, "loss": 2.0})
+    assert after == {"step": 11, "total_steps": 20, "loss": 2.0}
+    named = learnt.count_on(Places(heading={"epoch": 1.0}), {"step": 1, "total_steps": 50})
+    assert named == {"step": 1, "total_steps": 50, "epoch": 1.0}, "a heading names it"
+    assert learnt.count_on(places, {"step": 1}) == {"step": 1}
+
+
+def test_counters_are_bounded() -> None:
+    learnt = Counters()
+    for at in range(3 * MAX_COUNTERS):
+        counted((1, 10.0 * 2**at), counters=learnt)
+    assert len(learnt.in_epoch) == MAX_COUNTERS
+
+
+# -- who shares a GPU, and how many ranks there are -------------------------------------------------------------
+
+
+def use(*held: int | None, own: int = 1) -> Use:
+    mine = tuple(GpuProcess(100 + at, 1 << 30) for at in range(own))
+    return Use(3, mine, tuple(GpuProcess(4_194_305 + at, size) for at, size in enumerate(held)))
+
+
+def test_who_shares_a_gpu_is_said_where_it_matters() -> None:
+    assert use().advice() is None
+    assert use(WORTH_SAYING_BYTES - 1).advice() is None
+    assert use(WORTH_SAYING_BYTES, own=0).advice() is None, "a GPU that the run does not use"
+    said = use(WORTH_SAYING_BYTES).advice()
+    assert said == "GPU 3 is shared: process 4194305 holds 0.2 GiB of its memory"
+    two = use(1 << 30, 3 << 30).advice()
+    assert two == "GPU 3 is shared: process 4194306 holds 3.0 GiB of its memory; 1 more"
+    assert use(1 << 40, None).advice() is None, "what the driver does not report is not known"
+    assert use(1 << 30, None).values() == {
+        "own_memory_bytes": 1 << 30,
+        "others_memory_bytes": None,
+        "others_pid": 4_194_305.0,
+    }
+    assert use().values() == {"own_memory_bytes": 1 << 30, "others_memory_bytes": 0}
+
+
+def test_a_process_is_the_runs_if_one_that_it_descends_from_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "supervisor.keeper.monitoring.other_gpu_users.parent_of"
+    monkeypatch.setattr(module, lambda pid: pid - 1)
+    assert _descends(50, frozenset({50}))
+    assert _descends(50, frozenset({10}))
+    assert _descends(1000, frozenset({1000 - DEEPEST + 1}))
+    assert not _descends(1000, frozenset({1000 - DEEPEST}))
+    assert not _descends(50, frozenset({0})), "all descend from 1"
+    monkeypatch.setattr(module, lambda _pid: None)
+    assert not _descends(50, frozenset({10}))
+
+
+def test_the_ranks_of_the_whole_job(tmp_path: Path) -> None:
+    job = job_of(tmp_path).job
+    assert _world_size(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
+    assert _world_size(replace(job, batch=None, world_size=4, nproc_per_node=2)) == 4
+    assert _world_size(replace(job, batch=None, world_size=None, nproc_per_node=2)) == 2
+
+
+# -- work beside the loop ---------------------------------------------------------------------------------------
+
+
+def test_work_in_the_background_is_fetched_once() -> None:
+    doing: Background[int] = Background("test")
+    assert (doing.busy, doing.working, doing.is_idle(), doing.poll()) == (False, False, True, None)
+    go = threading.Event()
+    doing.start(lambda: 7 if go.wait(10.0) else 0)
+    doing.start(lambda: 8)
+    assert (doing.busy, doing.working, doing.is_idle()) == (True, True, False)
+    assert doing.poll() is None
+    go.set()
+    assert doing.poll(10.0) == 7
+    assert (doing.busy, doing.poll()) == (False, None)
+
+
+def test_work_that_fails_or_hangs_gives_nothing() -> None:
+    failing: Background[int] = Background("test")
+    failing.start(lambda: 1 // 0)
+    assert failing.poll(10.0) is None
+    assert failing.is_idle()
+    assert within(10.0, lambda: 5, "test") == 5
+    go = threading.Event()
+    assert within(0.01, lambda: go.wait(10.0), "test") is None
+    go.set()
+
+
+def test_a_task_answers_in_the_thread_that_asks_and_raises_what_it_met() -> None:
+    here = threading.current_thread()
+    where: list[threading.Thread] = []
+
+    def finish(found: int) -> int:
+        where.append(threading.current_thread())
+        return found + 1
+
+    task = BackgroundTask("test", lambda: 1, finish)
+    task.close(10.0)
+    assert (task.poll(), task.poll(), where) == (2, 2, [here])
+
+    def refuse() -> int:
+        raise OSError("no")
+
+    refused = BackgroundTask("test", refuse, finish)
+    refused.close(10.0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no"):
+            refused.poll()
+    failed = BackgroundTask("test", lambda: 1 // 0, finish)
+    failed.close(10.0)
+    with pytest.raises(OSError, match=r"see keeper\.log"):
+        failed.poll()
+
+
+# -- what is sampled, by the names of the series ------------------------------------------------------------------
+
+
+def gpu_sample(**values: Any) -> GpuSample:
+    return GpuSample(t=1.0, device=GpuDevice(2, "GPU-2", "Fake", 80 << 30, None), **values)
+
+
+def test_a_gpus_numbers_by_the_names_of_the_series() -> None:
+    found = gpu_values(gpu_sample(util_ratio=0.5, sm_clock_hz=1.98e9, temperature_celsius=70.0, lost=True))
+    assert found["sm_clock_mhz"] == 1980.0
+    assert (found["util_ratio"], found["temperature_c"], found["lost"]) == (0.5, 70.0, 1.0)
+    assert "own_memory_bytes" not in found
+    assert gpu_values(gpu_sample())["sm_clock_mhz"] is None
+    assert gpu_values(gpu_sample(), use(1 << 30))["others_memory_bytes"] == 1 << 30
+
+
+def sensors(told: list[Any]) -> Sensors:
+    return Sensors(threading.Event(), told.append, FakeClock(), interval_s=60.0, disk="/")
+
+
+def test_who_shares_a_gpu_is_a_fact_beside_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    made = sensors(told)
+    monkeypatch.setattr(
+        made._other_gpu_users, "uses", lambda _samples, _watched: [replace(use(1 << 30), index=2)]
+    )
+    made._on_gpus([gpu_sample()])
+    assert [type(one) for one in told] == [Sampled, SensorFact]
+    assert (told[0].key, told[0].stream) == ("2", "gpu")
+    assert told[1].code == "gpu_shared_2"
+    told.clear()
+    monkeypatch.setattr(made._other_gpu_users, "uses", lambda _samples, _watched: [])
+    made._on_gpus([gpu_sample()])
+    assert [type(one) for one in told] == [Sampled]
+
+
+def test_a_machine_without_gpus_is_no_news() -> None:
+    told: list[Any] = []
+    made = sensors(told)
+    made._on_gpu_note(GpuNote(1.0, GpuNoteCode.ABSENT, "no driver"))
+    assert told == []
+    other = next(code for code in GpuNoteCode if code is not GpuNoteCode.ABSENT)
+    made._on_gpu_note(GpuNote(1.0, other, "something", index=0, xid=79))
+    made._on_gpu_note(GpuNote(1.0, other, "something"))
+    assert [fact.code for fact in told] == [f"{other}_0_79", f"{other}__"]
+
+
+# -- running minima of the loss -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "minima"),
+    [
+        ([(1, 3.0), (2, 2.0), (3, 2.0), (4, 2.5), (5, 1.0)], [(1, 3.0), (2, 2.0), (5, 1.0)]),
+        ([(1, math.nan), (2, math.inf), (3, 2.0), (4, -math.inf)], [(3, 2.0)]),
+        ([(None, 3.0), (7, None), (None, 2.0)], [(None, 3.0), (7, 2.0)]),
+        ([(7, 3.0), (5, 2.0), (None, 1.0)], [(7, 3.0), (5, 2.0), (7, 1.0)]),
+        ([(math.nan, 3.0)], [(None, 3.0)]),
+    ],
+)
+def test_the_running_minima_of_a_loss(
+    samples: list[tuple[float | None, float | None]], minima: list[tuple[int | None, float]]
+) -> None:
+    kept = RunningMinima()
+    for step, loss in samples:
+        kept.add(step, loss)
+    assert list(kept.take()) == minima
+    assert kept.take() == ()

@@ -1,0 +1,440 @@
+"""When a run may be taken over or continued, by what its folder says; and what probes and trials come to. No process is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.memory_fit import Measure, MemoryTrial
+from supervisor.job.spec import FitSettings
+from supervisor.keeper.monitoring.found_checkpoints import _folder, ranks_of
+from supervisor.keeper.monitoring.observations import (
+    MAX_LINE_BYTES,
+    CheckpointSeen,
+    PhaseSeen,
+    ReadySeen,
+    StepSeen,
+    WarningSeen,
+    from_telemetry,
+)
+from supervisor.keeper.planning import fit_batch
+from supervisor.keeper.planning.batch_trials import trial_of
+from supervisor.keeper.process import takeover
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.access.lock import KeeperLock
+from supervisor.run.events import Outcome
+from supervisor.run.journal import read_state
+from supervisor.run.records import FailureClass
+from supervisor.run.series import GPU, RANKS, SeriesWriter
+from supervisor.sources.processes import ProcessId, boot_id, identify
+from tests.keeper.fakes import KNOBS, Emitted, FakeClock, job_of, own_run_in, run_in, verdict_of
+from tests.keeper.runs import INTENDED, RUNS, STARTED, WAITS, T
+
+HERE = msgspec.structs.replace(STARTED, host=socket.gethostname())
+FAILED = ev.RunEnded(t=T, outcome=Outcome.FAILED, exit_code=1, reason="it broke")
+DONE = ev.RunEnded(t=T, outcome=Outcome.SUCCEEDED, exit_code=0, reason="all done")
+
+
+def members(monkeypatch: pytest.MonkeyPatch, ours: int = 0, unknown: int = 0, nested: int = 0) -> None:
+    """What is found of the run's processes: this very one, so many times."""
+    me = identify(os.getpid())
+    assert me is not None
+    made = SimpleNamespace(ours=(me,) * ours, unknown=(me,) * unknown, nested=(me,) * nested)
+    monkeypatch.setattr(takeover, "find_members", lambda *_args, **_more: made)
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ((HERE, INTENDED, RUNS), "nothing of it lives: `stoker continue run-1`"),
+        ((STARTED, INTENDED, RUNS), "it ran on box: there it can be adopted"),
+        ((HERE, DONE), r"the run is over \(succeeded\)$"),
+        ((HERE, FAILED), r"the run is over \(failed\): `stoker continue run-1`"),
+        ((), "does not say how it began"),
+        ((msgspec.structs.replace(HERE, mode="observed"),), "it only watches"),
+        (
+            (HERE, ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", boot_id="another")),
+            "this machine was booted since",
+        ),
+    ],
+)
+def test_why_a_run_is_not_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: tuple[ev.Event, ...], why: str
+) -> None:
+    members(monkeypatch)
+    run = own_run_in(tmp_path, job_of(tmp_path), *facts)
+    offer, _ = takeover.examine_adoption(run)
+    assert len(offer.refusals) == 1
+    assert re.search(why, offer.refusals[0])
+    assert offer.actions == ()
+    with pytest.raises(takeover.NotAdopted, match=why):
+        takeover.adopt(run, {})
+
+
+def test_what_adopting_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members(monkeypatch, ours=1, nested=2)
+    boot = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", boot_id=boot_id())
+    run = own_run_in(tmp_path, job_of(tmp_path), HERE, boot, INTENDED, RUNS)
+    offer, record = takeover.examine_adoption(run)
+    assert record is not None
+    assert offer.refusals == ()
+    assert offer.actions[0].startswith(f"takes over what lives of it: pid {os.getpid()} (")
+    assert offer.actions[1].startswith(
+        f"leaves alone what another stoker within it keeps: pids {os.getpid()} ("
+    )
+    assert offer.actions[-1] == "may stop the job, and restart it by the run's policy (--max-retries 3)"
+    stop = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="me", grace_s=1)
+    probe = ev.ProbeStarted(t=T, probe=1, micro_batch=4, argv=())
+    other = tmp_path / "other"
+    never = job_of(tmp_path, retry=replace(record.job.retry, max_retries=0))
+    offer, _ = takeover.examine_adoption(own_run_in(other, never, HERE, INTENDED, RUNS, probe, stop))
+    assert "goes on with the stop that was begun" in offer.actions
+    assert "ends the probe that runs, and begins it anew" in offer.actions
+    assert offer.actions[-1] == "may stop the job; does not restart it by itself"
+    waits = takeover.examine_adoption(own_run_in(tmp_path / "waits", never, HERE, INTENDED, RUNS, *WAITS))[0]
+    assert any("once its wait is over" in action for action in waits.actions)
+
+
+def test_what_only_its_files_name_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members(monkeypatch, unknown=1)
+    run = own_run_in(tmp_path, job_of(tmp_path), HERE, INTENDED, RUNS)
+    assert "that is not enough to take it over" in takeover.examine_adoption(run)[0].refusals[0]
+    found = takeover.examine_continuation(run)
+    assert found.refusals == ()
+    assert "Is it none of this run's?" in found.doubts[0]
+
+
+def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members(monkeypatch, ours=1)
+    run = own_run_in(tmp_path, job_of(tmp_path), HERE, INTENDED, RUNS)
+    lock = KeeperLock(run.node().lock, start_time=1.0)
+    why = f"a keeper looks after it (pid {os.getpid()} on {socket.gethostname()})"
+    assert takeover.examine_adoption(run)[0].refusals == (why,)
+    assert takeover.examine_continuation(run).refusals == (why,)
+    lock.release()
+
+
+def test_somebody_elses_run(tmp_path: Path) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), HERE)
+    data = json.loads(run.run_json.read_bytes())
+    run.run_json.write_text(json.dumps({**data, "uid": 4_000_000}))
+    for found in (takeover.examine_adoption(run)[0].refusals, takeover.examine_continuation(run).refusals):
+        assert found == (f"uid 4000000 started it, not you (uid {os.geteuid()})",)
+    run.run_json.write_text("{")
+    assert len(takeover.examine_adoption(run)[0].refusals) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "ours", "refused", "warned"),
+    [
+        ((HERE, INTENDED, RUNS), 0, "", ""),
+        ((HERE, INTENDED, RUNS), 1, "it lives: pid", ""),
+        ((HERE, FAILED), 1, "", "left by its earlier attempts, and alive: pid"),
+        ((HERE, FAILED), 0, "", ""),
+        ((HERE, DONE), 0, "it succeeded: all done: there is nothing to continue", ""),
+    ],
+)
+def test_whether_a_run_is_continued_here(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: tuple[ev.Event, ...],
+    ours: int,
+    refused: str,
+    warned: str,
+) -> None:
+    members(monkeypatch, ours=ours)
+    found = takeover.examine_continuation(own_run_in(tmp_path, job_of(tmp_path), *facts))
+    assert any(text.startswith(refused) for text in found.refusals) is bool(refused)
+    assert any(text.startswith(warned) for text in found.warnings if "alive" in text) is bool(warned)
+    assert (found.record is None) is (facts == (HERE, DONE))
+
+
+@pytest.mark.parametrize(
+    ("facts", "doubts", "listens"),
+    [
+        ((STARTED, INTENDED, RUNS), 1, "box"),
+        ((STARTED, INTENDED, RUNS, *WAITS), 0, "box"),
+        ((STARTED, FAILED), 0, ""),
+    ],
+)
+def test_whether_a_run_of_another_host_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: tuple[ev.Event, ...], doubts: int, listens: str
+) -> None:
+    slurm = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", slurm_job="77")
+    run = own_run_in(tmp_path, job_of(tmp_path), facts[0], slurm, *facts[1:])
+    found = takeover.examine_continuation(run)
+    assert (len(found.doubts), found.listen_to) == (doubts, listens)
+    assert found.slurm_job == ("77" if doubts else None)
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    assert takeover.examine_continuation(run).slurm_job is None, "within it, it says nothing"
+
+
+def test_what_the_journal_and_the_pid_files_name(tmp_path: Path) -> None:
+    rank = ev.RankStarted(t=T, attempt=1, local_rank=0, pid=7, start_time=2.0)
+    unknown = ev.RankStarted(t=T, attempt=1, local_rank=1, pid=8)
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS, rank, unknown)
+    state = st.RunState(attempts=())
+    assert takeover.recorded_processes(run.node(), state) == []
+    assert takeover.recorded_processes(run.node(), read_state(run.node().journal)) == [
+        ProcessId(RUNS.pid, RUNS.start_time),
+        ProcessId(7, 2.0),
+    ]
+
+
+def test_many_processes_are_named_by_the_first() -> None:
+    gone = [ProcessId(4_194_305 + at, 1.0) for at in range(takeover.MAX_PIDS + 2)]
+    assert takeover._named(gone[:1]) == "pid 4194305 (?)"
+    assert takeover._named(gone[:2]) == "pids 4194305 (?), 4194306 (?)"
+    assert takeover._named(gone).endswith(" and 2 more")
+    assert "more" not in takeover._named(gone[: takeover.MAX_PIDS])
+
+
+def test_a_keeper_of_another_host_shows_by_what_it_writes(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED)
+    assert takeover.other_host_with_keeper(run, 0.0) == ""
+    assert takeover.other_host_with_keeper(run, 0.05, lambda _s: None) == ""
+
+    def write(_s: float) -> None:
+        run.node().log.write_text("alive")
+
+    assert takeover.other_host_with_keeper(run, 5.0, write) == "keeper.log"
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "said", "state"),
+    [
+        ("77", 0, "RUNNING", "RUNNING"),
+        ("77_1", 0, "PENDING", "PENDING"),
+        ("77", 1, "RUNNING", ""),
+        ("77; rm", 0, "RUNNING", ""),
+    ],
+)
+def test_what_slurm_says_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, code: int, said: str, state: str
+) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert takeover.scheduler_state(job) == state
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert takeover.scheduler_state(job) == ""
+
+
+# -- what an attempt showed of its batch ------------------------------------------------------------------------
+
+BATCH = BatchSpec(8, 1, 2)
+
+
+def view(failure: FailureClass = FailureClass.CODE_ERROR, **values: Any) -> st.AttemptState:
+    return st.AttemptState(number=1, planned_t=0.0, verdict=verdict_of(failure), **values)
+
+
+def test_out_of_memory_shows_that_a_batch_does_not_fit(tmp_path: Path) -> None:
+    node = run_in(tmp_path).node()
+    oom = view(FailureClass.CUDA_OOM)
+    assert trial_of(node, oom, BATCH, None) == MemoryTrial(8, fitted=False)
+    point = MemoryPoint(8, 70, 10, 75, base_bytes=5)
+    found = trial_of(node, oom, BATCH, point)
+    assert found is not None
+    assert (found.peak_bytes, found.capacity_bytes, found.base_bytes, found.fitted) == (80, 75, 5, False)
+    assert trial_of(node, view(FailureClass.HOST_OOM), BATCH, None) == MemoryTrial(8, fitted=False)
+    assert trial_of(node, oom, None, point) is None
+    assert trial_of(node, st.AttemptState(number=1, planned_t=0.0), BATCH, None) is None
+    assert trial_of(node, view(), BATCH, None) is None, "it never stepped"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "shown"),
+    [
+        ([], [], (Measure.ALLOCATOR, None, None)),
+        ([{"memory_peak_bytes": 5.0, "memory_reserved_bytes": 6.0}], [], (Measure.ALLOCATOR, 5, None)),
+        ([{"memory_peak_bytes": 5.0}], [], (Measure.RESIDENT, 5, None)),
+        ([], [{"memory_used_bytes": 7.0, "memory_total_bytes": 9.0}], (Measure.DEVICE, 7, 9)),
+        (
+            [
+                {"memory_peak_bytes": 5.0, "memory_reserved_bytes": 6.0},
+                {"memory_peak_bytes": 4.0, "memory_reserved_bytes": 6.0},
+            ],
+            [{"memory_used_bytes": 7.0, "memory_total_bytes": 9.0}],
+            (Measure.ALLOCATOR, 5, 9),
+        ),
+        ([{"memory_peak_bytes": 5.0}], [{"memory_total_bytes": 9.0}], (Measure.RESIDENT, 5, None)),
+    ],
+)
+def test_steps_show_how_much_a_batch_takes(
+    tmp_path: Path, ranks: list[dict[str, float]], gpus: list[dict[str, float]], shown: tuple[object, ...]
+) -> None:
+    node = run_in(tmp_path).node()
+    series = SeriesWriter(node.series)
+    for stream, readings in ((RANKS, ranks), (GPU, gpus)):
+        for key, values in enumerate(readings):
+            series.append(stream, T, str(key), 1, dict(values))
+    series.close()
+    found = trial_of(node, view(first_step=1, memory_base_bytes=2), BATCH, None)
+    assert found is not None
+    assert (found.fitted, found.micro_batch, found.base_bytes) == (True, 8, 2)
+    assert (found.measure, found.peak_bytes, found.capacity_bytes) == shown
+
+
+# -- telemetry -------------------------------------------------------------------------------------------------
+
+
+def observed(**record: Any) -> list[Any]:
+    clock = FakeClock()
+    line = json.dumps({"v": 1, "t_wall": clock.wall(), "t_mono": clock.mono(), **record}).encode()
+    return list(from_telemetry(line, rank=3, clock=clock))
+
+
+def test_telemetry_as_observations() -> None:
+    (step,) = observed(kind="step", step=5, loss=2.0, memory_cap_bytes=9.0)
+    assert isinstance(step, StepSeen)
+    assert (step.rank, step.values, step.from_telemetry) == (3, {"loss": 2.0, "step": 5.0}, True)
+    phase, *more = observed(kind="phase", phase="stepping", step=0)
+    assert isinstance(phase, PhaseSeen)
+    assert more == []
+    (saved,) = observed(kind="checkpoint_committed", step=5, path="c/5", final=True)
+    assert isinstance(saved, CheckpointSeen)
+    assert (saved.step, saved.path, saved.final) == (5, "c/5", True)
+    assert observed(kind="checkpoint_committed", step=5) == []
+    assert observed(kind="checkpoint_committed", path="c") == []
+    (warning,) = observed(kind="warning", text="w" * 99)
+    assert isinstance(warning, WarningSeen)
+    assert (warning.code, warning.text) == ("w" * 40, "w" * 99)
+    assert observed(kind="warning", code="memory_cap", text="x") == []
+    assert observed(kind="warning", code="x") == []
+    assert observed(kind="exit") == []
+    assert observed(kind="phase", phase="dancing") == []
+
+
+def test_what_a_trainer_holds_before_its_first_step() -> None:
+    _, ready = observed(kind="phase", phase="stepping", memory_base_bytes=9.0, resumed_step=4.0)
+    assert isinstance(ready, ReadySeen)
+    assert (ready.resumed_step, ready.memory_base_bytes) == (4, 9)
+    _, fresh = observed(kind="phase", phase="stepping", memory_base_bytes=0.0)
+    assert (fresh.resumed_step, fresh.memory_base_bytes) == (None, 0)
+
+
+def test_a_line_of_telemetry_has_bounds() -> None:
+    clock = FakeClock()
+    line = json.dumps({"v": 1, "kind": "step", "t_wall": clock.wall(), "step": 1}).encode()
+    whole = line + b" " * (MAX_LINE_BYTES - len(line))
+    assert list(from_telemetry(whole, rank=None, clock=clock))
+    assert list(from_telemetry(whole + b" ", rank=None, clock=clock)) == []
+
+
+# -- checkpoints and probes ---------------------------------------------------------------------------------------
+
+
+def test_how_many_ranks_write(tmp_path: Path) -> None:
+    job = job_of(tmp_path).job
+    assert ranks_of(replace(job, nnodes="2", world_size=4)) is None
+    assert ranks_of(replace(job, world_size=4)) == 4
+    assert ranks_of(replace(job, batch=BatchSpec(1, 1, 6))) == 6
+    assert ranks_of(job) is None
+    assert _folder(Path("/out/model.pt")) == Path("/out")
+    assert _folder(Path("/out/MODEL.PT")) == Path("/out")
+    assert _folder(Path("/out/models")) == Path("/out/models")
+
+
+def fitter(
+    tmp_path: Path, batch: BatchSpec | None = BATCH, **changes: Any
+) -> tuple[fit_batch.Prober, Emitted]:
+    record = job_of(tmp_path, batch=batch, knobs=KNOBS, fit=FitSettings(), **changes)
+    run, told = run_in(tmp_path, STARTED), Emitted()
+    context = SimpleNamespace(
+        run=run, node=run.node(), record=record, env={}, clock=FakeClock(), ledger=SimpleNamespace(emit=told)
+    )
+    made = fit_batch.Prober(cast("Any", context), lambda: pytest.fail("nothing is diagnosed"))
+    return made, told
+
+
+def probe(micro: int, fitted: bool | None, why: str = "") -> ev.ProbeEnded:
+    return ev.ProbeEnded(t=T, probe=1, micro_batch=micro, fitted=fitted, why=why, took_s=10.0, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "probes", "found", "text"),
+    [
+        (None, (), None, "the batch cannot be changed, so nothing was probed: the batch is not known"),
+        (
+            BATCH,
+            (probe(8, True),),
+            BATCH,
+            "micro-batch 8 is the largest that fits: 8 × accumulation 1 × 2 ranks = global batch 16 (1 probe, 10 s)",
+        ),
+        (
+            BATCH,
+            (probe(8, False), probe(2, True), probe(4, False)),
+            BatchSpec(2, 4, 2),
+            "micro-batch 2 is the largest that fits: 2 × accumulation 4 × 2 ranks = global batch 16 (3 probes, 30 s)",
+        ),
+        (
+            BATCH,
+            (probe(8, False), probe(4, False), probe(2, False), probe(1, False)),
+            None,
+            "not even the smallest micro-batch fits; starting as asked for (4 probes, 40 s)",
+        ),
+        (
+            BATCH,
+            (probe(8, None, "a"),) * fit_batch.MAX_OTHER_FAILURES,
+            None,
+            "probes failed for another reason than memory: a (",
+        ),
+    ],
+)
+def test_what_probes_come_to(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: BatchSpec | None,
+    probes: tuple[ev.ProbeEnded, ...],
+    found: BatchSpec | None,
+    text: str,
+) -> None:
+    kept: list[object] = []
+    monkeypatch.setattr(fit_batch, "remember_trial", lambda *args: kept.append(args[2]))
+    made, told = fitter(tmp_path, batch)
+    assert made.tick(st.RunState(probes=probes)) is True
+    (fitted,) = told.facts
+    assert isinstance(fitted, ev.BatchFitted)
+    assert fitted.batch == found
+    assert fitted.text.startswith(text)
+    assert fitted.probes == len(probes)
+    assert len(kept) == (sum(p.fitted is not None for p in probes) if "memory" not in text else 0)
+    assert made.tick(st.RunState(fitted=fitted)) is True
+
+
+def test_a_job_without_probes_is_launched_at_once(tmp_path: Path) -> None:
+    made, told = fitter(tmp_path)
+    made._record = job_of(tmp_path)
+    assert made.tick(st.RunState())
+    assert told.facts == []
+
+
+@pytest.mark.parametrize(
+    ("probes", "micro"),
+    [
+        ((), 4),
+        ((probe(4, True),), 16),
+        ((probe(4, True), probe(16, False)), 8),
+        ((probe(4, False),), 2),
+        ((probe(4, False), probe(2, False)), 1),
+        ((probe(4, None),), 4),
+        ((probe(4, True), probe(8, False)), None),
+        ((probe(1, False),), None),
+        ((probe(16, True),), None),
+    ],
+)
+def test_each_probe_halves_what_is_open(probes: tuple[ev.ProbeEnded, ...], micro: int | None) -> None:
+    assert fit_batch.next_probe([8, 4, 16, 2, 1], probes) == micro

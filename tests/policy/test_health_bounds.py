@@ -1,0 +1,417 @@
+"""Early signs, creeping levels, stragglers and stalls at their bounds: one reading fewer, one byte less says nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from supervisor.job.spec import HangSettings
+from supervisor.policy.health import early_signs as signs
+from supervisor.policy.health.advice import FIRST_PAUSE_S, LONGEST_PAUSE_S, Advice, Quota
+from supervisor.policy.health.early_signs import EarlySigns
+from supervisor.policy.health.pace import HALVE_AT, MIN_GAPS, MIN_LINES, Pace, Paces, Stage
+from supervisor.policy.health.stall import LINE_GAP_S, StallWatch
+from supervisor.policy.health.straggler import WINDOW, Stragglers
+from supervisor.policy.health.trend import POINTS, Creep, Typical
+from supervisor.run.events import Phase
+
+GIB = float(1 << 30)
+
+
+# -- levels and typical values ----------------------------------------------------------------------
+
+
+def creeping(count: int, *, per_reading: float = 1.0, spacing_s: float = 20.0) -> Creep:
+    level = Creep(spacing_s=spacing_s)
+    for at in range(count):
+        level.add(at * spacing_s, 100 + at * per_reading)
+    return level
+
+
+@pytest.mark.parametrize(
+    ("count", "known"), [(POINTS // 2 - 1, False), (POINTS // 2, True), (POINTS * 3, True)]
+)
+def test_a_level_creeps_once_there_are_half_of_its_readings(count: int, known: bool) -> None:
+    left_s = creeping(count).full_in_s(1000.0)
+    assert (left_s is not None) is known
+    if left_s is not None:
+        assert left_s == pytest.approx((1000 - (99 + count)) * 20.0)
+
+
+def test_a_level_that_is_full_has_no_time_left_and_one_that_stays_or_falls_is_never_full() -> None:
+    assert creeping(60).full_in_s(1.0) == 0.0
+    assert creeping(60, per_reading=0.0).full_in_s(1000.0) is None
+    assert creeping(60, per_reading=-1.0).full_in_s(1000.0) is None
+
+
+def test_readings_that_come_too_soon_are_left_out() -> None:
+    level = Creep(spacing_s=20.0)
+    for at in range(600):
+        level.add(float(at), float(at))
+    assert level.full_in_s(1000.0) == pytest.approx(1000 - 580, abs=1), "30 of them, each 20 s apart"
+
+
+def test_typical_values() -> None:
+    known = Typical(3)
+    for value in (100.0, 1.0, 2.0, 4.0):
+        known.add(value)
+    assert len(known) == 3
+    assert known.median == 2.0
+    assert known.spread == pytest.approx(1.4826)
+
+
+# -- early signs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("used", "total", "warned"),
+    [(84.9, 100, False), (85.0, 100, True), (99.0, 0, False), (99.0, None, False)],
+)
+def test_memory_is_near_its_limit_from_85_percent(used: float, total: float | None, warned: bool) -> None:
+    early = EarlySigns()
+    found: list[Advice] = []
+    for at in range(60):
+        now = (used - 0.0001 * (59 - at)) * GIB
+        values = {"memory_used_bytes": now, "memory_total_bytes": None if total is None else total * GIB}
+        found += early.gpu("0", 20.0 * at, values)
+    assert found == [], "so slow that it is full in hours"
+    steep = EarlySigns()
+    found = []
+    for at in range(60):
+        now = (used - 0.5 * (59 - at)) * GIB
+        values = {"memory_used_bytes": now, "memory_total_bytes": None if total is None else total * GIB}
+        found += steep.gpu("0", 20.0 * at, values)
+    assert bool(found) is warned
+
+
+@pytest.mark.parametrize(
+    ("heat", "count", "told"), [(87.0, 30, 1), (87.0, 29, 0), (86.9, 60, 0), (90.0, 90, 1)]
+)
+def test_a_gpu_is_hot_after_half_a_minute_above_the_bound(heat: float, count: int, told: int) -> None:
+    early = EarlySigns()
+    found = [item for t in range(count) for item in early.gpu("0", float(t), {"temperature_c": heat})]
+    assert [item.code for item in found] == ["gpu_hot_0"] * told
+
+
+def test_a_cool_reading_begins_the_count_anew() -> None:
+    early = EarlySigns()
+    found: list[Advice] = []
+    for t in range(90):
+        found += early.gpu(
+            "0", float(t), {"temperature_c": 60.0 if t % 29 == 0 else 95.0, "throttle": t % 29}
+        )
+    assert found == []
+
+
+def test_a_throttled_gpu_is_told_once() -> None:
+    early = EarlySigns()
+    found = [item for t in range(90) for item in early.gpu("3", float(t), {"throttle": 1.0})]
+    assert [item.code for item in found] == ["gpu_throttled_3"]
+
+
+def test_new_memory_errors_are_told_and_old_ones_are_not() -> None:
+    early = EarlySigns()
+    told = [len(list(early.gpu("0", 0.0, {"ecc_uncorrected": count}))) for count in (5.0, 5.0, 6.0, 6.0, 7.0)]
+    assert told == [0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("retries", "told"), [([0, 2], 0), ([0, 3], 1), ([7], 0), ([7, 9, 12], 1)])
+def test_retries_of_the_allocator_count_from_the_last_step(retries: list[float], told: int) -> None:
+    early = EarlySigns()
+    found = [item for n in retries for item in early.step(None, 0.0, {"alloc_retries": float(n)})]
+    assert len(found) == told
+    assert all(item.text.startswith("rank 0 had to free") for item in found)
+
+
+@pytest.mark.parametrize(
+    ("frees", "size", "told"),
+    [
+        ([10.0], 11, ["no further checkpoint fits"]),
+        ([10.0], 10, []),
+        ([10.0], 6, []),
+        ([16.0, 10.0], 6, ["1 more checkpoint fit "]),
+        ([13.0, 10.0], 6, ["1 more checkpoint fit "]),
+        ([12.9, 10.0], 6, []),
+        ([16.0, 10.0], 5, ["2 more checkpoints fit"]),
+        ([16.0, 9.0], 3, []),
+        ([10.0], 0, []),
+    ],
+)
+def test_how_many_checkpoints_fit_where_old_ones_are_kept(
+    frees: list[float], size: int, told: list[str]
+) -> None:
+    early = EarlySigns()
+    found: list[Advice] = []
+    for free in frees:
+        list(early.machine(0.0, {"disk_free_bytes": free * GIB}))
+        found += early.checkpoint(int(size * GIB))
+    assert len(found) == len(told)
+    for item, text in zip(found, told, strict=True):
+        assert text.strip() in item.text
+    assert list(EarlySigns().checkpoint(1)) == [], "nothing is known of the disk"
+
+
+def data_bound(wait_s: float, step_s: float, util: float | None, gpus: int = 10, steps: int = 30) -> str:
+    early = EarlySigns()
+    text = ""
+    for _ in range(gpus):
+        list(early.gpu("0", 0.0, {"util_ratio": util}))
+    for at in range(steps):
+        for item in early.step(0, float(at), {"step_time_s": step_s, "data_wait_s": wait_s}):
+            text = item.text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "util", "gpus", "text"),
+    [
+        (0.51, None, 10, "51 % of a step is waiting for data: "),
+        (0.50, None, 10, ""),
+        (0.31, 0.59, 10, "31 % of a step is waiting for data, the GPUs are busy 59 % of the time: "),
+        (0.31, 0.60, 10, ""),
+        (0.30, 0.10, 10, ""),
+        (0.31, 0.10, 9, ""),
+    ],
+)
+def test_a_run_waits_for_data(wait_s: float, util: float | None, gpus: int, text: str) -> None:
+    said = data_bound(wait_s, 1.0, util, gpus)
+    assert said.startswith(text)
+    assert bool(said) is bool(text)
+    assert data_bound(wait_s, 1.0, util, gpus, steps=29) == "", "one step fewer is too few"
+    assert data_bound(wait_s, 0.0, util, gpus) == ""
+    assert data_bound(math.nan, 1.0, util, gpus) == ""
+
+
+def test_a_wait_longer_than_its_step_is_the_whole_of_it() -> None:
+    assert data_bound(2.0, 1.0, None).startswith("100 % of a step")
+
+
+@pytest.mark.parametrize(("steps", "high", "told"), [(30, 3, 1), (29, 3, 0), (30, 2, 0), (30, 9, 1)])
+@pytest.mark.parametrize(("name", "factor"), [("loss", 2.0), ("grad_norm", 10.0)])
+def test_a_spike_lasts_three_steps_and_is_far_above_what_was_usual(
+    name: str, factor: float, steps: int, high: int, told: int
+) -> None:
+    def spikes(value: float, rank: int | None = 0) -> int:
+        early = EarlySigns()
+        for at in range(steps):
+            list(early.step(rank, float(at), {name: 1.0}))
+        return sum(len(list(early.step(rank, 99.0, {name: value}))) for _ in range(high))
+
+    assert spikes(factor * 1.01) == told
+    assert spikes(factor * 1.01, rank=None) == told
+    assert spikes(factor * 1.01, rank=1) == 0, "the numbers of one rank are enough"
+    assert spikes(factor) == 0
+    assert spikes(math.inf) == 0, "that is a failure, no sign of one"
+
+
+def test_a_loss_scale_falls_four_times_in_a_row() -> None:
+    def told(scales: list[float]) -> int:
+        early = EarlySigns()
+        return sum(len(list(early.step(0, 0.0, {"loss_scale": scale}))) for scale in scales)
+
+    assert told([64, 32, 16, 8]) == 0
+    assert told([64, 32, 16, 8, 4]) == 1
+    assert told([64, 32, 32, 16, 8, 8, 4]) == 1, "a scale that stays does not end the row"
+    assert told([64, 32, 16, 32, 16, 8, 4]) == 0, "one that rises does"
+
+
+def test_advice_is_said_again_after_its_pause_which_doubles_up_to_a_day() -> None:
+    quota = Quota()
+    assert quota.allows("x", 0.0)
+    assert not quota.allows("x", FIRST_PAUSE_S - 1)
+    assert quota.allows("x", FIRST_PAUSE_S)
+    assert not quota.allows("x", 3 * FIRST_PAUSE_S - 1)
+    assert quota.allows("x", 3 * FIRST_PAUSE_S)
+    t = 3 * FIRST_PAUSE_S
+    for _ in range(9):
+        t += LONGEST_PAUSE_S
+        assert quota.allows("x", t)
+    told = Quota()
+    told.said("x", 0.0)
+    assert not told.allows("x", FIRST_PAUSE_S - 1)
+    assert told.allows("x", FIRST_PAUSE_S)
+
+
+# -- stragglers ---------------------------------------------------------------------------------------
+
+
+def fed(
+    own_s: dict[int, float], *, steps: int = WINDOW + 1, gap_s: float = 1.0, data: bool = False
+) -> Stragglers:
+    """Ranks whose steps end together; each spends `own_s` before it comes, of `gap_s`."""
+    found = Stragglers()
+    for step in range(steps):
+        for rank, own in own_s.items():
+            took = gap_s if data else gap_s - own
+            values = {"step": float(step), "step_time_s": took, "data_wait_s": own if data else 0.0}
+            found.step(rank, step * gap_s, values)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own_s", "steps", "who"),
+    [
+        ({0: 0.0, 1: 0.25}, WINDOW + 1, 1),
+        ({0: 0.0, 1: 0.2421875}, WINDOW + 1, None),
+        ({0: 0.0, 1: 1.0}, WINDOW, None),
+        ({0: 1.0}, WINDOW + 1, None),
+        ({0: 0.25, 1: 1.0, 2: 0.25}, WINDOW + 1, 1),
+    ],
+)
+def test_a_rank_holds_the_others_up_from_a_fifth_of_a_step_on(
+    own_s: dict[int, float], steps: int, who: int | None
+) -> None:
+    for data in (False, True):
+        advice = fed(own_s, steps=steps, gap_s=1.25, data=data).find()
+        assert (advice.rank if advice is not None else None) == who
+        if advice is not None:
+            assert ("fetching data" if data else "outside of the step") in advice.text
+
+
+def test_only_steps_that_follow_each_other_are_measured() -> None:
+    found = Stragglers()
+    for step in range(0, 4 * WINDOW, 2):
+        for rank in (0, 1):
+            found.step(rank, float(step), {"step": float(step), "step_time_s": 1.0 - 0.9 * rank})
+    assert found.find() is None
+    same_time = Stragglers()
+    for step in range(2 * WINDOW):
+        for rank in (0, 1):
+            same_time.step(rank, 5.0, {"step": float(step), "step_time_s": 1.0 - 0.9 * rank})
+    assert same_time.find() is None, "what was read at once has no gaps"
+
+
+@pytest.mark.parametrize(("clock", "told"), [(890.0, True), (900.0, False)])
+def test_a_rank_on_a_slow_device_is_named_where_none_comes_late(clock: float, told: bool) -> None:
+    found = fed({0: 0.1, 1: 0.1})
+    found.gpu("0", {"sm_clock_mhz": 1000.0})
+    found.gpu("1", {"sm_clock_mhz": clock})
+    advice = found.find()
+    assert (advice is not None) is told
+    if advice is not None:
+        assert advice.rank == 1
+        assert "GPU 1 runs at 890 MHz, the others at 1000" in advice.text
+    found.gpu("0", {"sm_clock_mhz": 1000.0, "throttle": 1.0})
+    assert (found.find() is None) is told, "two that are slow are no one rank"
+
+
+@pytest.mark.parametrize(("cpu", "told"), [(0.95, False), (0.96, True), (None, False)])
+def test_a_busy_machine_is_a_reason(cpu: float | None, told: bool) -> None:
+    found = fed({0: 0.1, 1: 0.5})
+    found.machine({"cpu_ratio": cpu})
+    advice = found.find()
+    assert advice is not None
+    assert ("cores are all busy" in advice.text) is told
+    assert advice.text.startswith("rank 1 holds the others up by 0.4 s in every step of 1 s")
+
+
+# -- pace and stalls ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "least"), [(Stage.STEP, MIN_GAPS), (Stage.LOG, MIN_LINES), (Stage.EVALUATION, 1)]
+)
+def test_from_how_many_on_there_is_a_pace(stage: Stage, least: int) -> None:
+    paces = Paces()
+    for _ in range(least - 1):
+        paces.add(stage, 1.0)
+    assert paces.p99_s(stage) is None
+    paces.add(stage, 1.0)
+    assert paces.p99_s(stage) == pytest.approx(1.0, rel=0.1)
+
+
+def test_nothing_at_all_is_a_duration_and_less_than_that_is_none() -> None:
+    pace = Pace(1)
+    pace.add(-0.001)
+    assert not pace.known
+    pace.add(0.0)
+    assert pace.known
+    assert pace.quantile_s() == pytest.approx(1e-3)
+
+
+def test_old_durations_are_halved_when_they_are_many() -> None:
+    pace = Pace(1)
+    for _ in range(HALVE_AT - 1):
+        pace.add(1.0)
+    assert pace._total == HALVE_AT - 1
+    pace.add(1.0)
+    assert pace._total == HALVE_AT / 2
+
+
+def test_the_longest_silences_are_kept() -> None:
+    paces = Paces()
+    for silent_s in (3.0, 9.0, 5.0):
+        paces.forgive(Stage.STEP, silent_s)
+        paces.returned(silent_s)
+    assert (paces.forgiven_s(Stage.STEP), paces.forgiven_s(Stage.LOG), paces.returned_s) == (9.0, 0.0, 9.0)
+
+
+def stepped(settings: HangSettings | None = None, gap_s: float = 1.0) -> tuple[StallWatch, float]:
+    watch = StallWatch(Paces(), settings or HangSettings(), started=0.0)
+    now = 0.0
+    for _ in range(MIN_GAPS + 2):
+        now += gap_s
+        watch.step(now)
+    return watch, now
+
+
+def test_a_silence_is_flagged_at_its_bound() -> None:
+    watch, now = stepped(HangSettings(flag_s=4.0))
+    limit = watch.threshold()
+    assert limit is not None
+    assert watch.flag(now + limit.flag_s - 0.001) is None
+    assert watch.flag(now + limit.flag_s) == limit
+    assert watch.flagged == limit
+    watch.step(now + limit.flag_s + 1)
+    assert watch.flagged is None
+    assert watch.ended_s() == pytest.approx(limit.flag_s + 1)
+    assert watch.ended_s() is None, "told once"
+    again = watch.threshold()
+    assert again is not None
+    assert again.flag_s >= 2 * (limit.flag_s + 1), "as long a one is no news"
+
+
+def test_act_s_of_zero_ends_nothing_and_switched_off_flags_nothing() -> None:
+    limit = stepped(HangSettings(act_s=0.0))[0].threshold()
+    assert limit is not None
+    assert limit.act_s is None
+    one = stepped(HangSettings(act_s=1.0))[0].threshold()
+    assert one is not None
+    assert one.act_s is not None
+    assert stepped(HangSettings(enabled=False))[0].threshold() is None
+    watch, _ = stepped()
+    watch.finish(done=True)
+    assert watch.threshold() is None
+    watch.finish(done=False)
+    assert watch.threshold() is not None
+
+
+def test_lines_count_from_a_second_apart() -> None:
+    paces = Paces()
+    watch = StallWatch(paces, HangSettings(), started=0.0)
+    watch.step(0.5)
+    for at in range(MIN_LINES):
+        watch.line(1.0 + at * (LINE_GAP_S - 0.01) / MIN_LINES)
+    assert paces.p99_s(Stage.LOG) is None
+    for at in range(MIN_LINES):
+        watch.line(10.0 + at * LINE_GAP_S)
+    assert paces.p99_s(Stage.LOG) is not None
+
+
+def test_who_takes_over_goes_on_where_the_run_stood() -> None:
+    watch = StallWatch(Paces(), HangSettings(), started=100.0)
+    watch.resume(Phase.EVALUATING, 90.0)
+    assert (watch.phase, watch.stepped, watch.silent_s(95.0)) == (Phase.EVALUATING, True, 5.0)
+    assert watch.silent_s(80.0) == 0.0
+    unknown = StallWatch(Paces(), HangSettings(), started=100.0)
+    unknown.resume(None, 90.0)
+    assert unknown.phase is Phase.STEPPING
+
+
+def test_what_was_usual_is_said_in_the_advice() -> None:
+    early = EarlySigns()
+    for at in range(signs.MIN_STEPS):
+        list(early.step(0, float(at), {"loss": 2.0}))
+    found = [item for _ in range(3) for item in early.step(0, 99.0, {"loss": 9.0})]
+    assert "rose to 9 from about 2:" in found[0].text

@@ -1,0 +1,174 @@
+"""Since when restarts count, and which lines and steps a restart has: tables of attempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from supervisor.diagnosis.hang.waits import Kind
+from supervisor.job.spec import Knobs, LoaderKnobs
+from supervisor.policy import PastAttempt, PolicyInput, restarts_since_progress
+from supervisor.policy.budget import is_unchanged
+from supervisor.policy.changes import _restart_text
+from supervisor.policy.health.ending import LateRank, _first
+from supervisor.policy.health.stall import MOVED_BYTES, MOVED_CPU_S, Activity, moved
+from supervisor.policy.history import is_resume_known
+from supervisor.policy.loader_steps import KILLED, SHARED, next_step
+from supervisor.run.records import Decision, DecisionKind, SpecChange
+
+AGAIN = Decision(DecisionKind.RESTART, "again")
+HOLD = Decision(DecisionKind.HOLD, "held")
+
+
+def after(
+    step: int | None = None, *saved: int, decision: Decision | None = AGAIN, **values: Any
+) -> PastAttempt:
+    return PastAttempt(None, last_step=step, checkpoint_steps=saved, decision=decision, **values)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "counted"),
+    [
+        ([after(5), after()], [0]),
+        ([after(5), after(5), after()], [0, 1]),
+        ([after(5), after(6), after()], [1]),
+        ([after(5), after(4), after(4), after()], [0, 1, 2]),
+        ([after(0), after()], [0]),
+        ([after(), after(), after()], [0, 1]),
+        ([after(), after(0), after()], [1]),
+        ([after(5), after(5, 5), after()], [1]),
+        ([after(5, 5), after(5, 5), after()], [0, 1]),
+        ([after(5), after(5, by_person=True), after(5), after()], [2]),
+        ([after(5), after(5, decision=HOLD), after()], [0]),
+        ([after(5), after(5, decision=None), after()], [0]),
+        ([after(5)], []),
+    ],
+)
+def test_restarts_count_since_the_last_progress(attempts: list[PastAttempt], counted: list[int]) -> None:
+    history = PolicyInput(tuple(attempts))
+    found = restarts_since_progress(history)
+    assert [id(one) for one in found] == [id(attempts[at]) for at in counted]
+
+
+@pytest.mark.parametrize(
+    ("values", "finished", "committed"),
+    [
+        ({"attempts": (after(9),), "total_steps": 10}, False, False),
+        ({"attempts": (after(10),), "total_steps": 10}, True, False),
+        ({"attempts": (after(11, 3),), "total_steps": 10}, True, True),
+        ({"attempts": (after(),), "total_steps": 10}, False, False),
+        ({"attempts": (after(0),), "total_steps": 0}, True, False),
+        ({"attempts": (after(5),)}, False, False),
+        ({"attempts": (after(),), "final_checkpoint": True}, True, True),
+    ],
+)
+def test_what_is_done_and_saved(values: dict[str, Any], finished: bool, committed: bool) -> None:
+    history = PolicyInput(**values)
+    assert (history.finished, history.committed) == (finished, committed)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "path", "number", "known"),
+    [
+        (Knobs(), "c/1", 1, False),
+        (Knobs(self_resuming=True), None, None, True),
+        (Knobs(resume="--resume"), None, None, True),  # a person named it
+        (Knobs(resume="--resume", resumes="read from the source"), None, None, False),
+        (Knobs(resume="--resume", resumes="read from the source"), "c/1", None, True),
+        (Knobs(resume_path="--ckpt"), None, None, False),
+        (Knobs(resume_path="--ckpt"), "c/1", None, True),
+        (Knobs(resume_step="--step"), "c/1", None, False),
+        (Knobs(resume_step="--step"), "c/1", 1, True),
+        (Knobs(resume_step="--step"), None, 1, False),
+    ],
+)
+def test_whether_a_restart_goes_on(knobs: Knobs, path: str | None, number: int | None, known: bool) -> None:
+    assert is_resume_known(knobs, path, number) is known
+    history = PolicyInput((after(5),), knobs=knobs, newest_checkpoint=path, newest_number=number)
+    assert history.resume_known is known
+    assert replace(history, not_now="the file is being written").resume_known is False
+
+
+@pytest.mark.parametrize(
+    ("knobs", "step", "text"),
+    [
+        (Knobs(), 5, "restart"),
+        (Knobs(resume="--resume"), 5, "restart from the newest checkpoint"),
+        (Knobs(resume="--resume"), None, "restart"),
+        (Knobs(self_resuming=True, resume_path="--ckpt"), 5, "restart from the newest checkpoint"),
+        (Knobs(resume_path="--ckpt"), None, "restart from c/1 (--ckpt)"),
+        (Knobs(resume_step="--step"), 5, "restart from c/1 (--step)"),
+    ],
+)
+def test_where_a_restart_begins(knobs: Knobs, step: int | None, text: str) -> None:
+    history = PolicyInput((after(step),), knobs=knobs, newest_checkpoint="c/1", newest_number=1)
+    assert _restart_text(history) == text
+
+
+@pytest.mark.parametrize(
+    ("loader", "steps", "change", "line"),
+    [
+        (LoaderKnobs(workers=("-w", 9)), KILLED, ("-w", "4"), "DataLoader workers 9 → 4"),
+        (LoaderKnobs(workers=("-w", 1)), KILLED, ("-w", "0"), "DataLoader workers 1 → 0"),
+        (LoaderKnobs(workers=("-w", 0)), KILLED, None, ""),
+        (LoaderKnobs(prefetch=("-p", 2)), KILLED, ("-p", "1"), "prefetch 2 → 1"),
+        (LoaderKnobs(prefetch=("-p", 1)), KILLED, None, ""),
+        (LoaderKnobs(pinned=("-m", True)), KILLED, ("-m", "false"), "pinned memory off"),
+        (LoaderKnobs(pinned=("-m", False)), KILLED, None, ""),
+        (LoaderKnobs(pinned=("-m", True)), SHARED, None, ""),
+        (
+            LoaderKnobs(sharing=("-s", "file_descriptor")),
+            SHARED,
+            ("-s", "file_system"),
+            "tensors shared through files (file_system)",
+        ),
+        (LoaderKnobs(sharing=("-s", "file_system")), SHARED, None, ""),
+    ],
+)
+def test_each_step_against_a_full_memory(
+    loader: LoaderKnobs, steps: Any, change: tuple[str, str] | None, line: str
+) -> None:
+    found = next_step(loader, (), steps)
+    assert found == (None if change is None else (SpecChange(set_args=(change,)), line))
+    if change is not None and loader.workers is None:
+        assert next_step(loader, [SpecChange(set_args=(change,))], steps) is None, "each once"
+
+
+def test_a_change_that_is_none() -> None:
+    assert is_unchanged(SpecChange())
+    assert is_unchanged(SpecChange(from_scratch=True))
+    assert not is_unchanged(SpecChange(new_port=True))
+
+
+def test_late_ranks_in_words() -> None:
+    def late(
+        rank: int, kind: Kind = Kind.SLEEP, where: str = "in sleep() at a.py:3", **values: bool
+    ) -> LateRank:
+        return LateRank(rank, kind, where, **values)
+
+    one = _first((late(1),))
+    assert one.startswith("rank 1 ")
+    assert "other" not in one
+    assert _first((late(1), late(2))).endswith(", and 1 other rank")
+    assert _first((late(1), late(2), late(3))).endswith(", and 2 other ranks")
+    assert late(1, where="waiting for data").words == "rank 1 is waiting for data"
+    assert not late(1).may_be_ended
+    assert not late(1, computes=True).may_be_ended
+    assert late(1, Kind.UNKNOWN, computes=True).may_be_ended
+    assert not late(1, Kind.UNKNOWN).may_be_ended
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "read", "is_moved"),
+    [
+        (0.0, 0, False),
+        (MOVED_CPU_S, 0, True),
+        (0.49, 0, False),
+        (0.0, MOVED_BYTES, True),
+        (0.0, MOVED_BYTES - 1, False),
+    ],
+)
+def test_helpers_and_disks_that_worked(cpu_s: float, read: int, is_moved: bool) -> None:
+    assert moved(Activity(1.0, 100), Activity(1.0 + cpu_s, 100 + read)) is is_moved

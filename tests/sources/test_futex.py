@@ -1,0 +1,39 @@
+"""What the kernel says of a thread that waits: for a lock without a time limit, or for something that comes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from supervisor.sources.stacks import python_stacks as module
+
+FUTEX = module._FUTEX.get(os.uname().machine, "202")
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        (f"{FUTEX} 0x7f 0x189 0x0 0x0 0x0 0xff 0x7f 0x7f", True),
+        (f"{FUTEX} 0x7f 0x189 0x0 0x7ffe 0x0 0xff 0x7f 0x7f", False),
+        (f"{FUTEX} 0x7f 0x189 0x0 0x0", True),
+        (f"{FUTEX} 0x7f 0x189 0x0", None),
+        ("1 0x7f 0x189 0x0 0x0 0x0", None),
+        ("running", None),
+        ("", None),
+    ],
+)
+def test_a_lock_without_a_limit(monkeypatch: pytest.MonkeyPatch, call: str, waits: bool | None) -> None:
+    monkeypatch.setitem(module._FUTEX, os.uname().machine, FUTEX)
+    monkeypatch.setattr(module, "_read", lambda _path: call)
+    assert module._waits_for_ever(1) is waits
+    assert module._main_call(1) == (call.split(" ")[0] or None)
+
+
+def test_a_thread_that_was_just_let_go_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = ["running", "running", "202 0x0"]
+    monkeypatch.setattr(module, "_read", lambda _path: calls.pop(0) if len(calls) > 1 else calls[0])
+    monkeypatch.setattr(module, "_POLL_S", 0.0)
+    assert module._settled_call(1, idle=True) == "202"
+    calls[:] = ["running", "202 0x0"]
+    assert module._settled_call(1, idle=False) == "running", "one that is at work is not waited for"

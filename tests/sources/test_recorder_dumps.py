@@ -1,0 +1,124 @@
+"""Flight-recorder dumps: plain data is read, anything else is refused before a byte of it is run; whose dump counts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from supervisor.sources.stacks import recorder_dumps as module
+from supervisor.sources.stacks.recorder_dumps import BadDump, dump_prefixes, find_dumps, load_dumps, read_dump
+
+DUMP = {
+    "version": "2.10",
+    "entries": [{"seq": 1, "sizes": [[2, 3]], "done": True, "t": 1.5}],
+    "pg": {"0": ()},
+}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_of_plain_data(protocol: int) -> None:
+    assert read_dump(pickle.dumps(DUMP, protocol=protocol)) == DUMP
+
+
+def test_json_also_behind_blanks() -> None:
+    text = json.dumps({"entries": []}).encode()
+    assert read_dump(text) == read_dump(b" \n" + text) == {"entries": []}
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch /tmp/never",)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (pickle.dumps(Evil()), "it holds the instruction"),
+        (pickle.dumps([1]), "no table"),
+        (b"[1]", "neither JSON nor a pickle|it holds"),
+        (b"{", "neither JSON nor a pickle"),
+        (b"", "neither JSON nor a pickle"),
+        (b"\x80\x04}r\x00\x00\x00\x70.", "its memo has holes"),
+        (b"\x80\x04.", "a broken pickle"),
+    ],
+)
+def test_what_is_no_plain_data_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(BadDump, match=why):
+        read_dump(data)
+
+
+def test_what_is_too_large_or_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(DUMP)
+    monkeypatch.setattr(module, "MAX_BYTES", len(data))
+    assert read_dump(data) == DUMP
+    monkeypatch.setattr(module, "MAX_BYTES", len(data) - 1)
+    with pytest.raises(BadDump, match="larger than"):
+        read_dump(data)
+    monkeypatch.undo()
+    short = pickle.dumps({}, protocol=2)  # PROTO, EMPTY_DICT, BINPUT, STOP
+    monkeypatch.setattr(module, "MAX_INSTRUCTIONS", 4)
+    assert read_dump(short) == {}
+    monkeypatch.setattr(module, "MAX_INSTRUCTIONS", 3)
+    with pytest.raises(BadDump, match="too long"):
+        read_dump(short)
+
+
+def test_a_second_lock_refuses_names_and_objects() -> None:
+    unpickler = module._PlainUnpickler(io.BytesIO(b""))
+    with pytest.raises(BadDump, match=r"os\.system"):
+        unpickler.find_class("os", "system")
+    with pytest.raises(BadDump, match="persistent"):
+        unpickler.persistent_load(1)
+
+
+def test_where_dumps_lie() -> None:
+    plain = dump_prefixes({"HOME": "/home/me"})
+    assert plain == ("/home/me/.cache/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")
+    named = dump_prefixes(
+        {"TORCH_FR_DUMP_TEMP_FILE": "/d/fr_", "XDG_CACHE_HOME": "/c", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": ""}
+    )
+    assert named == ("/d/fr_", "/c/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")
+
+
+def test_the_newest_dump_of_each_rank_since_the_attempt_began(tmp_path: Path) -> None:
+    for name, t in (
+        ("a/fr_0", 100),
+        ("b/fr_0", 200),
+        ("a/fr_1", 99),
+        ("a/fr_10.json", 150),
+        ("a/fr_x", 150),
+        ("a/other_2", 150),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+        os.utime(path, (t, t))
+    (tmp_path / "a" / "fr_3").mkdir()
+    (tmp_path / "a" / "fr_4").symlink_to(tmp_path / "b" / "fr_0")
+    prefixes = (str(tmp_path / "b/fr_"), str(tmp_path / "a/fr_"), str(tmp_path / "none/fr_"))
+    found = find_dumps(prefixes, since_t=100.0)
+    assert found == {0: tmp_path / "b/fr_0", 10: tmp_path / "a/fr_10.json"}
+    assert list(found) == [0, 10]
+    assert list(find_dumps(prefixes, since_t=100.5)) == [0, 10]
+    assert list(find_dumps(prefixes, since_t=151.0)) == [0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_dump_of_somebody_else_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "fr_0"
+    path.write_text("{}")
+    os.chown(path, 65_534, 65_534)
+    assert find_dumps((str(tmp_path / "fr_"),), since_t=0.0) == {}
+
+
+def test_what_could_not_be_read_is_named_beside_what_could(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("{}")
+    (tmp_path / "1").write_text("[]")
+    found, trouble = load_dumps({0: tmp_path / "0", 1: tmp_path / "1", 2: tmp_path / "2"})
+    assert found == {0: {}}
+    assert [line.partition(":")[0] for line in trouble] == [str(tmp_path / "1"), str(tmp_path / "2")]

@@ -1,0 +1,114 @@
+"""The compiled signatures: made once, read from the cache, and never from what somebody else or a torn write left there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.diagnosis.scan.matcher import engine_name
+from supervisor.diagnosis.scan.signature_tables import digest_of
+from supervisor.sources import signature_files as module
+from supervisor.sources.signature_files import EngineLoader, default_cache_dir, load_engine, read_tables
+from supervisor.sources.tail.scan_ahead import AheadMatcher
+
+DIGEST = digest_of(read_tables())
+
+
+@pytest.fixture
+def good() -> Path:
+    """The stored form, in the cache that all tests of a worker share."""
+    folder = default_cache_dir()
+    assert folder is not None
+    load_engine(folder)
+    return Path(folder, f"signatures-{DIGEST}-{engine_name()}.bin")
+
+
+def test_what_is_stored_is_read_and_not_made_again(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert good.stat().st_mode & 0o777 == 0o600
+    assert good.parent.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(module, "parse_tables", lambda _: pytest.fail("it is there"))
+    monkeypatch.setattr(module, "compile_matcher", lambda _: pytest.fail("it is there"))
+    engine = load_engine(str(good.parent))
+    assert engine.signatures.digest == DIGEST
+    assert isinstance(engine.matcher, AheadMatcher)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: b"",
+        lambda raw: raw[:30],
+        lambda raw: b"x" + raw[1:],
+        lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]),
+        lambda raw: raw.replace(b"\n", b" ", 3),
+    ],
+)
+def test_a_damaged_cache_costs_time_and_nothing_else(
+    good: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    bad = tmp_path / good.name
+    bad.write_bytes(damage(good.read_bytes()))
+    assert module._stored(str(bad), DIGEST) is None
+    assert module._stored(str(tmp_path / "absent"), DIGEST) is None
+
+
+def test_a_cache_of_other_tables_is_none(good: Path) -> None:
+    assert module._stored(str(good), DIGEST) is not None
+    assert module._stored(str(good), "another") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_file_that_somebody_else_wrote_is_no_cache(good: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / good.name
+    theirs.write_bytes(good.read_bytes())
+    os.chown(theirs, 65_534, 65_534)
+    assert module._stored(str(theirs), DIGEST) is None
+
+
+def test_a_cache_that_cannot_be_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    module._store(str(tmp_path / "file" / "x.bin"), b"a", b"b")
+
+    def full(_from: str, _to: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    module._store(str(tmp_path / "folder" / "x.bin"), b"a", b"b")
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    assert default_cache_dir() == "/c/stoker"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert default_cache_dir() == "/home/me/.cache/stoker"
+    monkeypatch.setenv("HOME", "nowhere")
+    assert default_cache_dir() is None
+
+
+def test_the_tables_are_those_of_the_package() -> None:
+    tables = read_tables()
+    assert list(tables) == sorted(tables)
+    assert not any(name.endswith(".toml") for name in tables)
+    assert all(b"[[signature]]" in data for data in tables.values())
+
+
+def test_an_engine_is_loaded_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = EngineLoader(begin=False)
+    assert not waiting.ready
+    engine = waiting.get()
+    assert waiting.ready
+    assert waiting.get() is engine
+    assert engine.signatures.digest
+
+    def broken(_folder: str | None) -> module.Engine:
+        raise ValueError("no tables")
+
+    monkeypatch.setattr(module, "load_engine", broken)
+    with pytest.raises(RuntimeError, match="could not be loaded") as raised:
+        EngineLoader().get()
+    assert isinstance(raised.value.__cause__, ValueError)

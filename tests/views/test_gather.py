@@ -1,0 +1,133 @@
+"""Samples become tracks: which series, whose, and of which attempt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.run.series import GPU, HOST, METRICS, RANKS, Rollup, Sample
+from supervisor.run.state import AttemptState, RunState
+from supervisor.views.model import gather
+from supervisor.views.model.cause_context import Nearby
+from supervisor.views.model.gather import Gatherer
+from supervisor.views.model.snapshot import Snapshot
+
+
+def sample(t: float, key: str = "job", attempt: int = 1, **values: float | None) -> Sample:
+    return Sample(t=t, k=key, a=attempt, v=values)
+
+
+def shown(made: Gatherer, attempts: int = 1) -> Snapshot:
+    state = RunState(attempts=tuple(AttemptState(number=n + 1, planned_t=0.0) for n in range(attempts)))
+    known: dict[str, Any] = {"keeper_alive": True, "gone": False, "run_file": None, "nearby": Nearby({})}
+    return made.snapshot(1, state, **known)
+
+
+def means(track: Any) -> list[float]:
+    return [point.mean for point in track]
+
+
+def test_each_metric_is_a_series_of_its_own_and_the_axes_are_none() -> None:
+    made = Gatherer()
+    for step in (1, 2):
+        values: dict[str, Any] = {
+            "step": float(step),
+            "loss": 3.0 - step,
+            "reward": 5.0 * step,
+            "tokens_per_sec": 7.0,
+        }
+        made.take(METRICS, sample(step, **values, epoch=1.0, total_steps=9.0, eta_s=3.0))
+    made.take(METRICS, sample(3, reward=None))
+    snapshot = shown(made)
+    assert means(snapshot.metrics["loss"]) == [2.0, 1.0]
+    assert means(snapshot.series["loss"]) == [2.0, 1.0]
+    assert means(snapshot.series["reward"]) == [5.0, 10.0]
+    assert [point.step for point in snapshot.series["reward"]] == [1.0, 2.0]
+    assert means(snapshot.metrics["tokens_per_sec"]) == means(snapshot.series["tokens_per_sec"]) == [7.0, 7.0]
+    assert set(snapshot.series) == {"loss", "reward", "tokens_per_sec"}
+    assert len(snapshot.smoothed) == 2
+
+
+def test_minutes_that_are_older_than_all_samples() -> None:
+    made = Gatherer()
+    rollup = {"step": (1.0, 5.0, 9.0, 9), "loss": (1.0, 2.0, 3.0, 9), "reward": (4.0, 5.0, 6.0, 9)}
+    made.take_rollup(Rollup(t=60.0, k="job", a=1, v=rollup))
+    made.take_rollup(Rollup(t=120.0, k="job", a=1, v={"reward": (1.0, 1.0, 1.0, 1)}))
+    snapshot = shown(made)
+    (point,) = snapshot.metrics["loss"]
+    assert (point.step, point.low, point.mean, point.high, point.weight) == (9.0, 1.0, 2.0, 3.0, 9)
+    assert means(snapshot.series["reward"]) == [5.0, 1.0]
+    assert snapshot.series["reward"][1].step is None
+
+
+def test_only_so_many_series_of_a_scripts_own_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "OTHER_SERIES", 2)
+    made = Gatherer()
+    made.take(METRICS, sample(1, a=1.0, b=2.0, c=3.0))
+    made.take(METRICS, sample(2, a=1.0))
+    assert {name: len(track) for name, track in shown(made).series.items()} == {"a": 2, "b": 1}
+
+
+def test_a_loss_that_is_no_number_has_its_place() -> None:
+    made = Gatherer()
+    made.take(METRICS, sample(1, step=4.0, loss=None, lr=None))
+    assert [(point.t, point.step) for point in shown(made).lost] == [(1, 4.0)]
+    assert shown(made).metrics["loss"] == ()
+
+
+def test_gpus_read_within_half_a_second_are_one_point() -> None:
+    made = Gatherer()
+    for t, key, used in ((1.0, "0", 2.0), (1.5, "1", 6.0), (2.1, "0", 8.0), (2.2, "10", None)):
+        values: dict[str, Any] = {"util_ratio": t / 10, "memory_used_bytes": used, "memory_total_bytes": 10.0}
+        made.take(GPU, sample(t, key, **values))
+    made.take(GPU, sample(9.0, "1", util_ratio=None))
+    snapshot = shown(made)
+    assert [gpu.index for gpu in snapshot.gpus] == [0, 1, 10]
+    assert [(point.low, point.high, point.weight) for point in snapshot.gpu_memory] == [
+        (0.2, 0.6, 2),
+        (0.8, 0.8, 1),
+    ]
+    assert [point.weight for point in snapshot.gpu_util] == [2, 2]
+    assert snapshot.gpus[1].values["util_ratio"] is None, "the newest reading"
+    assert snapshot.gpus[1].seen_t == 9.0
+    assert means(snapshot.gpus[0].memory) == [2.0, 8.0]
+    assert shown(made).gpu_util is snapshot.gpu_util
+
+
+def test_a_rank_is_what_it_is_in_the_newest_attempt() -> None:
+    made = Gatherer()
+    made.take(RANKS, sample(5.0, "0", step=3.0, step_time_s=1.0))
+    made.take(HOST, sample(6.0, "0", cpu_ratio=0.5))
+    made.take(HOST, sample(4.0, "machine", cpu_ratio=0.9, memory_used_bytes=7.0))
+    rank = shown(made).ranks["0"]
+    assert (rank.seen_t, rank.stepped_t, rank.values["step"], means(rank.cpu)) == (6.0, 5.0, 3.0, [0.5])
+    machine = shown(made).machine
+    assert machine is not None
+    assert (machine.seen_t, means(machine.cpu)) == (4.0, [0.9])
+    old = shown(made, attempts=2).ranks["0"]
+    assert (old.seen_t, old.stepped_t, old.values, old.pace_s) == (0.0, None, {}, None)
+    assert means(old.cpu) == [0.5]
+    made.take(HOST, sample(9.0, "0", 2, cpu_ratio=0.1))
+    made.take(HOST, sample(9.5, "0", 1, cpu_ratio=0.7))
+    new = shown(made, attempts=2).ranks["0"]
+    assert (new.seen_t, new.stepped_t, new.values) == (9.0, None, {"cpu_ratio": 0.1})
+    assert means(new.cpu) == [0.5, 0.1, 0.7]
+    assert shown(Gatherer()).machine is None
+
+
+def test_the_pace_is_that_of_the_newest_attempt() -> None:
+    made = Gatherer()
+    for step in range(8):
+        made.take(METRICS, sample(2.0 * step, step=float(step), loss=1.0))
+    snapshot = shown(made)
+    assert snapshot.pace_s == pytest.approx(2.0)
+    assert snapshot.pace
+    assert (shown(made, attempts=2).pace_s, shown(made, attempts=2).pace) == (None, ())
+
+
+def test_ranks_and_gpus_stand_by_their_numbers() -> None:
+    made = Gatherer()
+    for key in ("10", "2", "agent", "0"):
+        made.take(RANKS, sample(1.0, key, step=1.0))
+    assert list(shown(made).ranks) == ["0", "2", "10", "agent"]

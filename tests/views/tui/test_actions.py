@@ -1,0 +1,280 @@
+"""What a keeper would do now, why it would not, and what an action costs: for each state of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.runfile import RunFile, read_run_file
+from supervisor.views.tui.dashboard import actions
+from tests.views.tui import recorded
+from tests.views.tui.still import attempt_of, running, snapshot_of, state_of
+
+AGAIN = Decision(DecisionKind.RESTART, "again")
+HELD = st.HeldOpen(attempt=1, reason="", decision=None)
+BACKOFF = st.Backoff(attempt=1, until=9.0, decision=AGAIN)
+STOPPING = st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")
+ENDED = st.Ended(attempt=1, exit_code=1)
+BATCH = BatchSpec(8, 2, 2)
+COUNTDOWN = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
+
+
+def finished(outcome: Outcome) -> st.Finished:
+    return st.Finished(outcome=outcome, exit_code=1, reason="")
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunFile:
+    """What a run with known flags for batch, accumulation and resume was started with."""
+    run = recorded.Recording(tmp_path_factory.mktemp("runs") / "run").close()
+    found = read_run_file(run.run_json)
+    assert isinstance(found, RunFile)
+    return found
+
+
+def possible(
+    condition: st.Condition, *, read_only: bool = False, can_adopt: bool = False, **values: object
+) -> set[str]:
+    mode = str(values.pop("mode", "launched"))
+    state = state_of(condition, values.pop("attempt", attempt_of()), mode=mode)  # type: ignore[arg-type]
+    snapshot = snapshot_of(state, **values)  # type: ignore[arg-type]
+    return set(actions.possible(snapshot, read_only=read_only, can_adopt=can_adopt))
+
+
+@pytest.mark.parametrize(
+    ("condition", "more"),
+    [
+        (st.Preflight(), "stop"),
+        (st.Launching(attempt=1), "stop stacks"),
+        (running(), "stop stacks restart"),
+        (STOPPING, "stacks"),
+        (ENDED, "stop restart"),
+        (BACKOFF, "stop restart start_now hold"),
+        (HELD, "stop restart"),
+    ],
+)
+def test_what_is_possible_in_each_state(condition: st.Condition, more: str) -> None:
+    assert possible(condition) == {"note", "stop_now", *more.split()}
+    assert possible(condition, read_only=True) == set()
+    assert possible(condition, gone=True) == set()
+    assert possible(condition, misplaced="moved") == set()
+    assert possible(condition, keeper=False) == set()
+    assert possible(condition, keeper=False, can_adopt=True) == {"adopt"}
+    assert possible(condition, keeper=False, can_adopt=True, mode="observed") == set()
+    assert possible(condition, mode="observed") == {"note", *({"stacks"} & set(more.split()))}
+
+
+def test_nothing_is_possible_once_it_is_over() -> None:
+    assert possible(finished(Outcome.FAILED), can_adopt=True) == set()
+
+
+def test_what_depends_on_what_is_known(record: RunFile) -> None:
+    assert "edit" in possible(running(), run_file=record)
+    assert "smaller_batch" in possible(running(), attempt=attempt_of(batch=BATCH))
+    assert "keep_waiting" in possible(running(), attempt=attempt_of(countdown=COUNTDOWN))
+    assert "keep_waiting" not in possible(HELD, attempt=attempt_of(countdown=COUNTDOWN))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_offered"),
+    [
+        (None, False),
+        (SpecChange(), False),
+        (SpecChange(new_port=True), False),
+        (SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2))), True),
+        (SpecChange(env=(("A", "1"),)), True),
+        (SpecChange(set_args=(("--x", "1"),)), True),
+    ],
+)
+def test_one_key_accepts_a_change_that_answers_the_failure(
+    change: SpecChange | None, is_offered: bool
+) -> None:
+    held = replace_decision(change)
+    assert ("accept" in possible(held)) is is_offered
+    assert (actions.offer(snapshot_of(state_of(held))) is not None) is is_offered
+    assert actions.offer(snapshot_of(state_of(BACKOFF))) is None
+
+
+def replace_decision(change: SpecChange | None) -> st.HeldOpen:
+    return st.HeldOpen(attempt=1, reason="", decision=Decision(DecisionKind.HOLD, "no", change=change))
+
+
+def test_an_offer_that_changes_the_global_batch_says_so() -> None:
+    same = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2))))
+    assert actions.offer_warning(snapshot_of(state_of(same))) == ""
+    smaller = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))))
+    assert actions.offer_warning(snapshot_of(state_of(smaller))) == "the global batch becomes 16, not 32"
+
+
+@pytest.mark.parametrize(
+    ("condition", "name", "why"),
+    [
+        (STOPPING, "restart", "it is stopping"),
+        (st.Preflight(), "restart", "it is only starting"),
+        (st.Launching(attempt=1), "restart", "it is only starting"),
+        (ENDED, "hold", "a decision is being made"),
+        (HELD, "stacks", "nothing runs"),
+        (HELD, "answer", "nothing is asked"),
+        (HELD, "edit", "run.json cannot be read"),
+        (running(), "adopt", "a keeper is there already"),
+        (running(), "hold", "it is not possible now"),
+        (finished(Outcome.SUCCEEDED), "stop", "the run is over: start it again with `stoker run`"),
+    ],
+)
+def test_why_an_action_is_not_possible(condition: st.Condition, name: str, why: str) -> None:
+    def said(*, can_adopt: bool = False, read_only: bool = False, width: int = 200, **values: object) -> str:
+        mode = str(values.pop("mode", "launched"))
+        snapshot = snapshot_of(state_of(condition, mode=mode), **values)  # type: ignore[arg-type]
+        return actions.why_not(name, snapshot, read_only=read_only, can_adopt=can_adopt, width=width)
+
+    assert said().startswith(why)
+    assert "directory is gone" in said(gone=True, misplaced="moved")
+    assert said(misplaced="moved") == "moved"
+    if isinstance(condition, st.Finished):
+        return
+    assert "--read-only" in said(read_only=True)
+    assert "it only watches" in said(mode="observed")
+    assert "A adopts the run" in said(keeper=False, can_adopt=True)
+    assert "`stoker attach --adopt 20261121-1412-brave-otter`" in said(keeper=False)
+
+
+def test_a_run_that_is_over_is_continued_or_started_again(record: RunFile) -> None:
+    def said(outcome: Outcome, width: int) -> str:
+        snapshot = snapshot_of(state_of(finished(outcome)), run_file=record)
+        return actions.why_not("stop", snapshot, read_only=False, can_adopt=False, width=width)
+
+    assert "`stoker continue 20261121-1412-brave-otter`" in said(Outcome.FAILED, 200)
+    whole = said(Outcome.SUCCEEDED, 500)
+    assert "start it again with `stoker run " in whole
+    assert said(Outcome.SUCCEEDED, len(whole) + 2) == whole
+    assert said(Outcome.SUCCEEDED, len(whole) + 1).endswith("i shows the command that starts it again")
+
+
+def saved(step: int) -> ev.CheckpointCommitted:
+    return ev.CheckpointCommitted(t=0.0, attempt=1, step=step, path=f"ckpt/{step}")
+
+
+@pytest.mark.parametrize(
+    ("last", "step", "text"),
+    [
+        (None, None, ""),
+        (0, None, ""),
+        (1, None, "1 step, no checkpoint is known"),
+        (1840, None, "1 840 steps, no checkpoint is known"),
+        (1840, 1800, "40 steps since the checkpoint at step 1 800"),
+        (1801, 1800, "1 step since the checkpoint at step 1 800"),
+        (1800, 1800, ""),
+    ],
+)
+def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str) -> None:
+    values = {"checkpoint": saved(step)} if step is not None else {}
+    attempt = attempt_of(last_step=last)
+    assert actions.cost(snapshot_of(state_of(running(), attempt, **values))) == text
+    assert actions.cost(snapshot_of(state_of(HELD, attempt, **values))) == "", (
+        "what has ended is lost already"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "last", "text"),
+    [
+        (RequestKind.STOP, running(), None, None),
+        (RequestKind.STOP, running(), 5, "stop? may be lost: 5 steps, no checkpoint is known"),
+        (RequestKind.STOP, HELD, 5, "end the run for good? r, b and e are gone then"),
+        (RequestKind.STOP_NOW, running(), None, "stop at once, without a checkpoint?"),
+        (RequestKind.STOP_NOW, running(), 5, "stop at once? lost: 5 steps, no checkpoint is known"),
+        (RequestKind.STOP_NOW, HELD, 5, "end the run for good? r, b and e are gone then"),
+        (RequestKind.STOP_NOW, BACKOFF, None, None),
+        (RequestKind.RESTART, running(), None, None),
+        (
+            RequestKind.RESTART,
+            running(),
+            5,
+            "restart? may be lost: 5 steps: it begins at the first step, unless the script resumes by itself",
+        ),
+        (RequestKind.HOLD, BACKOFF, 5, None),
+        (RequestKind.STACKS, running(), 5, None),
+    ],
+)
+def test_what_is_asked_before_something_is_lost(
+    kind: RequestKind, condition: st.Condition, last: int | None, text: str | None
+) -> None:
+    snapshot = snapshot_of(state_of(condition, attempt_of(last_step=last)))
+    assert actions.question(kind, snapshot) == text
+
+
+def test_a_restart_that_begins_anew_costs_all_steps() -> None:
+    def cost(condition: st.Condition, last: int | None, **values: object) -> str:
+        return actions.restart_cost(snapshot_of(state_of(condition, attempt_of(last_step=last), **values)))
+
+    assert cost(HELD, 5) == "5 steps: it begins at the first step, unless the script resumes by itself"
+    assert cost(HELD, 1).startswith("1 step: it begins at the first step")
+    assert cost(HELD, None) == ""
+    assert cost(HELD, 5, checkpoint=saved(4)) == "", "of a held run nothing more is lost"
+    assert cost(running(), 5, checkpoint=saved(4)) == "1 step since the checkpoint at step 4"
+    assert cost(BACKOFF, 5) == ""
+
+
+@pytest.mark.parametrize(
+    ("last", "step", "text"),
+    [
+        (1840, 1800, "from the checkpoint at step 1 800 (40 steps again)"),
+        (1801, 1800, "from the checkpoint at step 1 800 (1 step again)"),
+        (1800, 1800, "from the checkpoint at step 1 800"),
+        (None, 1800, "from the checkpoint at step 1 800"),
+    ],
+)
+def test_where_the_next_attempt_starts(last: int | None, step: int, text: str) -> None:
+    state = state_of(HELD, attempt_of(last_step=last), checkpoint=saved(step))
+    assert actions.resume_text(snapshot_of(state)) == (text, "")
+
+
+def test_where_it_starts_without_a_checkpoint(record: RunFile) -> None:
+    plain = snapshot_of(state_of(HELD))
+    assert actions.resume_text(plain) == (actions.FROM_FIRST_STEP, "no checkpoint is known")
+    job = replace(record.job, knobs=replace(record.job.knobs, self_resuming=True))
+    itself = snapshot_of(state_of(HELD), run_file=changed(record, job))
+    assert actions.resume_text(itself) == ("from the newest checkpoint that the script finds", "")
+    given = replace(record.job, entry_args=("--resume", "c2.pt"))
+    named = snapshot_of(state_of(HELD), run_file=changed(record, given))
+    assert actions.resume_text(named) == ("with --resume c2.pt, as given", "")
+
+
+def changed(record: RunFile, job: object) -> RunFile:
+    from msgspec.structs import replace as with_values
+
+    return with_values(record, job=job)
+
+
+def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunFile) -> None:
+    def suggested(batch: BatchSpec | None, **values: object) -> BatchSpec | None:
+        decision = values.pop("decision", None)
+        state = state_of(HELD, attempt_of(batch=batch, decision=decision))
+        return actions.suggested_batch(snapshot_of(state, **values))  # type: ignore[arg-type]
+
+    assert suggested(None) is None
+    assert suggested(BATCH) == BatchSpec(4, 4, 2)
+    assert suggested(BatchSpec(1, 2, 2)) == BatchSpec(1, 2, 2), "the same if none is smaller"
+    change = SpecChange(batch=BatchChange(BATCH, BatchSpec(2, 8, 2)))
+    planned = Decision(DecisionKind.RESTART, "", change=change)
+    assert suggested(BATCH, decision=planned) == BatchSpec(2, 8, 2)
+    unknown = replace(record.job, knobs=replace(record.job.knobs, batch=None))
+    assert suggested(BATCH, run_file=changed(record, unknown)) is None
+    assert suggested(BATCH, run_file=record) == BatchSpec(4, 4, 2)
+
+
+def test_arguments_are_those_of_the_last_restart(record: RunFile, tmp_path: Path) -> None:
+    del tmp_path
+    assert actions.arguments_now(record, state_of()) == record.job.entry_args
+    edited = Decision(DecisionKind.RESTART, "", change=SpecChange(argv=("--lr", "1")))
+    held = Decision(DecisionKind.HOLD, "", change=SpecChange(argv=("--lr", "2")))
+    smaller = Decision(DecisionKind.RESTART, "", change=SpecChange(env=(("A", "1"),)))
+    state = state_of(None, *(attempt_of(at + 1, decision=d) for at, d in enumerate((edited, smaller, held))))
+    assert actions.arguments_now(record, state) == ("--lr", "1")

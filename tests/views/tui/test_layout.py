@@ -1,0 +1,131 @@
+"""Which panes a terminal's size shows: what gives way first, and that the log never goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.views.tui.dashboard.layout import ALWAYS, Layout, Needs, plan
+
+NEEDS = Needs(devices=2, ranks=2)
+BASE = ALWAYS | {"log"}
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "more"),
+    [
+        (80, 24, "devices loss"),
+        (80, 18, "devices"),
+        (80, 19, "devices loss"),
+        (80, 29, "devices loss"),
+        (80, 30, "devices loss attempts tiles"),
+        (99, 50, "devices loss attempts tiles"),
+        (100, 24, "devices loss ranks"),
+        (100, 29, "charts devices loss ranks"),
+        (100, 30, "attempts charts devices loss ranks tiles"),
+        (120, 40, "attempts charts devices loss ranks tiles"),
+        (159, 60, "attempts charts devices loss ranks tiles"),
+        (160, 40, "attempts charts devices loss ranks tiles timeline"),
+        (200, 60, "attempts charts devices loss ranks tiles timeline trends"),
+    ],
+)
+def test_what_a_size_shows(width: int, height: int, more: str) -> None:
+    assert plan(width, height, NEEDS).shown == BASE | set(more.split())
+
+
+@pytest.mark.parametrize("width", [90, 120, 180])
+def test_a_higher_terminal_shows_no_less(width: int) -> None:
+    before: frozenset[str] = frozenset()
+    for height in range(16, 90):
+        shown = plan(width, height, NEEDS).shown
+        assert before <= shown, height
+        before = shown
+
+
+def heights(layout: Layout) -> tuple[int | None, int | None, int, int]:
+    return layout.middle_height, layout.devices_height, layout.charts_height, layout.trends_height
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "needs", "expected"),
+    [
+        (80, 24, NEEDS, (10, 2, 0, 0)),
+        (80, 24, Needs(devices=8, ranks=8), (12, 4, 0, 0)),
+        (80, 19, Needs(devices=8, ranks=8), (9, 1, 0, 0)),
+        (80, 24, Needs(devices=0, ranks=2), (8, 0, 0, 0)),
+        (120, 40, NEEDS, (22, 4, 12, 0)),
+        (120, 40, Needs(devices=8, ranks=8), (22, 10, 6, 0)),
+        (200, 60, NEEDS, (35, 4, 13, 13)),
+    ],
+)
+def test_how_high_the_panes_are(
+    width: int, height: int, needs: Needs, expected: tuple[int | None, int | None, int, int]
+) -> None:
+    assert heights(plan(width, height, needs)) == expected
+
+
+def test_a_run_without_devices_and_ranks_gives_the_loss_all_of_the_width() -> None:
+    assert plan(120, 40, Needs(devices=0, ranks=0)).shown == BASE | {"attempts", "tiles", "loss"}
+    assert "devices" in plan(120, 40, Needs(devices=0, ranks=1)).shown
+
+
+def test_a_card_takes_the_place_of_the_charts_and_what_it_needs() -> None:
+    narrow = plan(80, 24, Needs(devices=2, ranks=2, card_rows=9))
+    assert narrow.shown == BASE | {"card"}
+    assert narrow.middle_height == 9
+    assert plan(80, 24, Needs(devices=2, ranks=2, card_rows=40)).middle_height == 24 - 4 - 7, "the log stays"
+    assert plan(80, 14, Needs(devices=2, ranks=2, card_rows=40)).middle_height == 6
+    roomy = plan(120, 40, Needs(devices=2, ranks=2, card_rows=12))
+    assert roomy.shown == BASE | {"card", "attempts", "tiles"}
+    assert roomy.middle_height == 12
+    wide = plan(160, 40, Needs(devices=2, ranks=2, card_rows=12))
+    assert {"card", "devices", "ranks"} <= wide.shown
+    assert wide.middle_height == 20, "beside the devices a card is no lower than they need"
+
+
+def test_a_pane_alone() -> None:
+    alone = plan(80, 24, Needs(devices=2, ranks=2, zoomed="ranks"))
+    assert alone.shown == ALWAYS | {"ranks"}
+    assert (alone.middle_height, alone.devices_height, alone.loss_height, alone.right_width) == (None,) * 4
+    assert alone.framed_devices
+
+
+@pytest.mark.parametrize(
+    ("width", "more", "right"),
+    [
+        (100, 0, 58),
+        (120, 0, 66),
+        (160, 0, 72),
+        (160, 10, 82),
+        (160, -100, 30),
+        (160, 100, 130),
+    ],
+)
+def test_the_right_column_is_as_wide_as_a_person_made_it_within_bounds(
+    width: int, more: int, right: int
+) -> None:
+    assert plan(width, 40, Needs(devices=2, ranks=2, side_more=more)).right_width == right
+
+
+def test_a_person_gives_the_log_rows_of_the_panes_above_it_within_bounds() -> None:
+    for width, height, expected in ((80, 24, [10, 8, 8, 15]), (120, 40, [22, 20, 8, 29])):
+        needs = [Needs(devices=2, ranks=2, log_more=more) for more in (0, 2, 100, -100)]
+        assert [plan(width, height, each).middle_height for each in needs] == expected
+
+
+@pytest.mark.parametrize(
+    ("height", "needs", "loss"),
+    [(18, NEEDS, 0), (19, NEEDS, 8), (24, NEEDS, 8), (29, NEEDS, 10), (50, NEEDS, 18)],
+)
+def test_how_high_the_loss_is_in_one_column(height: int, needs: Needs, loss: int) -> None:
+    layout = plan(80, height, needs)
+    assert layout.loss_height == loss
+    assert layout.middle_height == loss + (layout.devices_height or 0)
+    assert ("loss" in layout.shown) is bool(loss)
+
+
+def test_the_loss_in_one_column_gives_way_to_the_log_that_a_person_wants() -> None:
+    heights = [
+        plan(80, 50, Needs(devices=2, ranks=2, log_more=more)).loss_height for more in (2, 12, 99, -99)
+    ]
+    assert heights == [16, 6, 6, 39]
+    assert plan(80, 19, Needs(devices=4, ranks=2, log_more=-99)).loss_height == 9

@@ -1,0 +1,380 @@
+"""The failure card and the pages, row by row: what is said of each state, and what gives way in a low pane."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace as with_fields
+
+from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.events import Outcome
+from supervisor.run.records import (
+    Cause,
+    Consequence,
+    Decision,
+    DecisionKind,
+    FailureClass,
+    Finding,
+    FindingLevel,
+    SpecChange,
+)
+from supervisor.views.model.replay import Recording, ReplayClock
+from supervisor.views.tui.dashboard import failure_card as card
+from supervisor.views.tui.pages import advisories, failure, processes, settings
+from supervisor.views.tui.runs.replay_screen import ReplayBar
+from supervisor.views.tui.widgets.lists import ListPanel
+from supervisor.views.tui.widgets.paint import Row, Span
+from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.wording.translate import english
+from tests.views.tui.still import attempt_of, drawn, snapshot_of, state_of, text_of, verdict
+
+AGAIN = Decision(DecisionKind.RESTART, "it may pass", delay_s=10.0, change=SpecChange())
+HELD = st.HeldOpen(attempt=1, reason="", decision=None)
+OOM = verdict(
+    FailureClass.CUDA_OOM,
+    title="rank 1 ran out of memory",
+    cause=Cause("log", 7, "CUDA out of memory"),
+    advice=("use less", "or more", "or other", "a fourth"),
+    consequences=(
+        Consequence(FailureClass.NCCL_TIMEOUT, 0, "log", 9),
+        Consequence(FailureClass.NCCL_TIMEOUT, 2, "log", 9),
+        Consequence(FailureClass.TERMINATED, None, "log", 9),
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels ask their app for the language."""
+    monkeypatch.setattr(Panel, "tr", english)
+
+
+def failed(condition: st.Condition = HELD, **values: Any) -> st.RunState:
+    known: dict[str, Any] = {"ended_t": 61.0, "last_step": 7, "verdict": OOM, "decision": AGAIN, **values}
+    return state_of(condition, attempt_of(**known))
+
+
+def card_of(state: st.RunState, width: int = 80, height: int = 40, now: float = 0.0) -> str:
+    return drawn(card.FailureCard(id="card"), snapshot_of(state), width, height, now=now)
+
+
+# -- the failure card ---------------------------------------------------------------------------------------
+
+
+def test_the_card_says_what_happened_and_what_followed() -> None:
+    said = card_of(failed())
+    assert "rank 1 ran out of memory" in said
+    assert "CUDA out of memory" in said
+    assert "nccl timeout (rank 0,2) · terminated" in said
+    assert "or other" in said
+    assert "a fourth" not in said, "three are enough"
+    assert "not sure" not in said
+    assert card_of(state_of(HELD)) == ""
+
+
+@pytest.mark.parametrize(("confidence", "unsure"), [(0.59, True), (0.6, False)])
+def test_a_verdict_that_is_not_sure_says_so(confidence: float, unsure: bool) -> None:
+    state = failed(verdict=replace(OOM, confidence=confidence))
+    assert ("not sure: read the evidence" in card_of(state)) is unsure
+
+
+def test_in_a_low_pane_blank_rows_go_first_then_advice_then_what_followed() -> None:
+    whole = card_of(failed())
+    rows = len(whole.splitlines())
+    without_blanks = card_of(failed(), height=rows - 1)
+    assert "" not in [line.strip() for line in without_blanks.splitlines()]
+    assert "use less" in without_blanks
+    gaps = rows - len(without_blanks.splitlines())
+    lower = card_of(failed(), height=rows - gaps - 1)
+    assert "or other" not in lower
+    assert "use less" in lower, "as much of it as there is space for"
+    assert "nccl timeout" in lower
+    least = card_of(failed(), height=4)
+    assert "rank 1 ran out of memory" in least
+    assert "use less" not in least
+    assert "nccl timeout" not in least
+
+
+@pytest.mark.parametrize(
+    ("condition", "decision", "text"),
+    [
+        (HELD, AGAIN, "held: you decide"),
+        (
+            st.HeldOpen(attempt=1, reason="", decision=None, until=125.0),
+            AGAIN,
+            "held: you decide (2 m 05 s left)",
+        ),
+        (st.Backoff(attempt=1, until=5.0, decision=AGAIN), AGAIN, "restarts by itself in 5 s"),
+        (st.Backoff(attempt=1, until=0.0, decision=AGAIN), AGAIN, "restarts now"),
+        (st.Finished(outcome=Outcome.FAILED, exit_code=4, reason=""), AGAIN, "the run is over, exit code 4"),
+        (st.Ended(attempt=1, exit_code=1), None, "policy has not decided yet"),
+    ],
+)
+def test_what_comes_next(condition: st.Condition, decision: Decision | None, text: str) -> None:
+    assert text in card_of(failed(condition, decision=decision))
+
+
+@pytest.mark.parametrize(("until", "full"), [(10.0, 0), (5.0, 5), (0.0, 10), (20.0, 0)])
+def test_a_countdown_fills_up(until: float, full: int) -> None:
+    said = card_of(failed(st.Backoff(attempt=1, until=until, decision=AGAIN)))
+    assert said.count("▰") == full
+    assert said.count("▱") == card.COUNT_CELLS - full
+
+
+def test_of_a_job_that_stoker_did_not_start_it_names_the_command_that_would() -> None:
+    state = failed(argv=("python", "train.py"))
+    observed = with_fields(state, mode="observed")
+    assert "to supervise it: stoker run -- python train.py" in card_of(observed)
+    assert "--nproc-per-node N SCRIPT" in card_of(with_fields(failed(), mode="observed"))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (SpecChange(), "as it was"),
+        (SpecChange(new_port=True), "another port"),
+        (SpecChange(from_scratch=True), "from the start, without a checkpoint"),
+        (SpecChange(argv=("x",)), "other arguments"),
+        (SpecChange(env=(("A", "1"),), set_args=(("--b", "2"),)), "A=1 · --b 2"),
+        (
+            SpecChange(batch=BatchChange(BatchSpec(8, 1, 2), BatchSpec(4, 2, 2)), new_port=True),
+            "micro-batch 8 → 4, accumulation 1 → 2, global batch 16 unchanged · another port",
+        ),
+    ],
+)
+def test_a_change_in_one_line(change: SpecChange, text: str) -> None:
+    assert card.change_text(change) == text
+    held = replace(AGAIN, change=change)
+    assert text in card_of(failed(decision=held), width=110)
+    assert ("resume" in card_of(failed(decision=held))) is not change.from_scratch
+
+
+def test_the_title_of_the_card() -> None:
+    panel = card.FailureCard(id="card")
+    panel.view = View(snapshot_of(failed()), 0.0)
+    left, right = panel.titles()
+    assert text_of([left]) == "✗ attempt 1 failed, step 7"
+    assert text_of([right]) == "cuda_oom · 100 % sure"
+    panel.view = View(snapshot_of(failed(last_step=None)), 0.0)
+    assert text_of([panel.titles()[0]]) == "✗ attempt 1 failed, before its first step"
+    panel.view = View(snapshot_of(state_of()), 0.0)
+    assert panel.titles() == ((), ())
+
+
+def test_the_card_knows_how_many_rows_it_needs() -> None:
+    panel = card.FailureCard(id="card")
+    view = View(snapshot_of(failed()), 0.0)
+    needed = panel.needed_rows(view, 82)
+    assert panel.view is None
+    assert needed == len(card_of(failed()).splitlines()) + 2
+
+
+# -- the failure page -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("condition", "kind", "text"),
+    [
+        (st.Backoff(attempt=1, until=65.0, decision=AGAIN), DecisionKind.RESTART, "in 1 m 05 s"),
+        (HELD, DecisionKind.HOLD, "when you say so"),
+        (
+            st.HeldOpen(attempt=1, reason="", decision=None, until=65.0),
+            DecisionKind.HOLD,
+            "when you say so within 1 m 05 s",
+        ),
+        (
+            st.Finished(outcome=Outcome.FAILED, exit_code=4, reason=""),
+            DecisionKind.FAIL,
+            "the run is over, exit code 4",
+        ),
+        (st.Ended(attempt=1, exit_code=1), DecisionKind.RESTART, "now"),
+        (st.Ended(attempt=1, exit_code=1), DecisionKind.FAIL, "it stays so"),
+    ],
+)
+def test_when_it_happens(condition: st.Condition, kind: DecisionKind, text: str) -> None:
+    state = failed(condition)
+    decision = replace(AGAIN, kind=kind)
+    assert failure._when(snapshot_of(state), state.attempts[-1], decision, 0.0) == text
+    two = state_of(condition, state.attempts[0], attempt_of(2))
+    assert failure._when(snapshot_of(two), two.attempts[0], decision, 0.0) == "done: attempt 2 followed"
+
+
+def test_what_each_key_would_do_instead() -> None:
+    def keys(state: st.RunState, *, keeper: bool = True) -> str:
+        return " ".join(key for key, _, _ in failure._choices(snapshot_of(state, keeper=keeper)))
+
+    batch: dict[str, Any] = {"batch": BatchSpec(8, 1, 2)}
+    assert keys(failed(**batch)) == "r b e s"
+    assert keys(failed()) == "r e s", "without a batch that could be smaller"
+    assert keys(failed(st.Backoff(attempt=1, until=5.0, decision=AGAIN), **batch)) == "Enter Esc Esc r b e s"
+    assert keys(failed(), keeper=False) == ""
+    assert keys(failed(st.Ended(attempt=1, exit_code=1))) == ""
+
+
+# -- other pages --------------------------------------------------------------------------------------------
+
+
+def page(panel: Panel, state: st.RunState, now: float = 0.0, width: int = 90) -> str:
+    return text_of(panel.rows(View(snapshot_of(state), now), width))  # type: ignore[attr-defined]
+
+
+STALL = ev.StallFlagged(
+    t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1.5, flag_s=10, act_s=300.0
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({}, "ended as a hang after 5 m 00 s, if the stacks stay alike"),
+        ({"stall": with_fields(STALL, act_s=None)}, "never ended by itself"),
+        ({"kept": ev.HangKept(t=61.0, attempt=1, by="me")}, "me keeps waiting"),
+        (
+            {"countdown": ev.HangCountdown(t=61.0, attempt=1, until=92.0, left_s=30, text="", rule="")},
+            "ended as a hang in 30 s",
+        ),
+        ({"stack_note": "no py-spy here"}, "no py-spy here"),
+        (
+            {"stacks": ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps", collective="all_reduce 5")},
+            "all_reduce 5",
+        ),
+    ],
+)
+def test_a_stall_is_explained(values: dict[str, Any], text: str) -> None:
+    state = state_of(None, attempt_of(**{"stall": STALL, **values}))
+    said = page(advisories.AdvisoriesPage(id="advisories"), state, now=62.0)
+    assert text in said
+    assert "nothing moves for 12 s" in said
+    assert "usual is 1.50 s" in said
+
+
+def test_advisories_stand_newest_first() -> None:
+    def advisory(text: str) -> ev.Advisory:
+        return ev.Advisory(t=1.0, attempt=1, code="x", text=text)
+
+    panel = advisories.AdvisoriesPage(id="advisories")
+    said = page(panel, state_of(advisories=(advisory("older"), advisory("newer"))))
+    assert said.index("newer") < said.index("older")
+    assert "nothing to say" in page(panel, state_of())
+
+
+def test_findings_stand_gravest_first_with_what_to_do() -> None:
+    levels = (FindingLevel.OK, FindingLevel.INFO, FindingLevel.WARNING, FindingLevel.REFUSE)
+    findings = tuple(Finding(level, f"check_{level}", "found", f"fix {level}") for level in levels)
+    panel = settings.PreflightPage(id="preflight")
+    said = page(panel, state_of(findings=findings))
+    places = [said.index(f"check {level}") for level in reversed(levels)]
+    assert places == sorted(places)
+    for glyph, level in zip("✗⚠·✓", reversed(levels), strict=True):
+        assert f"{glyph} check {level}" in said
+        assert f"→ fix {level}" in said
+    bare = page(panel, state_of(findings=(Finding(FindingLevel.OK, "port", "free"),)))
+    assert "→" not in bare
+    assert "nothing was written down" in page(panel, state_of())
+
+
+def test_settings_of_a_run_that_cannot_be_read_or_was_not_started_here() -> None:
+    panel = settings.SettingsPage(id="settings")
+    assert "run.json cannot be read" in page(panel, state_of())
+    assert "only watches this run" in page(panel, state_of(mode="observed"))
+
+
+def test_the_launcher_and_its_ranks() -> None:
+    panel = processes.ProcessesPage(id="processes")
+    ranks = {
+        0: st.RankState(local_rank=0, rank=4, pid=77),
+        1: st.RankState(local_rank=1, rank=5, exited=True, exit_code=3),
+    }
+    said = page(panel, state_of(None, attempt_of(ranks=ranks, pid=66), keeper_pid=55))
+    for part in ("keeper", "55", "lives", "66", "77", "stepping", "✗ exit 3"):
+        assert part in said
+    assert "nothing was launched yet" in page(panel, with_fields(state_of(), attempts=()))
+
+
+# -- the bar of a replay, and panes with a cursor ---------------------------------------------------------------------
+
+
+def replay_bar(at: float, *, facts: tuple[float, ...] = (), speed: float = 60.0, width: int = 60) -> str:
+    clock = ReplayClock(0.0, 100.0, speed=speed, monotonic=lambda: 0.0)
+    clock.seek(at)
+    clock._paused = True
+    recording = cast("Recording", SimpleNamespace(facts_t=facts))
+    panel = ReplayBar(clock, recording, id="replay")
+    return text_of(panel.body(width, 1))
+
+
+@pytest.mark.parametrize("at", [0.0, 50.0, 99.0, 100.0])
+def test_a_replay_stands_where_its_time_is(at: float) -> None:
+    said = replay_bar(at)
+    assert len(said) == 60
+    track = [cell for cell in said if cell in "━●┿"]
+    assert track.index("●") == round(at / 100 * (len(track) - 1))
+    assert said.startswith(" ■ " if at == 100.0 else " ‖ ")
+    assert "60× " in said
+    assert f" {int(at) if at < 60 else '1 m 39 s' if at == 99 else '1 m 40 s'}" in said
+    assert "of 1 m 40 s" in said
+
+
+def test_facts_are_marked_on_the_bar_and_it_gives_way() -> None:
+    track = [cell for cell in replay_bar(0.0, facts=(0.0, 50.0, 100.0)) if cell in "━●┿"]
+    last = len(track) - 1
+    assert [at for at, cell in enumerate(track) if cell == "┿"] == [round(last / 2), last]
+    assert "●" not in replay_bar(0.0, width=40)
+    assert "Space pause" in replay_bar(0.0, width=100)
+    assert "Space pause" not in replay_bar(0.0, width=99)
+
+
+class Numbers(ListPanel):
+    """Rows that are their numbers."""
+
+    rows_of_heading = 1
+
+    def __init__(self, count: int) -> None:
+        super().__init__(id="numbers")
+        self._rows_there = count
+
+    def heading(self, width: int) -> list[Row]:
+        return [(Span("head"),)] * self.rows_of_heading
+
+    def count(self) -> int:
+        return self._rows_there
+
+    def item(self, index: int, width: int) -> Row:
+        return (Span(f"row {index}"),)
+
+
+def listed(panel: Numbers, height: int) -> list[str]:
+    return [text_of([row]).rstrip() for row in panel.body(20, height)]
+
+
+def test_rows_that_do_not_fit_are_counted() -> None:
+    assert listed(Numbers(3), 4) == ["head", "row 0", "row 1", "row 2"]
+    assert listed(Numbers(4), 4) == ["head", "row 0", "row 1", "… 2 more"]
+    assert listed(Numbers(0), 4) == ["head"]
+    assert listed(Numbers(3), 1) == ["head"]
+
+
+def test_the_row_of_the_cursor_is_in_sight() -> None:
+    panel = Numbers(10)
+    panel.cursor = 5
+    assert listed(panel, 4) == ["head", "row 3", "row 4", "… 5 more"]
+    panel.cursor = 99
+    assert listed(panel, 4) == ["head", "row 7", "row 8", "row 9"]
+    assert panel.cursor == 9
+    panel.cursor = 8
+    assert listed(panel, 4) == ["head", "row 7", "row 8", "row 9"], "it is in sight already"
+    panel.cursor = -4
+    assert listed(panel, 4)[1] == "row 0"
+    panel.action_edge(1)
+    assert panel.cursor == 9
+    panel.action_edge(-1)
+    assert panel.cursor == 0
+    panel.action_page(1)
+    assert panel.cursor == 3
+    panel.action_move(-1)
+    assert panel.cursor == 2

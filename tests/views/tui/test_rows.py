@@ -1,0 +1,530 @@
+"""What the panes write for given values, without an app: each row as a person reads it, and what gives way for width."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.records import FailureClass, Finding, FindingLevel, Reason
+from supervisor.views.model.history import Track, single
+from supervisor.views.tui.dashboard import bars, devices, header, ranks, tiles, timeline
+from supervisor.views.tui.dashboard.trends import trends
+from supervisor.views.tui.widgets.paint import TextStyle, cells
+from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.wording.translate import english
+from tests.views.tui.still import (
+    attempt_of,
+    drawn,
+    gpu_of,
+    rank_of,
+    running,
+    snapshot_of,
+    state_of,
+    text_of,
+    track,
+    verdict,
+)
+
+GIB = 2.0**30
+STALL = ev.StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
+
+
+@pytest.fixture(autouse=True)
+def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels ask their app for the language."""
+    monkeypatch.setattr(Panel, "tr", english)
+
+
+# -- header ---------------------------------------------------------------------------------------
+
+
+def progress(step: int | None = 10, **values: object) -> ev.Progress:
+    return ev.Progress(**{"t": 0.0, "attempt": 1, "step": step, **values})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("total", "pace_s", "said_s", "stall", "eta"),
+    [
+        (100, 2.0, None, None, 180.0),
+        (100, 2.0, 7.0, None, 7.0),
+        (100, 2.0, 7.0, STALL, None),
+        (100, None, None, None, None),
+        (None, 2.0, None, None, None),
+        (10, 2.0, None, None, 0.0),
+        (9, 2.0, None, None, None),
+    ],
+)
+def test_when_it_will_be_done(
+    total: int | None,
+    pace_s: float | None,
+    said_s: float | None,
+    stall: ev.StallFlagged | None,
+    eta: float | None,
+) -> None:
+    state = state_of(None, attempt_of(stall=stall), total_steps=total, progress=progress(eta_s=said_s))
+    assert header.eta_s(snapshot_of(state, pace_s=pace_s)) == eta
+    assert header.eta_s(snapshot_of(state_of(total_steps=total), pace_s=pace_s)) is None, "no step is known"
+
+
+@pytest.mark.parametrize(
+    ("condition", "step_s", "now", "quiet"),
+    [
+        (running(), 1.0, 29.0, None),
+        (running(), 1.0, 30.0, None),
+        (running(), 1.0, 31.0, 31.0),
+        (running(), 9.0, 89.0, None),
+        (running(), 9.0, 91.0, 91.0),
+        (running(phase=ev.Phase.EVALUATING), 1.0, 99.0, None),
+        (st.Ended(attempt=1, exit_code=0), 1.0, 99.0, None),
+    ],
+)
+def test_a_run_is_quiet_after_half_a_minute_or_ten_steps(
+    condition: st.Condition, step_s: float, now: float, quiet: float | None
+) -> None:
+    metrics: dict[str, Track] = {"step_time_s": (single(0.0, 5.0, step_s, 1),)}
+    assert header.quiet_s(snapshot_of(state_of(condition), metrics=metrics), now) == quiet
+    behind = state_of(condition, progress=progress(lag_bytes=10))
+    assert header.quiet_s(snapshot_of(behind, metrics=metrics), now) is None, "what is unread has steps"
+    assert header.quiet_s(snapshot_of(state_of(condition)), now) is None, "no step was ever logged"
+
+
+def test_a_flagged_stall_counts_from_its_last_sign_of_life() -> None:
+    state = state_of(None, attempt_of(stall=STALL), progress=progress(lag_bytes=10))
+    assert header.quiet_s(snapshot_of(state), 62.0) == 12.0
+
+
+@pytest.mark.parametrize(
+    ("batch", "fullest", "shortest"),
+    [
+        (
+            BatchSpec(8, 2, 4),
+            "micro-batch 8 × accumulation 2 × 4 ranks = global batch 64",
+            "global batch 64",
+        ),
+        (BatchSpec(8, 2, 1), "micro-batch 8 × accumulation 2 × 1 rank = global batch 16", "global batch 16"),
+        (
+            BatchSpec(8, 2, 1, unit=BatchUnit.TOKENS, tokens_per_sample=1024),
+            "micro-batch 8 × 1 024 tokens × accumulation 2 × 1 rank = global batch 16 384 tokens",
+            "global batch 16 384 tokens",
+        ),
+    ],
+)
+def test_the_batch_in_words(batch: BatchSpec, fullest: str, shortest: str) -> None:
+    forms = header.batch_forms(batch)
+    assert (forms[0], forms[-1]) == (fullest, shortest)
+    assert [len(form) for form in forms] == sorted((len(form) for form in forms), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "text"),
+    [
+        (None, 100, "no step yet "),
+        (5, None, "step 5 "),
+        (101, 100, "step 101 "),
+        (100, 100, "step 100 / 100 "),
+        (5, 1000, "step     5 / 1 000 "),
+    ],
+)
+def test_how_far_it_is(step: int | None, total: int | None, text: str) -> None:
+    panel = header.HeaderPanel(id="header")
+    state = state_of(None, attempt_of(last_step=step), total_steps=total)
+    said = "".join(span.text for span in panel._progress(state, 80))
+    assert said.startswith(text)
+    assert ("%" in said) == (total is not None and step is not None and step <= total)
+    assert cells(panel._progress(state, 30)) <= 30
+
+
+# -- the line that says what is worth saying --------------------------------------------------------
+
+
+def notice(snapshot_state: st.RunState, now: float = 0.0, width: int = 100, **values: object) -> str:
+    panel = bars.NoticeBar(id="notice")
+    return drawn(panel, snapshot_of(snapshot_state, **values), width, 1, now=now)  # type: ignore[arg-type]
+
+
+def test_the_most_urgent_comes_first() -> None:
+    state = state_of(None, unknown_events=3)
+    assert "3 facts of a newer version" in notice(state)
+    assert "the keeper is gone" in notice(state, keeper=False)
+    assert "no longer watched" in notice(state_of(mode="observed"), keeper=False)
+    assert "moved here" in notice(state, keeper=False, misplaced="moved here")
+    assert "directory is gone" in notice(state, keeper=False, misplaced="moved here", gone=True)
+    assert "no journal yet" in notice(state_of(started_t=None), keeper=False)
+
+
+def test_who_may_adopt_is_told_the_key_and_others_the_command() -> None:
+    panel = bars.NoticeBar(id="notice")
+    snapshot = snapshot_of(state_of(), keeper=False)
+    panel.can_adopt = True
+    assert "A adopts the run; `stoker continue`" in drawn(panel, snapshot, 140, 1)
+    assert "stoker continue" not in drawn(panel, snapshot, 80, 1), "a narrow line has the first way only"
+    panel.read_only = True
+    assert "`stoker attach --adopt` adopts the run" in drawn(panel, snapshot, 140, 1)
+
+
+def advisory(code: str = "gpu_hot_0", t: float = 0.0, attempt: int = 1) -> ev.Advisory:
+    return ev.Advisory(t=t, attempt=attempt, code=code, text=f"{code} is worth knowing")
+
+
+@pytest.mark.parametrize(
+    ("found", "now", "is_shown"),
+    [
+        (advisory(), 600.0, True),
+        (advisory(), 601.0, False),
+        (advisory(attempt=2), 0.0, False),
+        (advisory("stall"), 0.0, False),
+        (advisory("gpu_shared_1"), 0.0, True),
+        (advisory("gpu_shared_0"), 0.0, False),
+    ],
+)
+def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_shown: bool) -> None:
+    gpus = (gpu_of(0, others_memory_bytes=0.0), gpu_of(1, others_memory_bytes=GIB))
+    snapshot = snapshot_of(state_of(advisories=(found,)), gpus=gpus)
+    assert (bars.current_advisory(snapshot, now) is found) is is_shown
+    held = st.HeldOpen(attempt=1, reason="", decision=None)
+    assert bars.current_advisory(snapshot_of(state_of(held, advisories=(found,)), gpus=gpus), now) is None
+
+
+def test_how_many_advisories_there_are_besides() -> None:
+    assert "more" not in notice(state_of(advisories=(advisory(),)))
+    assert "2 more a" in notice(state_of(advisories=(advisory("x"), advisory("y"), advisory())))
+
+
+def test_a_stall_is_counted_and_where_it_stands_is_said() -> None:
+    assert "nothing moves for 12 s" in notice(state_of(None, attempt_of(stall=STALL)), now=62.0)
+    stacks = ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps")
+    said = notice(state_of(None, attempt_of(stall=STALL, stacks=stacks)), now=62.0)
+    assert "nothing moves for 12 s: rank 1 sleeps" in said
+    assert said.rstrip().endswith("a why")
+
+
+def test_warnings_of_pre_flight_are_news_at_the_start() -> None:
+    shm = Finding(FindingLevel.WARNING, "shm", "64 MiB")
+    one = state_of(findings=(Finding(FindingLevel.OK, "port", "free"), shm))
+    assert "shm: 64 MiB" in notice(one)
+    assert notice(one).rstrip().endswith("P why")
+    assert "1 more P why" in notice(state_of(findings=(shm, shm)))
+    panel = bars.NoticeBar(id="notice")
+    panel.page = "preflight"
+    assert "why" not in drawn(panel, snapshot_of(one), 100, 1), "there it stands"
+
+
+def test_the_footer_drops_keys_from_the_end_and_keeps_the_way_out() -> None:
+    panel = bars.FooterBar(id="footer")
+    assert not panel.ready
+    hints = tuple(bars.Hint(key, f"word {key}", key) for key in "abcdefghij")
+    panel.offer(hints, bars.Hint("q", "leave (training goes on)", "leave"))
+    wide = drawn(panel, snapshot_of(state_of()), 160, 1)
+    assert "j word j" in wide
+    assert wide.rstrip().endswith("q leave (training goes on)")
+    narrow = drawn(panel, snapshot_of(state_of()), 60, 1)
+    assert narrow.rstrip().endswith("q leave"), "keys that do something come before the words"
+    shown = [key for key in "abcdefghij" if f"{key} word {key}" in narrow]
+    assert shown == list("abcdefghij")[: len(shown)]
+    assert 0 < len(shown) < 10
+    assert len(narrow) == 60
+    for start, stop, action in panel._places:
+        assert narrow[start:stop].startswith("q" if action == "leave" else action)
+
+
+# -- tiles and trends ---------------------------------------------------------------------------------
+
+
+def test_a_tile_for_each_number_that_the_log_tells() -> None:
+    metrics = {"lr": track(1e-4, 3e-4), "grad_norm": track(0.5, 0.25), "step_time_s": track(1.0, 1.21)}
+    panel = tiles.TilesPanel(id="tiles")
+    said = drawn(panel, snapshot_of(state_of(), metrics=metrics), 120, 1)
+    assert said.split()[:2] == ["lr", "3.0e-4"]
+    assert "grad 0.25" in said
+    assert "step 1.21 s" in said
+    assert "data wait" not in said, "what this script never tells takes no room"
+    assert "grad" not in drawn(panel, snapshot_of(state_of(), metrics=metrics), 39, 1), (
+        "nor what does not fit"
+    )
+    assert "data wait" in drawn(panel, snapshot_of(state_of()), 120, 1), "before the first step all are there"
+    assert panel.body(120, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("wait", "text", "style"),
+    [(0.1, "10 %", TextStyle.STRONG), (0.11, "11 %", TextStyle.WARN), (None, "–", TextStyle.DIM)],
+)
+def test_waiting_for_data_is_a_share_of_a_step(wait: float | None, text: str, style: TextStyle) -> None:
+    metrics = {"step_time_s": track(1.0)} | ({"data_wait_s": track(wait)} if wait is not None else {})
+    found = tiles._tiles(snapshot_of(state_of(), metrics=metrics))[4]
+    assert (found[1].strip(), found[2]) == (text, style)
+
+
+def test_the_speed_in_the_words_of_the_log_else_derived_from_its_steps() -> None:
+    both = {"tokens_per_sec": track(27_200.0), "samples_per_sec": track(5.0)}
+    assert tiles._tiles(snapshot_of(state_of(), metrics=both))[1][:2] == ("tok/s", "27.2k")
+    samples = {"samples_per_sec": track(5.0)}
+    assert tiles._tiles(snapshot_of(state_of(), metrics=samples))[1][:2] == ("smp/s", "    5")
+    derived = snapshot_of(state_of(), pace_s=0.5, pace=track(0.5, 0.0, 0.25))
+    label, text, _, rates, _ = tiles._tiles(derived)[1]
+    assert (label, text.strip(), rates) == ("steps/s", "~2", [2.0, 4.0])
+    assert tiles._tiles(derived)[3][1].strip() == "~500 ms"
+    assert tiles._tiles(snapshot_of(state_of()))[1][:2] == ("smp/s", "    –")
+
+
+def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None:
+    metrics = {"tokens_per_sec": track(1.0), "lr": track(1.0, 2.0), "grad_norm": track(1.0, 2.0)}
+    assert [trend.name for trend in trends(snapshot_of(state_of(), metrics=metrics))] == ["grad norm", "lr"]
+    derived = snapshot_of(state_of(), pace_s=0.5, pace=track(0.5, 0.5))
+    assert [(trend.name, trend.say(trend.latest)) for trend in trends(derived)] == [
+        ("step time (s)", "~500 ms")
+    ]
+
+
+# -- ranks ---------------------------------------------------------------------------------------------
+
+
+def three_ranks(**values: st.RankState) -> st.RunState:
+    known = {rank: st.RankState(local_rank=rank, rank=rank, pid=40 - rank) for rank in range(3)}
+    return state_of(None, attempt_of(ranks=known | {int(k[1:]): v for k, v in values.items()}))
+
+
+SAMPLES = {
+    "0": rank_of("0", step=10.0, step_time_s=1.0, data_wait_s=0.0),
+    "1": rank_of("1", step=9.0, step_time_s=1.2, data_wait_s=0.2),
+    "2": rank_of("2", step=10.0, step_time_s=1.04, rss_bytes=GIB),
+}
+
+
+def rank_panel(state: st.RunState, samples: dict[str, object] | None = None) -> ranks.RanksPanel:
+    panel = ranks.RanksPanel(id="ranks")
+    known = SAMPLES if samples is None else samples
+    panel.view = View(snapshot_of(state, ranks=known), 1.0)
+    return panel
+
+
+def table(panel: ranks.RanksPanel, width: int = 90) -> list[list[str]]:
+    return [text_of([row]).split() for row in panel.body(width, 10)]
+
+
+def test_a_rank_that_lags_is_marked() -> None:
+    panel = rank_panel(three_ranks())
+    _, first, second, third = table(panel)
+    assert first[:3] == ["0", "stepping", "10"]
+    assert "-4" in first
+    assert "+15" in second
+    assert "⚠" in second
+    assert "+0" in third
+    assert text_of([panel.titles()[1]]) == "⚠ slow: 1"
+
+
+@pytest.mark.parametrize(
+    ("took", "wait", "marks"),
+    [
+        (1.05, 0.0, (False, False)),
+        (1.06, 0.0, (True, False)),
+        (0.5, 0.05, (False, False)),
+        (None, 0.051, (False, True)),
+        (None, None, (False, False)),
+    ],
+)
+def test_from_when_on_a_rank_is_slow_or_starved(
+    took: float | None, wait: float | None, marks: tuple[bool, bool]
+) -> None:
+    values = {"step_time_s": took, "data_wait_s": wait}
+    assert ranks._marks(values, ranks.Medians(1.0, 0.0)) == marks
+    assert ranks._marks(values, ranks.Medians(None, None))[0] is False
+
+
+def test_waiting_ten_times_the_median_is_long() -> None:
+    assert ranks._marks({"data_wait_s": 0.2}, ranks.Medians(1.0, 0.02)) == (False, False)
+    assert ranks._marks({"data_wait_s": 0.21}, ranks.Medians(1.0, 0.02)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("by", "order"),
+    [
+        ("rank", "012"),
+        ("step", "102"),
+        ("ms/step", "120"),
+        ("data", "102"),
+        ("mem", "201"),
+        ("pid", "210"),
+        ("state", "201"),
+        ("last line", "120"),
+    ],
+)
+def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
+    gone = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
+    state = three_ranks(_2=gone)
+    snapshot = snapshot_of(state, ranks=SAMPLES)
+    found = ranks._ordered(ranks._views(snapshot), snapshot, by, {"1": "a", "2": "b"})
+    assert "".join(str(rank.rank) for rank in found) == order
+
+
+def test_how_many_ranks_are_gone() -> None:
+    gone = st.RankState(local_rank=2, rank=2, exited=True, exit_code=1)
+    left, right = rank_panel(three_ranks(_2=gone)).titles()
+    assert text_of([left]) == "ranks · 3"
+    assert text_of([right]) == "✗ 1 gone"
+    done = replace(gone, exit_code=0)
+    assert text_of([rank_panel(three_ranks(_2=done), {}).titles()[1]]) == ""
+    state = three_ranks(_2=gone)
+    over = replace(state, attempts=(replace(state.attempts[0], exit_code=0),))
+    assert text_of([rank_panel(over, {}).titles()[1]]) == "", "torchrun ended well"
+
+
+def test_columns_come_as_there_is_room_and_the_last_line_when_much_is() -> None:
+    for width, there, absent in (
+        (52, "mem", "skew"),
+        (53, "skew", "data"),
+        (62, "data", "cpu"),
+        (69, "cpu", "pid"),
+        (77, "pid", "last line"),
+    ):
+        names = [name for name, _ in ranks._columns(width)]
+        assert there in names
+        assert absent not in names
+    sizes = sum(size + 1 for _, size in ranks._columns(77))
+    assert ranks._columns(sizes + ranks.LINE_LEAST) == ranks._columns(77)
+    wide = ranks._columns(sizes + ranks.LINE_LEAST + 1)
+    assert wide[-1] == ("last line", ranks.LINE_LEAST)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "ended", "text", "style"),
+    [
+        (None, False, "–", TextStyle.PLAIN),
+        (9.0, False, "9 s", TextStyle.PLAIN),
+        (10.0, False, "10 s", TextStyle.DIM),
+        (60.0, False, "1 m ⚠", TextStyle.WARN),
+        (60.0, True, "1 m", TextStyle.DIM),
+    ],
+)
+def test_what_was_not_seen_for_long_shows_it(
+    age_s: float | None, ended: bool, text: str, style: TextStyle
+) -> None:
+    assert ranks._age(age_s, ended=ended) == (text, style)
+
+
+def test_before_any_rank_there_is_a_word_for_it() -> None:
+    assert "no rank has started yet" in text_of(rank_panel(state_of(), {}).body(80, 5))
+    stepped = state_of(None, attempt_of(last_step=3))
+    assert "no process says its rank" in text_of(rank_panel(stepped, {}).body(80, 5))
+
+
+# -- devices -------------------------------------------------------------------------------------------
+
+
+def device_panel(**values: object) -> devices.DevicesPanel:
+    panel = devices.DevicesPanel(id="devices")
+    panel.view = View(snapshot_of(state_of(), **values), 0.0)  # type: ignore[arg-type]
+    return panel
+
+
+def test_a_gpu_in_one_line() -> None:
+    full = gpu_of(
+        1,
+        util_ratio=0.97,
+        memory_used_bytes=40 * GIB,
+        memory_total_bytes=80 * GIB,
+        temperature_c=71.0,
+        power_w=612.0,
+        sm_clock_mhz=1980.0,
+        throttle=float(0x20),
+    )
+    said = text_of(device_panel(gpus=(full,)).body(120, 3))
+    for part in ("GPU 1", "97 %", "40.0/80 GiB", "⚠  71 °C", "612 W", "1980 MHz", "thermal"):
+        assert part in said
+    assert "lost" in text_of(device_panel(gpus=(gpu_of(0, lost=1.0),)).body(120, 3))
+    cool = gpu_of(0, temperature_c=71.0)
+    assert "⚠" not in text_of(device_panel(gpus=(cool,)).body(120, 3))
+
+
+def test_a_gpu_that_others_use_is_named_in_the_title() -> None:
+    mine = gpu_of(0, own_memory_bytes=GIB)
+    shared = gpu_of(1, own_memory_bytes=GIB, others_memory_bytes=GIB, others_pid=7.0)
+    panel = device_panel(gpus=(mine, shared))
+    assert [text_of([title]) for title in panel.titles()] == ["GPUs · 2", "⚠ shared with others: GPU 1"]
+    assert [text_of([title]) for title in device_panel(gpus=(mine,)).titles()] == ["GPUs · 1", ""]
+    assert text_of([device_panel().titles()[0]]) == "machine"
+    assert "no reading yet" in text_of(device_panel().body(80, 3))
+
+
+# -- attempts and the timeline ----------------------------------------------------------------------------
+
+STOPPED = ev.StopIntended(t=1.0, attempt=1, why=ev.StopWhy.REQUEST, by="me", grace_s=5)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "text", "style"),
+    [
+        (attempt_of(), "● 1 m 40 s", TextStyle.LIVE),
+        (attempt_of(ended_t=61.0, exit_code=0), "✓ 1 m 01 s", TextStyle.DIM),
+        (attempt_of(ended_t=61.0, exit_code=1), "✗ 1 m 01 s", TextStyle.BAD),
+        (attempt_of(ended_t=61.0), "✗ 1 m 01 s", TextStyle.BAD),
+        (
+            attempt_of(ended_t=61.0, exit_code=1, verdict=verdict(FailureClass.CUDA_OOM)),
+            "✗ cuda_oom 1 m 01 s",
+            TextStyle.BAD,
+        ),
+        (attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY)), "✓ 1 m 01 s", TextStyle.DIM),
+        (
+            attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY), verdict_provisional=True),
+            "✗ 1 m 01 s",
+            TextStyle.BAD,
+        ),
+        (attempt_of(ended_t=9.0, exit_code=0, found_over=True, started_t=None), "✓ ", TextStyle.DIM),
+    ],
+)
+def test_how_an_attempt_went(attempt: st.AttemptState, text: str, style: TextStyle) -> None:
+    end = timeline._end(attempt, 100.0)
+    assert text_of([timeline._words(attempt, end, english)]) == text
+    assert timeline._style(attempt) is style
+
+
+def test_a_stopped_attempt_and_one_that_is_not_read_to_its_end() -> None:
+    stopped = attempt_of(
+        stop=STOPPED, ended_t=9.0, verdict=verdict(FailureClass.TERMINATED, reason=Reason.USER)
+    )
+    assert text_of([timeline._words(stopped, 9.0, english)]).startswith("■ ")
+    assert timeline._style(stopped) is TextStyle.DIM
+    unread = attempt_of(ended_t=9.0, exit_code=0, log_read_bytes=10, log_size_bytes=90)
+    assert text_of([timeline._words(unread, 9.0, english)]).startswith("! ")
+    assert timeline._end(attempt_of(gone_t=5.0), 100.0) == 5.0
+
+
+def test_attempts_are_as_long_as_they_took_and_the_oldest_give_way() -> None:
+    panel = timeline.AttemptsBar(id="attempts")
+    first = attempt_of(1, ended_t=30.0, exit_code=1)
+    second = attempt_of(2, planned_t=30.0, started_t=30.0, ended_t=60.0, exit_code=1)
+    third = attempt_of(3, planned_t=60.0, started_t=60.0)
+    snapshot = snapshot_of(state_of(None, first, second, third))
+    said = drawn(panel, snapshot, 120, 1, now=120.0)
+    assert said.startswith(" attempts 1 ━")
+    assert [part in said for part in ("2 ━", "3 ━", "…")] == [True, True, False]
+    lengths = [len(part) - len(part.lstrip("━")) for part in said.split(" ") if part.startswith("━")]
+    assert lengths[0] == lengths[1]
+    assert abs(lengths[2] - 2 * lengths[0]) <= 1
+    narrow = drawn(panel, snapshot, 40, 1, now=120.0)
+    assert "… " in narrow
+    assert "1 ━" not in narrow
+    assert "3 ━" in narrow
+    assert len(narrow) <= 40
+    assert "none yet" in drawn(panel, snapshot_of(replace(state_of(), attempts=())), 80, 1)
+
+
+def test_the_timeline_shows_its_newest_moment_and_counts_its_facts() -> None:
+    moments = tuple(
+        st.Moment(
+            t=float(at), attempt=1, kind=st.MomentKind.NOTE, tone=st.Tone.WARN, values={"text": f"n{at}"}
+        )
+        for at in range(9)
+    )
+    panel = timeline.TimelinePanel(id="timeline")
+    said = drawn(panel, snapshot_of(state_of(timeline=moments)), 80, 4)
+    assert "n8" in said
+    assert "n4" not in said
+    assert "! " in said
+    assert text_of([panel.titles()[1]]) == "9 facts"
+    drawn(panel, snapshot_of(state_of(timeline=moments[:1])), 80, 4)
+    assert text_of([panel.titles()[1]]) == "1 fact"
+    assert "nothing has happened yet" in drawn(panel, snapshot_of(state_of()), 80, 4)

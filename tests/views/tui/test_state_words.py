@@ -1,0 +1,206 @@
+"""Each state of a run and of a rank has its word, and says only what is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.events import Outcome
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
+from supervisor.views.tui.dashboard import state_words as words
+from supervisor.views.tui.widgets.paint import TextStyle
+from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
+
+NOW = 100.0
+STALL = ev.StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
+COUNTDOWN = ev.HangCountdown(t=90.0, attempt=1, until=130.4, left_s=60, text="", rule="")
+STOPPED = ev.StopIntended(t=1.0, attempt=1, why=ev.StopWhy.REQUEST, by="me", grace_s=5)
+AGAIN = Decision(DecisionKind.RESTART, "again")
+
+
+def stacks(t: float, *odd: int) -> ev.StacksTaken:
+    return ev.StacksTaken(t=t, attempt=1, text="", odd=odd)
+
+
+def diagnosed(failure: FailureClass) -> st.DiagnosedAs:
+    return st.DiagnosedAs(attempt=1, verdict=verdict(failure))
+
+
+def finished(outcome: Outcome) -> st.Finished:
+    return st.Finished(outcome=outcome, exit_code=1, reason="")
+
+
+@pytest.mark.parametrize(
+    ("condition", "text", "style"),
+    [
+        (st.Preflight(), "○ preflight", TextStyle.PLAIN),
+        (st.Launching(attempt=1), "○ launching", TextStyle.LIVE),
+        (running(), "● stepping", TextStyle.LIVE),
+        (st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"), "◆ stopping", TextStyle.WARN),
+        (
+            st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me", step=ev.StopStep.SIGTERM),
+            "◆ stopping (sigterm)",
+            TextStyle.WARN,
+        ),
+        (st.Ended(attempt=1, exit_code=1), "◆ ended, reading its logs", TextStyle.WARN),
+        (diagnosed(FailureClass.HEALTHY), "✓ done", TextStyle.LIVE),
+        (diagnosed(FailureClass.CUDA_OOM), "✗ cuda_oom", TextStyle.BAD),
+        (st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN), "↻ restarts in 1 m 01 s", TextStyle.WARN),
+        (st.Backoff(attempt=1, until=NOW - 5, decision=AGAIN), "↻ restarts in 0 s", TextStyle.WARN),
+        (st.HeldOpen(attempt=1, reason="", decision=None), "‖ held: you decide", TextStyle.WARN),
+        (finished(Outcome.SUCCEEDED), "✓ succeeded", TextStyle.LIVE),
+        (finished(Outcome.STOPPED), "■ stopped", TextStyle.PLAIN),
+        (finished(Outcome.FAILED), "✗ failed", TextStyle.BAD),
+        (finished(Outcome.GAVE_UP), "✗ gave up", TextStyle.BAD),
+        (finished(Outcome.LOST), "? lost", TextStyle.BAD),
+        (finished(Outcome.REFUSED), "✗ refused", TextStyle.BAD),
+    ],
+)
+def test_each_state_has_its_word(condition: st.Condition, text: str, style: TextStyle) -> None:
+    assert words.condition_span(snapshot_of(state_of(condition)), NOW) == (text, style)
+
+
+def test_without_a_keeper_nobody_knows_whether_it_runs_on() -> None:
+    state = state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN))
+    assert words.condition_span(snapshot_of(state, keeper=False), NOW) == ("? stepping", TextStyle.WARN)
+    assert words.hang_ends_in(snapshot_of(state, keeper=False), NOW) is None
+    assert not words.is_stalled(snapshot_of(state, keeper=False))
+
+
+def test_a_stall_and_a_countdown() -> None:
+    stalled = snapshot_of(state_of(running(), attempt_of(stall=STALL)))
+    assert words.condition_span(stalled, NOW) == ("⚠ stalled", TextStyle.WARN)
+    counting = snapshot_of(state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN)))
+    assert words.condition_span(counting, NOW) == ("⚠ hang: ending in 30 s", TextStyle.BAD)
+    assert words.hang_ends_in(counting, NOW) == pytest.approx(30.4)
+    assert words.hang_ends_in(counting, NOW + 60) == 0.0
+
+
+def test_what_a_person_asked_for_is_no_failure() -> None:
+    mine = attempt_of(stop=STOPPED, ended_t=5.0, verdict=verdict(FailureClass.TERMINATED, reason=Reason.USER))
+    for condition in (diagnosed(FailureClass.TERMINATED), finished(Outcome.STOPPED)):
+        span = words.condition_span(snapshot_of(state_of(condition, mine)), NOW)
+        assert span.text.startswith("■ ")
+        assert span.style is TextStyle.PLAIN
+    assert words.failures(state_of(None, mine)) == []
+    failed = attempt_of(2, ended_t=5.0, verdict=verdict(FailureClass.CUDA_OOM))
+    assert words.failures(state_of(None, mine, failed)) == [failed]
+
+
+@pytest.mark.parametrize(
+    ("condition", "word"),
+    [
+        (running(), "leave (training goes on)"),
+        (st.Launching(attempt=1), "leave (training goes on)"),
+        (st.HeldOpen(attempt=1, reason="", decision=None), "leave (stays held)"),
+        (st.Backoff(attempt=1, until=0, decision=AGAIN), "leave (it restarts by itself)"),
+        (st.Ended(attempt=1, exit_code=1), "leave (the run goes on)"),
+        (finished(Outcome.FAILED), "leave"),
+    ],
+)
+def test_what_leaving_does_not_end(condition: st.Condition, word: str) -> None:
+    assert words.leave_word(snapshot_of(state_of(condition))) == word
+    assert words.leave_word(snapshot_of(state_of(condition), keeper=False)) == "leave"
+    assert words.leave_word(snapshot_of(state_of(condition), gone=True)) == "leave"
+    assert words.leave_word(snapshot_of(state_of(condition, mode="observed"))) == "leave"
+
+
+@pytest.mark.parametrize(
+    ("condition", "shows"),
+    [
+        (running(), False),
+        (st.Launching(attempt=2), False),
+        (st.Ended(attempt=1, exit_code=1), True),
+        (diagnosed(FailureClass.CUDA_OOM), True),
+        (st.Backoff(attempt=1, until=0, decision=AGAIN), True),
+        (st.HeldOpen(attempt=1, reason="", decision=None), True),
+        (finished(Outcome.FAILED), True),
+        (finished(Outcome.GAVE_UP), True),
+        (finished(Outcome.LOST), True),
+        (finished(Outcome.SUCCEEDED), False),
+        (finished(Outcome.STOPPED), False),
+    ],
+)
+def test_when_the_failure_card_is_shown(condition: st.Condition, shows: bool) -> None:
+    failed = attempt_of(verdict=verdict(FailureClass.CUDA_OOM))
+    assert words.shows_failure(snapshot_of(state_of(condition, failed))) is shows
+    assert not words.shows_failure(snapshot_of(state_of(condition, attempt_of())))
+
+
+def rank_word(
+    rank: st.RankState, attempt: st.AttemptState, condition: st.Condition | None = None
+) -> tuple[str, TextStyle]:
+    return words.rank_state(rank, snapshot_of(state_of(condition, attempt)))
+
+
+def gone(code: int | None, rank: int = 0) -> st.RankState:
+    return st.RankState(local_rank=rank, rank=rank, exited=True, exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("code", "word", "style"),
+    [
+        (0, "✓ done", TextStyle.DIM),
+        (1, "✗ exit 1", TextStyle.BAD),
+        (-9, "✗ SIGKILL", TextStyle.BAD),
+        (-15, "✗ SIGTERM", TextStyle.WARN),
+        (-99, "✗ signal 99", TextStyle.BAD),
+        (None, "✗ gone", TextStyle.BAD),
+    ],
+)
+def test_how_a_rank_ended(code: int | None, word: str, style: TextStyle) -> None:
+    assert rank_word(gone(code), attempt_of()) == (word, style)
+    assert rank_word(gone(code), attempt_of(exit_code=1)) == (word, style)
+
+
+def test_a_rank_whose_end_nobody_saw_did_well_where_torchrun_did() -> None:
+    assert rank_word(gone(None), attempt_of(exit_code=0)) == ("✓ done", TextStyle.DIM)
+    assert rank_word(gone(1), attempt_of(exit_code=0)) == ("✗ exit 1", TextStyle.BAD)
+
+
+def test_a_rank_that_was_stopped_did_not_fail() -> None:
+    assert rank_word(gone(-15), attempt_of(stop=STOPPED)) == ("■ stopped", TextStyle.DIM)
+
+
+def test_of_a_hang_the_ranks_that_were_late_are_named() -> None:
+    hang = ev.HangFound(t=9.0, attempt=1, waited_s=9, act_s=9, text="", ranks=(1,))
+    ended = attempt_of(hang=hang, verdict=verdict(FailureClass.HANG))
+    assert rank_word(gone(-9, 1), ended) == ("✗ hung", TextStyle.BAD)
+    assert rank_word(gone(-9, 0), ended) == ("■ ended", TextStyle.DIM)
+    other = attempt_of(hang=hang, verdict=verdict(FailureClass.CUDA_OOM))
+    assert rank_word(gone(-9, 1), other) == ("✗ SIGKILL", TextStyle.BAD)
+
+
+@pytest.mark.parametrize(
+    ("failure", "ranks", "odd", "is_hung"),
+    [
+        (FailureClass.NCCL_TIMEOUT, (1,), (1,), True),
+        (FailureClass.NCCL_TIMEOUT, (1,), (2,), False),
+        (FailureClass.CUDA_OOM, (1,), (1,), False),
+    ],
+)
+def test_of_a_timeout_those_that_the_stacks_name_too(
+    failure: FailureClass, ranks: tuple[int, ...], odd: tuple[int, ...], is_hung: bool
+) -> None:
+    ended = attempt_of(stacks=stacks(9.0, *odd), verdict=verdict(failure, ranks=ranks))
+    assert rank_word(gone(-6, 1), ended)[0] == ("✗ hung" if is_hung else "✗ SIGABRT")
+
+
+def test_while_it_stands_still_the_rank_that_the_others_wait_for_is_stuck() -> None:
+    late, other = st.RankState(local_rank=1, rank=1), st.RankState(local_rank=0, rank=0)
+    stalled = attempt_of(stall=STALL, stacks=stacks(STALL.since, 1))
+    assert rank_word(late, stalled) == ("⚠ stuck", TextStyle.WARN)
+    assert rank_word(other, stalled) == ("waits", TextStyle.DIM)
+    before = attempt_of(stall=STALL, stacks=stacks(STALL.since - 1, 1))
+    assert rank_word(late, before) == ("stepping", TextStyle.LIVE), "stacks of before say nothing of now"
+    assert rank_word(late, attempt_of(stacks=stacks(70.0, 1))) == ("stepping", TextStyle.LIVE)
+
+
+def test_a_rank_that_lives_does_what_the_run_does() -> None:
+    rank = st.RankState(local_rank=0, rank=0)
+    unsure = words.rank_state(rank, snapshot_of(state_of(), keeper=False))
+    assert unsure == ("stepping", TextStyle.PLAIN)
+    stopping = st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")
+    assert rank_word(rank, attempt_of(), stopping) == ("stopping", TextStyle.WARN)
+    assert rank_word(rank, attempt_of(), finished(Outcome.LOST)) == ("ended", TextStyle.DIM)
