@@ -307,6 +307,22 @@ def test_a_file_is_read_to_an_end_that_was_noted_before(tmp_path: Path) -> None:
     file.close()
 
 
+def test_what_waits_in_a_file_that_was_renamed_counts_as_unread(tmp_path: Path) -> None:
+    """A rotation while the reading is far behind hid all of the lag: the new file was shorter than what had been read."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\ntwo\n")
+    file, _ = followed(log)
+    file.read(4)
+    assert file.backlog() == (4, 8)
+    log.rename(tmp_path / "a.log.1")
+    assert file.backlog() == (4, 8), "no successor yet"
+    log.write_bytes(b"x\n")
+    assert file.backlog() == (4, 10)
+    assert texts(file, final=True) == ["two", "x"]
+    assert file.backlog() == (2, 2)
+    file.close()
+
+
 @pytest.mark.parametrize("change", ["truncated", "rotated"])
 def test_what_was_replaced_since_is_read_to_its_end_unless_one_must_be_sure(
     tmp_path: Path, change: str

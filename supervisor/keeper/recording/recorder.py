@@ -367,7 +367,9 @@ class Recorder:
         self._m.stepless = Counter(newest)
         for sample in untold:
             values = {name: value for name, value in sample.v.items() if value is not None}
-            self._progress(attempt, StepSeen(t=sample.t, rank=None, values=values, from_telemetry=False))
+            # Its own time stands in the series: an event may not be dated before what stands above it.
+            now = self._clock.wall()
+            self._progress(attempt, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
 
     def _is_repeated(self, seen: StepSeen) -> bool:
         """Whether a sample without a step of its own was written by an earlier keeper; each counts once."""

@@ -162,6 +162,7 @@ class FollowedFile:
         "_note_to",
         "_quiet",
         "_reported",
+        "_size",
         "feed",
         "path",
     )
@@ -180,6 +181,7 @@ class FollowedFile:
         self._note_to = on_note
         self._fd = -1
         self._identity = (0, 0)
+        self._size = 0
         self._mark = b""
         self._changed_ns = -1
         self._reported: set[NoteCode] = set()
@@ -234,13 +236,19 @@ class FollowedFile:
         return batches, False
 
     def backlog(self) -> tuple[int, int]:
-        """Bytes read and bytes there are, by the path alone: any thread may ask."""
+        """Bytes read and bytes there are. Any thread may ask, so the open file, which may be closed meanwhile, is not looked at.
+
+        Of one that was renamed or removed while it is read, what the last look at it saw counts too.
+        """
+        read, seen, identity = self.feed.offset, self._size, self._identity
         try:
             now = os.stat(self.path)
         except OSError:
-            return 0, 0
+            return (read, seen) if self._fd >= 0 and read < seen else (0, 0)
         size = now.st_size if stat.S_ISREG(now.st_mode) else 0
-        return min(self.feed.offset, size), size
+        if self._fd >= 0 and (now.st_dev, now.st_ino) != identity:
+            return min(read, seen), seen + size
+        return min(read, size), size
 
     def end(self) -> tuple[int, int]:
         """Where it ends now, as a generation and an offset in that (see `is_past`)."""
@@ -290,7 +298,7 @@ class FollowedFile:
 
     def _read_open(self, limit_bytes: int) -> tuple[list[Batch], bool]:
         now = os.fstat(self._fd)
-        size = now.st_size
+        self._size = size = now.st_size
         batches: list[Batch] = []
         if size < self.feed.offset:
             self._restart(batches)
