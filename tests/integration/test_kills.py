@@ -1,0 +1,65 @@
+"""A few of the random kills of `bench/kills.py`, and what they found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.kills import kill_at_random
+from supervisor.run import events as ev
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
+from supervisor.sources.processes import identify
+from tests.conftest import wait_until
+from tests.integration.harness import SCRIPTS, stoker, wait_for_state, wait_for_step
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+
+def test_a_few_random_kills_break_nothing(tmp_path: Path) -> None:
+    """Of `make faults`: keeper, viewers, launcher, command and ranks, alone and together; all that must hold is looked at."""
+    found = kill_at_random(7, 1, folder=tmp_path)
+    assert found["kills"] >= 7
+    assert found["findings"] == []
+
+
+def test_the_steps_of_a_killed_keepers_last_second_are_journalled_by_the_next(tmp_path: Path) -> None:
+    work = tmp_path / "job"
+    work.mkdir()
+    script = str(SCRIPTS / "killed_training.py")
+    flags = ["--detach", "--resume-knob", "--resume=auto", "--grace", "2"]
+    done = stoker("run", *flags, "--", sys.executable, script, str(work), cwd=tmp_path)
+    assert done.code == 0, done.err
+    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    log = run.node().attempt(1).agent_log
+
+    def step_in_log() -> int:
+        rows = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+        return max((int(words[1]) for words in rows if words[0] == "step"), default=0)
+
+    def step_in_journal() -> int:
+        attempt = read_state(run.node().journal).attempt
+        return (attempt.last_step or 0) if attempt is not None else 0
+
+    wait_for_step(run, 5)
+    # Progress is journalled once a second, and samples at once: the keeper dies between the two.
+    assert wait_until(lambda: step_in_log() > step_in_journal() + 5, 30, 0.005)
+    keeper = read_state(run.node().journal).keeper_pid
+    assert keeper is not None
+    pids = [keeper, *(int(path.name.partition("-")[2]) for path in work.glob("1-*"))]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not any(map(identify, pids)), 10)
+    continued = stoker("continue", "--yes", "--detach", run.run_id, cwd=tmp_path)
+    assert continued.code == 0, continued.err
+    first, _ = wait_for_step(run, step_in_log() + 3).attempts
+    assert first.last_step == step_in_log()
+    (work / "finish").touch()
+    state = wait_for_state(run, Finished)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is ev.Outcome.SUCCEEDED
