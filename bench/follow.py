@@ -204,7 +204,7 @@ def catch_up(writer: Writer, state: Path) -> float:
 
 
 RANKS_OF_TRAINING = 4
-ROTATE_MIB = 16.0
+ROTATE_MIB = 4.0
 VIEWER_EVERY_S = 20
 VIEWER_STAYS_S = 12
 

@@ -1,7 +1,8 @@
 """A training without torch for `bench/kills.py`: numbered lines, checkpoints with a marker, and a look for earlier attempts.
 
 ``killed_training.py FOLDER [--resume=auto]``. As a plain command it starts two ranks and ends with the first that fails, as a
-home-made launcher does; with RANK in its environment it is a rank. It goes on until ``FOLDER/finish`` exists. Every process
+home-made launcher does; with RANK in its environment it is a rank. It goes on until ``FOLDER/finish`` exists. Rank 0 starts a
+daemon (double fork, own session), as trackers and data servers do, which is named in ``FOLDER/daemon-<pid>`` too. Every process
 writes ``FOLDER/<attempt>-<pid>`` first, and ``FOLDER/overlap`` where a process of another attempt lives.
 """
 
@@ -62,9 +63,26 @@ def say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
+def start_daemon(folder: Path) -> None:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in range(3):
+                os.dup2(null, fd)  # else the next of a pipeline would never see its end
+            (folder / f"daemon-{os.getpid()}").touch()
+            enter(folder)
+            while not (folder / "finish").exists():
+                time.sleep(0.2)
+        os._exit(0)
+    os.wait()
+
+
 def rank(folder: Path) -> int:
     enter(folder)
     me = int(os.environ["RANK"])
+    if me == 0:
+        start_daemon(folder)
     found = whole_checkpoints(folder)
     step = load(found[-1]) if found else 0
     stop = Path(os.environ["STOKER_STOP_FILE"])

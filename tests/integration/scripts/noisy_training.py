@@ -15,15 +15,19 @@ STEP_EVERY = 50
 TICK_S = 0.02
 
 
+def open_log(path: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(fd, 1)
+    os.close(fd)
+
+
 def rotate(path: str) -> None:
     if int(os.environ.get("RANK", "0")) % 2:
         shutil.copyfile(path, path + ".1")
         os.truncate(path, 0)
     else:
         os.rename(path, path + ".1")
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.dup2(fd, 1)
-        os.close(fd)
+        open_log(path)
 
 
 def lines(first: int, count: int) -> bytes:
@@ -44,6 +48,7 @@ def main() -> None:
     rate, seconds = int(sys.argv[1]), float(sys.argv[2])
     rotate_bytes = int(float(sys.argv[3]) * (1 << 20)) if len(sys.argv) > 3 else 0
     path = os.readlink("/proc/self/fd/1")
+    open_log(path)  # torchrun opens it without O_APPEND, and a truncated log would begin with a hole
     begin = time.monotonic()
     done = rotations = 0
     while (passed_s := time.monotonic() - begin) < seconds:
