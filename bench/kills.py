@@ -5,8 +5,8 @@ stead; watched by `attach --no-ui` and by the Textual app in a pseudo-terminal. 
 the seed: while it starts, in its steps, while it is being stopped, while it ends. After each hit comes what a person would do
 (`attach --adopt`, `continue`, a restart of a held run), and these must hold:
 
-- every line of the journal is whole JSON of a known kind (one that a keeper died in is ended by the next keeper's), its times never
-  run backwards in a keeper's life, and its fold is what a view that read along, `read_state` and a replay have;
+- every line of the journal is whole JSON of a known kind (one that a keeper died in is ended by the next keeper's), what a
+  keeper did stands in the order of time, and its fold is what a view that read along, `read_state` and a replay have;
 - every living process of ours is the keeper, a viewer, a command that was given here, or of the newest attempt; in the end none is left;
 - a stranger with the same command line beside the run lives on, untouched;
 - every checkpoint with a marker loads, and the journal's newest one is there;
@@ -111,6 +111,20 @@ class Moment(StrEnum):
 
 
 LETHAL = frozenset({Victim.COMMAND, Victim.RANK, Victim.RANKS})
+ACTS = (
+    ev.KeeperStarted,
+    ev.LaunchIntended,
+    ev.StopIntended,
+    ev.StopStepTaken,
+    ev.AttemptEnded,
+    ev.Diagnosed,
+    ev.Decided,
+    ev.ChangePlanned,
+    ev.BackoffStarted,
+    ev.RequestDone,
+    ev.RunEnded,
+    ev.KeeperLeft,
+)
 KINDS = {Kind.LAUNCHER: 4, Kind.PIPELINE: 4, Kind.TORCHRUN: 2}
 
 
@@ -544,16 +558,12 @@ class Round:
         if keeper_is_alive(self.run.node().lock):
             return  # it writes on while it is looked at
         events = list(facts_in(journal))
-        newest = 0.0
-        for event in events:
-            if event.t < newest - 0.001 and not isinstance(
-                event,
-                ev.KeeperStarted | ev.AttemptStarted | ev.PhaseChanged | ev.Progress | ev.CheckpointCommitted,
-            ):
-                raise Broken(
-                    f"{type(event).__name__} is {newest - event.t:.3f} s before what stands above it"
-                )
-            newest = event.t if isinstance(event, ev.KeeperStarted) else max(newest, event.t)
+        acts = [
+            event for event in events if isinstance(event, ACTS)
+        ]  # what sensors saw has the time when they saw it
+        for one, other in pairwise(acts):
+            if other.t < one.t - 0.001 and not isinstance(other, ev.KeeperStarted):
+                raise Broken(f"{type(other).__name__} is {one.t - other.t:.3f} s before {type(one).__name__}")
         self.along.refresh()
         state = read_state(journal)
         if self.along.state != state:
