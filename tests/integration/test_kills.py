@@ -47,22 +47,33 @@ def test_the_steps_of_a_killed_keepers_last_second_are_journalled_by_the_next(tm
         attempt = read_state(run.node().journal).attempt
         return (attempt.last_step or 0) if attempt is not None else 0
 
-    def stands_between() -> bool:
-        os.kill(keeper, signal.SIGSTOP)
+    def step_in_series() -> float:
         samples = SeriesReader(run.node().series, METRICS).read()
-        if samples and (samples[-1].v.get("step") or 0) > step_in_journal() + 1:
-            return True
-        os.kill(keeper, signal.SIGCONT)
+        return (samples[-1].v.get("step") or 0) if samples else 0
+
+    def send(pids: list[int], number: signal.Signals) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    def all_stand_between() -> bool:
+        """Whether the keeper stands, stopped, where it had read all lines and journalled less than that."""
+        send(job, signal.SIGSTOP)
+        if wait_until(lambda: step_in_series() == step_in_log(), 0.9, 0.005):
+            send([keeper], signal.SIGSTOP)
+            if step_in_journal() < step_in_log():
+                return True
+            send([keeper], signal.SIGCONT)
+        send(job, signal.SIGCONT)
         return False
 
     found = wait_for_step(run, 5).keeper_pid
     assert found is not None
     keeper = found
+    job = [int(path.name.partition("-")[2]) for path in work.glob("1-*")]
     # Samples are written at once, progress once a second and with a checkpoint: it dies between the two.
-    assert wait_until(stands_between, 60)
-    pids = [keeper, *(int(path.name.partition("-")[2]) for path in work.glob("1-*"))]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    assert wait_until(all_stand_between, 60, 0.07)
+    pids = [*job, keeper]
+    send(pids, signal.SIGKILL)
     assert wait_until(lambda: not any(map(identify, pids)), 10)
     continued = stoker("continue", "--yes", "--detach", run.run_id, cwd=tmp_path)
     assert continued.code == 0, continued.err
