@@ -50,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 
-from bench.common import ROOT, command_line, surroundings, tell, with_mark
+from bench.common import ROOT, command_line, cpu_s, surroundings, tell, with_mark
 from supervisor.keeper.monitoring.log_monitor import BATCH_SAMPLES
 from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.run import events as ev
@@ -71,6 +71,7 @@ STOKER = (sys.executable, "-m", "supervisor")
 FOREIGN = ("STOKER_RUN", "STOKER_ATTEMPT", "SLURM_")
 FOLLOW_UP_S = 120.0
 COMMAND_S = 90.0
+SCREEN_S = 180.0
 LEFT_S = 15.0
 SETTINGS = """
 [policy]
@@ -425,11 +426,13 @@ class Round:
             )
         screen = Screen([*STOKER, "attach", str(self.run.root)], self.folder, self.env)
         self.viewers.append(screen.process)
-        self._wait(
-            lambda: any(self.run.control.glob("viewer-*")) or screen.process.poll() is not None,
-            "the screen never opened",
-            COMMAND_S,
-        )
+        if not _until(
+            lambda: any(self.run.control.glob("viewer-*")) or screen.process.poll() is not None, SCREEN_S
+        ):
+            # Much processor time: the machine is busy, or it computes for ever. Little: it waits for something.
+            raise Broken(
+                f"no screen within {SCREEN_S:.0f} s, after {cpu_s(screen.process.pid):.1f} s of processor time"
+            )
 
     # -- what follows ----------------------------------------------------------------------------
 
