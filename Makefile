@@ -9,7 +9,7 @@
 #   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
-#   make faults  is a resumed training the same one: planted mistakes named, honest restarts not accused (some minutes)
+#   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   requirements.lock (what an install consists of, with hashes) made anew, known advisories, an SBOM
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
@@ -152,7 +152,10 @@ scripts: $(STAMP)
 	$(BIN)/python bench/scripts.py $(TREES)
 
 faults: $(STAMP)
-	$(BIN)/python bench/faults.py --keep bench/results/faults.json
+	@status=0; \
+	$(BIN)/python bench/faults.py --keep bench/results/faults.json || status=$$?; \
+	$(BIN)/python bench/kills.py --kills 200 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/kills.json || status=$$?; \
+	exit $$status
 
 pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py
@@ -169,6 +172,8 @@ soak: $(STAMP)
 	$(BIN)/python bench/soak_kill.py --kills 20 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_kill.json
 	$(BIN)/python bench/soak_hangs.py --minutes 30 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_hangs.json
 	$(BIN)/python bench/follow.py --minutes 60 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/follow.json
+	$(BIN)/python bench/follow.py --training --minutes 60 --keep bench/results/follow_training.json
+	$(BIN)/python bench/load.py --seconds 60 --keep bench/results/load.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

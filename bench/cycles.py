@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, status, surroundings, tell, with_mark
+from bench.common import ROOT, command_line, held_by, surroundings, tell, with_mark
 
 MARK = "STOKER_CYCLES_MARK"
 SCRIPT = """
@@ -66,7 +66,7 @@ def run(cycles: int, folder: Path) -> dict[str, Any]:
             done = _read_number(folder / "done")
             if done > seen:
                 seen = done
-                found = _reading(keeper.pid)
+                found = held_by(keeper.pid)
                 if found is not None:
                     readings.append((done, *found))
             time.sleep(0.05)
@@ -98,16 +98,6 @@ def _read_number(path: Path) -> int:
         return int(path.read_text() or 0)
     except (OSError, ValueError):
         return 0
-
-
-def _reading(pid: int) -> tuple[int, int, int] | None:
-    """Descriptors, threads and resident bytes of a process."""
-    try:
-        descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return None
-    known = status(pid)
-    return (descriptors, known["Threads"], known["VmRSS"]) if "VmRSS" in known else None
 
 
 def main() -> int:

@@ -429,10 +429,10 @@ class Keeper:
         self._carry_out(view.number, view.decision)
 
     def _carry_out(self, number: int, decision: Decision) -> None:
-        now = self._clock.wall()
         match decision.kind:
             case DecisionKind.RESTART:
                 self._components.recovery_report.say_change(self.state)
+                now = self._clock.wall()
                 until = now + decision.delay_s
                 self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
             case DecisionKind.HOLD:

@@ -37,6 +37,7 @@ def engine() -> Engine:
     return load_engine(default_cache_dir())
 
 
+@pytest.mark.fault("hostile input", "`All done` below a failure, warnings above it", "the same verdict")
 def test_a_closing_line_is_no_success_and_a_warning_above_is_no_cause(engine: Engine) -> None:
     """Each line with every few records; of all 6,636 pairs 3 changed when the rules were made, below `mkdir`, where no line names a cause."""
     changed = []

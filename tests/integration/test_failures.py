@@ -63,6 +63,9 @@ def test_a_failure_is_named_with_rank_and_line(tmp_path: Path, case: Case) -> No
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("case", CASES[1:], ids=lambda c: c.mode)
+@pytest.mark.fault(
+    "recovery", "each way to die: exceptions, signals, memory, exits", "its own verdict, with rank and line"
+)
 def test_each_way_to_die_has_its_verdict(tmp_path: Path, case: Case) -> None:
     check_failure(tmp_path, case)
 
@@ -106,6 +109,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.fault("recovery", "a script that resumes fails again and again", "restarted until it is done")
 def test_a_script_that_can_resume_is_restarted_until_it_is_done(tmp_path: Path) -> None:
     """A crash at step 6 of attempt 1; the second attempt resumes and finishes."""
     script = tmp_path / "train.py"

@@ -236,6 +236,7 @@ def test_a_hang_of_a_run_that_cannot_resume_is_ended_only_where_somebody_watches
         assert keeper.wait(90) == 5
 
 
+@pytest.mark.fault("recovery", "a rank is stopped by a signal for a while", "flagged only; it goes on")
 def test_a_rank_that_a_signal_stopped_is_only_flagged_and_goes_on(tmp_path: Path) -> None:
     settings(tmp_path, 2.0)
     flags = ("--no-ui", "--end-hangs", "--nproc-per-node", "2", "--resume-knob", "--resume=auto")
@@ -327,6 +328,7 @@ def test_with_py_spy_denied_and_faulthandler_asked_for_the_line_is_named_too(tmp
     check_code(run, hang)
 
 
+@pytest.mark.fault("recovery", "a hang after the keeper was replaced", "found by the adopting keeper")
 def test_a_keeper_that_adopted_the_run_finds_the_hang(tmp_path: Path) -> None:
     settings(tmp_path, 12.0)
     flags = ("--detach", "--nproc-per-node", "4", "--resume-knob", "--resume=auto")

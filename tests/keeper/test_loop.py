@@ -278,6 +278,22 @@ def test_a_restart_is_made_with_what_was_asked_for(tmp_path: Path) -> None:
     assert state.attempts[0].decided_by != "policy"
 
 
+def test_what_is_journalled_before_a_wait_is_not_dated_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay plays events in the order of their times: the change would come after the wait that it is made in."""
+    monkeypatch.setattr(
+        "supervisor.keeper.planning.launch_plans.planned_change", lambda *_args: ("env: A = 1",)
+    )
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS[:3])
+    carry(run, job_of(tmp_path, sys.executable, "-c", "raise SystemExit(0)"))
+    facts = facts_of(run)
+    planned = next(fact for fact in facts if isinstance(fact, ev.ChangePlanned))
+    waits = next(fact for fact in facts if isinstance(fact, ev.BackoffStarted))
+    assert facts.index(planned) < facts.index(waits)
+    assert planned.t <= waits.t
+
+
 @pytest.mark.fault("journal and disk", "the disk fills during a run", "the training goes on")
 def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunPaths(tmp_path / "run-1")

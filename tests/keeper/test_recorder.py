@@ -232,6 +232,23 @@ def test_an_adopting_keeper_that_reads_all_again_writes_nothing_twice(tmp_path: 
     assert second.series(METRICS) == [("job", 1.0), ("job", 2.0), ("job", 3.0)]
 
 
+@pytest.mark.parametrize("journalled", [0, 1])
+def test_steps_that_a_dead_keeper_had_no_time_to_journal_are_journalled(
+    tmp_path: Path, journalled: int
+) -> None:
+    """Samples are written at once, progress once a second: the step that it ended at was in the series alone."""
+    first = Bench(tmp_path)
+    first.see(*(step(n) for n in range(1, 8)))
+    told = [fact for fact in first.emitted.facts if isinstance(fact, ev.Progress)][:journalled]
+    second = Bench(tmp_path, (*BEFORE, *told))
+    second.see(*(step(n) for n in range(1, 8)))
+    second.recorder.close()
+    state = replay((*BEFORE, *told, *second.emitted.facts))
+    assert state.attempt is not None
+    assert (state.attempt.first_step, state.attempt.last_step) == (1, 7)
+    assert second.series(METRICS) == [("job", float(n)) for n in range(1, 8)]
+
+
 def test_more_checkpoints_than_the_state_keeps_are_still_known(tmp_path: Path) -> None:
     saved = [CheckpointSeen(float(n), 0, n, f"c/{n}", final=False) for n in range(1, 201)]
     first = Bench(tmp_path)

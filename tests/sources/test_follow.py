@@ -315,6 +315,45 @@ def test_a_file_is_read_to_an_end_that_was_noted_before(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.parametrize("grown", [b"", b"x\n" * 40])
+@pytest.mark.fault("logs and load", "copytruncate between two looks", "the rest is read in the copy")
+def test_what_was_not_read_before_a_copytruncate_is_read_in_the_copy(tmp_path: Path, grown: bytes) -> None:
+    """logrotate copies a log and truncates it: what was written since the last look stands in the copy alone."""
+    log = tmp_path / "a.log"
+    (tmp_path / "a.log.2").write_bytes(b"old\nolder\n" * 20)
+    os.mkfifo(tmp_path / "a.log.fifo")
+    log.write_bytes(b"one\ntwo\n")
+    file, notes = followed(log)
+    assert texts(file) == ["one", "two"]
+    with log.open("ab") as out:
+        out.write(b"three\nfour")
+    shutil.copyfile(log, tmp_path / "a.log.1")
+    os.truncate(log, 0)
+    log.write_bytes(grown)
+    assert texts(file) == ["three", "four", *["x"] * (len(grown) // 2)]
+    assert [note.code for note in notes] == [NoteCode.TRUNCATED]
+    log.write_bytes(b"y\n")
+    assert texts(file)[-1:] == ["y"], "no copy holds what stood before this"
+    file.close()
+
+
+@pytest.mark.fault("logs and load", "a rename while the reading is far behind", "the lag counts the old file")
+def test_what_waits_in_a_file_that_was_renamed_counts_as_unread(tmp_path: Path) -> None:
+    """A rotation while the reading is far behind hid all of the lag: the new file was shorter than what had been read."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\ntwo\n")
+    file, _ = followed(log)
+    file.read(4)
+    assert file.backlog() == (4, 8)
+    log.rename(tmp_path / "a.log.1")
+    assert file.backlog() == (4, 8), "no successor yet"
+    log.write_bytes(b"x\n")
+    assert file.backlog() == (4, 10)
+    assert texts(file, final=True) == ["two", "x"]
+    assert file.backlog() == (2, 2)
+    file.close()
+
+
 @pytest.mark.parametrize("change", ["truncated", "rotated"])
 def test_what_was_replaced_since_is_read_to_its_end_unless_one_must_be_sure(
     tmp_path: Path, change: str

@@ -35,8 +35,8 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED
-from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader, SeriesWriter
-from supervisor.run.state import MomentKind, RunState
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
+from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.redact import redact_text
@@ -183,7 +183,7 @@ class Recorder:
             if moment.attempt == attempt and moment.kind is MomentKind.EVIDENCE
         }
         m.advised = {advisory.code for advisory in adopted.advisories if advisory.attempt == attempt}
-        self._recall(attempt)
+        self._recall(view)
 
     def record(self, attempt: int, seen: Observation) -> None:
         """Write one observation."""
@@ -375,9 +375,11 @@ class Recorder:
         step, known = seen.values.get("step"), self._m.steps.get((stream, key))
         return step is None or seen.joined or known is None or step > known
 
-    def _recall(self, attempt: int) -> None:
-        """What an earlier keeper wrote of this attempt's samples."""
+    def _recall(self, view: AttemptState) -> None:
+        """What an earlier keeper wrote of this attempt's samples; what it had no time to journal of them is journalled."""
+        attempt, told = view.number, view.last_step if view.last_step is not None else -math.inf
         newest: deque[int] = deque(maxlen=MAX_RECALLED)
+        untold: list[Sample] = []
         for stream in (METRICS, RANKS):
             reader = SeriesReader(self._folder, stream)
             while samples := reader.read():
@@ -389,9 +391,16 @@ class Recorder:
                         self._m.steps[place] = max(self._m.steps.get(place, -1.0), step)
                     if place == (METRICS, JOB_KEY):  # of the last second the journal may not have them
                         self._m.minima.add(step, sample.v.get("loss"))
+                        if step is not None and step > told:
+                            untold = [*untold[:1], sample]  # the attempt's first may be among them
                     if stream == RANKS or sample.k == JOB_KEY:
                         newest.append(_mark(sample.k, sample.v))
         self._m.stepless = Counter(newest)
+        for sample in untold:
+            values = {name: value for name, value in sample.v.items() if value is not None}
+            # Its own time stands in the series: an event may not be dated before what stands above it.
+            now = self._clock.wall()
+            self._progress(attempt, StepSeen(t=now, rank=None, values=values, from_telemetry=False))
 
     def _is_repeated(self, seen: StepSeen) -> bool:
         """Whether a sample without a step of its own was written by an earlier keeper; each counts once."""

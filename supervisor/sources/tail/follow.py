@@ -1,7 +1,8 @@
 """Reading one growing file: by offset, whole lines, through truncation and rotation.
 
 A file is the one that was read before when (device, inode) are the same and the bytes just before the offset
-still are what they were; the latter sees a file that was truncated and has grown past the old offset again.
+still are what they were; the latter sees a file that was truncated and has grown past the old offset again. What of such
+a file had not been read is looked for in the copy that is made before (logrotate's copytruncate).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from supervisor.run.regular import open_regular
 from supervisor.text.lines import Line, LineSplitter
 
 _MARK_BYTES = 64
@@ -23,6 +25,9 @@ _PROGRESS_CAP_BYTES = 1 << 16
 # A rotated log's writer may write to the old file until it learns of the new one: the old one is left when the
 # new one has content, or after this long without a byte.
 _LINGER_S = 2.0
+# Of the files beside a truncated log so many are looked at, and of its copy at most so much is read: it is held at once.
+_MOST_COPIES = 100
+_COPY_CAP_BYTES = 16 << 20
 
 
 class NoteCode(StrEnum):
@@ -162,6 +167,7 @@ class FollowedFile:
         "_note_to",
         "_quiet",
         "_reported",
+        "_size",
         "feed",
         "path",
     )
@@ -180,6 +186,7 @@ class FollowedFile:
         self._note_to = on_note
         self._fd = -1
         self._identity = (0, 0)
+        self._size = 0
         self._mark = b""
         self._changed_ns = -1
         self._reported: set[NoteCode] = set()
@@ -234,13 +241,19 @@ class FollowedFile:
         return batches, False
 
     def backlog(self) -> tuple[int, int]:
-        """Bytes read and bytes there are, by the path alone: any thread may ask."""
+        """Bytes read and bytes there are. Any thread may ask, so the open file, which may be closed meanwhile, is not looked at.
+
+        Of one that was renamed or removed while it is read, what the last look at it saw counts too.
+        """
+        read, seen, identity = self.feed.offset, self._size, self._identity
         try:
             now = os.stat(self.path)
         except OSError:
-            return 0, 0
+            return (read, seen) if self._fd >= 0 and read < seen else (0, 0)
         size = now.st_size if stat.S_ISREG(now.st_mode) else 0
-        return min(self.feed.offset, size), size
+        if self._fd >= 0 and (now.st_dev, now.st_ino) != identity:
+            return min(read, seen), seen + size
+        return min(read, size), size
 
     def end(self) -> tuple[int, int]:
         """Where it ends now, as a generation and an offset in that (see `is_past`)."""
@@ -290,7 +303,7 @@ class FollowedFile:
 
     def _read_open(self, limit_bytes: int) -> tuple[list[Batch], bool]:
         now = os.fstat(self._fd)
-        size = now.st_size
+        self._size = size = now.st_size
         batches: list[Batch] = []
         if size < self.feed.offset:
             self._restart(batches)
@@ -350,7 +363,25 @@ class FollowedFile:
         batch = self.feed.quiet()
         return [batch] if batch is not None else []
 
+    def _rest_in_copy(self) -> bytes:
+        """What was copied before the log was truncated and is not read yet. Known by its place behind the bytes read last."""
+        folder, name = os.path.split(self.path)
+        begin = self.feed.offset - len(self._mark)
+        try:
+            names = [other for other in os.listdir(folder) if other.startswith(name) and other != name]
+        except OSError:
+            return b""
+        for other in names[:_MOST_COPIES]:
+            with contextlib.suppress(OSError), open_regular(os.path.join(folder, other)) as file:
+                if os.fstat(file.fileno()).st_size > self.feed.offset:
+                    data = os.pread(file.fileno(), len(self._mark) + _COPY_CAP_BYTES, begin)
+                    if data.startswith(self._mark):
+                        return data[len(self._mark) :]
+        return b""
+
     def _restart(self, batches: list[Batch]) -> None:
+        if self._mark and (rest := self._rest_in_copy()):
+            batches.append(self.feed.feed(rest))
         batches += self.finish()
         self._report(NoteCode.TRUNCATED, "truncated; read again from its start", again=True)
         self.feed.restart()

@@ -1,0 +1,851 @@
+"""Random SIGKILLs of keeper, viewers, launcher, command and ranks, alone and together; after each what must hold is looked at.
+
+A round is one run: torchrun with two ranks, a home-made launcher of two ranks, or a shell's pipeline; detached or in a terminal's
+stead; watched by `attach --no-ui` and by the Textual app in a pseudo-terminal. It is hit one to three times, at moments drawn from
+the seed: while it starts, in its steps, while it is being stopped, while it ends. After each hit comes what a person would do
+(`attach --adopt`, `continue`, a restart of a held run), and these must hold:
+
+- every line of the journal is whole JSON of a known kind (one that a keeper died in is ended by the next keeper's), what a
+  keeper did stands in the order of time, and its fold is what a view that read along, `read_state` and a replay have;
+- every living process of ours is the keeper, a viewer, a command that was given here, or of the newest attempt; in the end none is left;
+- a stranger with the same command line beside the run lives on, untouched;
+- every checkpoint with a marker loads, and the journal's newest one is there;
+- attempts: exactly one more for each hit that took the command or a rank, and as many as the job itself saw, never two at a time;
+- every step in a log is in the series, once (of more than 200 read at once the last); its lines are numbered without a gap;
+- an end is `lost` only where launcher and keeper were both killed, or launcher and command in the same moment.
+
+    python bench/kills.py --kills 200 --seed 1 [--round 17] [--keep bench/results/kills.json]
+
+`--round` repeats one round of the seed. The exit code is 1 where anything did not hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import random
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+
+from bench.common import ROOT, command_line, cpu_s, surroundings, tell, with_mark
+from supervisor.keeper.monitoring.log_monitor import BATCH_SAMPLES
+from supervisor.keeper.process.child import read_launcher, read_pid
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.access.lock import keeper_is_alive, read_holder
+from supervisor.run.access.ownership import NotRequested, ask
+from supervisor.run.fold import fold
+from supervisor.run.journal import StateReader, facts_in, read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import METRICS
+from supervisor.sources.processes import ProcessId, command_of, identify, is_alive, read_environ
+from supervisor.views.model.replay import record_of
+from tests.integration.scripts.killed_training import load, whole_checkpoints
+
+MARK = "STOKER_KILLS_MARK"
+SCRIPT = str(ROOT / "tests" / "integration" / "scripts" / "killed_training.py")
+STOKER = (sys.executable, "-m", "supervisor")
+FOREIGN = ("STOKER_RUN", "STOKER_ATTEMPT", "SLURM_")
+FOLLOW_UP_S = 120.0
+COMMAND_S = 90.0
+SCREEN_S = 180.0
+LEFT_S = 15.0
+SETTINGS = """
+[policy]
+flap_max = 100000
+max_retries = 1000
+""" + "".join(
+    f"[policy.{name}]\ndelay_s = 0\n"
+    for name in ("worker_crash", "host_oom", "terminated", "unknown", "healthy")
+)
+
+
+class Kind(StrEnum):
+    """What the run runs."""
+
+    LAUNCHER = "home-made launcher"
+    PIPELINE = "shell pipeline"
+    TORCHRUN = "torchrun"
+
+
+class Victim(StrEnum):
+    """Who is killed."""
+
+    KEEPER = "keeper"
+    VIEWER = "viewer"
+    LAUNCHER = "launcher"
+    COMMAND = "command"  # torchrun's agent, the home-made launcher, the shell
+    RANK = "one rank"
+    RANKS = "all ranks"
+
+
+class Moment(StrEnum):
+    """When."""
+
+    START = "start"
+    STEPS = "steps"
+    STOP = "stop"
+    END = "end"
+
+
+LETHAL = frozenset({Victim.COMMAND, Victim.RANK, Victim.RANKS})
+ACTS = (
+    ev.KeeperStarted,
+    ev.LaunchIntended,
+    ev.StopIntended,
+    ev.StopStepTaken,
+    ev.AttemptEnded,
+    ev.Diagnosed,
+    ev.Decided,
+    ev.ChangePlanned,
+    ev.BackoffStarted,
+    ev.RequestDone,
+    ev.RunEnded,
+    ev.KeeperLeft,
+)
+KINDS = {Kind.LAUNCHER: 4, Kind.PIPELINE: 4, Kind.TORCHRUN: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One moment, who is killed then, and how far into it, as a share of 1."""
+
+    moment: Moment
+    victims: tuple[Victim, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A round as the seed draws it. `end`: how it ends where no hit did that."""
+
+    number: int
+    kind: Kind
+    detached: bool
+    hits: tuple[Hit, ...]
+    end: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done and found, over all rounds."""
+
+    hits: int = 0
+    done: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+
+
+class Broken(Exception):  # noqa: N818 - a finding, not an error of the bench
+    """Something that must hold does not."""
+
+
+def drawn(seed: int, number: int) -> Plan:
+    """The round `number` of a seed."""
+    dice = random.Random(f"{seed}/{number}")
+    kind = dice.choices(list(KINDS), list(KINDS.values()))[0]
+    count = dice.randint(1, 3)
+    hits = []
+    for place in range(count):
+        moments = [Moment.STEPS] * 4
+        moments += [Moment.START] * 2 if place == 0 else []
+        moments += [Moment.STOP, Moment.END] * 3 if place == count - 1 else []
+        several = dice.random() < 0.5
+        victims = tuple(dice.sample(list(Victim), dice.randint(2, 4) if several else 1))
+        hits.append(Hit(dice.choice(moments), victims, dice.random()))
+    return Plan(
+        number,
+        kind,
+        dice.random() < 0.7,
+        tuple(hits),
+        dice.choice(["finish", "finish", "stop", "stop --now"]),
+    )
+
+
+class Screen:
+    """The Textual app on a pseudo-terminal whose output is read, and thrown away."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**env, "TERM": "xterm-256color"},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self._thread = threading.Thread(target=_drain, args=(master,), daemon=True)
+        self._thread.start()
+
+
+def _drain(master: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(master, 1 << 16):
+            continue
+    os.close(master)
+
+
+class Round:
+    """One run, from its start to the last look at what it left."""
+
+    def __init__(self, plan: Plan, folder: Path, tally: Tally, *, verbose: bool = False) -> None:
+        self.plan, self.folder, self.tally, self.verbose = plan, folder, tally, verbose
+        self.mark = uuid.uuid4().hex
+        self.work = folder / "job"
+        self.work.mkdir()
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)},
+            MARK: self.mark,
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(folder.parent / "cache"),
+            "OMP_NUM_THREADS": "1",
+        }
+        (folder / "stoker.toml").write_text(SETTINGS, encoding="utf-8")
+        self.commands: list[subprocess.Popen[bytes]] = []
+        self.viewers: list[subprocess.Popen[bytes]] = []
+        self._found: RunPaths | None = None
+        self.along: StateReader | None = None
+        # How many attempts there must be: hits at a start or a restart may come before the attempt counts.
+        self.least = self.most = 1
+        # A person wants it stopped; the command that was given for it while something was killed.
+        self.stopped = False
+        self.stopper: subprocess.Popen[bytes] | None = None
+        # What was done to the newest attempt.
+        self.number = 0
+        self.struck: set[Victim] = set()
+        self.may_be_lost = False
+        self.last_hit = ""
+
+    @property
+    def run(self) -> RunPaths:
+        """The run, once there is one."""
+        assert self._found is not None
+        return self._found
+
+    # -- what a person does ----------------------------------------------------------------------
+
+    def play(self) -> None:
+        """The whole round. Raises Broken."""
+        stranger = self._stranger()
+        try:
+            self._begin()
+            for hit in self.plan.hits:
+                self._hit(hit)
+                self._follow_up()
+                self._look()
+            self._end()
+            self._look()
+            self._look_at_the_end(stranger)
+        finally:
+            for process in (*self.commands, *self.viewers, stranger):
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+            for pid in with_mark(MARK, self.mark):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _job(self) -> list[str]:
+        rank = [sys.executable, "-S", SCRIPT, str(self.work)]
+        match self.plan.kind:
+            case Kind.TORCHRUN:
+                return ["--nproc-per-node", "2", SCRIPT, str(self.work)]
+            case Kind.LAUNCHER:
+                return ["--", *rank]
+            case Kind.PIPELINE:
+                text = f"set -o pipefail; RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 {shlex.join(rank)} | cat"
+                return ["--", "bash", "-c", text]
+
+    def _stranger(self) -> subprocess.Popen[bytes]:
+        """A process that looks like the run's, and is none of its."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        other = self.folder / "stranger"
+        other.mkdir()
+        code = f"import sys, time; sys.argv[:] = [{SCRIPT!r}, {str(self.work)!r}]; time.sleep(3600)"
+        argv = [sys.executable, "-S", "-c", code, SCRIPT, str(self.work), "--resume=auto"]
+        return subprocess.Popen(
+            argv,
+            cwd=other,
+            env={**env, "STOKER_RUN_DIR": str(other), "LOCAL_RANK": "0", "RANK": "0"},
+            start_new_session=True,
+        )
+
+    def _start_command(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """`stoker ARGUMENTS` beside what goes on."""
+        with (self.folder / "commands.log").open("ab") as out:
+            out.write(f"$ stoker {shlex.join(arguments)}\n".encode())
+            out.flush()
+            process = subprocess.Popen(
+                [*STOKER, *arguments],
+                cwd=self.folder,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        self.commands.append(process)
+        return process
+
+    def _command(self, *arguments: str) -> int:
+        """`stoker ARGUMENTS`, to its end."""
+        try:
+            return self._start_command(*arguments).wait(COMMAND_S)
+        except subprocess.TimeoutExpired:
+            raise Broken(f"stoker {shlex.join(arguments)} did not end within {COMMAND_S:.0f} s") from None
+
+    def _begin(self) -> None:
+        how = "--detach" if self.plan.detached else "--no-ui"
+        flags = ["--python", sys.executable, "--grace", "2", "--resume-knob", "--resume=auto"]
+        self._start_command("run", how, *flags, *self._job())
+        runs = self.folder / "runs"
+
+        def found() -> bool:
+            folders = [p for p in runs.iterdir() if not p.is_symlink()] if runs.is_dir() else []
+            self._found = next((run for p in folders if (run := RunPaths(p)).node().journal.exists()), None)
+            return self._found is not None
+
+        self._wait(found, "no run was started", COMMAND_S)
+        self.along = StateReader(self.run.node().journal)
+
+    # -- kills -----------------------------------------------------------------------------------
+
+    def _hit(self, hit: Hit) -> None:
+        if hit.moment is not Moment.START:
+            self._wait_for_steps()
+        if Victim.VIEWER in hit.victims:
+            self._open_viewers()
+        match hit.moment:
+            case Moment.START:
+                time.sleep(1.5 * hit.share)
+            case Moment.STEPS:
+                time.sleep(0.3 * hit.share)
+            case Moment.STOP:
+                self.stopper = self._start_command("stop", self.run.run_id)
+                self.stopped = True
+                time.sleep(1.5 * hit.share)
+            case Moment.END:
+                (self.work / "finish").touch()
+                time.sleep(0.5 * hit.share)
+        state = self._state()
+        whom = {victim: self._processes_of(victim, state) for victim in hit.victims}
+        killed = {victim for victim, processes in whom.items() if sum(map(_kill, processes))}
+        self.last_hit = f"{hit.moment}: {', '.join(sorted(killed)) or 'nobody'}"
+        if self.verbose:
+            print(
+                f"  {time.strftime('%X')} {self.last_hit} (attempt {len(state.attempts)}, {type(state.condition).__name__})",
+                flush=True,
+            )
+        self.tally.hits += bool(killed)
+        self.tally.done.update(f"killed: {victim}" for victim in killed)
+        self.tally.done[f"moment: {hit.moment}"] += bool(killed)
+        self.tally.done["several at once"] += len(killed) > 1
+        self._expect(hit, killed, max(len(state.attempts), 1))
+
+    def _expect(self, hit: Hit, killed: set[Victim], number: int) -> None:
+        """What these kills may do to the number of attempts, and to what is known of the end of attempt `number`."""
+        if number != self.number:
+            self.number, self.struck, self.may_be_lost = number, set(), False
+        lethal = bool(killed & LETHAL)
+        self.most += lethal
+        if hit.moment in {Moment.START, Moment.STEPS}:
+            self.least += lethal
+        if hit.moment is not Moment.STEPS and killed & {Victim.KEEPER, Victim.LAUNCHER}:
+            self.most += 1  # a launch that was intended only, or a stop that nobody finished and `continue` went on from
+        self.struck |= killed
+        if Victim.LAUNCHER in killed and lethal:
+            self.may_be_lost = True  # it may have reaped the command, and not have written down how it ended
+
+    def _lost_is_right(self) -> bool:
+        """Whether nobody can know how the newest attempt ended: its launcher was killed, and the keeper that is next to get its orphans."""
+        return self.may_be_lost or self.struck >= {Victim.LAUNCHER, Victim.KEEPER}
+
+    def _processes_of(self, victim: Victim, state: st.RunState) -> list[ProcessId]:
+        node = self.run.node()
+        number = max(len(state.attempts), 1)
+        paths = node.attempt(number)
+        match victim:
+            case Victim.KEEPER:
+                holder = read_holder(node.lock) if keeper_is_alive(node.lock) else None
+                return [ProcessId(holder.pid, holder.start_time)] if holder is not None else []
+            case Victim.VIEWER:
+                return [found for viewer in self.viewers if (found := identify(viewer.pid)) is not None]
+            case Victim.LAUNCHER:
+                found = read_launcher(paths)
+                return [found] if found is not None and is_alive(found) else []
+            case Victim.COMMAND:
+                found = read_pid(paths)
+                return [found] if found is not None and is_alive(found) else []
+            case Victim.RANK | Victim.RANKS:
+                command = read_pid(paths)
+                ranks = [p for p in self._of_attempt(number) if p != command]
+                return ranks[:1] if victim is Victim.RANK else ranks
+
+    def _of_attempt(self, number: int) -> list[ProcessId]:
+        """The living processes of the job that entered themselves for an attempt, but for daemons."""
+        pids = sorted(int(path.name.partition("-")[2]) for path in self.work.glob(f"{number}-*"))
+        return [
+            found
+            for pid in pids
+            if not (self.work / f"daemon-{pid}").exists() and (found := identify(pid)) is not None
+        ]
+
+    def _open_viewers(self) -> None:
+        with (self.folder / "viewer.log").open("ab") as out:
+            argv = [*STOKER, "attach", "--no-ui", str(self.run.root)]
+            self.viewers.append(
+                subprocess.Popen(
+                    argv, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                )
+            )
+        screen = Screen([*STOKER, "attach", str(self.run.root)], self.folder, self.env)
+        self.viewers.append(screen.process)
+        if not _until(
+            lambda: any(self.run.control.glob("viewer-*")) or screen.process.poll() is not None, SCREEN_S
+        ):
+            # Much processor time: the machine is busy, or it computes for ever. Little: it waits for something.
+            raise Broken(
+                f"no screen within {SCREEN_S:.0f} s, after {cpu_s(screen.process.pid):.1f} s of processor time"
+            )
+
+    # -- what follows ----------------------------------------------------------------------------
+
+    def _follow_up(self) -> None:
+        """Do what a person would until the run moves again, or is over."""
+        deadline = time.monotonic() + FOLLOW_UP_S
+        lines = self._lines_now()
+        while time.monotonic() < deadline:
+            state, keeper_lives = self._state(), keeper_is_alive(self.run.node().lock)
+            match state.condition:
+                case st.Finished(outcome=outcome) if not keeper_lives:
+                    if outcome is ev.Outcome.SUCCEEDED or (outcome is ev.Outcome.STOPPED and self.stopped):
+                        return
+                    if outcome is ev.Outcome.LOST and not self._lost_is_right():
+                        raise Broken(
+                            f"it is lost, although launcher or keeper lived: {state.condition.reason}"
+                        )
+                    self._go_on("continue")
+                case st.Finished():
+                    pass
+                case st.HeldOpen() if keeper_lives:
+                    self._go_on("restart")
+                case _ if not keeper_lives:
+                    self._go_on("adopt")
+                case st.Running() if self._was_refused():
+                    self.stopper = None
+                    if self._command("stop", self.run.run_id) != 0 and keeper_is_alive(self.run.node().lock):
+                        raise Broken("a second stop was refused too")
+                case st.Running() if not self.stopped and not (self.work / "finish").exists():
+                    if (
+                        len(state.attempts) >= self.least
+                        and self._lines_now() > lines + 3
+                        and self._of_attempt(len(state.attempts))
+                    ):
+                        return
+                case _:
+                    pass
+            time.sleep(0.1)
+        raise Broken(f"it did not go on within {FOLLOW_UP_S:.0f} s: {self._state().condition}")
+
+    def _was_refused(self) -> bool:
+        """Whether the run goes on because its keeper was killed before it could take the request to stop."""
+        asked = self.stopped and self.stopper is not None and self.stopper.poll() not in {None, 0}
+        attempt = self._state().attempt
+        return (
+            asked
+            and attempt is not None
+            and attempt.stop is None
+            and not any(self.run.control.glob("*.json"))
+        )
+
+    def _go_on(self, how: str) -> None:
+        run_id, number = self.run.run_id, len(self._state().attempts)
+        if how == "restart":
+            with contextlib.suppress(NotRequested):
+                request = ask(self.run, ev.RequestKind.RESTART, if_attempt=number)
+                self._wait(
+                    lambda: request in self._state().answered or not keeper_is_alive(self.run.node().lock),
+                    "no answer to a restart",
+                    COMMAND_S,
+                )
+                self.tally.done["restarted by request"] += 1
+            return
+        if how == "adopt":
+            code = self._command("attach", "--adopt", run_id)
+            if code == 0:
+                self.tally.done["adopted"] += 1
+                return
+            if code != 3:
+                raise Broken(f"attach --adopt ended with {code}")
+        before = self._state()
+        code = self._command("continue", "--yes", "--detach", run_id)
+        if code != 0:
+            if keeper_is_alive(self.run.node().lock) or self._alive_in_job():
+                return  # what lived at one look was gone at the other: looked at again
+            raise Broken(f"continue ended with {code}; it was {before.condition}")
+        self.tally.done["continued"] += 1
+        self._wait(
+            lambda: len(self._state().attempts) > number or self._state().is_over,
+            "it was continued and did not start",
+            COMMAND_S,
+        )
+        if len(self._state().attempts) > number:
+            self.stopped = False
+            self.most = max(self.most, number + 1)
+
+    def _end(self) -> None:
+        """Finish the job, or stop it."""
+        if not self._state().is_over:
+            if self.plan.end == "finish":
+                (self.work / "finish").touch()
+            else:
+                self.stopped = True
+                code = self._command(*self.plan.end.split(), self.run.run_id)
+                if code != 0:
+                    raise Broken(f"{self.plan.end} ended with {code}")
+            self._follow_up()
+        condition = self._state().condition
+        assert isinstance(condition, st.Finished)
+        wanted = (ev.Outcome.STOPPED, 5) if self.stopped else (ev.Outcome.SUCCEEDED, 0)
+        if (condition.outcome, condition.exit_code) != wanted and not (
+            self.stopped and condition.outcome is ev.Outcome.SUCCEEDED
+        ):
+            raise Broken(f"it ended as {condition}, not as {wanted}")
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._look_at_journal()
+        self._look_at_checkpoints()
+        self._look_at_attempts()
+        self._look_at_processes()
+        self._look_at_lines()
+
+    def _look_at_journal(self) -> None:
+        assert self.along is not None
+        journal = self.run.node().journal
+        lines = journal.read_bytes().split(b"\n")
+        kinds = [_kind_of(line) for line in lines[:-1]]
+        for place, kind in enumerate(kinds):
+            after = kinds[place + 1] if place + 1 < len(kinds) else None
+            if kind is None and after != "keeper_started":
+                raise Broken(f"journal line {place + 1} is no event: {lines[place][:200]!r}")
+            if kind is None:
+                self.tally.done["half lines ended by the next keeper"] += 1
+        if keeper_is_alive(self.run.node().lock):
+            return  # it writes on while it is looked at
+        events = list(facts_in(journal))
+        acts = [
+            event for event in events if isinstance(event, ACTS)
+        ]  # what sensors saw has the time when they saw it
+        for one, other in pairwise(acts):
+            if other.t < one.t - 0.001 and not isinstance(other, ev.KeeperStarted):
+                raise Broken(f"{type(other).__name__} is {one.t - other.t:.3f} s before {type(one).__name__}")
+        self.along.refresh()
+        state = read_state(journal)
+        if self.along.state != state:
+            raise Broken("a view that read along has another state than one that read at once")
+        played = st.RunState()
+        for event in record_of(
+            self.run
+        ).events:  # in the order of their times: a checkpoint's is the trainer's own
+            played = fold(played, event)
+        if _essence(played) != _essence(state):
+            raise Broken(f"a replay ends in another state: {_essence(played)}, not {_essence(state)}")
+
+    def _look_at_checkpoints(self) -> None:
+        for checkpoint in whole_checkpoints(self.work):
+            try:
+                load(checkpoint)
+            except (OSError, ValueError) as error:
+                raise Broken(f"a checkpoint with a marker does not load: {error}") from error
+        saved = self._state().checkpoint
+        if saved is not None and Path(saved.path) not in whole_checkpoints(self.work):
+            raise Broken(f"the journal's newest checkpoint is none: {saved.path}")
+
+    def _look_at_attempts(self) -> None:
+        state = self._state()
+        count = len(state.attempts)
+        if not self.least <= count <= self.most:
+            raise Broken(f"{count} attempts, and {self.least} to {self.most} there must be")
+        intended = [
+            event.attempt
+            for event in facts_in(self.run.node().journal)
+            if isinstance(event, ev.LaunchIntended)
+        ]
+        if intended != list(range(1, count + 1)):
+            raise Broken(f"launches in the journal: {intended}, attempts: {count}")
+        seen = {int(path.name.partition("-")[0]) for path in self.work.glob("[0-9]*-*")}
+        if not seen <= set(range(1, count + 1)):
+            raise Broken(f"the job saw attempts {sorted(seen)}, the journal has {count}")
+        if (overlap := self.work / "overlap").exists():
+            raise Broken(f"two attempts at a time: {overlap.read_text(encoding='utf-8')}")
+
+    def _alive_in_job(self) -> list[int]:
+        return [pid for pid in with_mark(MARK, self.mark) if self._attempt_of(pid) is not None]
+
+    def _attempt_of(self, pid: int) -> int | None:
+        """The attempt that a process of ours was started for; None: it is stoker's own."""
+        found = identify(pid)
+        number = read_environ(found).get("STOKER_ATTEMPT", "") if found is not None else ""
+        return int(number) if number.isdecimal() else None
+
+    def _look_at_processes(self) -> None:
+
+        def unaccounted() -> list[str]:
+            holder = read_holder(self.run.node().lock)
+            known = {process.pid for process in (*self.viewers, *self.commands)} | {
+                holder.pid if holder else 0
+            }
+            newest = len(self._state().attempts)
+            names = []
+            for pid in with_mark(MARK, self.mark):
+                found = identify(pid)
+                if found is None or pid in known:
+                    continue
+                attempt = self._attempt_of(pid)
+                if attempt == newest and not self._state().is_over:
+                    continue
+                if attempt is None and _parent_chain(pid) & known:
+                    continue  # a helper: nvidia-smi, py-spy, an interpreter that is asked for its version
+                names.append(f"{pid} ({command_of(pid)}, attempt {attempt})")
+            return names
+
+        if not _until(lambda: not unaccounted(), LEFT_S):
+            raise Broken(f"unaccounted for: {', '.join(unaccounted())}")
+
+    def _look_at_lines(self) -> None:
+        """Each attempt that has ended: all that stands in its logs was read."""
+        in_series: dict[int, Counter[int]] = {}
+        with contextlib.suppress(OSError):
+            for line in (self.run.node().series / f"{METRICS}.jsonl").read_bytes().splitlines():
+                with contextlib.suppress(msgspec.DecodeError):
+                    sample = msgspec.json.decode(line)
+                    step = sample["v"].get("step")
+                    if step is not None and "loss" in sample["v"]:
+                        in_series.setdefault(sample["a"], Counter())[int(step)] += 1
+        for view in self._state().attempts:
+            if view.ended_t is None:
+                continue
+            steps = []
+            for path in self._logs_of(view.number):
+                text = path.read_text(encoding="utf-8", errors="replace")
+                rows = [row.split() for row in text.splitlines(keepends=True) if row.endswith("\n")]
+                ours = [int(words[1]) for words in rows if len(words) == 4 and words[0] == "step"]
+                others = [int(words[3]) for words in rows if len(words) == 4 and words[0] == "rank"]
+                for numbers in (ours, others):
+                    if any(after != before + 1 for before, after in pairwise(numbers)):
+                        raise Broken(f"attempt {view.number}: {path.name} has a gap: {numbers}")
+                steps += ours
+            read = in_series.get(view.number, Counter())
+            # Of more in one reading, as after an adoption, those are kept that a chart would show.
+            wanted = steps if len(steps) <= BATCH_SAMPLES else steps[-1:]
+            if missing := sorted(set(wanted) - set(read)):
+                raise Broken(
+                    f"attempt {view.number}: of {len(steps)} steps in its log these are not in the series: {missing}"
+                )
+            if twice := sorted(step for step, count in read.items() if count > 1):
+                raise Broken(f"attempt {view.number}: twice in the series: {twice}")
+            if steps and view.last_step != steps[-1]:
+                raise Broken(
+                    f"attempt {view.number} ended at step {steps[-1]}, the journal says {view.last_step}"
+                )
+            if view.has_unread:
+                raise Broken(f"attempt {view.number}: its log was not read to its end")
+            self.tally.done["steps looked for"] += len(steps)
+
+    def _logs_of(self, number: int) -> list[Path]:
+        paths = self.run.node().attempt(number)
+        if self.plan.kind is Kind.TORCHRUN:
+            return [
+                path for folder in paths.rank_folders().values() if (path := folder / "stdout.log").exists()
+            ]
+        return [paths.agent_log] if paths.agent_log.exists() else []
+
+    def _look_at_the_end(self, stranger: subprocess.Popen[bytes]) -> None:
+        if not _until(lambda: not _living(with_mark(MARK, self.mark)), LEFT_S):
+            left = [f"{pid} ({command_of(pid)})" for pid in _living(with_mark(MARK, self.mark))]
+            raise Broken(f"left in the end: {', '.join(left)}")
+        if stranger.poll() is not None:
+            raise Broken(f"the stranger beside the run was ended: {stranger.returncode}")
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def _state(self) -> st.RunState:
+        assert self.along is not None
+        self.along.refresh()
+        return self.along.state
+
+    def _lines_now(self) -> int:
+        """How many lines the newest attempt's logs have."""
+        number = len(self._state().attempts)
+        return sum(path.read_bytes().count(b"\n") for path in self._logs_of(number)) + 10**6 * number
+
+    def _wait_for_steps(self) -> None:
+        self._wait(
+            lambda: isinstance(self._state().condition, st.Running) and self._lines_now() % 10**6 >= 6,
+            "no steps came",
+            FOLLOW_UP_S,
+        )
+
+    def _wait(self, condition: Callable[[], object], what: str, deadline_s: float) -> None:
+        if not _until(condition, deadline_s):
+            state = f": {self._state().condition}" if self.along is not None else ""
+            raise Broken(f"{what} within {deadline_s:.0f} s{state}")
+
+
+def _until(condition: Callable[[], object], deadline_s: float) -> bool:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _kill(process: ProcessId) -> bool:
+    if not is_alive(process):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def _living(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if identify(pid) is not None]
+
+
+def _essence(state: st.RunState) -> tuple[object, ...]:
+    """What of a state does not depend on the order of events that happened at nearly the same time."""
+    attempts = [
+        (a.number, a.exit_code, a.first_step, a.last_step, a.ended_t, a.verdict, a.decision)
+        for a in state.attempts
+    ]
+    return state.condition, attempts, state.checkpoint, state.keeper_pid
+
+
+def _kind_of(line: bytes) -> str | None:
+    """The kind of a whole event that is known; None of anything else."""
+    try:
+        msgspec.json.decode(line, type=ev.Event)
+        return str(json.loads(line)["kind"])
+    except (ValueError, KeyError, msgspec.DecodeError):
+        return None
+
+
+def _parent_chain(pid: int) -> set[int]:
+    found: set[int] = set()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+        except OSError:
+            break
+    return found
+
+
+def rounds(seed: int, only: int | None) -> Iterator[Plan]:
+    """The rounds of a seed, without an end; or one of them."""
+    if only is not None:
+        yield drawn(seed, only)
+        return
+    number = 0
+    while True:
+        yield drawn(seed, number)
+        number += 1
+
+
+def kill_at_random(
+    kills: int,
+    seed: int,
+    *,
+    only: int | None = None,
+    folder: Path,
+    kept: Path | None = None,
+    verbose: bool = False,
+) -> dict[str, Any]:
+    """Rounds until so many hits were made; what was done and found. A round with a finding is kept in `kept`."""
+    began = time.monotonic()
+    tally, played = Tally(), Counter[str]()
+    for plan in rounds(seed, only):
+        if tally.hits >= kills:
+            break
+        place = folder / f"round{plan.number}"
+        place.mkdir()
+        if verbose:
+            print(
+                f"round {plan.number}: {plan.kind}, {'detached' if plan.detached else 'in the foreground'}, {plan.end}",
+                flush=True,
+            )
+        this = Round(plan, place, tally, verbose=verbose)
+        try:
+            this.play()
+        except Broken as broken:
+            tally.findings.append(
+                f"--seed {seed} --round {plan.number} ({plan.kind}; {this.last_hit}): {broken}"
+            )
+            print(f"FOUND {tally.findings[-1]}", flush=True)
+            if kept is not None:
+                shutil.copytree(
+                    place, kept / f"seed{seed}-round{plan.number}", symlinks=True, dirs_exist_ok=True
+                )
+        played[plan.kind] += 1
+        shutil.rmtree(place, ignore_errors=True)
+    return {
+        "kills": tally.hits,
+        "seed": seed,
+        "rounds": dict(played),
+        "done": dict(sorted(tally.done.items())),
+        "findings": tally.findings,
+        "seconds": round(time.monotonic() - began),
+    }
+
+
+def main() -> int:
+    """Print the result; 1 where anything did not hold."""
+    parser = command_line(__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--round", type=int, help="this one of the seed only")
+    parser.add_argument(
+        "--failed", type=Path, metavar="FOLDER", help="copy the folder of a round with a finding there"
+    )
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))  # nothing of a round is left behind
+    with tempfile.TemporaryDirectory(prefix="stoker-kills-") as folder:
+        result = kill_at_random(
+            args.kills, args.seed, only=args.round, folder=Path(folder), kept=args.failed, verbose=True
+        )
+    tell(result | surroundings(), args.keep)
+    return 1 if result["findings"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""How many lines a second a keeper follows on this machine: no step lost, the lag shown while it is behind, caught up in the end.
+
+Two trainings under torchrun, one after the other: 64 ranks of 200 lines/s each in a file each, and one rank of 50,000 lines/s. Every
+50th line is a step with a number; a series with all numbers says that no line was lost. In the middle of the second the keeper is
+stopped by a signal for `--frozen` seconds, as where a machine swaps, so that it is far behind for a while: the journal (and so the
+JSON on stdout), the console and the dashboard's header must say how far.
+
+    python bench/load.py --seconds 60 [--keep bench/results/load.json]
+
+The exit code is 1 where a step is missing, the lag is not shown, progress was not journalled for more than 10 s (20 s with the
+freeze), or not all was read 60 s after the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, cpu_s, status, surroundings, tell
+from bench.stage import Terminal
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalReader, StateReader
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader
+
+SCRIPT = ROOT / "tests" / "integration" / "scripts" / "noisy_training.py"
+STEP_EVERY = 50
+LONGEST_GAP_S = 10.0
+SLACK_S = 1.5  # a busy machine's, where the interval itself is 10 s
+CATCH_UP_S = 60.0
+SHOWN = b"log read to"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """So many ranks, each with so many lines a second, for so long; the keeper stands still for `frozen_s` in the middle."""
+
+    ranks: int
+    lines_a_second: int
+    seconds: float
+    frozen_s: float = 0.0
+
+
+def carry(load: Load, folder: Path) -> dict[str, Any]:
+    """One training in `folder`, watched by `--json`, by `attach --no-ui` and by the dashboard."""
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "supervisor", "run", "--no-ui", "--json", "--python", sys.executable]
+    command += ["--nproc-per-node", str(load.ranks), str(SCRIPT), str(load.lines_a_second), str(load.seconds)]
+    with (folder / "out.jsonl").open("wb") as out, (folder / "err.log").open("wb") as err:
+        keeper = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=out, stderr=err, stdin=subprocess.DEVNULL
+        )
+    console: subprocess.Popen[bytes] | None = None
+    screen: Terminal | None = None
+    shown: list[bool] = []
+    try:
+        run = _run_below(folder, keeper)
+        with (folder / "console.log").open("wb") as out:
+            console = subprocess.Popen(
+                [*command[:3], "attach", "--no-ui", str(run.root)],
+                cwd=folder,
+                env=env,
+                stdout=out,
+                stderr=out,
+            )
+        journal = StateReader(run.node().journal)
+        _wait_for_step(journal, keeper)
+        screen = Terminal([*command[:3], "attach", "--read-only", str(run.root)], str(folder))
+        began = time.monotonic()
+        _sleep_until(began + load.seconds / 2 - load.frozen_s / 2, keeper)
+        watcher = None
+        if load.frozen_s:
+            keeper.send_signal(signal.SIGSTOP)
+            _sleep_until(time.monotonic() + load.frozen_s, None)
+            watcher = threading.Thread(target=_see, args=(screen, shown))
+            watcher.start()
+            keeper.send_signal(signal.SIGCONT)
+        rss = 0
+        used_s = 0.0
+        written_out = folder / "out.jsonl"
+        while keeper.poll() is None and time.monotonic() < began + load.seconds + 2 * CATCH_UP_S:
+            rss = max(rss, status(keeper.pid).get("VmRSS", 0))
+            used_s = max(used_s, cpu_s(keeper.pid))
+            time.sleep(0.2)
+        code = keeper.wait(1)
+        console.wait(CATCH_UP_S)
+        if watcher is not None:
+            watcher.join()
+    finally:
+        for process in (keeper, console):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+        if screen is not None:
+            screen.close()
+    events = JournalReader(run.node().journal)
+    found: list[ev.Event] = []
+    while news := events.read():
+        found += news
+    progress = [event for event in found if isinstance(event, ev.Progress)]
+    ended = next(event for event in found if isinstance(event, ev.AttemptEnded))
+    in_json = [line for line in written_out.read_bytes().splitlines() if b'"lag_bytes"' in line]
+    lost, steps = _lost(run, load)
+    lag = max((event.lag_bytes or 0 for event in progress), default=0)
+    return {
+        "ranks": load.ranks,
+        "lines_a_second_each": load.lines_a_second,
+        "lines_written": steps["lines"],
+        "frozen_s": load.frozen_s,
+        "exit_code": code,
+        "steps_written": steps["steps"],
+        "steps_lost": lost,
+        "log_mib": round(sum(path.stat().st_size for path in _logs(run)) / 2**20, 1),
+        "unread_bytes_at_the_end": (ended.log_size_bytes or 0) - (ended.log_read_bytes or 0),
+        "seconds_from_exit_to_all_read": round(ended.t - (ended.exit_t or ended.t), 2),
+        "most_lag_mib": round(lag / 2**20, 1),
+        "events_with_lag": sum(bool(event.lag_bytes) for event in progress),
+        "lag_in_json": len(in_json),
+        "lag_in_console": (folder / "console.log").read_bytes().count(SHOWN),
+        "lag_in_header": any(shown),
+        "longest_between_progress_s": round(max((b.t - a.t for a, b in pairwise(progress)), default=0.0), 2),
+        "cpu_cores": round(used_s / load.seconds, 2),
+        "rss_mib": round(rss / 2**20, 1),
+    }
+
+
+def holds(found: dict[str, Any]) -> list[str]:
+    """What does not hold of a load, in words."""
+    wrong = []
+    if found["exit_code"] != 0:
+        wrong.append(f"exit code {found['exit_code']}")
+    if found["steps_lost"] or not found["steps_written"]:
+        wrong.append(f"{found['steps_lost']} of {found['steps_written']} steps lost")
+    if found["unread_bytes_at_the_end"] or found["seconds_from_exit_to_all_read"] > CATCH_UP_S:
+        wrong.append("not caught up")
+    if found["longest_between_progress_s"] > LONGEST_GAP_S + SLACK_S + found["frozen_s"]:
+        wrong.append(f"no progress for {found['longest_between_progress_s']} s")
+    if found["frozen_s"]:
+        wrong += [
+            f"no {name}"
+            for name in ("events_with_lag", "lag_in_json", "lag_in_console", "lag_in_header")
+            if not found[name]
+        ]
+    return wrong
+
+
+def _see(screen: Terminal, shown: list[bool]) -> None:
+    """Whether the header says how far the logs are read, in the half minute after it should."""
+    try:
+        screen.wait_for(SHOWN, 30.0)
+        shown.append(True)
+    except TimeoutError:
+        shown.append(False)
+
+
+def _run_below(folder: Path, keeper: subprocess.Popen[bytes]) -> RunPaths:
+    while keeper.poll() is None:
+        for path in (folder / "runs").glob("*/nodes/0/events.jsonl"):
+            if not path.parents[2].is_symlink():
+                return RunPaths(path.parents[2])
+        time.sleep(0.05)
+    raise SystemExit((folder / "err.log").read_text())
+
+
+def _wait_for_step(journal: StateReader, keeper: subprocess.Popen[bytes]) -> None:
+    while keeper.poll() is None:
+        journal.refresh()
+        if journal.state.attempt is not None and journal.state.attempt.last_step:
+            return
+        time.sleep(0.1)
+    raise SystemExit("it ended before its first step was seen")
+
+
+def _sleep_until(moment: float, keeper: subprocess.Popen[bytes] | None) -> None:
+    while time.monotonic() < moment and (keeper is None or keeper.poll() is None):
+        time.sleep(0.1)
+
+
+def _logs(run: RunPaths) -> list[Path]:
+    return [folder / "stdout.log" for folder in run.node().attempt(1).rank_folders().values()]
+
+
+def _lost(run: RunPaths, load: Load) -> tuple[int, dict[str, int]]:
+    """Steps in the logs that are in no series: of each rank, and of the job."""
+    seen: dict[str, set[int]] = {}
+    for stream in (METRICS, RANKS):
+        reader = SeriesReader(run.node().series, stream)
+        while samples := reader.read():
+            for sample in samples:
+                step = sample.v.get("step")
+                if step is not None:
+                    seen.setdefault(JOB_KEY if stream == METRICS else sample.k, set()).add(int(step))
+    lost = steps = lines = 0
+    for rank in range(load.ranks):
+        folder = run.node().attempt(1).rank_folders().get(rank)
+        text = (folder / "stdout.log").read_bytes() if folder is not None else b""
+        written = {int(line.split()[1]) for line in text.splitlines() if line.startswith(b"step ")}
+        lines += text.count(b"\n")
+        steps += len(written)
+        lost += len(written - seen.get(str(rank), set()))
+        if rank == 0:
+            lost += len(written - seen.get(JOB_KEY, set()))
+    return lost, {"steps": steps, "lines": lines}
+
+
+def main() -> int:
+    """Print the result; 1 where something does not hold."""
+    parser = command_line(__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--frozen", type=float, default=10.0)
+    args = parser.parse_args()
+    result: dict[str, Any] = {}
+    wrong: list[str] = []
+    loads = {"files": Load(64, 200, args.seconds), "flood": Load(1, 50_000, args.seconds, args.frozen)}
+    for name, load in loads.items():
+        with tempfile.TemporaryDirectory(prefix="stoker-load-") as folder:
+            found = carry(load, Path(folder))
+        print(json.dumps(found), flush=True)
+        result[name] = found
+        wrong += [f"{name}: {text}" for text in holds(found)]
+    tell({**result, "wrong": wrong, **surroundings()}, args.keep)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
