@@ -174,6 +174,7 @@ soak: $(STAMP)
 	$(BIN)/python bench/follow.py --minutes 60 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/follow.json
 	$(BIN)/python bench/follow.py --training --minutes 60 --keep bench/results/follow_training.json
 	$(BIN)/python bench/load.py --seconds 60 --keep bench/results/load.json
+	$(BIN)/python bench/fuzz.py --seconds 1800 --big --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/fuzz.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
