@@ -11,7 +11,7 @@
 #   make corpus  how many of the labelled logs are judged rightly
 #   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
-#   make audit   requirements.lock (what an install consists of, with hashes) made anew, known advisories, an SBOM
+#   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it anew, with hashes)
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, docs/reliability.md)
 #   make pictures   the pictures of the docs, drawn from recorded runs
@@ -31,7 +31,7 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest audit clean
+.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest lock audit clean
 
 help:
 	@sed -n '2,21s/^# \{0,1\}//p' Makefile
@@ -142,8 +142,11 @@ lowest newest: .venv-supply/.installed
 	touch $@
 
 # Advisories need the package index's own service: a mirror without it answers "not found" for each, which is said and is no pass.
+lock: .venv-supply/.installed
+	.venv-supply/bin/uv pip compile -q --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --upgrade -o requirements.lock pyproject.toml
+
 audit: .venv-supply/.installed
-	.venv-supply/bin/uv pip compile -q --universal --generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock pyproject.toml
+	mkdir -p dist
 	.venv-supply/bin/cyclonedx-py requirements --pyproject pyproject.toml --of JSON -o dist/sbom.json requirements.lock
 	.venv-supply/bin/pip-audit -r requirements.lock --disable-pip --strict
 

@@ -22,7 +22,8 @@ HEAD = """\
 # Reliability
 
 What may go wrong, what stoker promises then, and the test that holds it. Made from the tests' `fault` marks by `python scripts/reliability_page.py`: do
-not edit by hand. Each test works on real processes or files; `make test` and `make e2e` run them all, so a row that is not true is a red test.
+not edit by hand. The tests work on real processes or files; where an error of the system cannot be made at will (a stale descriptor, state D) it is injected.
+`make test` and `make e2e` run them all.
 
 Beside these single faults there are matrices with kept results (`bench/results`): `make faults` kills keeper, viewer, launcher, agent and ranks at random
 moments and looks at the same invariants after each; `bench/fuzz.py` plays all parsers on mutated input; `make soak` runs for hours. What none of them

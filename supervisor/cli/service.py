@@ -7,6 +7,7 @@ of one whose keeper is gone. After a reboot nothing lives: such runs are named a
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LOOK_S: Final = 15.0
 MOST_DOUBLINGS: Final = 5
 """A keeper that dies again and again is started anew after 15, 30, … 480 s."""
+MOST_REFUSALS: Final = 3
 PASSED: Final = (
     *(
         "PATH",
@@ -77,16 +79,21 @@ def run(args: argparse.Namespace) -> int:
     """Print or write the unit; with ``--adopt`` do what it is for."""
     from supervisor.run.index import RunNotFound, find_run, runs_dir
 
-    if args.interval <= 0:
+    if not (math.isfinite(args.interval) and args.interval > 0):
         return complain("service", f"--interval {args.interval:g}: must be above 0")
     place = runs_dir(args.runs_dir, os.environ)
-    try:
-        runs = list(dict.fromkeys(find_run(text, place, os.environ) for text in args.runs))
-    except RunNotFound as error:
-        return complain("service", str(error))
+    found: dict[RunPaths, None] = {}
+    for text in args.runs:
+        try:
+            found[find_run(text, place, os.environ)] = None
+        except RunNotFound as error:
+            code = complain("service", str(error))
+            if not args.adopt:  # the unit goes on with the others: one may have been deleted since
+                return code
+    runs = list(found)
     if args.adopt:
         return adopt_until_over(runs, interval_s=args.interval)
-    unit = unit_of(runs, os.environ)
+    unit = unit_of(runs, os.environ, args.interval)
     if not args.write:
         print(unit, end="")
         return 0
@@ -102,15 +109,17 @@ def adopt_until_over(runs: Sequence[RunPaths], *, interval_s: float) -> int:
     from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
 
-    tries = dict.fromkeys(runs, 0)
+    tries, refused = dict.fromkeys(runs, 0), dict.fromkeys(runs, 0)
     due = dict.fromkeys(runs, 0.0)
     while due:
         now = time.monotonic()
         for paths in [paths for paths, when in due.items() if when <= now]:
             wait_s = interval_s
             if not has_keeper(paths):
-                # A refusal stands: the run is over, of another boot, not ours, or nothing of it lives.
-                if read_state(paths.node().journal).is_over or adopt_run(paths) == EXIT_REFUSED:
+                over = read_state(paths.node().journal).is_over
+                refused[paths] = 0 if over or adopt_run(paths) != EXIT_REFUSED else refused[paths] + 1
+                # Of another boot, not ours, or nothing of it lives: it stays so. A folder on a file server may come back.
+                if over or refused[paths] == MOST_REFUSALS:
                     del due[paths]
                     continue
                 wait_s *= 2.0 ** min(tries[paths], MOST_DOUBLINGS)
@@ -121,8 +130,10 @@ def adopt_until_over(runs: Sequence[RunPaths], *, interval_s: float) -> int:
     return 0
 
 
-def unit_of(runs: Sequence[RunPaths], env: Mapping[str, str]) -> str:
+def unit_of(runs: Sequence[RunPaths], env: Mapping[str, str], interval_s: float = LOOK_S) -> str:
     """The unit for these runs."""
+    from supervisor.text.decode import printable
+
     words = [
         sys.executable,
         "-P",
@@ -130,11 +141,14 @@ def unit_of(runs: Sequence[RunPaths], env: Mapping[str, str]) -> str:
         "supervisor",
         "service",
         "--adopt",
+        f"--interval={interval_s:g}",
         *(str(paths.root) for paths in runs),
     ]
     given = {name: env[name] for name in PASSED if env.get(name)}
     lines = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in given.items())
-    names = ", ".join(paths.run_id for paths in runs)
+    names = printable(", ".join(paths.run_id for paths in runs)).replace(
+        "\\", "?"
+    )  # a line of its own, whatever a folder is called
     return UNIT.format(
         about=f"stoker: a supervisor process for {names}".replace("%", "%%"),
         command=" ".join(_quoted(word).replace("$", "$$") for word in words),

@@ -18,6 +18,7 @@ from supervisor.job.errors import JobError
 # the spread between ranks live in the rest.
 FIT_SHARE = 0.95
 # How many workable values a refusal names.
+MOST_TRIED = 1_000_000
 NAMED_VALUES = 3
 
 
@@ -228,8 +229,8 @@ def _unit(spec: BatchSpec) -> str:
 
 
 def _divisors(number: int) -> list[int]:
-    """All divisors, smallest first."""
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    """All divisors, smallest first; of a number beyond 10**12, which is no batch but a typing error, those up to 10**6 and their partners."""
+    small = [d for d in range(1, min(isqrt(number), MOST_TRIED) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]
 
 

@@ -23,8 +23,8 @@ from supervisor.text.redact import Redactor
 log = logging.getLogger("stoker.keeper")
 
 MOST_WAITING = 10_000
-"""Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. From then on what was
-progress is kept as the newest alone."""
+"""Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. From then on
+progress and phases are merged into the last that waits."""
 MOST_MINIMA = 64
 
 
@@ -49,6 +49,7 @@ class Ledger:
         self._journal = JournalWriter(node.journal)
         self.trouble, self._closed = "", False
         self._unwritten: deque[tuple[ev.Event, bool]] = deque()
+        self._merged = 0
 
     @property
     def size(self) -> int:
@@ -76,17 +77,14 @@ class Ledger:
         self.state = fold(self.state, event)
 
     def _keep(self, event: ev.Event, *, durable: bool) -> None:
-        last = self._unwritten[-1][0] if self._unwritten else None
-        full = len(self._unwritten) >= MOST_WAITING
-        if (
-            full
-            and isinstance(event, ev.Progress)
-            and isinstance(last, ev.Progress)
-            and event.attempt == last.attempt
-        ):
-            minima = (*last.minima, *event.minima)[-MOST_MINIMA:]  # the lowest is the last
-            self._unwritten[-1] = (replace(merge_progress(last, event), minima=minima), durable)
-            return
+        if len(self._unwritten) >= MOST_WAITING and isinstance(event, (ev.Progress, ev.PhaseChanged)):
+            # Progress and phases alternate: each goes into the last one of its kind, of which two can be the newest.
+            for at in (-1, -2):
+                known = self._unwritten[at][0]
+                if type(known) is type(event) and getattr(known, "attempt", None) == event.attempt:
+                    self._unwritten[at] = (_merged(known, event), durable)
+                    self._merged += 1
+                    return
         self._unwritten.append((event, durable))
 
     def flush(self) -> None:
@@ -102,8 +100,13 @@ class Ledger:
                 return
             self._unwritten.popleft()
         if self.trouble:
-            log.warning("journal: it can be written again: no event is missing")
-            self.trouble = ""
+            lost = (
+                f"{self._merged} reports of progress or phase were merged"
+                if self._merged
+                else "no event is missing"
+            )
+            log.warning("journal: it can be written again: %s", lost)
+            self.trouble, self._merged = "", 0
 
     def close(self) -> None:
         """Close the journal."""
@@ -112,6 +115,14 @@ class Ledger:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
         self._journal.close()
         self._closed = True
+
+
+def _merged(known: ev.Event, event: ev.Event) -> ev.Event:
+    """Two reports of one kind and attempt as one: of progress with its minima, of phases the newer."""
+    if not (isinstance(known, ev.Progress) and isinstance(event, ev.Progress)):
+        return event
+    minima = (*known.minima, *event.minima)[-MOST_MINIMA:]  # the lowest is the last
+    return replace(merge_progress(known, event), minima=minima)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Keeper:
         self._clock = clock or SystemClock()
         self._continued_by = continued_by
         self._life_due = float("-inf")
-        self._missing, self._astray, self._trouble = False, "", ""
+        self._missing, self._astray, self._told_late = False, "", 0
         self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
         for folder in (self._node.root, run.control, run.artifacts):
             make_private(folder)
@@ -226,15 +226,13 @@ class Keeper:
         self._missing = bool(where)
 
     def _report_trouble(self) -> None:
-        """Once per time that the journal cannot be written: those who read it later see why there is a gap in its times."""
+        """Once an attempt that the journal cannot be written: those who read it later see why there is a gap in its times."""
         trouble, view = self._ledger.trouble, self.state.attempt
-        if trouble and not self._trouble and view is not None:
+        if trouble and view is not None and self._told_late != view.number:
+            self._told_late = view.number
             text = f"the journal could not be written for a while ({trouble}): its events were kept, and written later"
-            number = sum(advisory.code.startswith(LATE) for advisory in self.state.advisories) + 1
-            self.emit(
-                ev.Advisory(t=self._clock.wall(), attempt=view.number, code=f"{LATE}{number}", text=text)
-            )
-        self._trouble = trouble
+            code = f"{LATE}{view.number}"
+            self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
 
     def _end_without_folder(self, condition: st.Condition) -> None:
         """Nothing can be read or started where the folder is gone: the run ends with its attempt."""

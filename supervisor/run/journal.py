@@ -37,8 +37,9 @@ def without_secrets(event: T, redactor: Redactor) -> T:
 
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 RESERVED_BYTES = 256 * 1024
-MAX_LINE_BYTES = 1 << 24
 """Kept free for the journal behind its end: a run whose disk is full makes some hundred facts of 200 bytes an hour."""
+MAX_LINE_BYTES = 1 << 24
+"""Read at once of a journal; a line that is longer is none of ours."""
 
 
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -158,7 +159,14 @@ class JournalWriter:
             OSError: it is not there, or another file is in its place.
         """
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)  # never made anew somewhere else
-        if os.fstat(fd).st_ino != self._inode or _read_at(self._path, 0, len(self._head)) != self._head:
+        try:
+            same = (
+                os.fstat(fd).st_ino == self._inode and _read_at(self._path, 0, len(self._head)) == self._head
+            )
+        except OSError:
+            os.close(fd)
+            raise
+        if not same:
             os.close(fd)
             raise OSError(errno.ESTALE, "another file is in the place of the journal", str(self._path))
         if self._fd >= 0:

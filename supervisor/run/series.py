@@ -15,6 +15,7 @@ Streams: `metrics` (step, loss, lr, ... of the run, with `a` the attempt and `r`
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,7 @@ LINE_T = "line_t"
 ROLLUP_S = 60.0
 SEGMENT_BYTES = 64 << 20
 NEWEST_BYTES = 4 << 20
+_STALE = frozenset((errno.ESTALE, errno.EIO, errno.EBADF))
 """Holds a minute of 64 ranks or GPUs at 10 Hz, some 100 bytes a sample, many times over."""
 
 
@@ -108,10 +110,18 @@ class SeriesWriter:
     def _write(self, name: str, line: bytes) -> None:
         fd = self._fds.get(name)
         if fd is None:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            # Opened again after an error: in a folder that was moved nothing is made anew.
+            made = 0 if name in self._sizes else os.O_CREAT
+            flags = os.O_WRONLY | os.O_APPEND | made | os.O_CLOEXEC
             fd = self._fds[name] = os.open(self._folder / name, flags, 0o600)
             self._sizes[name] = os.fstat(fd).st_size
-        self._sizes[name] += os.write(fd, line + b"\n")
+        try:
+            self._sizes[name] += os.write(fd, line + b"\n")
+        except OSError as error:
+            if error.errno in _STALE:  # a file server was restarted: the descriptor is of no use any more
+                with contextlib.suppress(OSError):
+                    os.close(self._fds.pop(name))
+            raise
         if self._sizes[name] >= self._segment_bytes:
             self._begin_segment(name)
 
@@ -119,6 +129,7 @@ class SeriesWriter:
         self._sizes[name] = 0
         with contextlib.suppress(OSError):  # a folder that was moved: it goes on in the same file
             os.replace(self._folder / name, self._folder / _older(name))
+            del self._sizes[name]
             os.close(self._fds.pop(name))
 
 

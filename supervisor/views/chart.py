@@ -13,6 +13,7 @@ from pathlib import Path
 from supervisor.run.series import METRICS, ROLLUP_S, SeriesReader, read_rollups
 
 MAX_POINTS = 400
+MOST_DRAWN = 1e100  # the span of larger ones is beyond a float, of which plotext makes no row
 
 
 def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | None, float]]:
@@ -29,7 +30,7 @@ def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | Non
         for sample in samples:
             value = sample.v.get(name)
             step = sample.v.get("step")
-            if value is not None and math.isfinite(value):
+            if value is not None and abs(value) < MOST_DRAWN:  # nan, too, is left out
                 points.append((sample.a, step, value))
         samples = reader.read()
     return points

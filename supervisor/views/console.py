@@ -96,6 +96,7 @@ class ConsoleView:
         self._last_progress_t = float("-inf")
         self._gone = False
         self._progress: ev.Progress | None = None
+        self._is_behind = False
         self._reads_on = 0
         self._encoder = msgspec.json.Encoder()
         self._file: TextIO | None = None
@@ -168,7 +169,11 @@ class ConsoleView:
         if isinstance(event, ev.Progress):
             # Not the state's: that is ahead, at the end of the events that were read with this one.
             self._progress = merge_progress(self._progress, event)
-            if event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
+            falls_behind, self._is_behind = (
+                bool(event.lag_bytes) and not self._is_behind,
+                bool(event.lag_bytes),
+            )
+            if falls_behind or event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
                 self._last_progress_t = event.t
                 yield Level.INFO, progress_text(self._progress, self.state.total_steps)
             return

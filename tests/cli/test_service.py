@@ -73,6 +73,7 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, monkeypatch: pytest.
         "supervisor",
         "service",
         "--adopt",
+        "--interval=15",
         *(str(run.root) for run in runs),
     ]
     assert given["PYTHONPATH"] == "/a b/100%/$HOME"

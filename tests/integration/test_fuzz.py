@@ -16,8 +16,10 @@ from supervisor.run.access import control
 from supervisor.run.access.lock import read_holder
 from supervisor.run.journal import JournalReader
 from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.host.kernel_log import about
 from supervisor.sources.telemetry import parse_telemetry
+from supervisor.views.chart import draw, loss_points
 
 FUZZ_S = 20.0
 CPU_S = 5.0
@@ -116,6 +118,53 @@ def test_two_thousand_flags_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     flags = [f"--batch-s{number}" for number in range(2000)]
     verb("run", "--dry-run", "--json", "--nproc-per-node", "1", "train.py", *flags, json_lines=True)
     assert time.process_time() - began < CPU_S
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["a." * 20_000 + "py", "/" * 300_000 + "x.py", "d/" * 100_000 + "x.py"],
+    ids=["dots", "slashes", "folders"],
+)
+def test_a_name_of_a_script_that_no_disk_can_hold(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    began = time.process_time()
+    verb("run", "--dry-run", "--json", "--", "accelerate", "launch", script, "--batch-size", "8")
+    assert time.process_time() - began < CPU_S
+
+
+def test_sources_that_nest_deeply_and_batches_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nested = (
+        b"".join(b" " * depth + b"if resume:\n" for depth in range(90)) + b" " * 90 + b"load('last.pt')\n"
+    )
+    (tmp_path / "train.py").write_bytes(SCRIPT + nested * 60)
+    began = time.process_time()
+    verb(
+        "run",
+        "--dry-run",
+        "--json",
+        "--nproc-per-node",
+        "1",
+        "train.py",
+        "--batch-size",
+        str(2**61 - 2),
+        json_lines=True,
+    )
+    assert time.process_time() - began < CPU_S
+
+
+def test_a_curve_between_the_ends_of_the_numbers_is_drawn_without_them(tmp_path: Path) -> None:
+    series = SeriesWriter(tmp_path)
+    for step, loss in enumerate((2.0, 1e308, -1e308, 1.5, 1.0)):
+        series.append(METRICS, float(step), "job", 1, {"step": float(step), "loss": loss})
+    series.close()
+    points = loss_points(tmp_path)
+    assert [value for _, _, value in points] == [2.0, 1.5, 1.0]
+    assert draw(points, title="loss")
 
 
 @pytest.mark.e2e

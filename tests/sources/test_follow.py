@@ -320,11 +320,13 @@ def test_a_file_is_read_to_an_end_that_was_noted_before(tmp_path: Path) -> None:
 def test_what_was_not_read_before_a_copytruncate_is_read_in_the_copy(tmp_path: Path, grown: bytes) -> None:
     """logrotate copies a log and truncates it: what was written since the last look stands in the copy alone."""
     log = tmp_path / "a.log"
-    (tmp_path / "a.log.2").write_bytes(b"old\nolder\n" * 20)
+    heading = b"=" * 80 + b"\n"
+    (tmp_path / "a.log.2").write_bytes(heading + b"one\ntwo\nof an earlier run\n" * 20)
+    os.utime(tmp_path / "a.log.2", (1e9, 1e9))
     os.mkfifo(tmp_path / "a.log.fifo")
-    log.write_bytes(b"one\ntwo\n")
+    log.write_bytes(heading + b"one\ntwo\n")
     file, notes = followed(log)
-    assert texts(file) == ["one", "two"]
+    assert texts(file)[1:] == ["one", "two"]
     with log.open("ab") as out:
         out.write(b"three\nfour")
     shutil.copyfile(log, tmp_path / "a.log.1")
@@ -335,6 +337,21 @@ def test_what_was_not_read_before_a_copytruncate_is_read_in_the_copy(tmp_path: P
     log.write_bytes(b"y\n")
     assert texts(file)[-1:] == ["y"], "no copy holds what stood before this"
     file.close()
+
+
+def test_another_runs_log_beside_it_is_no_copy(tmp_path: Path) -> None:
+    """Both begin alike; the other one was written last before this one was read, or so little was read that any log may begin so."""
+    log = tmp_path / "a.log"
+    for heading, age in ((b"=" * 80 + b"\n", 1e9), (b"=== training ===\n", None)):
+        (tmp_path / "a.log.1").write_bytes(heading + b"old step 1\nRuntimeError: CUDA out of memory\n")
+        if age is not None:
+            os.utime(tmp_path / "a.log.1", (age, age))
+        log.write_bytes(heading)
+        file, _ = followed(log)
+        assert len(texts(file)) == 1
+        log.write_bytes(b"")
+        assert texts(file) == []
+        file.close()
 
 
 @pytest.mark.fault("logs and load", "a rename while the reading is far behind", "the lag counts the old file")

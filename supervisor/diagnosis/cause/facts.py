@@ -108,10 +108,14 @@ class Facts:
             return True  # what a rank raises after its own collective timed out comes of that
         if item.soft and not self.died and self.any_progress:
             return True
-        if _SHELL_TOOL.match(item.text) and any(
-            other.strength >= Strength.COMPLAINT and not other.soft for other in self.consequences
+        if _is_shell_tools(item) and any(
+            other.source == item.source
+            and other.line > item.line
+            and other.failure in _WAITING
+            and not other.soft
+            for other in self.consequences
         ):
-            return True  # the program was started all the same, and ran into something else
+            return True  # the program was started all the same, and waited for something else
         if item.has(Trait.SHELL_KILL) and self._killed_by_launcher(item):
             return True
         if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
@@ -307,16 +311,21 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     if _PYTHON_WARNING.search(first.text) or (first.soft and _REPLACED_BY.search(first.text)):
         # What Python warns of did not end the program, nor what something else was used for: an exception did.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
-    if _SHELL_TOOL.match(first.text):
+    if _is_shell_tools(first):
         # A batch script goes on where a tool of its fails: the program that failed later is what it failed of.
-        first = next(
-            (item for item in causes if item.strength >= floor and not _SHELL_TOOL.match(item.text)), first
-        )
+        first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
     if first.has(Trait.GENERIC):
         return _stronger_of_process(first, causes)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
         return _line_of_loader(first, causes)
     return first
+
+
+def _is_shell_tools(item: Candidate) -> bool:
+    """Whether a tool of a batch script complains of a file: the script goes on. A full disk stays one, whoever met it."""
+    return item.failure in {FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE} and bool(
+        _SHELL_TOOL.match(item.text)
+    )
 
 
 def _stronger_of_process(first: Candidate, causes: Sequence[Candidate]) -> Candidate:

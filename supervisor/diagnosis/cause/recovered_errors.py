@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from supervisor.diagnosis.cause.candidates import INFORMS
@@ -188,7 +189,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     """Whether training went on after it, or the run came to a good end."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
-    if ends_well(scan, item.line):
+    if ends_well(scan, item.line, steps):
         return True
     if item.failure is FailureClass.TERMINATED and "*** JOB " in item.text and _other_job_after(item, scan):
         return True
@@ -289,27 +290,34 @@ def _dies_soon(hit: Hit) -> bool:
     return any(word in line for line in hit.lines_after(40) for word in _DYING_WORDS)
 
 
-def ends_well(scan: SourceScan, after_line: int) -> bool:
+def ends_well(scan: SourceScan, after_line: int, steps: Sequence[tuple[int, str]] | None = None) -> bool:
     """Whether the log shows a good end after a line, and no bad end after that.
 
     A line that scripts print at their end ("All done") shows one only where training had gone on after that line: `set -e` is
     rare, and a batch script's last `echo` comes after every failure.
+
+    Args:
+        scan: the log.
+        after_line: where to look from.
+        steps: training's own lines in the tail, where they are known already.
     """
-    good = [
-        hit
-        for hit in scan.hits
-        if hit.has(Trait.GOOD_END)
-        and hit.line > after_line
-        and not (hit.has(Trait.CLOSING_LINE) and not _trained_between(scan, after_line, hit.line))
-    ]
+    ends = [hit for hit in scan.hits if hit.has(Trait.GOOD_END) and hit.line > after_line]
+    if not ends:
+        return False
+    trained = _trained_by(_tail_steps(scan) if steps is None else steps, after_line)
+    good = [hit for hit in ends if not hit.has(Trait.CLOSING_LINE) or trained < hit.line]
     if not good:
         return False
     bad = [hit.line for hit in scan.hits if hit.has(Trait.BAD_END) and hit.line > after_line]
     return not bad or max(bad) < min(hit.line for hit in good)
 
 
-def _trained_between(scan: SourceScan, first: int, last: int) -> bool:
-    """Whether training went on between two lines; a bar is drawn once more as it is closed by an exception."""
-    return went_on(
-        [line for number, line in scan.numbered_tail() if first < number < last], need=STEPS_AFTER_LINE
-    )
+def _trained_by(steps: Sequence[tuple[int, str]], after_line: int) -> float:
+    """The line by which training had gone on after another; infinite where it did not. A bar is drawn once more as an exception closes it."""
+    seen: set[str] = set()
+    for number, line in steps:
+        if number > after_line:
+            seen.add(line[:400])
+            if len(seen) >= STEPS_AFTER_LINE:
+                return number
+    return math.inf

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.text.numbers import whole
+
 _RANKS = re.compile(r"\d+")
 _MAX_ENTRIES = 20_000
 
@@ -107,7 +109,7 @@ def _members(dump: Mapping[str, Any]) -> dict[str, set[int]]:
     for group in config.values() if isinstance(config, dict) else ():
         if isinstance(group, dict) and isinstance(group.get("ranks"), str):
             name = str(group.get("desc") or group.get("name") or "")[:80]
-            found[name] = {int(digits) for digits in _RANKS.findall(group["ranks"][:100_000])}
+            found[name] = {whole(digits) for digits in _RANKS.findall(group["ranks"][:100_000])}
     return found
 
 

@@ -26,7 +26,7 @@ def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
     (Lightning's ``epoch=3-step=40.ckpt``) is written in quotes: Hydra reads no second one outside of them.
     """
     if not name.startswith("-") and "=" in value and not _is_quoted(value):
-        value = f"'{value}'"
+        value = f'"{value}"' if "'" in value else f"'{value}'"
     result = list(args)
     found = [s for s in settings_of(args) if _same(s.name, name)]
     for setting in reversed(found):

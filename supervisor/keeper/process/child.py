@@ -22,6 +22,7 @@ from pathlib import Path
 
 from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
+from supervisor.keeper.process.launcher import NO_NUMBER
 from supervisor.keeper.process.members import bears_mark, find_members
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths
@@ -93,9 +94,13 @@ class Child:
             return None
         code = reap_child(self.pid)  # ours since its launcher was killed
         if code is None:
-            code = _said_by(reap_child(self.launcher))  # its folder was deleted or moved
+            code = _said_by(
+                reap_child(self.launcher)
+            )  # its folder was deleted or moved, or could not be written
         if code is not None:
-            self._reaped = ExitStatus(code)
+            self._reaped = read_exit(self.paths) or ExitStatus(
+                code
+            )  # it was written since we looked, with its time
             return self._reaped
         # The launcher writes the exit file within milliseconds of the command's end, or when a busy disk
         # lets it. If it was killed itself, nobody will: after a second the status counts as lost.
@@ -295,10 +300,8 @@ def _identity(record: Mapping[str, object], pid_key: str, ticks_key: str) -> Pro
 
 
 def _said_by(launcher: int | None) -> int | None:
-    """The command's exit code, from that of its launcher (128 + n: signal n); None where a launcher was killed or lives."""
-    if launcher is None or launcher < 0:
-        return None
-    return launcher if launcher <= 128 else 128 - launcher
+    """The command's exit code, from that of its launcher; None where a launcher was killed, lives, or does not know a number for it."""
+    return launcher if launcher is not None and 0 <= launcher < NO_NUMBER else None
 
 
 def _read_json(path: Path) -> dict[str, object] | None:

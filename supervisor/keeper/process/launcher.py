@@ -12,11 +12,12 @@ the keeper finds it by its parent chain, whatever it did to its session and its 
 ``EXIT`` is written, until the last of them is gone, or until the keeper ends it.
 
 ``EXIT`` is written into the folder that was there at the start, also where that was moved meanwhile. Where it was deleted or moved,
-the keeper cannot read it: the launcher leaves at once, and its own exit code says how CMD ended, as a shell says it.
+the keeper cannot read it: the launcher leaves at once, and its own exit code is CMD's (254: a signal, or 254 and above).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,11 +25,12 @@ import time
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 RESERVED_BYTES = 4096
+NO_NUMBER = 254  # our own exit code for a command that a signal ended, or that exited with 254 or 255: only `EXIT` can tell
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(argv: list[str]) -> int:
-    """Start, wait, write down. Returns CMD's exit code, as a shell has it, once that is on disk and no orphan is left."""
+    """Start, wait, write down. Returns CMD's exit code (or `NO_NUMBER`) once that is on disk and no orphan is left, or cannot be written."""
     exit_path, pid_path, log_path = argv[:3]
     command = argv[4:]
     code = 0
@@ -69,15 +71,22 @@ def main(argv: list[str]) -> int:
         except ChildProcessError:
             return code  # none is left
         if ended == pid:
-            code = os.waitstatus_to_exitcode(status)
-            ending: dict[str, object] = {"exit_code": code, "t": time.time()}
-            code = code if code >= 0 else 128 - code
-            try:
-                _write(exit_path, ending, folder)
-            except FileNotFoundError:
-                return code  # the folder was deleted
-            if not os.path.exists(exit_path):
-                return code  # it was moved: the keeper looks where it was
+            exit_code = os.waitstatus_to_exitcode(status)
+            code = exit_code if 0 <= exit_code < NO_NUMBER else NO_NUMBER
+            if not _write_exit(exit_path, {"exit_code": exit_code, "t": time.time()}, folder):
+                return code  # the folder was deleted or moved, or nothing can be written to it: the keeper has this alone
+
+
+def _write_exit(path: str, ending: dict[str, object], folder: int | None) -> bool:
+    """Write the exit status into the folder that was opened at the start, or by its path; whether it is to be read there."""
+    for place in (
+        folder,
+        None,
+    ):  # a descriptor of a file server that was restarted is stale, and the path is fine
+        with contextlib.suppress(OSError):
+            _write(path, ending, place)
+            return os.path.exists(path)
+    return False
 
 
 def _not_started(exit_path: str, error: str, number: int | None) -> int:

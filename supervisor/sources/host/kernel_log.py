@@ -57,4 +57,4 @@ def about(record: bytes, pids: Collection[int], since_s: float) -> str | None:
         return None
     text = body.split(b"\n", 1)[0].decode("utf-8", "replace")
     killed = _KILLED.search(text)
-    return text if killed is not None and int(killed[1]) in pids else None
+    return text if killed is not None and whole(killed[1]) in pids else None

@@ -166,6 +166,7 @@ class FollowedFile:
         "_mark",
         "_note_to",
         "_quiet",
+        "_read_ns",
         "_reported",
         "_size",
         "feed",
@@ -189,6 +190,7 @@ class FollowedFile:
         self._size = 0
         self._mark = b""
         self._changed_ns = -1
+        self._read_ns = 0  # when it had been written last as we read it last
         self._reported: set[NoteCode] = set()
         self._last_byte = 0.0
         self._quiet = True
@@ -328,6 +330,7 @@ class FollowedFile:
         if not fresh:
             return batches, self.feed.offset < size
         self._note_read(data)
+        self._read_ns = now.st_mtime_ns
         batches.append(self.feed.feed(fresh))
         return batches, len(fresh) >= limit_bytes
 
@@ -365,18 +368,23 @@ class FollowedFile:
 
     def _rest_in_copy(self) -> bytes:
         """What was copied before the log was truncated and is not read yet. Known by its place behind the bytes read last."""
+        if len(self._mark) < _MARK_BYTES:
+            return b""  # a few bytes may be the heading of every run
         folder, name = os.path.split(self.path)
         begin = self.feed.offset - len(self._mark)
-        try:
-            names = [other for other in os.listdir(folder) if other.startswith(name) and other != name]
-        except OSError:
-            return b""
-        for other in names[:_MOST_COPIES]:
-            with contextlib.suppress(OSError), open_regular(os.path.join(folder, other)) as file:
-                if os.fstat(file.fileno()).st_size > self.feed.offset:
-                    data = os.pread(file.fileno(), len(self._mark) + _COPY_CAP_BYTES, begin)
-                    if data.startswith(self._mark):
-                        return data[len(self._mark) :]
+        copies: list[tuple[int, str]] = []
+        with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+            for entry in entries:
+                if entry.name.startswith(name) and entry.name != name:
+                    found = entry.stat()
+                    # An older log of the same beginning was written last before we read this one.
+                    if found.st_size > self.feed.offset and found.st_mtime_ns >= self._read_ns:
+                        copies.append((found.st_mtime_ns, entry.path))
+        for _, path in sorted(copies, reverse=True)[:_MOST_COPIES]:
+            with contextlib.suppress(OSError), open_regular(path) as file:
+                data = os.pread(file.fileno(), len(self._mark) + _COPY_CAP_BYTES, begin)
+                if data.startswith(self._mark):
+                    return data[len(self._mark) :]
         return b""
 
     def _restart(self, batches: list[Batch]) -> None:

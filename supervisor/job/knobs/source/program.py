@@ -27,6 +27,7 @@ _TELLING: Final = re.compile(
     r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|latest|last_checkpoint|load_checkpoint",
     re.IGNORECASE,
 )
+MAX_FOLDERS = 64  # a name of 400,000 characters, each of them a folder's end, took gigabytes
 _ROOTS: Final = (".", "src")
 # Never a project's own module: looked up in every folder they would use up the look-ups.
 _FOREIGN: Final = frozenset(
@@ -88,7 +89,7 @@ def _search_folders(script: str | None) -> list[str]:
     """Where local modules are looked for: beside the script, then the folders above it down to the working folder."""
     folders: list[str] = []
     here = posixpath.dirname(script) if script else ""
-    while here and here not in {"/", "."}:
+    while here not in {"", "/", "."} and len(folders) < MAX_FOLDERS:
         folders.append(here)
         here = posixpath.dirname(here)
     return list(dict.fromkeys([*folders, *_ROOTS]))
