@@ -101,14 +101,16 @@ def test_filter_as_one_types(runs: list[RunPaths]) -> None:
 
 
 def test_this_folders_runs_are_listed_and_one_key_shows_those_of_all(tmp_path: Path) -> None:
-    here = recorded.failed(tmp_path / "here" / "20261121-1412-brave-otter")
+    here = recorded.failed(
+        tmp_path / "a-folder-with-a-long-name-on-purpose" / "here" / "20261121-1412-brave-otter"
+    )
     there = recorded.held(tmp_path / "there" / "20261121-1410-calm-crane")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert app.browser is not None
         panel = app.browser.panel
         assert [found.run for found in panel.rows] == [here]
-        assert f"runs in {here.root.parent} · 1 in other folders (a: all)" in shown(app)
+        assert f"{str(here.root.parent)[-40:]} · 1 in other folders (a: all)" in shown(app)
         await pilot.press("a")
         await until(pilot, lambda: [found.run for found in panel.rows] == [here, there], "the runs of all")
         assert "in all folders" in shown(app)

@@ -22,6 +22,7 @@ from supervisor.views.wording.translate import Tr
 STATE_CELLS = 13
 ID_CELLS = 29
 VERDICT_CELLS = 17
+PLACE_CELLS = 48
 # Below these widths (inside the frame) something gives way: the name, how long it took, the date in the id and
 # the total of steps.
 NAME_FROM = 125
@@ -133,7 +134,12 @@ class RunsPanel(Panel, can_focus=True):
             return row(
                 Span(self.tr(" in all folders"), TextStyle.PLAIN), Span(self.tr(narrower), TextStyle.DIM)
             )
-        entries = [Span(self.tr(f" in {fm.near_path(str(place))}"), TextStyle.PLAIN)]
+        folder = fm.near_path(str(place))
+        if (
+            len(folder) > PLACE_CELLS
+        ):  # its end tells folders apart, and the key behind it must not be pushed out
+            folder = f"…{folder[1 - PLACE_CELLS :]}"
+        entries = [Span(self.tr(f" in {folder}"), TextStyle.PLAIN)]
         if self.list is not None and self.list.elsewhere:
             entries.append(
                 Span(self.tr(f" · {self.list.elsewhere} in other folders (a: all)"), TextStyle.DIM)
