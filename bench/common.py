@@ -17,6 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader
+
 ROOT = Path(__file__).resolve().parents[1]
 TRAINER = ROOT / "trainer" / "__main__.py"
 # A launch without anybody between: torchrun does not restart by itself.
@@ -130,3 +133,21 @@ def with_mark(name: str, value: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def run_below(folder: Path) -> RunPaths | None:
+    """The one run that a command started in `folder`, once its journal is there."""
+    found = [path.parents[2] for path in (folder / "runs").glob("*/nodes/0/events.jsonl")]
+    return next((RunPaths(root) for root in found if not root.is_symlink()), None)
+
+
+def steps_in_series(run: RunPaths) -> dict[str, set[int]]:
+    """The steps that the series have, by rank; those of the job under `JOB_KEY`."""
+    seen: dict[str, set[int]] = {}
+    for stream in (METRICS, RANKS):
+        reader = SeriesReader(run.node().series, stream)
+        while samples := reader.read():
+            for sample in samples:
+                if (step := sample.v.get("step")) is not None:
+                    seen.setdefault(JOB_KEY if stream == METRICS else sample.k, set()).add(int(step))
+    return seen

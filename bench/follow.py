@@ -35,10 +35,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, cpu_s, held_by, status, surroundings, tell
+from bench.common import (
+    ROOT,
+    command_line,
+    cpu_s,
+    held_by,
+    run_below,
+    status,
+    steps_in_series,
+    surroundings,
+    tell,
+)
 from bench.stage import Terminal
 from supervisor.run.paths import RunPaths
-from supervisor.run.series import RANKS, SeriesReader
 
 NOISY = str(ROOT / "tests" / "integration" / "scripts" / "noisy_training.py")
 TICK_S = 0.02
@@ -250,7 +259,7 @@ def supervise(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
             if (reading := held_by(keeper.pid)) is not None:
                 readings.append(reading)
                 used_s = max(used_s, cpu_s(keeper.pid))
-            if second % VIEWER_EVERY_S == 5 and (run := _run_in(folder)) is not None:
+            if second % VIEWER_EVERY_S == 5 and (run := run_below(folder)) is not None:
                 viewer = _viewer([*stoker, "attach"], run, folder, environ, viewers)
                 viewers += 1
             elif second % VIEWER_EVERY_S == 5 + VIEWER_STAYS_S and viewer is not None:
@@ -264,7 +273,7 @@ def supervise(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         if keeper.poll() is None:
             keeper.kill()
             keeper.wait()
-    run = _run_in(folder)
+    run = run_below(folder)
     assert run is not None
     ranks = run.node().attempt(1).rank_folders().values()
     told = [(folder / "stdout.log").read_bytes().split(b"\n")[-2].split() for folder in ranks]
@@ -313,21 +322,11 @@ def is_flat(found: dict[str, Any]) -> bool:
 
 def steps_lost(run: RunPaths, written: list[int]) -> dict[str, int]:
     """Of each rank, how many of the steps that it wrote are not in the series."""
-    seen: dict[str, set[int]] = {}
-    reader = SeriesReader(run.node().series, RANKS)
-    while samples := reader.read():
-        for sample in samples:
-            if (step := sample.v.get("step")) is not None:
-                seen.setdefault(sample.k, set()).add(int(step))
+    seen = steps_in_series(run)
     return {
         f"rank {rank} ({'copytruncate' if rank % 2 else 'rename'})": count - len(seen.get(str(rank), ()))
         for rank, count in enumerate(written)
     }
-
-
-def _run_in(folder: Path) -> RunPaths | None:
-    found = [path for path in (folder / "runs").glob("2*") if not path.is_symlink()]
-    return RunPaths(found[0]) if found else None
 
 
 def _viewer(

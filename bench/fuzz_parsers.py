@@ -10,9 +10,11 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -47,6 +49,7 @@ from tests.views.tui import recorded
 CODES = {0, 1, 2, 3, 4, 5, 6, 10, 11, 75, 93}
 
 Play = Callable[[bytes], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,11 @@ def verb(*argv: str, json_lines: bool = False) -> str:
         for line in text.splitlines():
             json.loads(line)
     return text
+
+
+def one_of(choices: Sequence[T], data: bytes) -> T:
+    """A choice that the case's own bytes make, so that its seed alone plays it again."""
+    return choices[zlib.crc32(data) % len(choices)]
 
 
 # --- Logs
@@ -293,12 +301,9 @@ CHECKPOINT_FILES = {
 
 def checkpoints(folder: Path) -> Play:
     """A folder of checkpoints in the layouts that are known, each file of them hostile in turn."""
-    count = 0
 
     def play(data: bytes) -> None:
-        nonlocal count
-        count += 1
-        name = list(CHECKPOINT_FILES)[count % len(CHECKPOINT_FILES)]
+        name = one_of(list(CHECKPOINT_FILES), data)
         out = folder / "out"
         for place in (out, out / "checkpoint-40", out / "global_step40", out / "iter_0000040"):
             place.mkdir(parents=True, exist_ok=True)
@@ -387,12 +392,9 @@ def dry_run(folder: Path, *words: str) -> None:
 
 def job_files(folder: Path) -> Play:
     with_script(folder)
-    count = 0
 
     def play(data: bytes) -> None:
-        nonlocal count
-        name = CONFIG_FILES[count % len(CONFIG_FILES)][0]
-        count += 1
+        name, _ = one_of(CONFIG_FILES, data)
         with contextlib.suppress(JobError):
             parse_config(name, data)
         (folder / name).write_bytes(data)
@@ -413,12 +415,9 @@ def scripts(folder: Path) -> Play:
 
 def script_configs(folder: Path) -> Play:
     with_script(folder)
-    count = 0
 
     def play(data: bytes) -> None:
-        nonlocal count
-        name = SCRIPT_CONFIGS[count % len(SCRIPT_CONFIGS)][0]
-        count += 1
+        name, _ = one_of(SCRIPT_CONFIGS, data)
         (folder / name).write_bytes(data)
         dry_run(folder, "--nproc-per-node", "2", "train.py", "--config", name, "--deepspeed", name)
 
@@ -469,12 +468,9 @@ def run_files(folder: Path) -> Play:
     """One file of a run's folder is hostile; everything that looks at runs looks at it."""
     runs = run_folders(folder / "runs")
     files = [(run, path) for run in runs for path in sorted(run.root.rglob("*")) if path.is_file()]
-    count = 0
 
     def play(data: bytes) -> None:
-        nonlocal count
-        run, path = files[count % len(files)]
-        count += 1
+        run, path = one_of(files, data)
         valid = path.read_bytes()
         path.write_bytes(data)
         try:

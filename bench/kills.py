@@ -22,20 +22,15 @@ the seed: while it starts, in its steps, while it is being stopped, while it end
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import pty
 import random
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
-import threading
 import time
 import uuid
 from collections import Counter
@@ -50,7 +45,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 
-from bench.common import ROOT, command_line, cpu_s, surroundings, tell, with_mark
+from bench.common import ROOT, command_line, surroundings, tell, with_mark
+from bench.stage import Terminal
 from supervisor.keeper.monitoring.log_monitor import BATCH_SAMPLES
 from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.run import events as ev
@@ -63,6 +59,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
 from supervisor.sources.processes import ProcessId, command_of, identify, is_alive, read_environ
 from supervisor.views.model.replay import record_of
+from tests.conftest import wait_until
 from tests.integration.scripts.killed_training import load, whole_checkpoints
 
 MARK = "STOKER_KILLS_MARK"
@@ -184,33 +181,6 @@ def drawn(seed: int, number: int) -> Plan:
     )
 
 
-class Screen:
-    """The Textual app on a pseudo-terminal whose output is read, and thrown away."""
-
-    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env={**env, "TERM": "xterm-256color"},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self._thread = threading.Thread(target=_drain, args=(master,), daemon=True)
-        self._thread.start()
-
-
-def _drain(master: int) -> None:
-    with contextlib.suppress(OSError):
-        while os.read(master, 1 << 16):
-            continue
-    os.close(master)
-
-
 class Round:
     """One run, from its start to the last look at what it left."""
 
@@ -230,6 +200,7 @@ class Round:
         (folder / "stoker.toml").write_text(SETTINGS, encoding="utf-8")
         self.commands: list[subprocess.Popen[bytes]] = []
         self.viewers: list[subprocess.Popen[bytes]] = []
+        self.screens: list[Terminal] = []
         self._found: RunPaths | None = None
         self.along: StateReader | None = None
         # How many attempts there must be: hits at a start or a restart may come before the attempt counts.
@@ -268,6 +239,8 @@ class Round:
                 if process.poll() is None:
                     process.kill()
                 process.wait()
+            for screen in self.screens:
+                screen.close()
             for pid in with_mark(MARK, self.mark):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -424,15 +397,14 @@ class Round:
                     argv, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
                 )
             )
-        screen = Screen([*STOKER, "attach", str(self.run.root)], self.folder, self.env)
+        screen = Terminal([*STOKER, "attach", str(self.run.root)], str(self.folder), self.env)
+        self.screens.append(screen)
         self.viewers.append(screen.process)
-        if not _until(
+        if not wait_until(
             lambda: any(self.run.control.glob("viewer-*")) or screen.process.poll() is not None, SCREEN_S
         ):
             # Much processor time: the machine is busy, or it computes for ever. Little: it waits for something.
-            raise Broken(
-                f"no screen within {SCREEN_S:.0f} s, after {cpu_s(screen.process.pid):.1f} s of processor time"
-            )
+            raise Broken(f"no screen within {SCREEN_S:.0f} s, after {screen.cpu_s():.1f} s of processor time")
 
     # -- what follows ----------------------------------------------------------------------------
 
@@ -637,7 +609,7 @@ class Round:
                 names.append(f"{pid} ({command_of(pid)}, attempt {attempt})")
             return names
 
-        if not _until(lambda: not unaccounted(), LEFT_S):
+        if not wait_until(lambda: not unaccounted(), LEFT_S):
             raise Broken(f"unaccounted for: {', '.join(unaccounted())}")
 
     def _look_at_lines(self) -> None:
@@ -689,7 +661,7 @@ class Round:
         return [paths.agent_log] if paths.agent_log.exists() else []
 
     def _look_at_the_end(self, stranger: subprocess.Popen[bytes]) -> None:
-        if not _until(lambda: not _living(with_mark(MARK, self.mark)), LEFT_S):
+        if not wait_until(lambda: not _living(with_mark(MARK, self.mark)), LEFT_S):
             left = [f"{pid} ({command_of(pid)})" for pid in _living(with_mark(MARK, self.mark))]
             raise Broken(f"left in the end: {', '.join(left)}")
         if stranger.poll() is not None:
@@ -715,18 +687,9 @@ class Round:
         )
 
     def _wait(self, condition: Callable[[], object], what: str, deadline_s: float) -> None:
-        if not _until(condition, deadline_s):
+        if not wait_until(condition, deadline_s):
             state = f": {self._state().condition}" if self.along is not None else ""
             raise Broken(f"{what} within {deadline_s:.0f} s{state}")
-
-
-def _until(condition: Callable[[], object], deadline_s: float) -> bool:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def _kill(process: ProcessId) -> bool:

@@ -28,12 +28,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, cpu_s, status, surroundings, tell
+from bench.common import ROOT, command_line, cpu_s, run_below, status, steps_in_series, surroundings, tell
 from bench.stage import Terminal
 from supervisor.run import events as ev
-from supervisor.run.journal import JournalReader, StateReader
+from supervisor.run.journal import StateReader, facts_in
 from supervisor.run.paths import RunPaths
-from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader
+from supervisor.run.series import JOB_KEY
 
 SCRIPT = ROOT / "tests" / "integration" / "scripts" / "noisy_training.py"
 STEP_EVERY = 50
@@ -71,7 +71,7 @@ def carry(load: Load, folder: Path) -> dict[str, Any]:
     screen: Terminal | None = None
     shown: list[bool] = []
     try:
-        run = _run_below(folder, keeper)
+        run = _begun(folder, keeper)
         with (folder / "console.log").open("wb") as out:
             console = subprocess.Popen(
                 [*command[:3], "attach", "--no-ui", str(run.root)],
@@ -110,10 +110,7 @@ def carry(load: Load, folder: Path) -> dict[str, Any]:
                 process.wait()
         if screen is not None:
             screen.close()
-    events = JournalReader(run.node().journal)
-    found: list[ev.Event] = []
-    while news := events.read():
-        found += news
+    found = list(facts_in(run.node().journal))
     progress = [event for event in found if isinstance(event, ev.Progress)]
     ended = next(event for event in found if isinstance(event, ev.AttemptEnded))
     in_json = [line for line in written_out.read_bytes().splitlines() if b'"lag_bytes"' in line]
@@ -170,11 +167,10 @@ def _see(screen: Terminal, shown: list[bool]) -> None:
         shown.append(False)
 
 
-def _run_below(folder: Path, keeper: subprocess.Popen[bytes]) -> RunPaths:
+def _begun(folder: Path, keeper: subprocess.Popen[bytes]) -> RunPaths:
     while keeper.poll() is None:
-        for path in (folder / "runs").glob("*/nodes/0/events.jsonl"):
-            if not path.parents[2].is_symlink():
-                return RunPaths(path.parents[2])
+        if (run := run_below(folder)) is not None:
+            return run
         time.sleep(0.05)
     raise SystemExit((folder / "err.log").read_text())
 
@@ -199,14 +195,7 @@ def _logs(run: RunPaths) -> list[Path]:
 
 def _lost(run: RunPaths, load: Load) -> tuple[int, dict[str, int]]:
     """Steps in the logs that are in no series: of each rank, and of the job."""
-    seen: dict[str, set[int]] = {}
-    for stream in (METRICS, RANKS):
-        reader = SeriesReader(run.node().series, stream)
-        while samples := reader.read():
-            for sample in samples:
-                step = sample.v.get("step")
-                if step is not None:
-                    seen.setdefault(JOB_KEY if stream == METRICS else sample.k, set()).add(int(step))
+    seen = steps_in_series(run)
     lost = steps = lines = 0
     for rank in range(load.ranks):
         folder = run.node().attempt(1).rank_folders().get(rank)

@@ -13,7 +13,7 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bench.common import ROOT, cpu_s
@@ -88,24 +88,24 @@ run_tui(RunPaths(Path(sys.argv[1])), read_only=True)
 
 
 class Terminal:
-    """A program on a pseudo-terminal of 120 by 40 whose output is read and counted all the time."""
+    """A program on a pseudo-terminal of 120 by 40 whose output is read and counted all the time. `env`: its environment; by itself ours, with a state of its own."""
 
-    def __init__(self, argv: list[str], folder: str) -> None:
+    def __init__(self, argv: list[str], folder: str, env: Mapping[str, str] | None = None) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
-        env = {
-            **os.environ,
-            "TERM": "xterm-256color",
-            "COLORTERM": "truecolor",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "XDG_STATE_HOME": folder,
-            # As after an installation: compiled once (in the round thrown away), apart from the checkout.
-            "PYTHONPYCACHEPREFIX": f"{folder}/pyc",
-        }
-        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        if env is None:
+            env = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+                "XDG_STATE_HOME": folder,
+                # As after an installation: compiled once (in the round thrown away), apart from the checkout.
+                "PYTHONPYCACHEPREFIX": f"{folder}/pyc",
+            }
+        whole = {**env, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        whole.pop("PYTHONDONTWRITEBYTECODE", None)
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=folder, start_new_session=True
+            argv, stdin=slave, stdout=slave, stderr=slave, env=whole, cwd=folder, start_new_session=True
         )
         os.close(slave)
         self.bytes = 0

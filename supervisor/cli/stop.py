@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import time
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,14 +168,13 @@ def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -
 def _still_running(run: RunPaths, state: RunState) -> list[str]:
     """What the newest attempt left behind: processes that would not end, or that are not known to be the run's."""
     from supervisor.run import events as ev
-    from supervisor.run.journal import JournalReader
+    from supervisor.run.journal import facts_in
     from supervisor.views.console import event_lines
 
     number = state.attempt.number if state.attempt is not None else 0
-    reader = JournalReader(run.node().journal)
     left = [
         event
-        for event in chain.from_iterable(iter(reader.read, []))
+        for event in facts_in(run.node().journal)
         if isinstance(event, ev.StopStepTaken | ev.ProcessesLeft) and event.attempt == number
     ]
     return [text for event in left for _, text in event_lines(event)]

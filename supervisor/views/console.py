@@ -169,10 +169,8 @@ class ConsoleView:
         if isinstance(event, ev.Progress):
             # Not the state's: that is ahead, at the end of the events that were read with this one.
             self._progress = merge_progress(self._progress, event)
-            falls_behind, self._is_behind = (
-                bool(event.lag_bytes) and not self._is_behind,
-                bool(event.lag_bytes),
-            )
+            was_behind, self._is_behind = self._is_behind, bool(event.lag_bytes)
+            falls_behind = self._is_behind and not was_behind
             if falls_behind or event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
                 self._last_progress_t = event.t
                 yield Level.INFO, progress_text(self._progress, self.state.total_steps)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.access.lock import read_holder
+from supervisor.run.access.lock import Holder, read_holder
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
@@ -54,6 +54,17 @@ def cpu_s(process: psutil.Process) -> float:
 
 def command(gate: Path, code: int) -> list[str]:
     return ["--grace", "5", "--", sys.executable, "-c", WAITS, str(gate), str(code)]
+
+
+def detached(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:
+    """A run in the background that has made some steps, and its keeper."""
+    done = stoker("run", "--detach", *command(gate, 0), cwd=cwd)
+    assert done.code == 0, done.err
+    run = only_run(cwd)
+    wait_for_step(run, 3)
+    holder = read_holder(run.node().lock)
+    assert holder is not None
+    return run, holder
 
 
 @pytest.mark.parametrize(
@@ -105,12 +116,7 @@ def test_it_is_said_and_training_goes_on_to_its_end(
 @pytest.mark.fault("journal and disk", "the run directory is moved and moved back", "the run goes on")
 def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    done = stoker("run", "--detach", *command(gate, 0), cwd=tmp_path)
-    assert done.code == 0, done.err
-    run = only_run(tmp_path)
-    wait_for_step(run, 3)
-    holder = read_holder(run.node().lock)
-    assert holder is not None
+    run, _ = detached(tmp_path, gate)
     elsewhere = RunPaths(tmp_path / "elsewhere")
     run.root.rename(elsewhere.root)
     assert wait_until(lambda: "training goes on" in elsewhere.node().log.read_text(), 30), (
@@ -136,13 +142,7 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
     "told, exit 6; a signal still stops the job",
 )
 def test_who_follows_it_is_told(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    done = stoker("run", "--detach", *command(gate, 0), cwd=tmp_path)
-    assert done.code == 0, done.err
-    run = only_run(tmp_path)
-    wait_for_step(run, 3)
-    holder = read_holder(run.node().lock)
-    assert holder is not None
+    run, holder = detached(tmp_path, tmp_path / "gate")
     with background("attach", "--no-ui", run.run_id, cwd=tmp_path) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline()

@@ -324,6 +324,7 @@ def test_what_was_not_read_before_a_copytruncate_is_read_in_the_copy(tmp_path: P
     (tmp_path / "a.log.2").write_bytes(heading + b"one\ntwo\nof an earlier run\n" * 20)
     os.utime(tmp_path / "a.log.2", (1e9, 1e9))
     os.mkfifo(tmp_path / "a.log.fifo")
+    (tmp_path / "a.log.0-latest").symlink_to(tmp_path / "nowhere")
     log.write_bytes(heading + b"one\ntwo\n")
     file, notes = followed(log)
     assert texts(file)[1:] == ["one", "two"]

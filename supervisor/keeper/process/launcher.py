@@ -79,10 +79,8 @@ def main(argv: list[str]) -> int:
 
 def _write_exit(path: str, ending: dict[str, object], folder: int | None) -> bool:
     """Write the exit status into the folder that was opened at the start, or by its path; whether it is to be read there."""
-    for place in (
-        folder,
-        None,
-    ):  # a descriptor of a file server that was restarted is stale, and the path is fine
+    # The second: a descriptor of a file server that was restarted is stale, and the path is fine.
+    for place in (folder, None):
         with contextlib.suppress(OSError):
             _write(path, ending, place)
             return os.path.exists(path)

@@ -373,13 +373,19 @@ class FollowedFile:
         folder, name = os.path.split(self.path)
         begin = self.feed.offset - len(self._mark)
         copies: list[tuple[int, str]] = []
-        with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
-            for entry in entries:
-                if entry.name.startswith(name) and entry.name != name:
-                    found = entry.stat()
-                    # An older log of the same beginning was written last before we read this one.
-                    if found.st_size > self.feed.offset and found.st_mtime_ns >= self._read_ns:
-                        copies.append((found.st_mtime_ns, entry.path))
+        try:
+            beside = [
+                other for other in os.listdir(folder or ".") if other.startswith(name) and other != name
+            ]
+        except OSError:
+            return b""
+        for other in beside:
+            path = os.path.join(folder, other)
+            with contextlib.suppress(OSError):  # a link to nowhere hides no other
+                found = os.stat(path)
+                # An older log of the same beginning was written last before we read this one.
+                if found.st_size > self.feed.offset and found.st_mtime_ns >= self._read_ns:
+                    copies.append((found.st_mtime_ns, path))
         for _, path in sorted(copies, reverse=True)[:_MOST_COPIES]:
             with contextlib.suppress(OSError), open_regular(path) as file:
                 data = os.pread(file.fileno(), len(self._mark) + _COPY_CAP_BYTES, begin)

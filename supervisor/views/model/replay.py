@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,7 +18,7 @@ import msgspec
 from supervisor.run import series as se
 from supervisor.run.events import Event, KeeperStarted
 from supervisor.run.fold import fold
-from supervisor.run.journal import JournalReader
+from supervisor.run.journal import facts_in
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
@@ -65,8 +65,7 @@ class Recording:
     @property
     def end_t(self) -> float:
         """Wall time of the last fact or sample."""
-        last = self.samples[-1][0] if self.samples else self.events[-1].t
-        return max(last, *(event.t for event in self.events))
+        return _end_of(self.events, self.samples)
 
 
 def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
@@ -76,13 +75,9 @@ def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
         NothingRecorded: there is no journal, or nothing in it.
     """
     paths = run.node(node)
-    reader = JournalReader(paths.journal)
-    events: list[Event] = []
-    while news := reader.read():
-        events += news
+    events = _ordered(facts_in(paths.journal))
     if not events:
         raise NothingRecorded(f"{run.root}: nothing was recorded here")
-    events = _ordered(events)
     samples: list[tuple[float, str, Sample]] = []
     past: list[se.Rollup] = []
     for stream in se.STREAMS:
@@ -103,12 +98,17 @@ def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
     for event in events:
         state = fold(state, event)
     facts_t = tuple(sorted({moment.t for moment in state.timeline}))
-    end_t = max([*(event.t for event in events), *(sample[0] for sample in samples[-1:])])
+    end_t = _end_of(events, samples)
     lines, log_times = recorded_lines(run, paths, state, samples, events, end_t, tr)
     return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines, log_times)
 
 
-def _ordered(events: list[Event]) -> list[Event]:
+def _end_of(events: Sequence[Event], samples: Sequence[tuple[float, str, Sample]]) -> float:
+    """The last wall time of either; events of several keepers are not in the order of their times."""
+    return max([*(event.t for event in events), *(sample[0] for sample in samples[-1:])])
+
+
+def _ordered(events: Iterable[Event]) -> list[Event]:
     """By time within each keeper's life, and these as they stand in the journal: a clock may have been set back between them."""
     lives: list[list[Event]] = [[]]
     for event in events:
