@@ -21,6 +21,7 @@ _PYTHON_WARNING = Lazy(r"\wWarning: ")
 _REPLACED_BY = Lazy(
     r"\b[Uu]sing (?:a |an |the )?(?:latest )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back"
 )
+_SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
     r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
 )
@@ -118,12 +119,23 @@ class Facts:
             return True  # the program was started all the same, and waited for something else
         if item.has(Trait.SHELL_KILL) and self._killed_by_launcher(item):
             return True
+        if self._is_clean_up(item):
+            return True
         if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
             return False
         # A process sends SIGABRT to itself, after saying why.
         return any(
             other is not item and (item.line <= other.line <= item.line + 3 or _trouble_before(other, item))
             for other in self.case.candidates
+        )
+
+    def _is_clean_up(self, item: Candidate) -> bool:
+        """Whether the scheduler's own tools complain after the scheduler ended the job: of mounts and epilogs, as they clean up."""
+        ended = (hit for hit in self.case.scans[item.source].hits if hit.has(Trait.SCHEDULER_REPORT))
+        return (
+            item.failure is not FailureClass.HOST_OOM
+            and _SCHEDULERS_TOOL.search(item.text) is not None
+            and any(hit.line < item.line for hit in ended)
         )
 
     @cached_property

@@ -24,7 +24,7 @@ _AT_ONCE = frozenset(
     (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.TERMINATED)
 )  # fmt: skip
 _COMPLAINT = Lazy(
-    r"(?i)error|fail|fatal|exception|abort|kill|cannot|can't|could ?n[o']t|unable|refused|denied|\blost\b|stopp(?:ed|ing)|not found|core dumped|fault\b|assert|invalid|exceeded|cancelled|timed? ?out|insufficient|corrupt|not in\b"
+    r"(?i)error|fail|fatal|exception|abort|kill|cannot|can't|could ?n[o']t|unable|refused|denied|\blost\b|stopp(?:ed|ing)|not found|core dumped|\bfault\b|assert|invalid|exceeded|cancelled|timed? ?out|insufficient|corrupt|not in\b"
 )
 _NO_COMPLAINT = Lazy(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning: |\bINFO\b|\bDEBUG\b|(?:^|\s)[WI]\d{4} |\[[WI]\d* |: [WI] (?:tensorflow|external|xla|tsl)/|retry|will be|consider|try setting|[Cc]orrected|[\s:=]0$"

@@ -38,6 +38,9 @@ _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhan
 _EXCEPTION = Lazy(
     r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
 )
+# What `warnings.warn` prints: the program went on below it, whatever it says (Python: warnings.formatwarning).
+_PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
+_INSTEAD = Lazy(r"\binstead\W*$")
 _GLOG_INFORMS = Lazy(r"^I\d{4} \d\d:|: I (?:tensorflow|external|xla|tsl)/")
 _DYING_WORDS = (
     "failed (exitcode:",
@@ -63,12 +66,17 @@ def without_recovered(
     """
     if not died and _launcher_reports_nothing(scans):
         found = [item for item in found if not _went_on_elsewhere(item, scans)]
+    found = [item for item in found if not _PYTHON_WARNING.search(item.text)]
     left = _without_logged_notices(_not_recovered(found, scans, died))
     left = _without_plain_repeats(_without_passing(left))
     raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
     if died or raised or _trouble(scans):
         return left
-    return [item for item in left if not (is_notice(item) and (stepped or _informed_on(item)))]
+    return [
+        item
+        for item in left
+        if not (_INSTEAD.search(item.text[-80:]) or (is_notice(item) and (stepped or _informed_on(item))))
+    ]
 
 
 def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bool) -> list[Candidate]:
