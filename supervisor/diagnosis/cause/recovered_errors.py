@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from supervisor.diagnosis.cause.candidates import INFORMS
@@ -12,7 +13,7 @@ from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above, in_helper
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
-from supervisor.text.prefixes import split_prefix
+from supervisor.text.prefixes import Origin, split_prefix
 
 # Ranks that are torn down with their job print tracebacks; a program that goes on prints this much else.
 NEXT_JOB_LINES = 100
@@ -20,6 +21,7 @@ NEXT_JOB_LINES = 100
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
 STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
 STEPS_AFTER_TRACEBACK = 6
+LINES_AFTER_CAUGHT = 2  # of the process that logged it, whatever they say
 STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
 STEPS_AFTER_STOP = 25  # after a stop, which a long save may follow
 # A traceback in a job that failed: logs put together file by file show a rank's earlier steps after it.
@@ -41,6 +43,7 @@ _EXCEPTION = Lazy(
 # What `warnings.warn` prints: the program went on below it, whatever it says (Python: warnings.formatwarning).
 _PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
 _INSTEAD = Lazy(r"\binstead\W*$")
+_OF_RAY_TASK = Lazy(r"RayTaskError|ray\.exceptions\.")
 _GLOG_INFORMS = Lazy(r"^I\d{4} \d\d:|: I (?:tensorflow|external|xla|tsl)/")
 _DYING_WORDS = (
     "failed (exitcode:",
@@ -64,6 +67,8 @@ def without_recovered(
         died: some process is known to have ended badly.
         stepped: training's own lines were seen.
     """
+    if not died:
+        found = _without_caught(found, scans)
     if not died and _launcher_reports_nothing(scans):
         found = [item for item in found if not _went_on_elsewhere(item, scans)]
     found = [item for item in found if not _PYTHON_WARNING.search(item.text)]
@@ -168,6 +173,34 @@ def _in_passing(item: Candidate) -> bool:
     if not item.is_cause or not _EXCEPTION.match(item.text):
         return False
     return frames_above(item.hit).logged or (item.soft and in_helper(item.hit))
+
+
+def _without_caught(found: list[Candidate], scans: Sequence[SourceScan]) -> list[Candidate]:
+    """Without exceptions that a process outlived: it logged another of the same type, or a Ray worker went on to print."""
+    logged = [item for item in found if _raised(item) and frames_above(item.hit).caught]
+    times = Counter(_by_whom(item) for item in logged)
+    caught = {id(item) for item in logged if times[_by_whom(item)] > 1}
+    if not any(_OF_RAY_TASK.search(hit.text) for scan in scans for hit in scan.hits):
+        caught |= {id(item) for item in found if _raised(item) and _worker_prints_on(item)}
+    return [item for item in found if id(item) not in caught]
+
+
+def _raised(item: Candidate) -> bool:
+    return item.is_cause and _EXCEPTION.match(item.text) is not None
+
+
+def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
+    """Who raised what: the log, its rank and process, the exception's type."""
+    return item.source, item.hit.origin, item.text.split(":", 1)[0]
+
+
+def _worker_prints_on(item: Candidate) -> bool:
+    """Whether the Ray worker that raised it went on to print. Where a task fails, the driver raises `RayTaskError`."""
+    pid = item.hit.origin.pid
+    if pid is None:
+        return False
+    below = (split_prefix(line, item.hit.hosts) for line in item.hit.lines_after())
+    return sum(1 for origin, text in below if origin.pid == pid and text.strip()) >= LINES_AFTER_CAUGHT
 
 
 def _trouble(scans: Sequence[SourceScan]) -> bool:

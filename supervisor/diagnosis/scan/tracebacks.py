@@ -23,6 +23,9 @@ _HELPERS = (
     "multiprocessing/queues.py",
     "torch/utils/data/_utils/pin_memory.py",
 )
+_CAUGHT = Lazy(
+    r"(?:\d\d:\d\d:\d\d|^)[^\r]{0,80}\b(?:ERROR|CRITICAL|EXCEPTION|WARN(?:ING)?|INFO|DEBUG)\b|^\s*(?:ERROR|CRITICAL|WARNING):"
+)
 _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(most recent")
 
 
@@ -31,7 +34,7 @@ class Frames(NamedTuple):
 
     Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` what a logger named right above,
     `quoted_rank` whose traceback a distributed checkpoint's report quotes. `logged`: the program logged the traceback
-    as a notice, or Python ignored it.
+    as a notice, or Python ignored it. `caught`: a logger printed it, at whatever level, so that something caught the exception.
     """
 
     found: bool
@@ -40,6 +43,7 @@ class Frames(NamedTuple):
     announced: int | None = None
     quoted_rank: int | None = None
     logged: bool = False
+    caught: bool = False
 
 
 @cache
@@ -67,7 +71,7 @@ def frames_above(hit: Hit) -> Frames:
     spawn_rank: int | None = None
     announced: int | None = None
     quoted_rank: int | None = None
-    logged = False
+    logged = caught = False
     lines = hit.lines_before(90)
     row = len(lines) - 1
     while row >= 0:
@@ -80,6 +84,7 @@ def frames_above(hit: Hit) -> Frames:
             logged = _LOGGED.search(lines[row + 1]) is not None or (
                 row >= 0 and "Exception ignored in" in lines[row]
             )
+            caught = any(_CAUGHT.search(line[:200]) for line in lines[max(row, 0) : row + 2])
             if match := re.search(r"\(RANK (\d+)\)", text):
                 quoted_rank = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
@@ -95,7 +100,7 @@ def frames_above(hit: Hit) -> Frames:
             frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
         elif patterns["exception"].match(text) and len(frames) > 0:
             break
-    return Frames(found, tuple(reversed(frames)), spawn_rank, announced, quoted_rank, logged)
+    return Frames(found, tuple(reversed(frames)), spawn_rank, announced, quoted_rank, logged, caught)
 
 
 def in_helper(hit: Hit) -> bool:
