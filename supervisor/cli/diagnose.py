@@ -17,8 +17,8 @@ from supervisor.cli.diagnosing.job_logs import (
     read_jobs,
     without_rank,
 )
-from supervisor.cli.diagnosing.verdict_json import explanation_to_wire, to_wire
-from supervisor.cli.diagnosing.verdict_text import explanation_lines, verdict_lines
+from supervisor.cli.diagnosing.verdict_json import earlier_jobs_to_wire, explanation_to_wire, to_wire
+from supervisor.cli.diagnosing.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass
@@ -131,6 +131,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
 
 def _print_json(path: str, attempt: int | None, found: Examination, *, explain: bool) -> None:
     wire = to_wire(path, attempt, found.verdict)
+    wire["jobs"] = earlier_jobs_to_wire(found.earlier)
     if explain:
         wire["explanation"] = explanation_to_wire(found)
     wire = Redactor.of(os.environ.items()).data(wire)
@@ -144,6 +145,7 @@ def _print_text(
     again = _again(path, attempt, found.verdict)
     verdict = _of_known_rank(path, attempt, found.verdict)
     lines = verdict_lines(path, attempt, verdict, context, again, tr)
+    lines += earlier_job_lines(found.earlier, tr)
     if explain:
         lines += explanation_lines(found, tr)
     print(Redactor.of(os.environ.items()).text("\n".join(lines)))

@@ -13,6 +13,7 @@ from supervisor.diagnosis.attribution.ranks import Ranks
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.cause.fingerprint import fingerprint
+from supervisor.diagnosis.cause.log_jobs import by_job, job_starts
 from supervisor.diagnosis.cause.other_evidence import Correction, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered
 from supervisor.diagnosis.cause.rules import Choice, choose
@@ -30,6 +31,8 @@ from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
 
 MOST_CONSEQUENCES = 24
+# Fewer lines without a step or a failure at a file's end say nothing of the job that they may begin.
+LEAST_JOB_LINES = 30
 # DDP's message names its parameters some 800 bytes below its first line.
 BELOW_BYTES = 3000
 # What a stop signal was, by why stoker ended the attempt.
@@ -44,30 +47,71 @@ _OUR_SIGNALS = {
 }
 
 
+class EarlierJob(NamedTuple):
+    """A job that stands in the same file before the one that is judged: its lines, from 1, and its own verdict."""
+
+    first_line: int
+    last_line: int
+    verdict: Verdict
+
+
 class Examination(NamedTuple):
     """A verdict with the way to it, for `stoker diagnose --explain`.
 
     `case`: all that was found. `choice`: the rule that fired, with the part of the case that it was decided on (the
-    last run or attempt). `corrections`: what other evidence changed.
+    last attempt). `corrections`: what other evidence changed. `earlier`: the jobs before the last one in the file.
     """
 
     verdict: Verdict
     case: Case
     choice: Choice
     corrections: tuple[Correction, ...]
+    earlier: tuple[EarlierJob, ...] = ()
 
 
 def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verdict:
-    """Judge one attempt. Reads each of the job's logs once; memory does not grow with their size."""
+    """Judge one attempt. Reads each of the job's logs once, a file with several jobs twice; memory does not grow with their size."""
     return examine(job, signatures, matcher).verdict
 
 
 def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
     """As `diagnose`, with the way to the verdict."""
     case = read_case(job, signatures, matcher)
+    starts = job_starts(case)
+    chunks = job.logs[0].read_again() if starts else None
+    if chunks is None:
+        return _examined(case)
+    found: list[Examination] = []
+    for first_line, part in by_job(chunks, starts):
+        log = job.logs[0]._replace(chunks=part, first_line=first_line)
+        evidence = (
+            job if first_line == starts[-1] else JobEvidence(())
+        )  # what is known beside the log is of the last job
+        found.append(_examined(read_case(evidence._replace(logs=(log,)), signatures, matcher)))
+    shown = _last_that_shows(found)
+    earlier = (
+        EarlierJob(one.case.scans[0].first_line, one.case.scans[0].lines, one.verdict)
+        for one in found[:shown]
+    )
+    return found[shown]._replace(earlier=tuple(earlier))
+
+
+def _examined(case: Case) -> Examination:
     choice = choose(case)
     root, corrections = corrected(case, choice.root)
     return Examination(_verdict(case, root), case, choice, corrections)
+
+
+def _last_that_shows(found: list[Examination]) -> int:
+    """The place of the last job that shows anything: an accountant's summary may stand below it, or a start of a few lines."""
+    shows = (
+        place
+        for place in reversed(range(len(found)))
+        if not found[place].choice.rule.is_fallback
+        or found[place].verdict.failure is FailureClass.HEALTHY
+        or found[place].case.scans[0].lines - found[place].case.scans[0].first_line >= LEAST_JOB_LINES
+    )
+    return next(shows, len(found) - 1)
 
 
 def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Case:
@@ -76,7 +120,7 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
     if job.machine.kernel_log:
         logs = (*logs, LogSource("kernel log", (job.machine.kernel_log.encode("utf-8", "replace"),)))
     scans = tuple(
-        scan_source(source.path, source.origin, source.chunks, signatures, matcher, index)
+        scan_source(source.path, source.origin, source.chunks, signatures, matcher, index, source.first_line)
         for index, source in enumerate(logs)
     )
     launch = with_known_exits(

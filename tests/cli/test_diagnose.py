@@ -1,4 +1,5 @@
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.diagnosing import job_logs
 from supervisor.cli.main import main
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
@@ -114,6 +116,48 @@ def test_explain_names_what_other_evidence_corrected(
     assert "  corrected by other evidence\n    words_of_complaint: No signature knows the cause" in shown
     assert main(["diagnose", "--explain", "--lang", "zh", str(log)]) == 10
     assert "No signature knows" not in capsys.readouterr().out
+
+
+APPENDED = f"nohup: ignoring input\n{STEPS}KeyError: 'labels'\nnohup: ignoring input\n{STEPS}{OOM}nohup: ignoring input\n{STEPS}"
+
+
+def test_earlier_jobs_of_a_file_are_listed_below_the_last_ones_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "nohup.out"
+    log.write_text(APPENDED)
+    assert main(["diagnose", "--lang", "en", str(log)]) == 0
+    verdict, _, table = capsys.readouterr().out.partition("\n  earlier jobs in this file (2)\n")
+    assert verdict.startswith(f"{log}: No failure")
+    first, second = table.splitlines()
+    assert first.startswith("    lines 1 to 22   code_error, line 22 · ")
+    assert second == "    lines 23 to 44  cuda_oom, line 44 · GPU memory ran out on rank 1"
+    assert main(["diagnose", "--json", str(log)]) == 0
+    (found,) = verdicts(capsys)
+    check_schema(found)
+    jobs = [(job["first_line"], job["last_line"], job["failure"], job["line"]) for job in found["jobs"]]
+    assert jobs == [(1, 22, "code_error", 22), (23, 44, "cuda_oom", 44)]
+    schema = json.loads((DOCS / "diagnose.schema.json").read_text())["properties"]["jobs"]["items"]
+    assert [list(job) for job in found["jobs"]] == [schema["required"]] * 2
+
+
+def test_what_is_piped_in_may_hold_several_jobs_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "supervisor", "diagnose", "--json", "-"]
+    done = subprocess.run(command, input=APPENDED.encode(), stdout=subprocess.PIPE, timeout=60, check=False)
+    found = json.loads(done.stdout)
+    assert [found["failure"], len(found["jobs"])] == ["healthy", 2]
+
+
+def test_of_a_stream_too_long_to_be_kept_no_jobs_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_logs, "MOST_KEPT_BYTES", 100)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb") as pipe:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
+        pipe.write(os.urandom(50_000))
+        pipe.close()
+        (job,) = [evidence for _, _, evidence in job_logs.read_jobs(["-"])]
+        assert sum(map(len, job.logs[0].chunks)) == 50_000
+        assert job.logs[0].read_again() is None
 
 
 def test_switches_may_stand_between_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

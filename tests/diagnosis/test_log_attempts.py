@@ -1,12 +1,7 @@
 """Logs of several attempts, tasks that ended by a signal, and ranks that did not come."""
 
-from types import SimpleNamespace
-from typing import cast
-
 import pytest
 
-from supervisor.diagnosis.case import Case, Root
-from supervisor.diagnosis.cause import log_attempts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import FailureClass, Verdict
@@ -111,24 +106,3 @@ PLAIN_KEY = 'Traceback (most recent call last):\n  File "/w/train.py", line 8, i
 def test_an_opening_that_comes_again_begins_another_run(engine: Engine) -> None:
     text = OPENING + steps(1) + PLAIN_DISK + OPENING + steps(1) + PLAIN_KEY
     assert judged(text, engine).failure is FailureClass.CODE_ERROR
-
-
-@pytest.mark.parametrize(
-    ("distributed", "exits_at", "in_step"),
-    [
-        (False, [], False),
-        (True, [], True),
-        (True, [9], False),
-        (True, [10], True),
-        (True, [5, 20], True),
-        (False, [20], False),
-    ],
-)
-def test_below_a_launcher_that_had_not_ended_several_ranks_may_write(
-    distributed: bool, exits_at: list[int], in_step: bool
-) -> None:
-    """Then each of them opens its output alike, and an opening that comes again is no other run."""
-    exits = [SimpleNamespace(hit=SimpleNamespace(line=line)) for line in exits_at]
-    case = SimpleNamespace(launch=SimpleNamespace(distributed=distributed, exits=exits))
-    root = Root(FailureClass.CODE_ERROR, line=10)
-    assert log_attempts._in_step(cast("Case", case), root) is in_step

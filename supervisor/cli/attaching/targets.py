@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.cli.diagnosing.job_logs import BadInputError, file_chunks, read_jobs, tasks_of
-from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.cli.diagnosing.job_logs import BadInputError, log_file, read_jobs, tasks_of
+from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular
@@ -54,7 +54,7 @@ def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvid
     copy = run.node().attempt(1).root / PIPE_NAME
 
     def read() -> JobEvidence:
-        return JobEvidence(logs=(LogSource(PIPE_NAME, file_chunks(str(copy))),))
+        return JobEvidence(logs=(log_file(str(copy))._replace(path=PIPE_NAME),))
 
     # A descriptor of its own: the screen takes the terminal as stdin.
     return Target("stdin", "a pipe", pipe=os.dup(0) if pipe is None else pipe), read

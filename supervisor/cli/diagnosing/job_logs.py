@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.diagnosis.attribution.slurm_states import state_in
@@ -15,11 +16,13 @@ from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
-from supervisor.text.prefixes import origin_of_path, split_prefix
+from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
 
 MOST_FILES = 4096
 # Bytes of a log's end that are read to see whether its lines name ranks.
 NAMED_BYTES = 1 << 18
+# Of what is piped in, packed: some 600 MiB of logs.
+MOST_KEPT_BYTES = 64 << 20
 _AT_END = " on rank 0"
 _LOG_NAMES = Lazy(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
@@ -73,7 +76,7 @@ def read_jobs(
     jobs: list[tuple[str, int | None, JobEvidence]] = []
     for path in paths:
         if path == "-":
-            jobs.append(("-", None, JobEvidence(logs=(LogSource("-", _stdin()),))))
+            jobs.append(("-", None, JobEvidence(logs=(_stdin(),))))
         elif os.path.isdir(path):
             jobs.extend(_folder(path, each=each, attempt=attempt))
         else:
@@ -82,13 +85,7 @@ def read_jobs(
                 (
                     path,
                     None,
-                    JobEvidence(
-                        logs=(
-                            LogSource(
-                                path, file_chunks(path, named=True), origin_of_path(os.path.basename(path))
-                            ),
-                        )
-                    ),
+                    JobEvidence(logs=(log_file(path, origin_of_path(os.path.basename(path)), named=True),)),
                 )
             )
     return jobs
@@ -104,10 +101,35 @@ def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
             yield chunk
 
 
-def _stdin() -> Iterator[bytes]:
-    stream = sys.stdin.buffer.fileno()
-    while chunk := os.read(stream, 1 << 20):
-        yield chunk
+def log_file(path: str, origin: Origin = NOWHERE, *, named: bool = False) -> LogSource:
+    """A file as a log. What is no plain file can be read once only."""
+    again = (lambda: file_chunks(path)) if os.path.isfile(path) else None
+    return LogSource(path, file_chunks(path, named=named), origin, again)
+
+
+def _stdin() -> LogSource:
+    """What is piped in, kept aside as it is read: it may hold several jobs, and then is read twice."""
+    kept: list[bytes] = []
+    packed = zlib.compressobj(1)
+    size = 0
+
+    def first() -> Iterator[bytes]:
+        nonlocal size
+        stream = sys.stdin.buffer.fileno()
+        while chunk := os.read(stream, 1 << 20):
+            if size <= MOST_KEPT_BYTES:
+                kept.append(packed.compress(chunk))
+                size += len(kept[-1])
+            else:
+                kept.clear()
+            yield chunk
+        kept.append(packed.flush())
+
+    def again() -> Iterator[bytes] | None:
+        unpacked = zlib.decompressobj()
+        return (unpacked.decompress(part) for part in kept) if size <= MOST_KEPT_BYTES else None
+
+    return LogSource("-", first(), again=again)
 
 
 def _check(path: str) -> None:
@@ -131,10 +153,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
             f"{path}: no log in this folder; give a log, or the folder that torchrun's --log-dir names"
         )
     if each:
-        return [
-            (name, None, JobEvidence(logs=(LogSource(name, file_chunks(name), origin_of_path(name)),)))
-            for name in logs
-        ]
+        return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
     job = evidence_of(inner, logs, errors, records)
     if chosen is not None:
         from supervisor.cli.diagnosing.run_journals import with_run_facts
@@ -152,7 +171,7 @@ def evidence_of(
     nameless = [name for name, o in origins.items() if (o.rank, o.local_rank, o.node) == (None, None, None)]
     for name, task in tasks_of(nameless).items():
         origins[name] = origins[name]._replace(task=task)
-    sources = tuple(LogSource(name, file_chunks(name), origins[name]) for name in ordered)
+    sources = tuple(log_file(name, origins[name]) for name in ordered)
     files = []
     for name in sorted(errors):
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
-from supervisor.diagnosis.verdict import Examination
+from supervisor.diagnosis.verdict import EarlierJob, Examination
 from supervisor.run.records import Verdict
 from supervisor.text.redact import redact_text
 
@@ -35,6 +37,23 @@ def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, objec
         "action": verdict.action.value,
         "fingerprint": verdict.fingerprint,
     }
+
+
+def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
+    """The jobs that stand in the same file before the one that was judged: the value of the key `jobs`."""
+    return [
+        {
+            "first_line": job.first_line,
+            "last_line": job.last_line,
+            "failure": job.verdict.failure.value,
+            "reason": job.verdict.reason.value if job.verdict.reason is not None else None,
+            "confidence": job.verdict.confidence,
+            "rank": job.verdict.rank,
+            "title": job.verdict.title,
+            "line": job.verdict.cause.line if job.verdict.cause is not None else None,
+        }
+        for job in jobs
+    ]
 
 
 def explanation_to_wire(found: Examination) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
-from supervisor.diagnosis.verdict import Examination
+from supervisor.diagnosis.verdict import EarlierJob, Examination
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
@@ -82,6 +82,24 @@ def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> li
         lines.append(_safe(f"    {who}{tr(words)}  {place}"))
     if len(folded) > MOST_CONSEQUENCES:
         lines.append(f"    … {tr(f'and {len(folded) - MOST_CONSEQUENCES} more')}")
+    return lines
+
+
+def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[str]:
+    """The jobs that stand in the same file before the one that was judged, a line each."""
+    if not jobs:
+        return []
+    lines = ["", f"  {tr('earlier jobs in this file')} ({len(jobs)})"]
+    places = [tr(f"lines {job.first_line} to {job.last_line}") for job in jobs]
+    width = max(map(len, places))
+    for place, job in zip(places, jobs, strict=True):
+        verdict = job.verdict
+        at = (
+            f", {tr(f'line {verdict.cause.line}')}"
+            if verdict.cause is not None and verdict.cause.line
+            else ""
+        )
+        lines.append(_safe(f"    {place:<{width}}  {verdict.failure.value}{at} · {tr(verdict.title)}"))
     return lines
 
 

@@ -28,7 +28,9 @@ _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/
 _REPLACED = Lazy(
     r"(?:going to|using) \S.{0,40} instead\W*$|(?:^|[^t] )(?:skipp(?:ing|ed)|ignor(?:ing|ed)|using (?:the )?defaults?|fall(?:ing|s) back|fallback|retrying|will retry|continuing)\b.{0,24}$"
 )
-_NOT_SOFT = Lazy(r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal")
+_NOT_SOFT = Lazy(
+    r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal"
+)
 _ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
 INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")

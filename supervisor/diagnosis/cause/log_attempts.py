@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from supervisor.diagnosis.case import Case, Root
-from supervisor.diagnosis.cause.fingerprint import plain_form
 from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
@@ -48,55 +45,3 @@ def last_attempt_failed_differently(first: Root, last: Root, case: Case) -> bool
     between = range(max(first.line, scan.tail_line), last.line)
     steps = {line for row in between if is_progress(line := scan.tail[row - scan.tail_line])}
     return len(steps) >= STEPS_AGAIN
-
-
-def later_runs(case: Case, root: Root) -> Iterator[Case]:
-    """The case as of each run that begins below the root, in a log that several were appended to, the last one first.
-
-    A run begins where the lines that open the log come again. Of a job of several ranks nothing is taken away:
-    each of them opens its output alike.
-    """
-    if len(case.scans) != 1 or _in_step(case, root) or len(case.ranks.seen) > 1 or root.line <= 0:
-        return
-    scan = case.scans[0]
-    for row in _opened_again(scan.head[: min(OPENING_WITHIN, root.line - 1)], scan.tail):
-        start = scan.tail_line + row
-        if start <= root.line:
-            return
-        exits = tuple(item for item in case.launch.exits if item.hit.line >= start)
-        hits = tuple(hit for hit in scan.hits if hit.line >= start)
-        yield case._replace(
-            scans=(scan._replace(hits=hits, head=(), tail=scan.tail[row:], tail_line=start),),
-            launch=case.launch._replace(exits=exits),
-            candidates=tuple(item for item in case.candidates if item.line >= start),
-        )
-
-
-def _in_step(case: Case, root: Root) -> bool:
-    """Whether several processes may write at the root. A launcher that had ended above it was an earlier run's."""
-    exits = case.launch.exits
-    return case.launch.distributed and (not exits or any(item.hit.line >= root.line for item in exits))
-
-
-def _opened_again(head: Sequence[str], tail: Sequence[str]) -> list[int]:
-    """The last rows of the tail where the opening's lines stand one below the other again, from its end upwards."""
-    opening: list[str] = []
-    for line in head:
-        if _NO_OPENING.search(line) or is_progress(line):
-            opening.clear()
-            continue
-        opening.append(line)
-        if len(opening) == OPENING_LINES:
-            break
-    words = [_WORD.search(line) for line in opening]
-    if len(opening) < OPENING_LINES or not all(words):
-        return []
-    forms = [plain_form(line) for line in opening]
-    first = words[0].group() if words[0] is not None else ""
-    rows: list[int] = []
-    for row in range(len(tail) - OPENING_LINES, -1, -1):
-        if first in tail[row] and [plain_form(line) for line in tail[row : row + OPENING_LINES]] == forms:
-            rows.append(row)
-            if len(rows) == MOST_RUNS:
-                break
-    return rows

@@ -195,12 +195,13 @@ def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
 
 
 def _worker_prints_on(item: Candidate) -> bool:
-    """Whether the Ray worker that raised it went on to print. Where a task fails, the driver raises `RayTaskError`."""
+    """Whether the Ray worker that raised it went on to print, among others. Where a task fails, the driver raises `RayTaskError`."""
     pid = item.hit.origin.pid
     if pid is None:
         return False
-    below = (split_prefix(line, item.hit.hosts) for line in item.hit.lines_after())
-    return sum(1 for origin, text in below if origin.pid == pid and text.strip()) >= LINES_AFTER_CAUGHT
+    below = [split_prefix(line, item.hit.hosts) for line in item.hit.lines_after()]
+    own = sum(1 for origin, text in below if origin.pid == pid and text.strip())
+    return own >= LINES_AFTER_CAUGHT and any(origin.pid not in {None, pid} for origin, _ in below)
 
 
 def _trouble(scans: Sequence[SourceScan]) -> bool:

@@ -15,7 +15,7 @@ from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, different_rendezvous, lagging_rank
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
-from supervisor.diagnosis.cause.log_attempts import last_attempt, last_attempt_failed_differently, later_runs
+from supervisor.diagnosis.cause.log_attempts import last_attempt, last_attempt_failed_differently
 from supervisor.diagnosis.cause.roots import (
     at,
     from_candidate,
@@ -433,11 +433,8 @@ def _first_match(case: Case) -> Choice:
 
 
 def choose(case: Case) -> Choice:
-    """Find the root cause of a failure, in the last of the runs and attempts that the logs hold."""
+    """Find the root cause of a failure, in the last of the attempts that the logs hold."""
     choice = _first_match(case)
-    for run in later_runs(case, choice.root):
-        if (anew := _first_match(run)).root.failure is not FailureClass.UNKNOWN:
-            return anew
     later = last_attempt(case)
     if later is not None and last_attempt_failed_differently(
         choice.root, (last := _first_match(later)).root, later

@@ -50,7 +50,10 @@ class Hit(NamedTuple):
 
 
 class SourceScan(NamedTuple):
-    """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line."""
+    """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line.
+
+    `lines` is the number of the last line, and `first_line` that of the first, where the log is a part of a file.
+    """
 
     path: str
     origin: Origin
@@ -61,10 +64,11 @@ class SourceScan(NamedTuple):
     tail: tuple[str, ...]
     tail_line: int
     hosts: frozenset[str] = frozenset()
+    first_line: int = 1
 
     def edges(self) -> tuple[str, ...]:
         """The kept lines: the head, and the tail where it does not hold the head already."""
-        return self.tail if self.tail_line <= 1 else (*self.head, *self.tail)
+        return self.tail if self.tail_line <= self.first_line else (*self.head, *self.tail)
 
     def numbered_tail(self) -> Iterable[tuple[int, str]]:
         """The tail's lines with their numbers."""

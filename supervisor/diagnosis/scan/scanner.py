@@ -45,7 +45,13 @@ class SourceScanner:
     """Scans one log as its bytes arrive (already plain: see `text.decode.plain_chunks`)."""
 
     def __init__(
-        self, path: str, origin: Origin, signatures: Signatures, matcher: Matcher, index: int = 0
+        self,
+        path: str,
+        origin: Origin,
+        signatures: Signatures,
+        matcher: Matcher,
+        index: int = 0,
+        first_line: int = 1,
     ) -> None:
         self.path = path
         self.origin = origin
@@ -53,7 +59,7 @@ class SourceScanner:
         self._matcher = matcher
         self._index = index
         self._cutter = Cutter()
-        self._line = 1
+        self._first_line = self._line = first_line
         self._offset = 0
         self._past = b""
         self._head = b""
@@ -94,6 +100,7 @@ class SourceScanner:
             tuple(clean(raw, SHOWN_BYTES) for raw in tail),
             last_line - len(tail) + 1,
             self._hosts or frozenset(),
+            self._first_line,
         )
 
     def _scan(self, window: Window | None) -> list[Hit]:
@@ -250,9 +257,10 @@ def scan_source(
     signatures: Signatures,
     matcher: Matcher,
     index: int = 0,
+    first_line: int = 1,
 ) -> SourceScan:
     """Scan one whole log, whatever its encoding or packing."""
-    scanner = SourceScanner(path, origin, signatures, matcher, index)
+    scanner = SourceScanner(path, origin, signatures, matcher, index, first_line)
     results = matcher.each(cut_windows(plain_chunks(chunks)))
     try:
         for matched in results:

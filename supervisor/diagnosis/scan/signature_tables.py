@@ -108,6 +108,7 @@ class Trait(StrEnum):
     BAD_END = "bad_end"  # after it, an earlier good end counts no more
     GOOD_END = "good_end"  # training came to its end
     CLOSING_LINE = "closing_line"  # what a script prints at its end, also after a failure
+    JOB_START = "job_start"  # what a shell, a scheduler or a launcher prints as a job begins
     TRACEBACK = "traceback"  # the head of a traceback
     ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes anew
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals

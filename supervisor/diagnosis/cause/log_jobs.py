@@ -1,0 +1,162 @@
+"""A file that holds several jobs, one after the other: where each begins.
+
+People append to one file: `nohup … >> train.log`, a batch script that starts a program anew, steps of one allocation. The last job is
+the one that they ask about; what ended an earlier one explains nothing of it.
+
+A job begins where one of these is seen, and something had ended since the last beginning:
+
+- a line that shells, schedulers and launchers print as a job begins (trait `job_start`);
+- the lines that open the file, once more;
+- other output after a scheduler's or launcher's report that a job's processes had ended.
+
+An attempt of a launcher that restarts its own processes is no job (see `log_attempts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from supervisor.diagnosis.case import Case
+from supervisor.diagnosis.cause.fingerprint import plain_form
+from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.scan.log_timeline import is_progress, when
+from supervisor.diagnosis.scan.signature_tables import Trait
+from supervisor.text.decode import plain_chunks
+from supervisor.text.patterns import Lazy
+
+# A repeat of at least this many consecutive lines from the top of a log is taken for a restart of the program.
+OPENING_LINES = 2
+OPENING_WITHIN = 20
+# After a report of an end, so much other output without a word of trouble is the next job's: peers that die print tracebacks.
+NEXT_JOB_LINES = 20
+# Of more jobs in one file, the first ones are taken together.
+MOST_JOBS = 12
+# Two starts this close are one: a batch script prints several lines as it begins.
+SAME_START_LINES = 5
+_NO_OPENING = Lazy(r"^\s|^\[rank\d|Traceback|[Ww]arn|WARN|Error|^\W*$|^(?:\S+\s*){1,2}$")
+_WORD = Lazy(r"[A-Za-z_]{6,}")
+_APPENDS = "nohup: ignoring input"
+# The launcher's or the scheduler's word that processes ended. A traceback ends a job of one process; of several, one rank may print
+# it while another still starts.
+_REPORTED = frozenset((Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END))
+_ENDED = _REPORTED | {Trait.GOOD_END}
+_TROUBLE = Lazy(
+    r"Traceback|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd|torch/distributed|torch\.distributed|\[rank\d|^\W*$|^wandb: |^swanlab: |Root Cause|time +: |host +: |rank +: |^ {2,}File "
+)
+
+
+def job_starts(case: Case) -> list[int]:
+    """The numbers of the lines at which a later job begins, in order; none where the case is one job, or has several logs."""
+    if len(case.scans) != 1:
+        return []
+    scan = case.scans[0]
+    announced = {hit.line: when(hit.text) for hit in scan.hits if hit.has(Trait.JOB_START)}
+    announced |= {line: when(scan.tail[line - scan.tail_line]) for line in _openings(scan, case)}
+    appended = {hit.line for hit in scan.hits if hit.text.startswith(_APPENDS)}
+    ending = _ENDED | {Trait.TRACEBACK} if _is_one_process(case) else _ENDED
+    ends = [hit for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
+    restarts = [hit.line for hit in scan.hits if hit.has(Trait.ATTEMPT_RESTART)]
+    starts: list[int] = []
+    before = scan.first_line
+    for line in sorted({*announced, *_after_ends(scan)}):
+        if line - before < SAME_START_LINES:
+            continue
+        ended = [hit for hit in ends if before <= hit.line < line]
+        if line in appended or (ended and _is_new_job(line, announced.get(line), ended, restarts)):
+            starts.append(line)
+            before = line
+    return starts[-(MOST_JOBS - 1) :]
+
+
+def _is_new_job(line: int, start_t: float | None, ended: Sequence[Hit], restarts: Sequence[int]) -> bool:
+    """Whether a job and no attempt begins below the ends of processes.
+
+    A start that bears an earlier time than an end above it is of a log of another node, put below the first.
+    """
+    times = [at for hit in ended if (at := when(hit.text)) is not None]
+    is_earlier = start_t is not None and bool(times) and start_t < max(times)
+    return not is_earlier and not any(ended[-1].line <= at <= line for at in restarts)
+
+
+def by_job(chunks: Iterable[bytes], starts: Sequence[int]) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """A log's bytes job by job, each with the number of its first line. Each part is to be read before the next is asked for."""
+    lines = (1, *starts)
+    for place, parts in groupby(_parts(plain_chunks(chunks), lines), key=itemgetter(0)):
+        yield lines[place], (data for _, data in parts)
+
+
+def _parts(chunks: Iterable[bytes], starts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """The chunks, cut where a job begins, each with the place of its job."""
+    place, line = 0, 1
+    for chunk in chunks:
+        rest = chunk
+        while place + 1 < len(starts) and line + rest.count(b"\n") >= starts[place + 1]:
+            cut = _after_lines(rest, starts[place + 1] - line)
+            yield place, rest[:cut]
+            rest, line, place = rest[cut:], starts[place + 1], place + 1
+        line += rest.count(b"\n")
+        yield place, rest
+
+
+def _after_lines(data: bytes, count: int) -> int:
+    at = 0
+    for _ in range(count):
+        at = data.index(b"\n", at) + 1
+    return at
+
+
+def _is_one_process(case: Case) -> bool:
+    return not case.launch.distributed and len(case.ranks.seen) <= 1
+
+
+def _after_ends(scan: SourceScan) -> Iterator[int]:
+    """Where other output begins after a report that processes ended, and goes on for long without a word of trouble."""
+    for hit in scan.hits:
+        if _REPORTED.isdisjoint(hit.signature.traits) or hit.has(Trait.SHELL_EXIT):
+            continue
+        below = [(n, line) for n, line in enumerate(hit.lines_after(), start=hit.line + 1) if line.strip()]
+        first = next((at for at, (_, line) in enumerate(below) if not _TROUBLE.search(line)), None)
+        if first is None:
+            continue
+        output = below[first : first + NEXT_JOB_LINES]
+        # A job that goes on beside a task that ended prints steps at once; one that begins does not.
+        goes_on = any(is_progress(line) for _, line in output[:3])
+        if (
+            len(output) == NEXT_JOB_LINES
+            and not goes_on
+            and not any(_TROUBLE.search(text) for _, text in output)
+        ):
+            yield output[0][0]
+
+
+def _openings(scan: SourceScan, case: Case) -> Iterator[int]:
+    """Where the lines that open the log come again in its tail. Of several ranks each opens its output alike."""
+    one_process = _is_one_process(case)
+    opening, forms = _opening(scan.head[:OPENING_WITHIN])
+    word = _WORD.search(scan.head[opening]) if forms else None
+    if word is None:
+        return
+    for row in range(len(scan.tail) - len(forms) + 1):
+        start = scan.tail_line + row
+        if (
+            word.group() in scan.tail[row]
+            and start > scan.first_line + opening
+            and [plain_form(line) for line in scan.tail[row : row + len(forms)]] == forms
+            and (one_process or any(item.hit.line < start for item in case.launch.exits))
+        ):
+            yield start
+
+
+def _opening(head: Sequence[str]) -> tuple[int, list[str]]:
+    """The row of the first lines of a log that tell one program's start from another's, and their plain forms; none: ``(0, [])``."""
+    rows: list[int] = []
+    for row, line in enumerate(head):
+        if _NO_OPENING.search(line) or is_progress(line) or not _WORD.search(line):
+            rows.clear()
+            continue
+        rows.append(row)
+        if len(rows) == OPENING_LINES:
+            return rows[0], [plain_form(head[at]) for at in rows]
+    return 0, []
