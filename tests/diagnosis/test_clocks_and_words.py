@@ -15,11 +15,12 @@ from supervisor.diagnosis.cause.fingerprint import fingerprint, plain_form
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.scan.log_timeline import (
     NO_YEAR,
+    bar_went_on,
     ends_in_nan,
     is_progress,
     loss_upturn_step,
     progress_rows,
-    silence_s,
+    silence,
     went_on,
     when,
     year_of,
@@ -74,16 +75,16 @@ def step(second: int, number: int) -> str:
 
 def test_how_long_it_was_silent_at_the_end() -> None:
     lines = [step(10 * at, at) for at in range(6)]
-    assert silence_s([*lines, "2026-01-01 10:05:00 stopped"]) == (250.0, 10.0)
-    assert silence_s(lines) is None, "nothing came later"
-    assert silence_s([*lines[:1], "2026-01-01 10:05:00 a", "2026-01-01 10:06:00 b"]) is None, (
+    assert silence([*lines, "2026-01-01 10:05:00 stopped"]) == (250.0, 10.0, 10.0)
+    assert silence(lines) is None, "nothing came later"
+    assert silence([*lines[:1], "2026-01-01 10:05:00 a", "2026-01-01 10:06:00 b"]) is None, (
         "one step has no pace"
     )
     two = [*lines[:2], "2026-01-01 10:05:00 a"]
-    assert silence_s(two) == (290.0, 10.0)
-    assert silence_s(two[:2]) is None
+    assert silence(two) == (290.0, 10.0, 10.0)
+    assert silence(two[:2]) is None
     gaps = [*lines, "2026-01-01 10:01:00 a", "2026-01-01 10:09:00 b", "2026-01-01 10:09:01 c"]
-    assert silence_s(gaps) == (480.0, 10.0), "the largest"
+    assert silence(gaps) == (480.0, 10.0, 10.0), "the largest"
 
 
 def test_training_that_goes_on_without_times_was_not_silent() -> None:
@@ -91,8 +92,8 @@ def test_training_that_goes_on_without_times_was_not_silent() -> None:
     few = [f"step {at} loss 2.0" for at in range(4, 10)]
     many = [f"step {at} loss 2.0" for at in range(4, 12)]
     end = ["2026-01-01 10:30:00 stopped"]
-    assert silence_s([*lines, *few, *end]) is not None
-    assert silence_s([*lines, *many, *end]) is None
+    assert silence([*lines, *few, *end]) is not None
+    assert silence([*lines, *many, *end]) is None
 
 
 @pytest.mark.parametrize(
@@ -233,3 +234,32 @@ def test_the_edges_of_a_log_hold_each_line_once() -> None:
     cut = whole._replace(tail=("y", "z"), tail_line=2)
     assert cut.edges() == ("a", "b", "y", "z")
     assert list(cut.numbered_tail()) == [(2, "y"), (3, "z")]
+
+
+def test_a_bare_clock_is_of_no_use_beside_dates() -> None:
+    """A bar's elapsed time names no day: against a date it would be a silence of years."""
+    bar = " 2%|# | {n}/11206 [13:41:09<566:25:39, 186.38s/it] step: {n}"
+    dated = [f"2025-08-11 19:{minute:02d}:00 step: {minute}" for minute in range(10)]
+    stop = "2025-08-11 19:10:30 stopped"
+    assert silence([*dated, stop]) == (90.0, 60.0, 60.0)
+    assert silence([bar.format(n=1), *dated, bar.format(n=2), stop]) is None, "the bar went on without a date"
+
+
+def test_a_silence_is_measured_against_the_longest_pause_too() -> None:
+    lines = [f"2026-01-01 10:{minute:02d}:00 step {minute}" for minute in (0, 1, 2, 3, 30, 31)]
+    assert silence([*lines, "2026-01-01 10:55:00 stopped"]) == (24 * 60.0, 60.0, 27 * 60.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "went_on"),
+    [
+        (b" 2%| | 108/5153 [08:05<1", b" 2%| | 109/5153 [08:09<1 2%| | 120/5153 [09:05<1", True),
+        (b" 2%| | 108/5153 [08:05<1", b" 2%| | 109/5153 [08:09<1", False),
+        (b" 2%| | 108/5153 [08:05<1", b" 2%| | 120/999 [09:05<1", False),
+        (b" 0%| | 0/5153 [00:00<1", b" 2%| | 120/5153 [09:05<1", False),
+        (b"", b" 2%| | 120/5153 [09:05<1", False),
+        (b" 2%| | 108/5153 [08:05<1", b"Traceback\n 2%| | 120/5153 [09:05<1", False),
+    ],
+)
+def test_whether_a_bar_went_on(before: bytes, after: bytes, went_on: bool) -> None:
+    assert bar_went_on(before, after) is went_on

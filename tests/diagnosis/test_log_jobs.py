@@ -92,6 +92,95 @@ def test_one_job_stays_one(text: str, engine: Engine) -> None:
     assert [kind for _, _, kind in jobs(text, engine)] == ["cuda_oom"]
 
 
+def footer(host: str, second: int) -> str:
+    return (
+        'Traceback (most recent call last):\n  File "/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "============================================================\ntrain.py FAILED\n"
+        "------------------------------------------------------------\nRoot Cause (first observed failure):\n[0]:\n"
+        f"  time      : 2023-11-22_13:31:{second:02d}\n  host      : {host}\n  rank      : 0 (local_rank: 0)\n"
+        "  exitcode  : 1 (pid: 1648797)\n============================================================\n"
+    )
+
+
+MAIN = 'Traceback (most recent call last):\n  File "train.py", line 18, in <module>\n    main()\n'
+USAGE = "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: expected one argument\n"
+HELLO = "process id: 40495\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        pytest.param(
+            KEY + footer("cn1", 10) + OOM + footer("cn1", 58), [1, 18], id="torchrun twice on a host"
+        ),
+        pytest.param(
+            HELLO + MAIN + "KeyError: 1\n" + HELLO + MAIN + "KeyError: 2\n", [1, 6], id="two exceptions"
+        ),
+        pytest.param(
+            USAGE + MAIN + "KeyboardInterrupt\n", [1, 3], id="wrong arguments, then another program"
+        ),
+        pytest.param(
+            HELLO
+            + MAIN
+            + "RuntimeError: Error(s) in loading state_dict for Net:\n\tsize mismatch for a\n"
+            + HELLO
+            + MAIN
+            + "KeyError: 2\n",
+            [1, 7],
+            id="a message of several lines",
+        ),
+    ],
+)
+def test_two_ends_that_one_program_cannot_have_are_two_jobs(
+    text: str, starts: list[int], engine: Engine
+) -> None:
+    assert [first for first, _, _ in jobs(text, engine)] == starts
+
+
+CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
+BAR = " 10%|# | {n}/5153 [08:05<5:34:33,  3.98s/it]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(footer("cn1", 10) + footer("cn2", 11), id="two hosts"),
+        pytest.param(
+            HELLO + MAIN + "KeyError: 1\n" + CHAINED + MAIN + HELLO + "ValueError: 2\n",
+            id="one exception while handling another",
+        ),
+        pytest.param(
+            HELLO + MAIN + "KeyError: 1\n" + MAIN + "subprocess.CalledProcessError: Command 'train.py'\n",
+            id="the parent's",
+        ),
+        pytest.param(
+            HELLO
+            + BAR.format(n=9)
+            + MAIN
+            + "KeyError: 1\n"
+            + BAR.format(n=40)
+            + HELLO
+            + MAIN
+            + "KeyError: 2\n",
+            id="the bar goes on",
+        ),
+    ],
+)
+def test_what_one_job_prints_at_its_end_is_no_second_job(text: str, engine: Engine) -> None:
+    assert len(jobs(text, engine)) == 1
+
+
+def test_openings_are_found_below_a_line_that_a_bar_drew_a_million_times(engine: Engine) -> None:
+    opening = "rank 0: bind to device 0\nrank 0: Initialized distributed environment\n"
+    stopped = (
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 3816713 got signal: 15\n"
+    )
+    bar = "\r".join(BAR.format(n=n) for n in range(9000)) + "\n"
+    found = jobs(opening + steps(1, 4) + stopped + opening + bar, engine)
+    assert [(first, kind) for first, _, kind in found] == [(1, "terminated"), (8, "healthy")]
+
+
 def test_logs_of_nodes_put_below_each_other_are_one_job(engine: Engine) -> None:
     """The second one's start bears an earlier time than the first one's end."""
     banner = "W0422 15:38:{second:02d}.320000 29 torch/distributed/run.py:779] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"

@@ -7,7 +7,7 @@ import pytest
 from supervisor.diagnosis.cause.vocabulary import class_by_words
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.run.failures import FailureClass
+from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine, load_engine
 
@@ -355,3 +355,85 @@ def test_tensorflows_missing_plugin_is_a_notice(engine: Engine) -> None:
         f"I0408 14:19:3{n}.685184 140143404451648 train.py:155] {n}_train_90, 24.5\n" for n in range(6)
     )
     assert judged(notice + informed, engine).failure in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
+
+
+BAR = "  2%|#         | {n}/5153 [08:05<5:34:33,  3.98s/it]"
+
+
+def test_an_exception_after_which_the_same_bar_goes_on_was_caught(engine: Engine) -> None:
+    oom = traceback(
+        ("/w/eval.py", "<module>"),
+        raised="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 34.00 MiB",
+    )
+    on = BAR.format(n=108) + oom + BAR.format(n=109) + "\r" + BAR.format(n=120) + "\n"
+    assert judged(on, engine).failure is FailureClass.HEALTHY
+    closed = BAR.format(n=108) + oom + BAR.format(n=109) + "\n"
+    assert judged(closed, engine).failure is FailureClass.CUDA_OOM
+    anew = BAR.format(n=108) + oom + BAR.format(n=0) + "\r" + BAR.format(n=1) + "\n"
+    assert judged(anew, engine).failure is FailureClass.CUDA_OOM
+
+
+LOGGED = "ERROR:2026-03-26 21:59:41,526:Traceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        (
+            (LOGGED + '  File "a.py", line 1, in act\nTypeError: no {n}\nanswer not found\n') * 2,
+            FailureClass.UNKNOWN,
+        ),
+        (LOGGED + '  File "a.py", line 1, in act\nTypeError: no 1\n', FailureClass.CODE_ERROR),
+    ],
+)
+def test_a_process_that_logs_an_exception_twice_outlived_the_first(
+    text: str, failure: FailureClass, engine: Engine
+) -> None:
+    assert judged(text, engine).failure is failure
+
+
+def test_a_ray_worker_that_prints_on_has_not_failed(engine: Engine) -> None:
+    raised = "(Loop pid=57713) ValueError: step 2 - no action\n"
+    on = "(Task pid=38606) trial 1/32\n" + raised + "(Loop pid=57713) answer\n(Loop pid=57713) next sample\n"
+    assert judged(on, engine).failure is not FailureClass.CODE_ERROR
+    assert (
+        judged(on + "ray.exceptions.RayTaskError(ValueError): step 2\n", engine).failure
+        is FailureClass.CODE_ERROR
+    )
+    assert judged(raised, engine).failure is FailureClass.CODE_ERROR
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/v/torch_geometric/typing.py:63: UserWarning: An issue occurred while importing 'torch-scatter'. undefined symbol: _ZN5",
+        "/v/torch/amp/autocast_mode.py:266: UserWarning: User provided device_type of 'cuda', but CUDA is not available. Disabling",
+        "slurmstepd-taurus: error: couldn't chdir to `/mnt/qe-lr/slurm': No such file or directory: going to /tmp instead",
+        "Allowing ninja to set a default number of workers... (overridable by setting the environment variable MAX_JOBS=N)",
+    ],
+)
+def test_a_warning_and_what_is_used_instead_are_no_roots(line: str, engine: Engine) -> None:
+    assert judged(f"{line}\n{line}\n", engine).failure is FailureClass.UNKNOWN
+
+
+def test_a_warning_yields_to_an_exception_below_it(engine: Engine) -> None:
+    warned = "2023-11-01 15:27:59.627062: W tensorflow/platform/dso_loader.cc:64] Could not load dynamic library 'libnvinfer.so.7'\n"
+    missing = traceback(
+        ("/w/infer.py", "main"), raised="FileNotFoundError: [Errno 2] No such file or directory: 'w.pkl'"
+    )
+    assert judged(warned + missing, engine).failure is FailureClass.MISSING_FILE
+
+
+def test_a_warning_level_before_each_line_of_a_traceback_is_read(engine: Engine) -> None:
+    level = "[2023-11-29 11:04:57,788] torch._dynamo.convert_frame: [WARNING] "
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/a/f.py", line 4, in get',
+        "    raise it",
+        '  File "/a/g.py", line 9, in run',
+        "    f()",
+    ]
+    lines.append("torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:")
+    ended = "TERM_RUNLIMIT: job killed after reaching LSF run time limit.\nExited with exit code 140.\n"
+    verdict = judged("".join(f"{level}{line}\n" for line in lines) + ended, engine)
+    assert (verdict.failure, verdict.reason) == (FailureClass.TERMINATED, Reason.TIME_LIMIT)

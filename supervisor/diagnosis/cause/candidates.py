@@ -75,7 +75,7 @@ class _Settled(NamedTuple):
 
 def steps_seen(scans: Sequence[SourceScan]) -> bool:
     """Whether any log shows training's own lines."""
-    return any(is_progress(line) for scan in scans for line in scan.edges())
+    return any(scan.drew_bars or any(map(is_progress, scan.edges())) for scan in scans)
 
 
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:

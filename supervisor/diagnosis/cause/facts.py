@@ -9,18 +9,15 @@ from functools import cached_property
 from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
 from supervisor.diagnosis.case import Case
+from supervisor.diagnosis.cause.candidates import steps_seen
 from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.cause.roots import far_below
 from supervisor.diagnosis.scan.hit import Candidate
-from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence_s, went_on
+from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
-_PYTHON_WARNING = Lazy(r"\wWarning: ")
-_REPLACED_BY = Lazy(
-    r"\b[Uu]sing (?:a |an |the )?(?:latest )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back"
-)
 _SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
     r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
@@ -40,6 +37,8 @@ EARLY_S = 30
 # A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
 SILENCE_INTERVALS = 25
+# And this many times the longest pause before it, of a save or an evaluation.
+SILENCE_PAUSES = 2
 # What workers raise as they are torn down by a stop; of other classes, only the strongest are no echo of it.
 _NO_ECHO = frozenset(
     (FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.GPU_FAULT, FailureClass.NAN_LOSS)
@@ -92,6 +91,7 @@ class Facts:
             if item.code in FATAL_SIGNALS
             and not (item.pid in launch.sigtermed and item.code == -9)
             and not self._cancelled_with_step(item)
+            and not self._swept_up_by_srun(item)
         ]
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
@@ -99,6 +99,17 @@ class Facts:
         """Whether srun reports a task's signal after the step was cancelled: the task was killed with the step."""
         return item.hit.has(Trait.TASK_EXIT) and any(
             stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops
+        )
+
+    def _swept_up_by_srun(self, item: Exit) -> bool:
+        """Whether srun killed a task since another one had left by itself (`--kill-on-bad-exit`)."""
+        by_themselves = (
+            other for other in self.case.launch.exits if other.hit.has(Trait.TASK_EXIT) and other.code > 0
+        )
+        return (
+            item.code == -9
+            and item.hit.has(Trait.TASK_EXIT)
+            and any(other.hit.source == item.hit.source for other in by_themselves)
         )
 
     # -- causes ------------------------------------------------------------------------------------
@@ -200,7 +211,10 @@ class Facts:
         if complaint is not None and self._before(complaint, self.stops[0]):
             return None
         top = max(item.strength for item in self.stops)
-        return next(item for item in self.stops if item.strength >= top - STOP_MARGIN)
+        strong = [item for item in self.stops if item.strength >= top - STOP_MARGIN]
+        # The scheduler says who stopped the job, and a program's own KeyboardInterrupt only that it was.
+        by_scheduler = (item for item in strong if item.has(Trait.SCHEDULER_REPORT))
+        return next(by_scheduler, strong[0]) if strong[0].reason is Reason.USER else strong[0]
 
     def _before(self, one: Candidate, other: Candidate) -> bool:
         if one.source != other.source and not (one.order == one.order and other.order == other.order):
@@ -262,7 +276,9 @@ class Facts:
     def bad_exits(self) -> list[Exit]:
         """Exits with a code of their own, torchrun's summary last; a shell's status belongs to no process."""
         found = [
-            item for item in self.case.launch.exits if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT)
+            item
+            for item in self.case.launch.exits
+            if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT) and not self._swept_up_by_srun(item)
         ]
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
@@ -284,14 +300,16 @@ class Facts:
     @cached_property
     def any_progress(self) -> bool:
         """Whether training printed anything in the parts of the logs that are kept."""
-        return any(is_progress(line) for scan in self.case.scans for line in scan.edges())
+        return steps_seen(self.case.scans)
 
     @cached_property
     def silent_log(self) -> str | None:
         """The path of a log with a silence of many steps before its end."""
         for scan in self.case.scans:
-            found = silence_s(scan.tail)
-            if found is not None and found[0] >= max(SILENCE_S, SILENCE_INTERVALS * found[1]):
+            found = silence(scan.tail)
+            if found is not None and found.gap_s >= max(
+                SILENCE_S, SILENCE_INTERVALS * found.median_s, SILENCE_PAUSES * found.longest_s
+            ):
                 return scan.path
         return None
 
@@ -320,8 +338,8 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
         return None
     floor = max(item.strength for item in causes) - CAUSE_MARGIN
     first = next(item for item in causes if item.strength >= floor)
-    if _PYTHON_WARNING.search(first.text) or (first.soft and _REPLACED_BY.search(first.text)):
-        # What Python warns of did not end the program, nor what something else was used for: an exception did.
+    if first.soft:
+        # What is only warned of did not end the program where something else is more than a warning.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
     if _is_shell_tools(first):
         # A batch script goes on where a tool of its fails: the program that failed later is what it failed of.

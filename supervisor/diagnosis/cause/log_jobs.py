@@ -7,7 +7,8 @@ A job begins where one of these is seen, and something had ended since the last 
 
 - a line that shells, schedulers and launchers print as a job begins (trait `job_start`);
 - the lines that open the file, once more;
-- other output after a scheduler's or launcher's report that a job's processes had ended.
+- other output after a scheduler's or launcher's report that a job's processes had ended;
+- what stands between two ends that one program cannot have: two uncaught exceptions, two closing reports of torchrun on one host.
 
 An attempt of a launcher that restarts its own processes is no job (see `log_attempts`).
 """
@@ -15,14 +16,15 @@ An attempt of a launcher that restarts its own processes is no job (see `log_att
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
+from typing import NamedTuple
 
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.fingerprint import plain_form
 from supervisor.diagnosis.scan.hit import Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import is_progress, when
-from supervisor.diagnosis.scan.signature_tables import Trait
+from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_progress, when
+from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.text.decode import plain_chunks
 from supervisor.text.patterns import Lazy
 
@@ -40,8 +42,17 @@ _WORD = Lazy(r"[A-Za-z_]{6,}")
 _APPENDS = "nohup: ignoring input"
 # The launcher's or the scheduler's word that processes ended. A traceback ends a job of one process; of several, one rank may print
 # it while another still starts.
-_REPORTED = frozenset((Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END))
+_REPORTED = frozenset((Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END))
 _ENDED = _REPORTED | {Trait.GOOD_END}
+_CHAINED = Lazy(r"During handling of the above|direct cause of the following")
+_LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in")
+_OF_A_CHILD = Lazy(
+    r"ChildFailedError|CalledProcessError|SignalException|RayTaskError|ProcessRaisedException|ProcessExitedException"
+)
+_HOST = Lazy(r"  host +: (\S+)")
+BEFORE_LINES = 80
+MESSAGE_LINES = 10
+_NO_START = Lazy(r"^\s|^$")
 _TROUBLE = Lazy(
     r"Traceback|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd|torch/distributed|torch\.distributed|\[rank\d|^\W*$|^wandb: |^swanlab: |Root Cause|time +: |host +: |rank +: |^ {2,}File "
 )
@@ -52,22 +63,28 @@ def job_starts(case: Case) -> list[int]:
     if len(case.scans) != 1:
         return []
     scan = case.scans[0]
-    announced = {hit.line: when(hit.text) for hit in scan.hits if hit.has(Trait.JOB_START)}
-    announced |= {line: when(scan.tail[line - scan.tail_line]) for line in _openings(scan, case)}
-    appended = {hit.line for hit in scan.hits if hit.text.startswith(_APPENDS)}
+    marks = {hit.line: when(hit.text) for hit in scan.hits if hit.has(Trait.JOB_START)}
+    marks |= {line: when(scan.tail[line - scan.tail_line]) for line in _openings(scan, case)}
+    marks |= dict.fromkeys(_after_ends(scan))
     ending = _ENDED | {Trait.TRACEBACK} if _is_one_process(case) else _ENDED
     ends = [hit for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
     restarts = [hit.line for hit in scan.hits if hit.has(Trait.ATTEMPT_RESTART)]
-    starts: list[int] = []
-    before = scan.first_line
-    for line in sorted({*announced, *_after_ends(scan)}):
-        if line - before < SAME_START_LINES:
-            continue
-        ended = [hit for hit in ends if before <= hit.line < line]
-        if line in appended or (ended and _is_new_job(line, announced.get(line), ended, restarts)):
+    certain = {hit.line for hit in scan.hits if hit.text.startswith(_APPENDS)}
+    certain = _apart(certain, scan.first_line) | set(_between_ends(scan, one_process=_is_one_process(case)))
+    starts = [scan.first_line]
+    for line in sorted({*marks, *certain}):
+        ended = [
+            hit for hit in ends if starts[-1] <= hit.line < line and line - starts[-1] >= SAME_START_LINES
+        ]
+        if line in certain or (ended and _is_new_job(line, marks[line], ended, restarts)):
             starts.append(line)
-            before = line
-    return starts[-(MOST_JOBS - 1) :]
+    return starts[1:][-(MOST_JOBS - 1) :]
+
+
+def _apart(lines: set[int], first: int) -> set[int]:
+    """The lines without those that follow another closely, or the log's first line."""
+    ordered = [first, *sorted(lines)]
+    return {line for before, line in pairwise(ordered) if line - before >= SAME_START_LINES}
 
 
 def _is_new_job(line: int, start_t: float | None, ended: Sequence[Hit], restarts: Sequence[int]) -> bool:
@@ -131,9 +148,79 @@ def _after_ends(scan: SourceScan) -> Iterator[int]:
             yield output[0][0]
 
 
+class _End(NamedTuple):
+    """The end of a program: the lines that report it, and the host where it is named."""
+
+    first: int
+    last: int
+    hit: Hit
+    host: str = ""
+
+
+def _between_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
+    """Where a program begins that ends by itself below the end of another one."""
+    ends = [
+        end for hit in scan.hits if (end := _end_of_program(hit) if one_process else _end_of_launcher(hit))
+    ]
+    causes = {hit.line for hit in scan.hits if hit.signature.role is Role.CAUSE}
+    for one, other in pairwise(ends):
+        if one.host != other.host or other.first <= one.last:
+            continue
+        if one.host or one.hit.has(Trait.USAGE_EXIT):
+            yield one.last + 1
+            continue
+        below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
+        own = [(n, line) for n, line in below if one.last < n < other.first and not _NO_START.search(line)]
+        # Of a message of several lines the rest stands below its first one.
+        own = [
+            (n, line)
+            for n, line in own
+            if not causes & set(range(n, min(one.last + MESSAGE_LINES, other.first)))
+        ]
+        before = {plain_form(line) for line in one.hit.lines_before(BEFORE_LINES)}
+        if any(plain_form(line) in before for _, line in own):
+            yield own[0][0]
+
+
+def _end_of_program(hit: Hit) -> _End | None:
+    """An uncaught exception of a program's main thread, or an argument parser's last words."""
+    if hit.has(Trait.USAGE_EXIT):
+        return _End(hit.line, hit.line, hit)
+    if (
+        not hit.has(Trait.TRACEBACK)
+        or not hit.text.startswith("Traceback")
+        or bar_went_on(hit.before, hit.after)
+    ):
+        return None
+    above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
+    below = hit.lines_after(200)
+    if not below or ", in <module>" not in below[0] or _CHAINED.search(above) or _LOGGED.search(above):
+        return None
+    raised = next(
+        (n for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t"))), None
+    )
+    if raised is None or _OF_A_CHILD.search(below[raised]):
+        return None
+    return _End(hit.line, hit.line + 1 + raised, hit)
+
+
+def _end_of_launcher(hit: Hit) -> _End | None:
+    """torchrun's closing report, which it prints once, after its restarts too (torch/distributed/elastic/multiprocessing/errors)."""
+    if not hit.has(Trait.LAUNCHER_END) or "ChildFailedError" not in hit.text:
+        return None
+    below = list(enumerate(hit.lines_after(80), start=hit.line + 1))
+    host = next(((n, match.group(1)) for n, line in below if (match := _HOST.match(line))), None)
+    if host is None:
+        return None
+    closing = next((n for n, line in below if n > host[0] and line.startswith("=====")), host[0])
+    return _End(hit.line, closing, hit, host[1])
+
+
 def _openings(scan: SourceScan, case: Case) -> Iterator[int]:
     """Where the lines that open the log come again in its tail. Of several ranks each opens its output alike."""
     one_process = _is_one_process(case)
+    launchers_ended = [item.hit.line for item in case.launch.exits]
+    launchers_ended += [hit.line for hit in scan.hits if hit.has(Trait.LAUNCHER_END)]
     opening, forms = _opening(scan.head[:OPENING_WITHIN])
     word = _WORD.search(scan.head[opening]) if forms else None
     if word is None:
@@ -144,7 +231,7 @@ def _openings(scan: SourceScan, case: Case) -> Iterator[int]:
             word.group() in scan.tail[row]
             and start > scan.first_line + opening
             and [plain_form(line) for line in scan.tail[row : row + len(forms)]] == forms
-            and (one_process or any(item.hit.line < start for item in case.launch.exits))
+            and (one_process or any(at < start for at in launchers_ended))
         ):
             yield start
 

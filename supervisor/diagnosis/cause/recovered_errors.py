@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.diagnosis.cause.candidates import INFORMS
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import is_progress, went_on, when
+from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_progress, went_on, when
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above, in_helper
 from supervisor.run.failures import FailureClass
@@ -199,9 +199,11 @@ def _worker_prints_on(item: Candidate) -> bool:
     pid = item.hit.origin.pid
     if pid is None:
         return False
-    below = [split_prefix(line, item.hit.hosts) for line in item.hit.lines_after()]
+    hit = item.hit
+    below = [split_prefix(line, hit.hosts) for line in hit.lines_after()]
     own = sum(1 for origin, text in below if origin.pid == pid and text.strip())
-    return own >= LINES_AFTER_CAUGHT and any(origin.pid not in {None, pid} for origin, _ in below)
+    around = (split_prefix(line, hit.hosts)[0].pid for line in (*hit.lines_before(), *hit.lines_after()))
+    return own >= LINES_AFTER_CAUGHT and any(other not in {None, pid} for other in around)
 
 
 def _trouble(scans: Sequence[SourceScan]) -> bool:
@@ -231,6 +233,8 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     """Whether training went on after it, or the run came to a good end."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
+    if not died and _raised(item) and item.rank is None and bar_went_on(item.hit.before, item.hit.after):
+        return True
     if ends_well(scan, item.line, steps):
         return True
     if item.failure is FailureClass.TERMINATED and "*** JOB " in item.text and _other_job_after(item, scan):

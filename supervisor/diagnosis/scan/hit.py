@@ -53,6 +53,7 @@ class SourceScan(NamedTuple):
     """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line.
 
     `lines` is the number of the last line, and `first_line` that of the first, where the log is a part of a file.
+    `drew_bars`: whether a bar with a count was drawn in the kept lines, also one that was wiped again.
     """
 
     path: str
@@ -65,6 +66,7 @@ class SourceScan(NamedTuple):
     tail_line: int
     hosts: frozenset[str] = frozenset()
     first_line: int = 1
+    drew_bars: bool = False
 
     def edges(self) -> tuple[str, ...]:
         """The kept lines: the head, and the tail where it does not hold the head already."""

@@ -7,14 +7,19 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from supervisor.text.patterns import Lazy
 
 NO_YEAR: Final = 2000  # of lines whose format has none, where no other line names one
 UPTURN_WINDOW: Final = 50
+# Of what stands above a line, so much is looked through for a bar.
+BAR_BYTES: Final = 8192
 # A loss this many times the median of the steps before is on its way up: batches differ by less.
 UPTURN: Final = 1.5
+
+
+_BAR = Lazy(r"\d+/\d+ \[\d+:\d\d")
 
 
 @cache
@@ -128,6 +133,23 @@ def went_on(after: Sequence[str], need: int = 3) -> bool:
     return False
 
 
+def bar_went_on(before: bytes, after: bytes) -> bool:
+    """Whether the bar that was drawn last above a place goes on below it: a program that begins anew draws from nothing.
+
+    One state more may be drawn as an exception closes the bar.
+    """
+    last = next(iter(reversed(_bar_state().findall(before[-BAR_BYTES:]))), None)
+    later = _bar_state().findall(after.split(b"Traceback", 1)[0])
+    if last is None or not later or last[1] != later[0][1]:
+        return False
+    return 1 <= int(last[0]) < int(later[-1][0]) - 1
+
+
+@cache
+def _bar_state() -> re.Pattern[bytes]:
+    return re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
+
+
 def _by_one_clock(lines: Sequence[str]) -> list[str]:
     """The lines, each with one date at most: the program's own where there are enough, else the collector's.
 
@@ -171,14 +193,17 @@ def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
     return last > 3 + 3 * max(counts, default=0)
 
 
-def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
-    """The last silence between two stamped lines of the tail and the usual step: (gap, median interval), in seconds.
+class Silence(NamedTuple):
+    """The largest gap after the last training line, against the gaps before it; all in seconds."""
 
-    Looks at the largest gap after the last training line. None where stamps do not allow it.
-    """
-    stamped = _by_one_clock(lines)
-    year = year_of(stamped)
-    stamps = [(row, stamp) for row, line in enumerate(stamped) if (stamp := when(line, year)) is not None]
+    gap_s: float
+    median_s: float
+    longest_s: float
+
+
+def silence(lines: Sequence[str]) -> Silence | None:
+    """The last silence between two stamped lines of the tail. None where stamps do not allow it."""
+    stamps = _stamps(lines)
     if len(stamps) < 3:
         return None
     training = progress_rows(lines)
@@ -188,11 +213,25 @@ def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
     later = [stamp for row, stamp in stamps if row > last_step]
     if len(steps) < 2 or not later or _goes_on_untimed(training, [row for row, _ in stamps]):
         return None
+    if _BAR.search(lines[last_step]) and last_step not in {row for row, _ in stamps}:
+        return None  # a bar is redrawn hundreds of times in one line, and bears no date
     intervals = sorted(b - a for a, b in pairwise(steps) if b >= a)
     if not intervals:
         return None
     gap = max(b - a for a, b in zip([steps[-1], *later], later, strict=False))
-    return gap, intervals[len(intervals) // 2]
+    return Silence(gap, intervals[len(intervals) // 2], intervals[-1])
+
+
+def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
+    """The rows that bear a time, by one clock: a bare one (a bar's, too) names no day, and is of no use beside dates."""
+    stamped = _by_one_clock(lines)
+    year = year_of(stamped)
+    stamps = [(row, stamp) for row, line in enumerate(stamped) if (stamp := when(line, year)) is not None]
+    return [(row, stamp) for row, stamp in stamps if _is_dated(stamped[row])] or stamps
+
+
+def _is_dated(line: str) -> bool:
+    return any(_patterns()[name].search(line) for name in ("iso", "glog", "us", "syslog", "epoch"))
 
 
 def ends_in_nan(lines: Sequence[str]) -> int | None:

@@ -6,9 +6,10 @@ with a few kilobytes around each.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from functools import cache
 
 from supervisor.diagnosis.scan.hit import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
 from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
@@ -19,9 +20,6 @@ from supervisor.diagnosis.scan.windows import Cutter, Matched, Window, cut_windo
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
 
-if TYPE_CHECKING:
-    import re
-
 BEFORE_BYTES = 8192
 AFTER_BYTES = 12288
 HEAD_BYTES = 65536
@@ -29,6 +27,9 @@ TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
 MOST_WAITING = 400
+# Of a bar's line that is longer than this, only so many states are kept in the tail.
+LONG_LINE = 4096
+LAST_STATES = 4
 
 
 class _Kept:
@@ -101,6 +102,7 @@ class SourceScanner:
             last_line - len(tail) + 1,
             self._hosts or frozenset(),
             self._first_line,
+            any(_bar().search(edge) for edge in (self._head, self._tail)),
         )
 
     def _scan(self, window: Window | None) -> list[Hit]:
@@ -119,7 +121,7 @@ class SourceScanner:
         self._line += window.count(b"\n")
         self._offset += len(window) - matched.window.again
         self._past = _last(self._past, text, BEFORE_BYTES)
-        self._tail = _last(self._tail, text, TAIL_BYTES)
+        self._tail = _last(self._tail, _without_redraws(text), TAIL_BYTES)
         return hits
 
     def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
@@ -217,6 +219,28 @@ class SourceScanner:
             kept.first.append(hit)
         else:
             kept.last.append(hit)
+
+
+def _without_redraws(text: bytes) -> bytes:
+    """The same lines, of a bar only its last states: one that is drawn a million times would push all else out of the tail."""
+    if b"\r" not in text:
+        return text
+    return b"\n".join(_last_states(line) if len(line) > LONG_LINE else line for line in text.split(b"\n"))
+
+
+def _last_states(line: bytes) -> bytes:
+    at = len(line)
+    for _ in range(LAST_STATES):
+        at = line.rfind(b"\r", 0, at)
+        if at < 0:
+            return line
+    return line[at + 1 :]
+
+
+@cache
+def _bar() -> re.Pattern[bytes]:
+    """tqdm's count and elapsed time, with one step done at least."""
+    return re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 class _Rows:

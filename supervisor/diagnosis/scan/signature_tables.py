@@ -109,6 +109,8 @@ class Trait(StrEnum):
     GOOD_END = "good_end"  # training came to its end
     CLOSING_LINE = "closing_line"  # what a script prints at its end, also after a failure
     JOB_START = "job_start"  # what a shell, a scheduler or a launcher prints as a job begins
+    LAUNCHER_END = "launcher_end"  # the launcher itself has ended
+    USAGE_EXIT = "usage_exit"  # an argument parser's last words: the program has ended
     TRACEBACK = "traceback"  # the head of a traceback
     ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes anew
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals

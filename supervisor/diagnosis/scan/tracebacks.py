@@ -245,6 +245,8 @@ _FRAME_RULES = (
 def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
     """What the code that raised shows beyond a plain exception's type: the innermost frame that a rule knows."""
     paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
+    # A wrapper around any function that is not to be compiled, or is compiled already: it raises nothing of its own.
+    paths = [frame for frame in paths if not frame[0].endswith("torch/_dynamo/eval_frame.py")]
     if _at_import(paths):
         return FailureClass.IMPORT_ERROR
     for path, name in reversed(paths):

@@ -126,11 +126,12 @@ def _without_prefixes(text: bytes) -> bytes:
     last = replacement = b""
 
     def kept(match: re.Match[bytes]) -> bytes:
-        """The time, and whose line it is: that is worked out once for prefixes that differ in their time alone."""
+        """The time, whose line it is (worked out once for prefixes that differ in their time alone), and that it is a warning."""
         nonlocal last, replacement
         prefix = match.group()
+        warns = b"WARN" in prefix and match.string[match.end() : match.end() + 1] not in {b" ", b"\t"}
         if prefix == last:
-            return replacement
+            return replacement + b"WARNING " if warns else replacement
         untimed = _clock().sub(b"", prefix)
         who = known.get(untimed)
         if who is None:
@@ -139,7 +140,7 @@ def _without_prefixes(text: bytes) -> bytes:
                 known[untimed] = who
         stamp = b"" if untimed == prefix else _stamp_of(prefix.decode("utf-8", "replace")).encode()
         last, replacement = prefix, stamp + who
-        return replacement
+        return replacement + b"WARNING " if warns else replacement
 
     return pattern.sub(kept, text)
 
