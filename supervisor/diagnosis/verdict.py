@@ -103,15 +103,16 @@ def _examined(case: Case) -> Examination:
 
 
 def _last_that_shows(found: list[Examination]) -> int:
-    """The place of the last job that shows anything: an accountant's summary may stand below it, or a start of a few lines."""
-    shows = (
-        place
-        for place in reversed(range(len(found)))
-        if not found[place].choice.rule.is_fallback
-        or found[place].verdict.failure is FailureClass.HEALTHY
-        or found[place].case.scans[0].lines - found[place].case.scans[0].first_line >= LEAST_JOB_LINES
-    )
-    return next(shows, len(found) - 1)
+    """The place of the last job that shows anything: an accountant's summary or a shell's last words may stand below it."""
+    for place in reversed(range(1, len(found))):
+        one = found[place]
+        scan = one.case.scans[0]
+        announced = any(hit.has(Trait.JOB_START) for hit in scan.hits)
+        if announced or not one.choice.rule.is_fallback or scan.lines - scan.first_line >= LEAST_JOB_LINES:
+            return place
+        if one.verdict.failure is FailureClass.HEALTHY:
+            return place
+    return 0
 
 
 def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Case:

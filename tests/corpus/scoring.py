@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.verdict import diagnose
+from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine
 
@@ -23,9 +23,13 @@ def records(path: Path = DATA / "failures.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def verdict_on(text: str, engine: Engine) -> Verdict:
+def examined(text: str, engine: Engine) -> Examination:
     job = JobEvidence(logs=(LogSource("log", (text.encode("utf-8", "surrogateescape"),)),))
-    return diagnose(job, engine.signatures, engine.matcher)
+    return examine(job, engine.signatures, engine.matcher)
+
+
+def verdict_on(text: str, engine: Engine) -> Verdict:
+    return examined(text, engine).verdict
 
 
 @dataclass

@@ -302,11 +302,16 @@ class Facts:
         """Whether training printed anything in the parts of the logs that are kept."""
         return steps_seen(self.case.scans)
 
+    def _rows_to_stop(self, source: int) -> int | None:
+        """The rows of a log's tail down to its first stop."""
+        line = next((item.line for item in self.stops if item.source == source), None)
+        return max(line + 1 - self.case.scans[source].tail_line, 0) if line is not None else None
+
     @cached_property
     def silent_log(self) -> str | None:
-        """The path of a log with a silence of many steps before its end."""
-        for scan in self.case.scans:
-            found = silence(scan.tail)
+        """The path of a log with a silence of many steps before its end, or before the first stop that it reports."""
+        for source, scan in enumerate(self.case.scans):
+            found = silence(scan.tail[: self._rows_to_stop(source)])
             if found is not None and found.gap_s >= max(
                 SILENCE_S, SILENCE_INTERVALS * found.median_s, SILENCE_PAUSES * found.longest_s
             ):

@@ -42,7 +42,7 @@ _EXCEPTION = Lazy(
 )
 # What `warnings.warn` prints: the program went on below it, whatever it says (Python: warnings.formatwarning).
 _PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
-_INSTEAD = Lazy(r"\binstead\W*$")
+_INSTEAD = Lazy(r"\b(?:going to|using) \S.{0,40} instead\W*$")
 _OF_RAY_TASK = Lazy(r"RayTaskError|ray\.exceptions\.")
 _GLOG_INFORMS = Lazy(r"^I\d{4} \d\d:|: I (?:tensorflow|external|xla|tsl)/")
 _DYING_WORDS = (
@@ -71,17 +71,20 @@ def without_recovered(
         found = _without_caught(found, scans)
     if not died and _launcher_reports_nothing(scans):
         found = [item for item in found if not _went_on_elsewhere(item, scans)]
-    found = [item for item in found if not _PYTHON_WARNING.search(item.text)]
+    found = [item for item in found if not _only_warns(item)]
     left = _without_logged_notices(_not_recovered(found, scans, died))
     left = _without_plain_repeats(_without_passing(left))
     raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
     if died or raised or _trouble(scans):
         return left
-    return [
-        item
-        for item in left
-        if not (_INSTEAD.search(item.text[-80:]) or (is_notice(item) and (stepped or _informed_on(item))))
-    ]
+    return [item for item in left if not (is_notice(item) and (stepped or _informed_on(item)))]
+
+
+def _only_warns(item: Candidate) -> bool:
+    """Whether a line is a Python warning, or says what was used in place of what was not there: the program went on."""
+    if _PYTHON_WARNING.search(item.text):
+        return True
+    return _INSTEAD.search(item.text[-80:]) is not None and not _EXCEPTION.match(item.text)
 
 
 def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bool) -> list[Candidate]:

@@ -32,6 +32,18 @@ WEAK_COMPLAINT_CONFIDENCE = 0.65
 RIVAL_COSTS = 0.08  # another class has a cause that is as strong
 WARNING_COSTS = 0.15  # the line is only a warning, and no other of its class is more
 LEAST_CONFIDENCE = 0.3
+# A line that names a failure, in a log where nothing shows that a program ended.
+UNCONFIRMED = 0.88
+_ENDS = frozenset(
+    (
+        Trait.BAD_END,
+        Trait.TRACEBACK,
+        Trait.CRASH_REPORT,
+        Trait.SCHEDULER_REPORT,
+        Trait.TASK_EXIT,
+        Trait.LAUNCHER_END,
+    )
+)
 # Classes without words of their own: silences, and whatever the program raises.
 _WITHOUT_WORDS = frozenset((FailureClass.HANG, FailureClass.CODE_ERROR))
 _VAGUE = Lazy(
@@ -103,8 +115,21 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> R
         ranks = (rank,) if rank is not None else ()
     return Root(
         item.failure, item.reason, rank, ranks, item.hit.origin.node,
-        case.scans[item.source].path, item.line, item.text, confidence_of(item, peers), item,
+        case.scans[item.source].path, item.line, item.text, _confirmed(confidence_of(item, peers), item, case), item,
     )  # fmt: skip
+
+
+def _confirmed(confidence: float, item: Candidate, case: Case) -> float:
+    """The confidence, held below 0.9 where nothing but the line itself says that the program ended: no exit, no uncaught exception."""
+    if confidence <= UNCONFIRMED or item.failure is FailureClass.TERMINATED:
+        return confidence
+    ended = (
+        bool(case.job.launcher_exit)
+        or any(code != 0 for code in case.job.exit_codes.values())
+        or any(exit_.code != 0 for exit_ in case.launch.exits)
+        or any(not _ENDS.isdisjoint(hit.signature.traits) for scan in case.scans for hit in scan.hits)
+    )
+    return confidence if ended or item.hit.has(Trait.USAGE_EXIT) else UNCONFIRMED
 
 
 def _ranks_alike(alike: Sequence[Candidate], case: Case) -> tuple[int, ...]:
