@@ -17,7 +17,15 @@ from supervisor.diagnosis.cause.other_evidence import Correction, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered
 from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.hang.hang_verdict import advice_by_stacks, stacks_behind, title_by_stacks, waited
+from supervisor.diagnosis.hang.hang_verdict import (
+    advice_by_recorder,
+    advice_by_stacks,
+    recorder_behind,
+    stacks_behind,
+    title_by_stacks,
+    title_of_absent,
+    waited,
+)
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
@@ -98,6 +106,9 @@ def _verdict(case: Case, root: Root) -> Verdict:
     if (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
         title = title_by_stacks(seen, root.failure)
+    elif (shown := recorder_behind(job, root)) is not None:
+        advice = advice_by_recorder(shown, advice)
+        title = title_of_absent(shown.ranks, root.failure)
     return Verdict(
         failure=root.failure,
         reason=root.reason,
@@ -106,7 +117,7 @@ def _verdict(case: Case, root: Root) -> Verdict:
         ranks=root.ranks,
         node=root.node,
         title=title or title_of(root),
-        cause=Cause(root.path, root.line, redact_text(root.text.strip())[:600])
+        cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:600])
         if root.line > 0 or root.text
         else None,
         consequences=consequences,
