@@ -20,6 +20,7 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.hang.hang_verdict import (
     advice_by_recorder,
     advice_by_stacks,
+    advice_by_waits,
     recorder_behind,
     stacks_behind,
     title_by_stacks,
@@ -109,6 +110,8 @@ def _verdict(case: Case, root: Root) -> Verdict:
     elif (shown := recorder_behind(job, root)) is not None:
         advice = advice_by_recorder(shown, advice)
         title = title_of_absent(shown.ranks, root.failure)
+    else:
+        advice = advice_by_waits(case, root, advice)
     return Verdict(
         failure=root.failure,
         reason=root.reason,

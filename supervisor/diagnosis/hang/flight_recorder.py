@@ -88,9 +88,7 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
     waiting = [group for group in groups.values() if group.pending]
     several = Counter(key.description for key in groups)
     words = {group.key: _group_words(group.key, several[group.key.description]) for group in waiting}
-    if differing := [
-        item for group in waiting if (item := _differing(group, words[group.key])) is not None
-    ]:
+    if differing := [item for group in waiting if (item := _differing(group, words[group.key])) is not None]:
         return tuple(differing)
     unfinished = {rank for group in waiting for rank in group.unfinished}
     behind = {rank for group in waiting for rank in group.behind}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.diagnosis.attribution.waiting import waiting_ranks
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
 from supervisor.run.failures import FailureClass
@@ -160,6 +161,22 @@ def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)
     shown = _all_alike(seen) if first is None or not seen.ranks else _next_look(first)
     return (shown, *general[1:])
+
+
+def advice_by_waits(case: Case, root: Root, general: Sequence[str]) -> tuple[str, ...]:
+    """What the watchdogs' own lines show of a timeout, before the class's advice or in place of its first sentence."""
+    if root.failure is not FailureClass.NCCL_TIMEOUT:
+        return tuple(general)
+    waiting = waiting_ranks(case.candidates, case.launch, case.ranks)
+    if waiting.calls:
+        calls = ", ".join(f"{op} on {_who(ranks)}" for op, ranks in waiting.calls)
+        return (
+            f"The ranks are in different collectives: {calls}. Look for a branch that only some ranks take.",
+            *general,
+        )
+    if waiting.all_in_the_first and root.rank is None:
+        return (ALL_IN_THE_FIRST, *general[1:])
+    return tuple(general)
 
 
 def _next_look(first: SeenGroup) -> str:

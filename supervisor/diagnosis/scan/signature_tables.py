@@ -114,6 +114,9 @@ class Trait(StrEnum):
     KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left
     STOP_SIGNAL = "stop_signal"  # tells of a SIGTERM and not of who sent it
     # What it reports.
+    DUMP_ANSWER = (
+        "dump_answer"  # a rank's own count of collectives, given because another one's watchdog fired
+    )
     ABORT = "abort"  # may tell of SIGABRT, which a process sends to itself after saying why
     SHELL_KILL = "shell_kill"  # a shell's "Killed"
     SIGKILL_ONLY = "sigkill_only"  # names SIGKILL and no reason
