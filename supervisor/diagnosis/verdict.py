@@ -31,7 +31,7 @@ from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.signature_tables import Signatures, Trait
-from supervisor.diagnosis.wording.advice import action_for, advice_for
+from supervisor.diagnosis.wording.advice import action_for, advice_for, node_named
 from supervisor.diagnosis.wording.titles import is_bare_kill, is_sent_kill, title_of, title_of_empty
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Cause, Consequence, Verdict
@@ -118,7 +118,7 @@ def _verdict(case: Case, root: Root) -> Verdict:
         confidence=round(root.confidence, 2),
         rank=root.rank,
         ranks=root.ranks,
-        node=root.node,
+        node=root.node or node_named(root.failure, root.reason, root.text),
         title=title or title_of(root),
         cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:600])
         if root.line > 0 or root.text

@@ -9,6 +9,7 @@ from supervisor.diagnosis.attribution.ranks import inline_rank
 from supervisor.diagnosis.case import Root
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.wording.advice import is_mount_error
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.failures import FailureClass, Reason
 
@@ -30,6 +31,7 @@ _MEANING = {
     "SIGKILL": "somebody or the kernel killed it",
 }
 
+MOUNT_FAILED = "A filesystem does not answer"
 EMPTY = "The log is empty: there is nothing to judge"
 ALL_EMPTY = "All logs are empty: there is nothing to judge"
 NO_TEXT = "There is no text in it: a binary file, not a log"
@@ -76,6 +78,8 @@ def title_of(root: Root) -> str:
         return title + _where(root)
     if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
         title = _STOPS[root.reason]
+    elif root.failure is FailureClass.DISK_FULL and is_mount_error(root.text):
+        title = MOUNT_FAILED + _where(root)
     elif _is_named_by_others(root):
         title = f"A collective timed out: rank {root.rank} did not come to it"
     else:
