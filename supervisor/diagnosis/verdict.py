@@ -27,10 +27,11 @@ from supervisor.diagnosis.hang.hang_verdict import (
     title_of_absent,
     waited,
 )
-from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
+from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
-from supervisor.diagnosis.scan.signature_tables import Signatures, Trait
+from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait
 from supervisor.diagnosis.wording.advice import action_for, advice_for, node_named
 from supervisor.diagnosis.wording.titles import is_bare_kill, is_sent_kill, title_of, title_of_empty
 from supervisor.run.failures import FailureClass, Reason
@@ -93,7 +94,8 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
     )
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
-    found = without_recovered(candidates_of(scans, stepped=stepped), scans, died=died, stepped=stepped)
+    candidates = [item for item in candidates_of(scans, stepped=stepped) if as_expected(item, scans)]
+    found = without_recovered(candidates, scans, died=died, stepped=stepped)
     return Case(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
 
 
@@ -102,6 +104,8 @@ def _verdict(case: Case, root: Root) -> Verdict:
     job = case.job
     killed = is_bare_kill(root) or is_sent_kill(root, job)
     advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
+    if root.chosen is not None and root.chosen.signature.title:
+        advice = ()  # the user named it: what helps is theirs to know
     consequences = _consequences(case, root)
     title = title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
     if (seen := stacks_behind(job, root)) is not None:
@@ -127,7 +131,33 @@ def _verdict(case: Case, root: Root) -> Verdict:
         advice=advice,
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
+        signature=_own_signature(root),
     )
+
+
+def _own_signature(root: Root) -> str:
+    """The id of the user's own signature that a root rests on."""
+    if root.chosen is None or not root.chosen.has(Trait.OWN):
+        return ""
+    return root.chosen.signature.id.removeprefix(OWN)
+
+
+def _steps_before(scan: SourceScan, line: int | None) -> bool | None:
+    """Whether a log shows a step above a line (None: at all); None where it shows no step of its own."""
+    numbered = [*enumerate(scan.head, start=1), *scan.numbered_tail()]
+    steps = [number for number, text in numbered if is_progress(text)]
+    if not steps:
+        return None
+    return line is None or min(steps) < line
+
+
+def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
+    """Whether a user's signature matched when it is expected to: before or after the first step."""
+    if not item.signature.start:
+        return True
+    own = _steps_before(scans[item.source], item.line)
+    stepped = own if own is not None else any(_steps_before(scan, None) for scan in scans)
+    return stepped == (item.signature.start == "after_first_step")
 
 
 def _has_failed(root: Root) -> bool:

@@ -78,6 +78,8 @@ def title_of(root: Root) -> str:
         return title + _where(root)
     if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
         title = _STOPS[root.reason]
+    elif root.chosen is not None and root.chosen.signature.title:
+        title = root.chosen.signature.title + _where(root)
     elif root.failure is FailureClass.DISK_FULL and is_mount_error(root.text):
         title = MOUNT_FAILED + _where(root)
     elif _is_named_by_others(root):
