@@ -116,8 +116,8 @@ def _named_as_missing(text: str) -> list[int]:
     return [whole(part) for match in found if match for part in match.group(1).replace(",", " ").split()]
 
 
-def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
+def _read_complaints(candidates: Sequence[Candidate], ranks: Ranks) -> tuple[list[int], _Progress]:
+    """The ranks that messages name as waited for, and how far each rank came by its own."""
     waited_for: list[int] = []
     progress = _Progress()
     for item in candidates:
@@ -130,6 +130,12 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
         rank = hit.origin.rank if hit.origin.rank is not None else inline_rank(hit.text)
         if rank is not None:
             progress.read_answer(rank, hit.text)
+    return waited_for, progress
+
+
+def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
+    """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
+    waited_for, progress = _read_complaints(candidates, ranks)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
     if len(absent := progress.never_entered()) == 1:

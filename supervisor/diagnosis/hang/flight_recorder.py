@@ -90,6 +90,19 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
     words = {group.key: _group_words(group.key, several[group.key.description]) for group in waiting}
     if differing := [item for group in waiting if (item := _differing(group, words[group.key])) is not None]:
         return tuple(differing)
+    found = _kept_waiting(waiting, words)
+    if not found and (late := [group for group in waiting if group.behind]):
+        # All that are late wait elsewhere themselves: the group whose collective was called last holds the others up.
+        group = max(late, key=_Group.waits_since_ns)
+        found = [_collective(group, words[group.key], sorted(group.behind))]
+    if not found and (together := [group for group in waiting if group.all_wait()]):
+        group = min(together, key=_Group.waits_since_ns)
+        found = [_collective(group, words[group.key], ())]
+    return tuple(found)
+
+
+def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> list[Collective]:
+    """The collectives that wait for ranks which wait for nobody themselves, or which did not finish an earlier one."""
     unfinished = {rank for group in waiting for rank in group.unfinished}
     behind = {rank for group in waiting for rank in group.behind}
     at_fault = unfinished | {
@@ -100,18 +113,9 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
     while at_fault:
         holding = [(group, sorted(at_fault & group.late())) for group in waiting]
         group, ranks = max(holding, key=lambda item: (len(item[1]), -item[0].waits_since_ns()))
-        if not ranks:
-            break
         found.append(_collective(group, words[group.key], ranks))
         at_fault -= set(ranks)
-    if not found and behind:
-        # All that are late wait elsewhere themselves: the group whose collective was called last holds the others up.
-        group = max((group for group in waiting if group.behind), key=lambda item: item.waits_since_ns())
-        found.append(_collective(group, words[group.key], sorted(group.behind)))
-    if not found and (together := [group for group in waiting if group.all_wait()]):
-        group = min(together, key=_Group.waits_since_ns)
-        found.append(_collective(group, words[group.key], ()))
-    return tuple(found)
+    return found
 
 
 class GroupKey(NamedTuple):
