@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT
 from supervisor.cli.main import main as stoker
-from supervisor.diagnosis.hang.flight_recorder import stuck_collective
+from supervisor.diagnosis.hang.flight_recorder import stuck_collectives
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
 from supervisor.diagnosis.scan.scanner import LiveScanner
@@ -261,7 +261,7 @@ def dumps(_folder: Path) -> Play:
     def play(data: bytes) -> None:
         with contextlib.suppress(BadDump):
             dump = read_dump(data)
-            stuck_collective({0: dump, 1: dict(DUMP)})
+            stuck_collectives({0: dump, 1: dict(DUMP)})
 
     return play
 

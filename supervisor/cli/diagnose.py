@@ -17,10 +17,12 @@ from supervisor.cli.diagnosing.job_logs import (
     read_jobs,
     without_rank,
 )
+from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_files
 from supervisor.cli.diagnosing.verdict_json import earlier_jobs_to_wire, explanation_to_wire, to_wire
 from supervisor.cli.diagnosing.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.verdict import Examination, examine
+from supervisor.job.errors import JobError
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular
@@ -91,7 +93,11 @@ def run(
         jobs = read_jobs([path_or_run(path) for path in paths], each=each, attempt=attempt)
     except BadInputError as error:
         return complain("diagnose", str(error), EXIT_BAD_INPUT)
-    engine = load_engine(default_cache_dir())
+    try:
+        own = tuple(own_rules_in(settings_files(os.environ)))
+    except JobError as error:
+        return complain("diagnose", str(error), EXIT_BAD_INPUT)
+    engine = load_engine(default_cache_dir(), own)
     tr = str if as_json else _translation(lang)
     codes = []
     for place, (path, number, job) in enumerate(jobs):

@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "continue": ("continuing", "start another attempt of a run that is no longer running"),
     "runs": ("runs", "list known runs"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
+    "signatures": ("signatures", "try your own failure signatures on a log"),
     "metrics": ("metrics", "print the metrics found in a log"),
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
     "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),

@@ -107,6 +107,19 @@ class SeenHang(NamedTuple):
     ended_for_it: bool = True
 
 
+class SeenRecorder(NamedTuple):
+    """What the flight-recorder dumps of a job show of a collective that hangs.
+
+    `ranks`: those at fault, empty where all came to it. `text`: the collective and they, in a line. `path`: the dump of the
+    first of them, else of any rank that waits. `at_start`: it is the first collective of its group.
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+    path: str
+    at_start: bool = False
+
+
 class JobEvidence(NamedTuple):
     """All there is on one attempt. Only `logs` is needed; every other part may be empty.
 
@@ -127,6 +140,7 @@ class JobEvidence(NamedTuple):
         first_dead_rank: the rank that was seen to end first, by a clock better than the logs'.
         run_values: values for advice.
         hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
+        recorder: what PyTorch's flight recorder wrote of the collective that hangs.
     """
 
     logs: tuple[LogSource, ...]
@@ -144,3 +158,4 @@ class JobEvidence(NamedTuple):
     first_dead_rank: int | None = None
     run_values: RunValues = RunValues()
     hang: SeenHang | None = None
+    recorder: SeenRecorder | None = None

@@ -18,12 +18,22 @@ from supervisor.diagnosis.cause.other_evidence import Correction, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered
 from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.hang.hang_verdict import advice_by_stacks, stacks_behind, title_by_stacks, waited
-from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.hang.hang_verdict import (
+    advice_by_recorder,
+    advice_by_stacks,
+    advice_by_waits,
+    recorder_behind,
+    stacks_behind,
+    title_by_stacks,
+    title_of_absent,
+    waited,
+)
+from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
+from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
-from supervisor.diagnosis.scan.signature_tables import Signatures, Trait
-from supervisor.diagnosis.wording.advice import action_for, advice_for
+from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait
+from supervisor.diagnosis.wording.advice import action_for, advice_for, node_named
 from supervisor.diagnosis.wording.titles import is_bare_kill, is_sent_kill, title_of, title_of_empty
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Cause, Consequence, Verdict
@@ -129,7 +139,8 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
     )
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
-    found = without_recovered(candidates_of(scans, stepped=stepped), scans, died=died, stepped=stepped)
+    candidates = [item for item in candidates_of(scans, stepped=stepped) if as_expected(item, scans)]
+    found = without_recovered(candidates, scans, died=died, stepped=stepped)
     return Case(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
 
 
@@ -138,27 +149,60 @@ def _verdict(case: Case, root: Root) -> Verdict:
     job = case.job
     killed = is_bare_kill(root) or is_sent_kill(root, job)
     advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
+    if root.chosen is not None and root.chosen.signature.title:
+        advice = ()  # the user named it: what helps is theirs to know
     consequences = _consequences(case, root)
     title = title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
     if (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
         title = title_by_stacks(seen, root.failure)
+    elif (shown := recorder_behind(job, root)) is not None:
+        advice = advice_by_recorder(shown, advice)
+        title = title_of_absent(shown.ranks, root.failure)
+    else:
+        advice = advice_by_waits(case, root, advice)
     return Verdict(
         failure=root.failure,
         reason=root.reason,
         confidence=round(root.confidence, 2),
         rank=root.rank,
         ranks=root.ranks,
-        node=root.node,
+        node=root.node or node_named(root.failure, root.reason, root.text),
         title=title or title_of(root),
-        cause=Cause(root.path, root.line, redact_text(root.text.strip())[:600])
+        cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:600])
         if root.line > 0 or root.text
         else None,
         consequences=consequences,
         advice=advice,
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
+        signature=_own_signature(root),
     )
+
+
+def _own_signature(root: Root) -> str:
+    """The id of the user's own signature that a root rests on."""
+    if root.chosen is None or not root.chosen.has(Trait.OWN):
+        return ""
+    return root.chosen.signature.id.removeprefix(OWN)
+
+
+def _steps_before(scan: SourceScan, line: int | None) -> bool | None:
+    """Whether a log shows a step above a line (None: at all); None where it shows no step of its own."""
+    numbered = [*enumerate(scan.head, start=1), *scan.numbered_tail()]
+    steps = [number for number, text in numbered if is_progress(text)]
+    if not steps:
+        return None
+    return line is None or min(steps) < line
+
+
+def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:
+    """Whether a user's signature matched when it is expected to: before or after the first step."""
+    if not item.signature.start:
+        return True
+    own = _steps_before(scans[item.source], item.line)
+    stepped = own if own is not None else any(_steps_before(scan, None) for scan in scans)
+    return stepped == (item.signature.start == "after_first_step")
 
 
 def _has_failed(root: Root) -> bool:

@@ -24,9 +24,11 @@ __all__ = [
     "KnobScope",
     "Knobs",
     "LoaderKnobs",
+    "OwnSignature",
     "RetrySettings",
     "Timing",
     "Unread",
+    "signature_key",
 ]
 
 
@@ -224,9 +226,16 @@ class LoaderKnobs:
     sharing: tuple[str, str] | None = None
 
 
+def signature_key(signature: str) -> str:
+    """What a user's signature is called among the overrides, where failure classes stand too."""
+    return f"signature:{signature}"
+
+
 @dataclass(frozen=True, slots=True)
 class ClassOverride:
     """A user's ``[policy.<class>]`` table; None keeps the built-in rule's value.
+
+    Of a ``[[signature]]`` with an action, `failure` is `signature_key` of its id.
 
     `change` is one of policy's answers that change the job (shrink, fewer_workers, ...), or ``none``. `show_first`
     and `wait_s`: what must be shown before the next launch, and for how long that is waited for.
@@ -239,6 +248,22 @@ class ClassOverride:
     change: str | None = None
     show_first: tuple[str, ...] | None = None
     wait_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSignature:
+    """A user's ``[[signature]]`` table: what a failure looks like in this user's logs.
+
+    `failure` is a failure class; `title` a name of the user's own, for what none of them is. `role`: cause, consequence or
+    advice (which masks the line). `start`: when it is expected: before or after the first step; empty: at any time.
+    """
+
+    id: str
+    regex: str
+    failure: str
+    title: str = ""
+    role: str = "cause"
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +390,7 @@ class JobSpec:
     log_level: str = "info"
     config_path: str | None = None
     metric_rules: tuple[tuple[str, str], ...] = ()
+    signatures: tuple[OwnSignature, ...] = ()
     notes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     group_timeout_s: float | None = None

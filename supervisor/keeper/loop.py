@@ -92,7 +92,7 @@ class Keeper:
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
-        self._engine = EngineLoader(begin=False)
+        self._engine = EngineLoader(begin=False, own=record.job.signatures)
         self._control = ControlInput(run, self, self._clock)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         self._context = RunContext(run, self._node, record, self._env, self._clock, self._ledger)

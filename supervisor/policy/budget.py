@@ -46,7 +46,7 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
         return None
     if history.now.stop is StopCause.RESTART:
         return ASKED_FOR
-    rule = rule_for(verdict.failure, verdict.reason, history.retry.overrides)
+    rule = rule_for(verdict.failure, verdict.reason, history.retry.overrides, verdict.signature)
     name = verdict.failure.value
     parts = []
     if rule.max_times is not None:

@@ -68,7 +68,7 @@ def decide(history: PolicyInput) -> Decision:
 def _rule(history: PolicyInput, verdict: Verdict | None) -> Rule:
     if verdict is None:
         return rule_for(FailureClass.UNKNOWN, None, history.retry.overrides)
-    return rule_for(verdict.failure, verdict.reason, history.retry.overrides)
+    return rule_for(verdict.failure, verdict.reason, history.retry.overrides, verdict.signature)
 
 
 def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
@@ -260,7 +260,8 @@ def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: boo
 
 
 def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
-    override = override_for(failure, history.retry.overrides)
+    signature = history.now.verdict.signature if history.now.verdict is not None else ""
+    override = override_for(failure, history.retry.overrides, signature)
     if override is not None and override.delay_s is not None:
         return override.delay_s
     if history.interactive:

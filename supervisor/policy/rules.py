@@ -7,7 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from supervisor.job.spec import ClassOverride
+from supervisor.job.spec import ClassOverride, signature_key
 from supervisor.run.records import FailureClass, Precondition, Reason
 
 # How long the dead ranks' GPU memory is waited for: a driver that cleans up after a killed process takes
@@ -187,14 +187,20 @@ REASON_RULES: Final = MappingProxyType(
 )
 
 
-def rule_for(failure: FailureClass, reason: Reason | None, overrides: tuple[ClassOverride, ...] = ()) -> Rule:
-    """The rule for a class, with the user's ``[policy.<class>]`` applied."""
+def rule_for(
+    failure: FailureClass,
+    reason: Reason | None,
+    overrides: tuple[ClassOverride, ...] = (),
+    signature: str = "",
+) -> Rule:
+    """The rule for a class, with the user's ``[policy.<class>]`` applied, or the action of the user's `signature`."""
     rule = RULES[failure]
     if reason is not None:
         rule = REASON_RULES.get((failure, reason), rule)
-    override = override_for(failure, overrides)
+    override = override_for(failure, overrides, signature)
     if override is None:
         return rule
+    by_signature = override.failure != failure.value
     if override.max_times is not None:
         rule = replace(rule, max_times=override.max_times)
     if override.wait_s is not None:
@@ -205,9 +211,17 @@ def rule_for(failure: FailureClass, reason: Reason | None, overrides: tuple[Clas
         rule = replace(rule, answer=Answer.RESTART if override.change == "none" else Answer(override.change))
     match override.answer:
         case "stop":
-            return replace(rule, answer=Answer.STOP, advice_if_not_restarted="[policy] says stop")
+            return replace(
+                rule,
+                answer=Answer.STOP,
+                advice_if_not_restarted="[[signature]] says stop" if by_signature else "[policy] says stop",
+            )
         case "hold":
-            return replace(rule, answer=Answer.HOLD, advice_if_not_restarted="[policy] says hold")
+            return replace(
+                rule,
+                answer=Answer.HOLD,
+                advice_if_not_restarted="[[signature]] says hold" if by_signature else "[policy] says hold",
+            )
         case "restart" if rule.answer in {Answer.STOP, Answer.HOLD}:
             wanted = override.change or "none"
             return replace(rule, answer=Answer.RESTART if wanted == "none" else Answer(wanted))
@@ -215,6 +229,9 @@ def rule_for(failure: FailureClass, reason: Reason | None, overrides: tuple[Clas
             return rule
 
 
-def override_for(failure: FailureClass, overrides: tuple[ClassOverride, ...]) -> ClassOverride | None:
-    """The user's table for a class, if there is one."""
-    return next((o for o in overrides if o.failure == failure.value), None)
+def override_for(
+    failure: FailureClass, overrides: tuple[ClassOverride, ...], signature: str = ""
+) -> ClassOverride | None:
+    """The user's table for a signature of theirs, else for a class, if there is one."""
+    named = {o.failure: o for o in reversed(overrides)}
+    return (named.get(signature_key(signature)) if signature else None) or named.get(failure.value)

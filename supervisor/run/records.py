@@ -65,7 +65,8 @@ class Verdict:
     """Why an attempt ended: the wire schema of ``stoker diagnose --json`` is this record.
 
     `rank` is the rank that fell first, or None where ranks fail alike (then `ranks` lists them)
-    or where it is not known. `confidence` is in [0, 1] and calibrated on the corpus.
+    or where it is not known. `confidence` is in [0, 1] and calibrated on the corpus. `signature`: the id of the user's own
+    signature that decided it, empty where none did.
     """
 
     failure: FailureClass
@@ -80,6 +81,7 @@ class Verdict:
     advice: tuple[str, ...]
     action: Action
     fingerprint: str
+    signature: str = ""
 
 
 class DecisionKind(StrEnum):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.diagnosis.scan.matcher import (
     HyperscanMatcher,
@@ -19,11 +20,21 @@ from supervisor.diagnosis.scan.matcher import (
     engine_name,
     load_matcher,
 )
-from supervisor.diagnosis.scan.signature_tables import Signatures, digest_of, pack, parse_tables, unpack
+from supervisor.diagnosis.scan.signature_tables import (
+    Signatures,
+    digest_of,
+    pack,
+    parse_tables,
+    unpack,
+    with_own,
+)
 from supervisor.run.regular import open_regular
 from supervisor.sources.tail.scan_ahead import AheadMatcher
 
-_MAGIC = b"stoker-signatures-2\n"
+if TYPE_CHECKING:
+    from supervisor.job.spec import OwnSignature
+
+_MAGIC = b"stoker-signatures-3\n"
 
 
 class Engine(NamedTuple):
@@ -52,14 +63,14 @@ def read_tables() -> dict[str, bytes]:
     return tables
 
 
-def load_engine(cache_dir: str | None = None) -> Engine:
-    """Load signatures and matcher, from the cache where it fits, else afresh (and store them)."""
+def load_engine(cache_dir: str | None = None, own: Sequence[OwnSignature] = ()) -> Engine:
+    """Load signatures and matcher, from the cache where it fits, else afresh (and store them). `own`: the user's."""
     tables = read_tables()
-    digest = digest_of(tables)
+    digest = digest_of(with_own(tables, own))
     path = os.path.join(cache_dir, f"signatures-{digest}-{engine_name()}.bin") if cache_dir else None
     if path is not None and (stored := _stored(path, digest)) is not None:
         return stored._replace(matcher=AheadMatcher(stored.matcher))
-    signatures = parse_tables(tables)
+    signatures = parse_tables(tables, own)
     matcher = compile_matcher(signatures)
     if path is not None and isinstance(matcher, HyperscanMatcher):
         _store(path, pack(signatures), matcher.dump())
@@ -114,7 +125,8 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
 class EngineLoader:
     """Loads in a thread, from construction on or once `begin` is called; `get` waits for it."""
 
-    def __init__(self, *, begin: bool = True) -> None:
+    def __init__(self, *, begin: bool = True, own: Sequence[OwnSignature] = ()) -> None:
+        self._own = own
         self._engine: Engine | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._load, name="stoker-engine")
@@ -143,6 +155,6 @@ class EngineLoader:
 
     def _load(self) -> None:
         try:
-            self._engine = load_engine(default_cache_dir())
+            self._engine = load_engine(default_cache_dir(), self._own)
         except Exception as error:  # noqa: BLE001 - handed over to whoever asks for the engine
             self._error = error

@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,90 @@ def test_exit_codes_and_the_wire(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found[-3]["cause"] == {"path": str(bad), "line": 21, "text": OOM.removeprefix("[rank1]: ").strip()}
 
 
+RECORDED = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+
+
+def recorded(folder: Path, last: dict[int, int], prefix: str = "_dump_") -> None:
+    """Dumps as PyTorch writes them: rank by rank, the collectives that it called and that have not ended."""
+    for rank, number in last.items():
+        entries = [
+            {"pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": seq, "profiling_name": "nccl:all_reduce", "state": "started"}
+            for seq in range(7, number + 1)
+        ]  # fmt: skip
+        dump = {"version": "2.10", "pg_config": RECORDED, "entries": entries}
+        (folder / f"{prefix}{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+
+
+@pytest.mark.parametrize("prefix", ["_dump_", "nccl_trace_rank_", "any.name-"])
+def test_a_folder_of_flight_recorder_dumps(
+    prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, {0: 7, 1: 7, 2: 6}, prefix)
+    assert main(["diagnose", "--json", str(tmp_path)]) == 10
+    (found,) = verdicts(capsys)
+    check_schema(found)
+    assert (found["failure"], found["ranks"], found["rank"]) == ("hang", [2], 2)
+    assert found["confidence"] < 0.9, "no launcher and no exit code confirms it"
+    assert found["cause"] == {
+        "path": str(tmp_path / f"{prefix}2"),
+        "line": None,
+        "text": "all_reduce 7 of default_pg: rank 2 did not come",
+    }
+
+
+def test_dumps_beside_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that falls silent is no healthy one; a timeout keeps its line; a run that reported its end is left alone."""
+    recorded(tmp_path, {0: 7, 1: 7, 2: 6})
+    log = tmp_path / "train.log"
+    log.write_text(STEPS)
+    main(["diagnose", "--json", str(tmp_path)])
+    log.write_text(STEPS + WATCHDOG)
+    main(["diagnose", "--json", str(tmp_path)])
+    log.write_text(STEPS + "Training complete.\n")
+    main(["diagnose", "--json", str(tmp_path)])
+    quiet, timeout, good = verdicts(capsys)
+    assert (quiet["failure"], quiet["ranks"]) == ("hang", [2])
+    assert (timeout["failure"], timeout["ranks"], timeout["cause"]["line"]) == ("nccl_timeout", [2], 21)
+    assert timeout["title"] == "A collective timed out: rank 2 did not come to it"
+    assert timeout["advice"][0].startswith("The flight recorder shows: all_reduce 7 of default_pg: rank 2")
+    assert good["failure"] == "healthy"
+
+
+def test_all_in_the_first_collective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(3):
+        entry = {
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": 1,
+            "profiling_name": "nccl:barrier",
+        }
+        dump = {"version": "2.10", "pg_config": RECORDED, "entries": [entry]}
+        (tmp_path / f"trace_{rank}.json").write_text(json.dumps(dump))
+    main(["diagnose", "--json", str(tmp_path)])
+    (found,) = verdicts(capsys)
+    assert (found["failure"], found["ranks"]) == ("hang", [])
+    assert "NCCL_P2P_DISABLE=1" in found["advice"][0]
+
+
+def test_a_dump_alone_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path, {0: 7})
+    assert main(["diagnose", str(tmp_path / "_dump_0")]) == 2
+    assert "give the folder" in capsys.readouterr().err
+
+
+def test_a_hostile_dump_among_them_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path, {0: 7, 1: 7, 2: 6})
+    marker = tmp_path / "ran"
+    (tmp_path / "_dump_3").write_bytes(
+        b"\x80\x02}X\x09\x00\x00\x00pg_configcos\nsystem\nX" + bytes([len(f"touch {marker}"), 0, 0, 0])
+        + f"touch {marker}".encode() + b"\x85Rs."
+    )  # fmt: skip
+    main(["diagnose", "--json", str(tmp_path)])
+    (found,) = verdicts(capsys)
+    assert found["ranks"] == [2]
+    assert not marker.exists()
+
+
+WATCHDOG = "[rank0]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 LOST = "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n"
 
 

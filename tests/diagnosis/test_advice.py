@@ -153,7 +153,7 @@ def test_fragmentation_asks_for_the_allocator_first(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("ModuleNotFoundError: No module named 'einops.layers'", "Install einops"),
+        ("ModuleNotFoundError: No module named 'einops.layers'", "einops was found"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data/a.bin'", "data/a.bin"),
         (
             "OSError: libcudart.so.11.0: cannot open shared object file: No such file or directory",
@@ -231,3 +231,85 @@ def test_what_stands_behind_the_script_and_is_known_before_it() -> None:
     words = ("--lr", "3", "--no-ui", "--theme=dark", "--nproc_per_node", "2")
     assert behind(EntryKind.SCRIPT, *words) == ("--no-ui", "--theme", "--nproc_per_node")
     assert behind(EntryKind.COMMAND, *words) == ()
+
+
+RAISED = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "failure", "advice", "not_advised"),
+    [
+        ("ModuleNotFoundError: No module named 'transformers.models.qwen3'", FailureClass.IMPORT_ERROR, "transformers was found, and has no transformers.models.qwen3", "Install"),
+        ("ModuleNotFoundError: No module named 'flash_attn'", FailureClass.IMPORT_ERROR, "Install flash_attn", "was found"),
+        ("ModuleNotFoundError: No module named 'utils.data'; 'utils' is not a package", FailureClass.IMPORT_ERROR, "utils is a file here", "Install"),
+        ("ImportError: cannot import name 'AdamW' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)", FailureClass.IMPORT_ERROR, "has no AdamW", "Install"),
+        ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.", FailureClass.DATALOADER_WORKER, "num_proc", "num_workers"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'", FailureClass.MISSING_FILE, "nvcc is on no folder of $PATH", "mounts"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", FailureClass.MISSING_FILE, "mounts", "$PATH"),
+        ("OSError: [Errno 28] No space left on device: '/tmp/torchinductor/x.so'", FailureClass.DISK_FULL, "set TMPDIR", "mount"),
+        ("OSError: [Errno 28] No space left on device: '/ckpt/x.pt'", FailureClass.DISK_FULL, "Free space", "TMPDIR"),
+        ("OSError: [Errno 116] Stale file handle: '/nfs/x'", FailureClass.DISK_FULL, "check the mount on this node", "quota"),
+        ("OSError: [Errno 5] Input/output error: '/nfs/x'", FailureClass.DISK_FULL, "check the mount on this node", "quota"),
+        ("socket.gaierror: [Errno -2] Name or service not known", FailureClass.AUTH_OR_HUB, "A host's name could not be resolved", "token"),
+        ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /x (Caused by NameResolutionError('Temporary failure in name resolution'))", FailureClass.AUTH_OR_HUB, "The name huggingface.co could not be resolved", "token"),
+        ("ValueError: No valid checkpoint found in output directory (out/llama)", FailureClass.CHECKPOINT_LOAD, "There is no checkpoint in out/llama yet", "checkpoint before it"),
+        ("torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1691, internal error - please report this issue to the NCCL developers", FailureClass.NCCL_ERROR, "no two ranks share a GPU", "report"),
+        ("RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\nParameter indices which did not receive grad for rank 0: 4 5", FailureClass.DDP_MISMATCH, "TORCH_DISTRIBUTED_DEBUG=INFO", "DETAIL"),
+    ],
+)  # fmt: skip
+def test_advice_fits_the_line(
+    engine: Engine, line: str, failure: FailureClass, advice: str, not_advised: str
+) -> None:
+    found = judged(engine, RAISED + line)
+    assert found.failure is failure
+    assert [text for text in found.advice if advice in text], found.advice
+    assert not [text for text in found.advice if not_advised in text], found.advice
+
+
+def test_a_filesystem_that_does_not_answer_is_no_full_disk(engine: Engine) -> None:
+    stale = judged(engine, RAISED + "OSError: [Errno 116] Stale file handle: '/nfs/x'")
+    assert stale.title.startswith("A filesystem does not answer")
+
+
+def test_the_node_that_failed_is_named(engine: Engine) -> None:
+    """By the scheduler's line that is about it; the node that a job's own line stands ON ran its script."""
+    found = judged(engine, "srun: error: Node failure on cn-01")
+    assert found.node == "cn-01"
+    assert "--exclude=cn-01" in found.advice[0]
+    other = judged(
+        engine,
+        "slurmstepd: error: *** JOB 7 ON gpu-12 CANCELLED AT 2025-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+    )
+    assert (other.node, other.failure) == (None, FailureClass.TERMINATED)
+
+
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        ("hydra.errors.ConfigCompositionException: Could not override 'optim.lr'. HINT: To append to your config use +optim.lr=1", FailureClass.USAGE_ERROR),
+        ("ValueError: Cannot merge adapters. HINT: lower the batch size if CUDA out of memory occurs", FailureClass.CODE_ERROR),
+    ],
+)  # fmt: skip
+def test_an_exception_with_a_hint_is_judged_by_what_stands_before_it(
+    engine: Engine, line: str, failure: FailureClass
+) -> None:
+    assert judged(engine, RAISED + line).failure is failure
+    assert judged(engine, "HINT: on CUDA OOM lower the micro-batch").failure is not FailureClass.CUDA_OOM
+
+
+@pytest.mark.parametrize(
+    ("first", "report", "failure"),
+    [
+        ("nan", "{{'eval_loss': {0}, 'eval_runtime': 3.1}}\n", FailureClass.NAN_LOSS),
+        ("1.9", "{{'eval_loss': {0}, 'eval_runtime': 3.1}}\n", FailureClass.HEALTHY),
+        # Lightning's bar shows it so where there is no validation set.
+        ("nan", "Epoch 1: 100%|###| 9/9 [00:31<00:00, 3.1it/s, train_loss=0.2, val_loss={0}]\n", FailureClass.HEALTHY),
+    ],
+)  # fmt: skip
+def test_a_held_out_loss_that_never_was_a_number(
+    engine: Engine, first: str, report: str, failure: FailureClass
+) -> None:
+    lines = [f"{{'loss': {2 - at / 10:.3f}, 'epoch': {at}}}\n" for at in range(1, 8)]
+    text = "".join(line + report.format("nan" if at else first) for at, line in enumerate(lines))
+    job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
+    assert diagnose(job, engine.signatures, engine.matcher).failure is failure

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import socket
+import tarfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.hang.flight_recorder import stuck_collective
+from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.sources.stacks.nccl_ras import query_ras, ras_address
-from supervisor.sources.stacks.recorder_dumps import BadDump, dump_prefixes, find_dumps, load_dumps, read_dump
+from supervisor.sources.stacks.recorder_dumps import (
+    BadDump,
+    DumpFiles,
+    dump_prefixes,
+    dumps_of_job,
+    find_dumps,
+    load_dumps,
+    read_dump,
+)
 
 REPORT = """NCCL version 2.24.3 compiled with CUDA 12.5
 
@@ -72,19 +81,142 @@ def dump(last: int, *, first: int = 1) -> dict[str, Any]:
     return {"version": "2.10", "pg_config": config, "entries": [entry(seq) for seq in range(first, last + 1)]}
 
 
+def grouped(
+    group: tuple[str, str],
+    ranks: list[int],
+    pending: list[int],
+    *,
+    done: int | None = None,
+    op: str = "all_reduce",
+) -> dict[str, Any]:
+    """A dump of what is active, in one of several groups: `pending` numbers wait, `done` is the last that ended."""
+    row = {"last_enqueued_collective": max([*pending, done or 0]), "last_completed_collective": done}
+    entries = [
+        {**entry(seq, f"nccl:{op}"), "process_group": group, "pg_id": int(group[0])} for seq in pending
+    ]
+    config = {group[0]: {"name": group[0], "desc": group[1], "ranks": str(ranks)}}
+    return {"pg_config": config, "pg_status": {group[0]: row} if done is not None else {}, "entries": entries}
+
+
+def joined(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "pg_config": {key: value for part in parts for key, value in part["pg_config"].items()},
+        "pg_status": {key: value for part in parts for key, value in part["pg_status"].items()},
+        "entries": [item for part in parts for item in part["entries"]],
+    }
+
+
 def test_the_rank_that_did_not_come_is_named_with_the_collective_and_its_line() -> None:
-    found = stuck_collective({0: dump(412, first=400), 1: dump(411, first=400), 2: dump(412, first=400)})
-    assert found is not None
+    (found,) = stuck_collectives({0: dump(412, first=400), 1: dump(411, first=400), 2: dump(412, first=400)})
     assert (found.seq, found.op, found.missing, found.came) == (412, "all_reduce", (1,), (0, 2))
     assert found.text == "all_reduce 412 of default_pg: rank 1 did not come, called at train.py:12"
-    assert stuck_collective({0: dump(7), 1: dump(7)}) is None
+
+
+def test_where_all_came_no_rank_is_named() -> None:
+    (found,) = stuck_collectives({0: dump(7), 1: dump(7), 2: dump(7)})
+    assert found.missing == ()
+    assert (
+        found.text == "all_reduce 1 of default_pg: all ranks came, and it does not end, called at train.py:12"
+    )
+    assert stuck_collectives({0: dump(7), 1: dump(7)}) == (), "of rank 2 there is no dump: it may be anywhere"
+
+
+def test_what_has_ended_is_waited_for_by_nobody() -> None:
+    """gloo never sets the state: on 2.13 `retired` alone says that it is over."""
+    ended = dump(7)
+    ended["entries"] = [{**item, "retired": True} for item in ended["entries"]]
+    newer = dump(8)
+    newer["entries"] = [{**item, "state": "completed"} for item in newer["entries"]]
+    assert stuck_collectives({0: ended, 1: newer, 2: ended}) == ()
 
 
 def test_a_rank_without_any_entry_never_came() -> None:
     silent = {**dump(0), "entries": []}
-    found = stuck_collective({0: dump(1), 1: dump(1), 2: silent})
-    assert found is not None
-    assert found.missing == (2,)
+    assert ranks_at_fault(stuck_collectives({0: dump(1), 1: dump(1), 2: silent})) == (2,)
+
+
+def test_groups_of_one_description_are_kept_apart_and_named_apart() -> None:
+    """Two tensor-parallel groups are at different numbers: only in the second does somebody wait for another."""
+    first, second = ("35", "TENSOR"), ("36", "TENSOR")
+    found = stuck_collectives(
+        {
+            0: grouped(first, [0, 1], [90]),
+            1: grouped(first, [0, 1], [90]),
+            2: grouped(second, [2, 3], [50]),
+            3: grouped(second, [2, 3], [], done=49),
+        }
+    )
+    assert stuck_text(found) == "all_reduce 50 of TENSOR (36): rank 3 did not come, called at train.py:12"
+
+
+def test_who_waits_elsewhere_only_passes_the_wait_on() -> None:
+    """Rank 1 is late in the data-parallel group because it waits for rank 2 in its tensor-parallel one."""
+    data, tensor = ("1", "DATA"), ("2", "TENSOR")
+    found = stuck_collectives(
+        {
+            0: grouped(data, [0, 1], [8], done=7),
+            1: joined(grouped(data, [0, 1], [], done=7), grouped(tensor, [1, 2], [31], done=30)),
+            2: grouped(tensor, [1, 2], [], done=30),
+        }
+    )
+    assert ranks_at_fault(found) == (2,)
+
+
+def test_a_rank_that_did_not_finish_what_others_finished_is_at_fault() -> None:
+    group = ("1", "DATA")
+    dumps = {
+        0: grouped(group, [0, 1], [6, 7], done=5),
+        1: grouped(group, [0, 1], [4, 5, 6, 7], done=3),
+    }
+    (found,) = stuck_collectives(dumps)
+    assert (found.missing, found.seq, found.unfinished) == ((1,), 4, True)
+    assert "rank 1 did not finish it, others did" in found.text
+    # A broadcast is over for its source before it is for the others.
+    for one in dumps.values():
+        one["entries"] = [{**item, "profiling_name": "nccl:broadcast"} for item in one["entries"]]
+    assert ranks_at_fault(stuck_collectives(dumps)) == ()
+
+
+def test_different_collectives_under_one_number_are_named_as_such() -> None:
+    group = ("0", "default_pg")
+    found = stuck_collectives(
+        {
+            0: grouped(group, [0, 1, 2], [5], done=4),
+            1: grouped(group, [0, 1, 2], [5], done=4, op="all_gather"),
+            2: grouped(group, [0, 1, 2], [5], done=4),
+        }
+    )
+    assert ranks_at_fault(found) == (1,)
+    assert "rank 1 called all_gather instead" in stuck_text(found)
+
+
+def test_sends_and_receives_have_numbers_of_their_own() -> None:
+    """Stages of a pipeline send and receive differently often: their counts are no sign of who is late."""
+    group = ("43", "PIPELINE")
+    dumps = {rank: grouped(group, [0, 1], [count], done=count - 1) for rank, count in ((0, 11), (1, 30))}
+    for one in dumps.values():
+        one["entries"] = [{**item, "is_p2p": True} for item in one["entries"]]
+    assert stuck_collectives(dumps) == ()
+
+
+def fault_of(folder: Path) -> tuple[int, ...]:
+    """The ranks that NVIDIA injected the fault into."""
+    return tuple(json.loads((folder / "fault_injection.log").read_text().splitlines()[0].partition(": ")[2]))
+
+
+@pytest.fixture(scope="module")
+def nvrx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvrx")
+    with tarfile.open(Path(__file__).parents[1] / "corpus" / "data" / "nvrx_fr_traces.tar.xz") as packed:
+        packed.extractall(folder, filter="data")
+    return folder / "fr_traces"
+
+
+@pytest.mark.parametrize("fault", ["gpu_error_1st", "gpu_error_2nd", "lock_gil_1st", "lock_gil_2nd"])
+def test_the_ranks_of_an_injected_fault(fault: str, nvrx: Path) -> None:
+    """Megatron on 16 ranks with tensor, pipeline, expert and data parallelism, two ranks hurt in each run."""
+    found = stuck_collectives(DumpFiles(dumps_of_job(map(str, (nvrx / fault).iterdir()))))
+    assert ranks_at_fault(found) == fault_of(nvrx / fault)
 
 
 class _Hostile:
@@ -128,7 +260,7 @@ def test_any_bytes_are_a_dump_or_refused(data: bytes) -> None:
     st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
 )
 def test_any_plain_table_can_be_analysed(value: Any) -> None:
-    stuck_collective(
+    stuck_collectives(
         {0: {"entries": value, "pg_config": value}, 1: {"entries": [value, {"collective_seq_id": value}]}}
     )
 
@@ -150,9 +282,7 @@ def test_pickled_and_json_dumps_are_found_by_rank_and_age(tmp_path: Path) -> Non
     dumps, trouble = load_dumps(paths)
     assert sorted(dumps) == [0, 1]
     assert "GLOBAL" in trouble[0]
-    found = stuck_collective(dumps)
-    assert found is not None
-    assert found.missing == (1,)
+    assert ranks_at_fault(stuck_collectives(dumps)) == (1,)
 
 
 def test_ras_names_who_launched_less() -> None:

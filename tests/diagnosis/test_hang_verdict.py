@@ -139,7 +139,7 @@ def test_where_those_that_wait_gave_up_first_the_stacks_name_whom_they_waited_fo
     assert "waited for rank 1 in backward at train.py:23" in words
     assert "nccl timeout" in words
     # Without stacks, and against the logs' own word, nothing changes.
-    assert ended(None, text).title != verdict.title
+    assert ended(None, text).advice != verdict.advice
     crash = ended(silence, STEPS + OWN)
     assert (crash.failure, crash.cause and crash.cause.path) == (FailureClass.CUDA_OOM, "agent.log")
 

@@ -13,6 +13,7 @@ from supervisor.diagnosis.evidence import (
     MachineRecords,
     SeenGroup,
     SeenHang,
+    SeenRecorder,
 )
 from supervisor.diagnosis.verdict import Examination, diagnose, examine
 from supervisor.run.failures import FailureClass, Reason
@@ -185,6 +186,13 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     "stacks_of_timeout": (
         one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2))._replace(hang=HUNG._replace(ended_for_it=False)),
         FailureClass.NCCL_TIMEOUT,
+        None,
+    ),
+    "flight_recorder": (
+        one(STEPS)._replace(
+            recorder=SeenRecorder((1,), "all_reduce 7 of DATA: rank 1 did not come", "_dump_1")
+        ),
+        FailureClass.HANG,
         None,
     ),
 }

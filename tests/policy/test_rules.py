@@ -241,3 +241,24 @@ def test_of_a_log_that_was_not_read_to_its_end_the_last_step_is_not_known() -> N
     cut = replace(ended(F.HEALTHY, exit_code=0, last=360), unread="log read to 27 of 600 MB")
     assert one(cut).reason == "finished; log read to 27 of 600 MB, to step 360"
     assert one(replace(cut, exit_code=None)).exit_code == 6, "nothing says that it finished"
+
+
+def test_a_signature_of_the_user_is_answered_as_it_says() -> None:
+    """Its action comes before that of the class; another failure of that class is answered as ever."""
+    retry = RetrySettings(
+        overrides=(
+            ClassOverride("signature:ours", "hold"),
+            ClassOverride("signature:flicker", "restart", 1, change="none"),
+            ClassOverride("code_error", "stop"),
+        )
+    )
+
+    def kind(signature: str) -> tuple[DecisionKind, str]:
+        attempt = ended(F.CODE_ERROR)
+        assert attempt.verdict is not None
+        decision = one(replace(attempt, verdict=replace(attempt.verdict, signature=signature)), retry=retry)
+        return decision.kind, decision.reason
+
+    assert kind("ours") == (DecisionKind.FAIL, "code_error: [[signature]] says hold")
+    assert kind("flicker")[0] is DecisionKind.RESTART
+    assert kind("") == kind("unheard-of") == (DecisionKind.FAIL, "code_error: [policy] says stop")

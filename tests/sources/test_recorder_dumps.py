@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from supervisor.sources.stacks import recorder_dumps as module
-from supervisor.sources.stacks.recorder_dumps import BadDump, dump_prefixes, find_dumps, load_dumps, read_dump
+from supervisor.sources.stacks.recorder_dumps import (
+    SAME_INCIDENT_S,
+    BadDump,
+    DumpFiles,
+    dump_prefixes,
+    dumps_of_job,
+    find_dumps,
+    load_dumps,
+    rank_of_dump,
+    read_dump,
+)
 
 DUMP = {
     "version": "2.10",
@@ -122,3 +132,48 @@ def test_what_could_not_be_read_is_named_beside_what_could(tmp_path: Path) -> No
     found, trouble = load_dumps({0: tmp_path / "0", 1: tmp_path / "1", 2: tmp_path / "2"})
     assert found == {0: {}}
     assert [line.partition(":")[0] for line in trouble] == [str(tmp_path / "1"), str(tmp_path / "2")]
+
+
+def test_of_a_folder_the_dumps_of_the_newest_incident(tmp_path: Path) -> None:
+    content = pickle.dumps({"version": "2.10", "pg_config": {}, "entries": []}, protocol=2)
+    now = 1_000_000.0
+    for name, t in (
+        ("old/_dump_0", now - SAME_INCIDENT_S - 1),
+        ("old/_dump_7", now - SAME_INCIDENT_S - 1),
+        ("_dump_0", now),
+        ("_dump_1", now - SAME_INCIDENT_S),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        os.utime(path, (t, t))
+    found = dumps_of_job(str(path) for path in tmp_path.rglob("*") if path.is_file())
+    assert found == {0: tmp_path / "_dump_0", 1: tmp_path / "_dump_1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rank"),
+    [
+        ("_dump_12", b"\x80\x02}X\x09\x00\x00\x00pg_config", 12),
+        ("nccl_trace_rank_3.json", b'{"pg_config": {}', 3),
+        ("optimizer_3", b"\x80\x02}q\x00X\x05\x00\x00\x00state", None),
+        ("slurm-17", b"pg_config", None),
+        ("notes", b'{"pg_config": {}', None),
+    ],
+)
+def test_a_dump_is_known_by_name_and_first_bytes(
+    name: str, content: bytes, rank: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert rank_of_dump(str(tmp_path / name)) == rank
+
+
+def test_dumps_are_read_one_by_one_and_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(3):
+        (tmp_path / f"_dump_{rank}").write_text('{"pg_config": {}}')
+    (tmp_path / "_dump_3").write_text("{")
+    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 40)
+    files = DumpFiles({rank: tmp_path / f"_dump_{rank}" for rank in range(5)})
+    assert [bool(files[rank]) for rank in files] == [True, True, False, False, False]

@@ -105,7 +105,7 @@ def test_an_engine_is_loaded_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waiting.get() is engine
     assert engine.signatures.digest
 
-    def broken(_folder: str | None) -> module.Engine:
+    def broken(_folder: str | None, _own: object) -> module.Engine:
         raise ValueError("no tables")
 
     monkeypatch.setattr(module, "load_engine", broken)

@@ -87,6 +87,7 @@ PARTS = frozenset(
         " since the checkpoint at step ~",
         ", no checkpoint is known",
         "A collective timed out: ~ did not come to it",
+        "A collective timed out: rank ~ did not come to it",
         "waited for ~ ~",
         "stoker attach ~",
         " within ~",

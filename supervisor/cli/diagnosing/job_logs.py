@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.diagnosis.attribution.slurm_states import state_in
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
@@ -33,6 +33,8 @@ _NOT_LOGS = Lazy(
     r"^(?:requirements|LICENSE|README|CMakeLists)\S*|\.(?:json)$",
     re.IGNORECASE,
 )
+# Ends in a rank; the imports that tell a dump are not made for a folder without such a name.
+_DUMP_NAME = Lazy(r"\d(?:\.json|\.pkl|\.pickle)?$")
 _RECORDS = Lazy(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
 _SKIPPED_FOLDERS = frozenset(
     (
@@ -133,6 +135,10 @@ def _stdin() -> LogSource:
 
 
 def _check(path: str) -> None:
+    if _DUMP_NAME.search(path) and _is_dump(path):
+        raise BadInputError(
+            f"{path}: the flight-recorder dump of one rank; give the folder: only the dumps of all show who did not come"
+        )
     try:
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -147,14 +153,15 @@ def _check(path: str) -> None:
 
 def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, int | None, JobEvidence]]:
     chosen, inner = _attempt_of(path, attempt)
-    logs, errors, records = _walk(inner)
-    if not logs:
+    logs, errors, records, dumps = _walk(inner)
+    recorder = _recorder(dumps)
+    if not logs and recorder is None:
         raise BadInputError(
             f"{path}: no log in this folder; give a log, or the folder that torchrun's --log-dir names"
         )
-    if each:
+    if each and logs:
         return [(name, None, JobEvidence(logs=(log_file(name, origin_of_path(name)),))) for name in logs]
-    job = evidence_of(inner, logs, errors, records)
+    job = evidence_of(inner, logs, errors, records)._replace(recorder=recorder)
     if chosen is not None:
         from supervisor.cli.diagnosing.run_journals import with_run_facts
 
@@ -192,6 +199,22 @@ def evidence_of(
     )
 
 
+def _recorder(files: Sequence[str]) -> SeenRecorder | None:
+    """What flight-recorder dumps among these files show; None where there are none, or they show nothing that hangs."""
+    if not files:
+        return None
+    from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
+    from supervisor.sources.stacks.recorder_dumps import DumpFiles, dumps_of_job
+
+    paths = dumps_of_job(files)
+    stuck = stuck_collectives(DumpFiles(paths))
+    if not stuck:
+        return None
+    ranks = ranks_at_fault(stuck)
+    first = ranks[0] if ranks else stuck[0].came[0]
+    return SeenRecorder(ranks, stuck_text(stuck), str(paths[first]), at_start=stuck[0].seq == 1)
+
+
 def tasks_of(paths: Sequence[str]) -> dict[str, int]:
     """The number by which the logs of a folder differ: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
     groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
@@ -220,10 +243,12 @@ def _inside(name: str, roots: Sequence[str]) -> str:
     return name
 
 
-def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Logs, error files, a scheduler's records, and what may be flight-recorder dumps by its name and first bytes."""
     logs: list[str] = []
     errors: list[str] = []
     records: list[str] = []
+    dumps: list[str] = []
     for root in roots:
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
@@ -231,6 +256,8 @@ def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
                 path = os.path.join(folder, name)
                 if name == "error.json":
                     errors.append(path)
+                elif _DUMP_NAME.search(name) and _is_dump(path):
+                    dumps.append(path)
                 elif _RECORDS.match(name):
                     records.append(path)
                 elif name in {"keeper.log", "events.jsonl"} or _NOT_LOGS.search(name):
@@ -238,10 +265,10 @@ def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
                 elif _LOG_NAMES.search(name) and os.path.isfile(path):
                     logs.append(path)
                 if len(logs) >= MOST_FILES:
-                    return logs, errors, records
+                    return logs, errors, records, dumps
     if not logs:
-        logs = [path for root in roots for path in _any_text(root)]
-    return _last_torchrun_attempt(logs), errors, records
+        logs = [path for root in roots for path in _any_text(root) if path not in dumps]
+    return _last_torchrun_attempt(logs), errors, records, dumps
 
 
 def _last_torchrun_attempt(logs: list[str]) -> list[str]:
@@ -257,6 +284,12 @@ def _last_torchrun_attempt(logs: list[str]) -> list[str]:
         for name in logs
         if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or whole(match.group(1)) == last
     ]
+
+
+def _is_dump(path: str) -> bool:
+    from supervisor.sources.stacks.recorder_dumps import rank_of_dump
+
+    return rank_of_dump(path) is not None
 
 
 def _any_text(root: str) -> list[str]:

@@ -112,6 +112,8 @@ class Ranks:
         self._base_by_node: dict[str, int] = {}
         self._task_is_rank = True
         self._seen: set[int] = set()
+        # What ranks printed of their own progress because another one's watchdog had fired.
+        self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
         ranks_by_device: dict[int, set[int]] = {}
         for scan in scans:
             for line in scan.edges():

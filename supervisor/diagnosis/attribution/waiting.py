@@ -33,10 +33,14 @@ _WAITED_FOR = (
     Lazy(r"\[([\d, ]+)\] finished .{0,60}, but didn't join"),
     Lazy(r"retrieving ncclUniqueId from \[(\d+)\]"),
 )
-_SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)")
-_COMPLETED = Lazy(r"last completed(?: NCCL)? work: (-?\d+)")
+_SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)|NCCL work: (\d+), last enqueued")
+_WORK = Lazy(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
+_ENQUEUED = Lazy(r"[Ll]ast enqueued(?: \w+)? work: (-?\d+)")
+_COMPLETED = Lazy(r"last completed(?: \w+)? work: (-?\d+)")
 _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
-_GROUP = Lazy(r"PG (?:ID )?(\d+)")
+# The number of a group on one rank is not that on another; its GUID, where a version prints it, is.
+_GROUP = Lazy(r"PG GUID (\w+)|PG (?:ID )?(\d+)")
+_FROM_ANOTHER = Lazy(r"from +(?:another rank|rank \d)")
 _WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.NCCL_ERROR)
 
 
@@ -45,6 +49,9 @@ class _Progress:
 
     def __init__(self) -> None:
         self.complaining: set[int] = set()
+        # By group, of ranks whose own watchdog saw nothing: the last collective that they called and that they finished.
+        self._answered: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
+        self._timed_out: dict[str, int] = {}
         self._completed: dict[str, dict[int, int]] = defaultdict(dict)
         self._sequence: dict[str, dict[int, int]] = defaultdict(dict)
         self._outstanding: dict[int, int] = {}
@@ -52,15 +59,40 @@ class _Progress:
     def read(self, rank: int, text: str) -> None:
         """Take in one rank's complaint."""
         self.complaining.add(rank)
-        found = _GROUP.search(text)
-        group = found.group(1) if found else "0"
+        group = _group_in(text)
         if match := _COMPLETED.search(text):
             self._completed[group][rank] = whole(match.group(1))
         if match := _SEQ.search(text):
             number = whole(next(part for part in match.groups() if part))
             self._sequence[group].setdefault(rank, number)
+            if "Rank" in text and _ENQUEUED.search(text):
+                self._timed_out[group] = min(number, self._timed_out.get(group, number))
         if match := _META.search(text):
             self._outstanding.setdefault(rank, whole(match.group(1)))
+
+    def read_answer(self, rank: int, text: str) -> None:
+        """Take in what a rank said of its default group when it wrote its dump, because another one's watchdog had fired."""
+        called, finished = _ENQUEUED.search(text), _COMPLETED.search(text)
+        if called and finished and _FROM_ANOTHER.search(text):
+            self._answered[_group_in(text)][rank] = whole(called.group(1)), whole(finished.group(1))
+
+    def never_entered(self) -> list[int]:
+        """The ranks that had finished all they had called, and had not called what others timed out in."""
+        found = set()
+        for group, number in self._timed_out.items():
+            for rank, (called, finished) in self._answered[group].items():
+                if called == finished < number and rank not in self.complaining:
+                    found.add(rank)
+        return sorted(found)
+
+    def waiting_too(self) -> set[int]:
+        """The ranks that wait in what others timed out in, though their own watchdogs said nothing yet."""
+        return {
+            rank
+            for group, number in self._timed_out.items()
+            for rank, (called, finished) in self._answered[group].items()
+            if called >= number > finished
+        }
 
     def furthest_behind(self) -> int | None:
         """The one rank with the lowest number, where at least two ranks gave theirs."""
@@ -73,14 +105,19 @@ class _Progress:
         return None
 
 
+def _group_in(text: str) -> str:
+    found = _GROUP.search(text)
+    return next(part for part in found.groups() if part) if found else "0"
+
+
 def _named_as_missing(text: str) -> list[int]:
     """The ranks that a message names as waited for."""
     found = (pattern.search(text) for pattern in _WAITED_FOR)
     return [whole(part) for match in found if match for part in match.group(1).replace(",", " ").split()]
 
 
-def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
+def _read_complaints(candidates: Sequence[Candidate], ranks: Ranks) -> tuple[list[int], _Progress]:
+    """The ranks that messages name as waited for, and how far each rank came by its own."""
     waited_for: list[int] = []
     progress = _Progress()
     for item in candidates:
@@ -89,9 +126,21 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
         rank = item.rank if item.rank is not None else inline_rank(text)
         if rank is not None and not item.is_cause and item.failure in _WAITING:
             progress.read(rank, text)
+    for hit in ranks.dump_answers:
+        rank = hit.origin.rank if hit.origin.rank is not None else inline_rank(hit.text)
+        if rank is not None:
+            progress.read_answer(rank, hit.text)
+    return waited_for, progress
+
+
+def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
+    """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
+    waited_for, progress = _read_complaints(candidates, ranks)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
-    complaining = progress.complaining
+    if len(absent := progress.never_entered()) == 1:
+        return absent[0]
+    complaining = progress.complaining | progress.waiting_too()
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
         # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.
@@ -105,6 +154,44 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     # All complain: the rank whose agent never reported its end sits where the connection broke.
     reported = {item.rank for item in launch.exits if item.rank is not None}
     return only_absent(world, reported) if reported else None
+
+
+class WaitingRanks(NamedTuple):
+    """How the ranks wait that timed out.
+
+    `calls`: the ranks by the collective that they called, where under one number of one group they called different
+    ones. `all_in_the_first`: all ranks, each in its first collective.
+    """
+
+    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    all_in_the_first: bool = False
+
+
+def waiting_ranks(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> WaitingRanks:
+    """Read it from the watchdogs' lines: one names rank, number and operation, the next its group and number."""
+    called: dict[tuple[int, int], str] = {}
+    groups: dict[tuple[int, int], str] = {}
+    first: dict[int, bool] = {}
+    for item in candidates:
+        text = item.hit.text
+        rank = item.rank if item.rank is not None else inline_rank(text)
+        if rank is None or item.is_cause or item.failure is not FailureClass.NCCL_TIMEOUT:
+            continue
+        if match := _WORK.search(text):
+            called.setdefault((rank, whole(match.group(1))), match.group(2))
+            first[rank] = first.get(rank, True) and match.group(1) == "1"
+        elif (match := _SEQ.search(text)) and _GROUP.search(text):
+            groups[rank, whole(next(part for part in match.groups() if part))] = _group_in(text)
+    met: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for (rank, number), op in called.items():
+        if (group := groups.get((rank, number))) is not None:
+            met[group, number][op].add(rank)
+    apart = next((by_op for by_op in met.values() if len(by_op) > 1), {})
+    world = launch.world_size or len(ranks.seen)
+    return WaitingRanks(
+        tuple((op, tuple(sorted(apart[op]))) for op in sorted(apart)),
+        all_in_the_first=len(first) >= max(2, world) and all(first.values()),
+    )
 
 
 _RDZV_ID = Lazy(r"--rdzv[-_]id[= ]+(\S+)")

@@ -15,7 +15,12 @@ from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.guess import guess
 from supervisor.diagnosis.evidence import ErrorFile
-from supervisor.diagnosis.hang.hang_verdict import hang_by_stacks, timeout_by_stacks
+from supervisor.diagnosis.hang.hang_verdict import (
+    hang_by_recorder,
+    hang_by_stacks,
+    recorder_applies,
+    timeout_by_stacks,
+)
 from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Strength, Trait
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.decode import clean
@@ -317,6 +322,13 @@ CORRECTIONS = (
         when=lambda case, _root: case.job.hang is not None,
         then=timeout_by_stacks,
         why="Those that waited timed out: the stacks that stoker took before say for whom they waited.",
+    ),
+    Correction(
+        "flight_recorder",
+        Stage.STACKS,
+        when=recorder_applies,
+        then=hang_by_recorder,
+        why="PyTorch's flight recorder wrote, rank by rank, which collective hangs and who did not come to it.",
     ),
 )  # fmt: skip
 

@@ -103,6 +103,8 @@ def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bo
 
 def is_notice(item: Candidate) -> bool:
     """A line about a class that shows itself as an exception, which is none and raises no alarm."""
+    if item.has(Trait.OWN):
+        return False  # its user says that it is a failure
     return (item.failure in _RAISED_AS_EXCEPTION or item.failure in _MOSTLY_RAISED) and not _raises_or_alarms(
         item
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from supervisor.diagnosis.scan.hit import before_hint
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 
@@ -95,7 +96,7 @@ def scores(text: str) -> dict[FailureClass, int]:
 
 def class_by_words(text: str, *, enough: int = ENOUGH) -> tuple[FailureClass, int] | None:
     """The class whose words lead in a text, with its score; None where none does or none has enough."""
-    ranking = sorted(scores(text).items(), key=lambda item: -item[1])
+    ranking = sorted(scores(before_hint(text) or text).items(), key=lambda item: -item[1])
     if not ranking or ranking[0][1] < enough or (len(ranking) > 1 and ranking[1][1] >= ranking[0][1]):
         return None
     return ranking[0]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.diagnosis.attribution.waiting import waiting_ranks
 from supervisor.diagnosis.case import Case, Root
-from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang
+from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Consequence
 
@@ -29,6 +30,15 @@ _ENDINGS = frozenset(
 _GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
 # Of more ranks than this that wait alike only their number is given.
 MOST_NAMED = 16
+# From here on "healthy" rests on the log's own report of its end (the rule `good_end`): dumps beside it are of another time.
+SURELY_ENDED = 0.9
+# No launcher and no exit code confirms what dumps show.
+BY_RECORDER = 0.85
+ALL_IN_THE_FIRST = (
+    "All ranks came to their first collective, and it does not end: GPUs cannot reach each other directly (PCIe ACS, an IOMMU "
+    "or a virtual machine). Try NCCL_P2P_DISABLE=1, then NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME."
+)
+ALL_IN_ONE = "No rank is missing: look at the network and the links between the GPUs, with NCCL_DEBUG=INFO, and for Xid errors in `dmesg`."
 MOST_GROUPS = 8
 # Values of `stack_groups.Doing`.
 _MEETINGS = frozenset(("collective", "backward"))
@@ -78,9 +88,52 @@ def stacks_behind(job: JobEvidence, root: Root) -> SeenHang | None:
 
 def title_by_stacks(seen: SeenHang, failure: FailureClass) -> str | None:
     """A headline that does not say that the collective failed on the rank which never came to it."""
-    if failure is not FailureClass.NCCL_TIMEOUT or not seen.ranks:
+    return title_of_absent(seen.ranks, failure)
+
+
+def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
+    """The headline of a timeout whose absent ranks are known; None for any other."""
+    if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
-    return f"A collective timed out: {_who(seen.ranks)} did not come to it"
+    return f"A collective timed out: {_who(ranks)} did not come to it"
+
+
+def recorder_applies(case: Case, root: Root) -> bool:
+    """Whether what the flight recorder wrote says more than the root: on silence, a bare crash, a stop, a wait."""
+    if case.job.recorder is None:
+        return False
+    match root.failure:
+        case FailureClass.HEALTHY:
+            return root.confidence < SURELY_ENDED
+        case FailureClass.WORKER_CRASH:
+            return root.chosen is None
+        case failure:
+            return failure in (*_GIVEN_UP, FailureClass.UNKNOWN, FailureClass.TERMINATED)
+
+
+def hang_by_recorder(case: Case, root: Root) -> Root:
+    """The ranks that the dumps show as those that did not come; the class and the line of a timeout stay."""
+    seen = case.job.recorder
+    assert seen is not None
+    rank = seen.ranks[0] if len(seen.ranks) == 1 else None
+    if root.failure in _GIVEN_UP:
+        return root._replace(rank=rank, ranks=seen.ranks) if seen.ranks else root
+    return Root(FailureClass.HANG, None, rank, seen.ranks, None, seen.path, 0, seen.text, BY_RECORDER)
+
+
+def recorder_behind(job: JobEvidence, root: Root) -> SeenRecorder | None:
+    """The dumps that a root rests on; None where it rests on something else."""
+    seen = job.recorder
+    if seen is None or root.failure not in _GIVEN_UP:
+        return None
+    return seen if root.ranks == seen.ranks or root.path == seen.path else None
+
+
+def advice_by_recorder(seen: SeenRecorder, general: Sequence[str]) -> tuple[str, ...]:
+    """What the dumps show, and what to look at next, before the class's own advice."""
+    if not seen.ranks:
+        return (ALL_IN_THE_FIRST if seen.at_start else ALL_IN_ONE, *general[1:])
+    return (f"The flight recorder shows: {seen.text}.", *general)
 
 
 def waited(seen: SeenHang) -> tuple[Consequence, ...]:
@@ -108,6 +161,22 @@ def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)
     shown = _all_alike(seen) if first is None or not seen.ranks else _next_look(first)
     return (shown, *general[1:])
+
+
+def advice_by_waits(case: Case, root: Root, general: Sequence[str]) -> tuple[str, ...]:
+    """What the watchdogs' own lines show of a timeout, before the class's advice or in place of its first sentence."""
+    if root.failure is not FailureClass.NCCL_TIMEOUT:
+        return tuple(general)
+    waiting = waiting_ranks(case.candidates, case.launch, case.ranks)
+    if waiting.calls:
+        calls = ", ".join(f"{op} on {_who(ranks)}" for op, ranks in waiting.calls)
+        return (
+            f"The ranks are in different collectives: {calls}. Look for a branch that only some ranks take.",
+            *general,
+        )
+    if waiting.all_in_the_first and root.rank is None:
+        return (ALL_IN_THE_FIRST, *general[1:])
+    return tuple(general)
 
 
 def _next_look(first: SeenGroup) -> str:

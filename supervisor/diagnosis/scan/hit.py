@@ -120,8 +120,17 @@ _LAUNCHER_WORDS = Lazy(
 )
 # A line that raises something and ends in PyTorch's own advice.
 _RAISED_WITH_ADVICE = Lazy(
-    r"^(?:CUDA|HIP) error: .{1,400}?(?:CUDA|HIP) kernel errors|(?:^|[\s\]|:])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ?.{0,400}?(?:Hint: |CUDA_LAUNCH|CUDA kernel errors|HIP kernel errors)"
+    r"^(?:CUDA|HIP) error: .{1,400}?(?:CUDA|HIP) kernel errors|(?:^|[\s\]|:])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ?.{0,400}?(?:\b(?:HINT|Hint|hint|TIP|Tip)S?: |CUDA_LAUNCH|CUDA kernel errors|HIP kernel errors)"
 )
+
+
+_HINT = Lazy(r"\b(?:HINT|Hint|hint|TIP|Tip)S?: ")
+
+
+def before_hint(text: str) -> str:
+    """A line without what it suggests at its end."""
+    found = _HINT.search(text)
+    return text[: found.start()] if found else text
 
 
 def best_match(hits: Iterable[Hit]) -> Hit | None:
@@ -130,14 +139,19 @@ def best_match(hits: Iterable[Hit]) -> Hit | None:
     None where advice masks the line; a specific signature comes before one of any exception.
     """
     matches: list[Hit] = []
+    hinting = False
     for hit in hits:
         role = hit.signature.role
         if role is Role.ADVICE:
             if hit.has(Trait.ENDS_MESSAGES) and _RAISED_WITH_ADVICE.search(hit.text):
+                hinting = True
                 continue
             return None
         if role in (Role.CAUSE, Role.CONSEQUENCE):
             matches.append(hit)
+    if hinting:
+        # What an exception suggests at its end is not what it failed of.
+        matches = [hit for hit in matches if re.search(hit.signature.regex, before_hint(hit.text))]
     specific = [hit for hit in matches if not hit.has(Trait.GENERIC)]
     return max(specific or matches, key=lambda hit: hit.signature.strength, default=None)
 

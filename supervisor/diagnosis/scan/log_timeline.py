@@ -48,6 +48,10 @@ def _patterns() -> dict[str, Lazy]:
             |\bep\s\d+\strain""",
             re.VERBOSE,
         ),
+        "held_out": Lazy(
+            r"""\b(?:eval|val|valid|validation|test|dev)[_/ ]loss["']?\s?[=:]?\s*["']?\s*(nan|[-\d.][\d.e+-]*)""",
+            re.IGNORECASE,
+        ),
         "nan": Lazy(
             r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*(nan|inf|[-\d.][\d.e+-]*)""",
             re.IGNORECASE,
@@ -255,8 +259,28 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
             count += 1
         else:
             first, count, numbers = None, 0, True
-    if first is not None and not numbers and is_progress(lines[first]) and "nan" in lines[first].lower():
+    if first is None:
+        return _held_out_nan(lines)
+    if not numbers and is_progress(lines[first]) and "nan" in lines[first].lower():
         return first
+    return first if count >= 3 else None
+
+
+def _held_out_nan(lines: Sequence[str]) -> int | None:
+    """The index of the first held-out loss where three or more were reported and none of them is a number.
+
+    Beside a training loss, as in a bar, nan may also mean that nothing was evaluated: only reports of their own count.
+    """
+    first: int | None = None
+    count = 0
+    for row, line in enumerate(lines):
+        if _patterns()["nan"].search(line):
+            continue
+        for value in _patterns()["held_out"].findall(line):
+            if value.lower() != "nan":
+                return None
+            first = row if first is None else first
+            count += 1
     return first if count >= 3 else None
 
 

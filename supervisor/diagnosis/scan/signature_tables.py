@@ -29,12 +29,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
+
+if TYPE_CHECKING:
+    from supervisor.job.spec import OwnSignature
 
 
 class Role(StrEnum):
@@ -116,7 +119,11 @@ class Trait(StrEnum):
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
     KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left
     STOP_SIGNAL = "stop_signal"  # tells of a SIGTERM and not of who sent it
+    OWN = "own"  # the user's own, of their settings: never only a notice
     # What it reports.
+    DUMP_ANSWER = (
+        "dump_answer"  # a rank's own count of collectives, given because another one's watchdog fired
+    )
     ABORT = "abort"  # may tell of SIGABRT, which a process sends to itself after saying why
     SHELL_KILL = "shell_kill"  # a shell's "Killed"
     SIGKILL_ONLY = "sigkill_only"  # names SIGKILL and no reason
@@ -148,6 +155,14 @@ class Signature(NamedTuple):
     confirm: bool = True
     traits: frozenset[Trait] = frozenset()
     lost: str = ""
+    title: str = ""
+    start: str = ""
+
+
+OWN = "own-"
+"""Before the ids of users' own signatures."""
+# A user's own signature is a matter of fact in their logs; a consequence names a failure, and not the first.
+_OWN_STRENGTH = {Role.CAUSE: 100, Role.CONSEQUENCE: Strength.PLAIN, Role.ADVICE: 0}
 
 
 class Signatures(NamedTuple):
@@ -178,8 +193,8 @@ def digest_of(tables: Mapping[str, bytes]) -> str:
     return f"{check:08x}-{zlib.adler32(b''.join(tables[name] for name in sorted(tables))):08x}-{size}"
 
 
-def parse_tables(tables: Mapping[str, bytes]) -> Signatures:
-    """Read and validate all tables, given as raw TOML by family name.
+def parse_tables(tables: Mapping[str, bytes], own: Sequence[OwnSignature] = ()) -> Signatures:
+    """Read and validate all tables, given as raw TOML by family name, and add the user's own (checked as settings).
 
     Raises:
         TableError: an entry is malformed, uses a construct outside the shared subset, misses one of its own
@@ -196,7 +211,30 @@ def parse_tables(tables: Mapping[str, bytes]) -> Signatures:
                 raise TableError(f"signature {entry.id}: the id is used twice")
             seen.add(entry.id)
             entries.append(entry)
-    return Signatures(tuple(entries), digest_of(tables))
+    entries += [_of_user(item, len(entries) + at) for at, item in enumerate(own)]
+    return Signatures(tuple(entries), digest_of(with_own(tables, own)))
+
+
+def with_own(tables: Mapping[str, bytes], own: Sequence[OwnSignature]) -> dict[str, bytes]:
+    """What a digest is made of: the tables, and the user's own signatures where there are some."""
+    return {**tables, OWN: repr(list(own)).encode()} if own else dict(tables)
+
+
+def _of_user(own: OwnSignature, place: int) -> Signature:
+    role = Role(own.role)
+    return Signature(
+        place=place,
+        id=OWN + own.id,
+        failure=FailureClass(own.failure),
+        role=role,
+        reason=None,
+        strength=_OWN_STRENGTH[role],
+        regex=own.regex,
+        confirm=_needs_confirmation(own.regex),
+        traits=frozenset((Trait.FIRM, Trait.OWN)),
+        title=own.title,
+        start=own.start,
+    )
 
 
 def _entry(raw: Mapping[str, object], family: str, index: int) -> Signature:
@@ -283,6 +321,8 @@ def pack(signatures: Signatures) -> bytes:
             entry.confirm,
             sorted(trait.value for trait in entry.traits),
             entry.lost,
+            entry.title,
+            entry.start,
         )
         for entry in signatures.entries
     ]
@@ -314,8 +354,22 @@ def unpack(raw: bytes) -> Signatures:
                 confirm=confirm,
                 traits=frozenset(traits[trait] for trait in named),  # type: ignore[misc]
                 lost=lost,
+                title=title,
+                start=start,
             )
-            for place, (name, cls, role, reason, strength, regex, confirm, named, lost) in enumerate(rows)
+            for place, (
+                name,
+                cls,
+                role,
+                reason,
+                strength,
+                regex,
+                confirm,
+                named,
+                lost,
+                title,
+                start,
+            ) in enumerate(rows)
         )
     except (TypeError, KeyError, EOFError, ValueError) as error:
         raise ValueError(f"not a packed signature set: {error}") from error

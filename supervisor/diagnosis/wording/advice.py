@@ -58,7 +58,67 @@ def advice_for(
         general = ()  # faulthandler cannot catch a SIGKILL: signal(7)
     if failure is FailureClass.TERMINATED and reason not in _REQUEUED:
         general = ()
+    if replaces_general(failure, text):
+        general = ()
     return tuple(dict.fromkeys((*own, *general)))
+
+
+def replaces_general(failure: FailureClass, text: str) -> bool:
+    """Whether the class's general advice would mislead: no space helps a mount, no login a name, no install a version."""
+    line = text.split("\n", 1)[0]
+    match failure:
+        case FailureClass.DISK_FULL:
+            return is_mount_error(line)
+        case FailureClass.AUTH_OR_HUB:
+            return _NAME_ERROR.search(line) is not None
+        case FailureClass.IMPORT_ERROR:
+            return _OF_INSTALLED.search(line) is not None
+        case FailureClass.MISSING_FILE:
+            return _program_in(line) is not None
+        case FailureClass.DATALOADER_WORKER:
+            return _MAP_WORKER.search(line) is not None
+        case FailureClass.CHECKPOINT_LOAD:
+            return _NO_CHECKPOINT.search(line) is not None
+        case _:
+            return False
+
+
+# errno(3): EIO, ESTALE, ENOTCONN, EREMOTEIO.
+_MOUNT_ERROR = re.compile(
+    r"\[Errno (?:5|116|107|121)\]|Stale file handle|Transport endpoint is not connected"
+)
+# getaddrinfo(3), urllib3's NameResolutionError.
+_NAME_ERROR = re.compile(
+    r"gaierror|NameResolutionError|[Nn]ame or service not known|[Tt]emporary failure in name resolution|"
+    r"nodename nor servname|No address associated with hostname"
+)
+_HOST = re.compile(
+    r"host='([\w.-]+)'|Failed to resolve '([\w.-]+)'|(?:for|resolve)(?: host)? ['\"]?([\w-]+(?:\.[\w-]+)+)"
+)
+# A module below one that was found: Python names the first that it does not find.
+_OF_INSTALLED = re.compile(
+    r"No module named ['\"]?(\w+)\.([\w.]+)['\"]?(; ['\"][\w.]+['\"] is not a package)?|"
+    r"cannot import name ['\"](\w+)['\"] from ['\"](\w+)[\w.]*['\"] \([^)]*(?:site|dist)-packages/"
+)
+_MAP_WORKER = re.compile(r"abruptly died during (?:map|filter) operation")
+_NO_CHECKPOINT = re.compile(r"No valid checkpoint found in output directory \(([^)]+)\)")
+_TEMPORARY = re.compile(r"['\"](/(?:var/)?tmp|/dev/shm)/")
+_FAILED_NODE = re.compile(
+    r"[Nn]ode failure on (\S+)|\bnode (\S+) (?:is|became|went) (?:not ready|unreachable|down|NotReady)"
+)
+
+
+def is_mount_error(line: str) -> bool:
+    """Whether a filesystem or its server failed, which has nothing to do with space."""
+    return _MOUNT_ERROR.search(line) is not None
+
+
+def node_named(failure: FailureClass, reason: Reason | None, line: str) -> str | None:
+    """The node that failed, by the scheduler's line; the one that a job's own line stands `ON` is where its script ran."""
+    if failure is not FailureClass.TERMINATED or reason is not Reason.NODE_FAIL:
+        return None
+    found = _FAILED_NODE.search(line)
+    return (found[1] or found[2]).rstrip(".,:;") if found else None
 
 
 # -- on this one failure -----------------------------------------------------------------------------
@@ -108,6 +168,20 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
             return _missing_module(line)
         case FailureClass.MISSING_FILE:
             return _missing_file(line)
+        case FailureClass.CHECKPOINT_LOAD if found := _NO_CHECKPOINT.search(line):
+            return [
+                f"There is no checkpoint in {found[1]} yet: start without resume_from_checkpoint, or give it the path of one."
+            ]
+        case FailureClass.TERMINATED if node := node_named(failure, reason, line):
+            return [f"The node {node} failed: leave it out (`--exclude={node}`) until it has been looked at."]
+        case FailureClass.WORKER_CRASH if re.search(r"\b(?:exit code|code|exitcode:|status) 127\b", line):
+            return [
+                "127 is a shell's word for a program that it does not find: check $PATH, and the modules or the container of this node."
+            ]
+        case FailureClass.NCCL_ERROR if re.search(r"internal error|ncclInternalError", line):
+            return [
+                "An internal error of NCCL is mostly one of the layout: check that the nodes reach each other, and that no two ranks share a GPU (CUDA_VISIBLE_DEVICES, local ranks)."
+            ]
         case FailureClass.DISK_FULL | FailureClass.PERMISSION_DENIED:
             return _path(line, job)
         case FailureClass.DDP_MISMATCH:
@@ -152,7 +226,19 @@ def _port(line: str, job: JobEvidence) -> list[str]:
     return lines
 
 
+def _program_in(line: str) -> str | None:
+    """A program that was to be run by its bare name, and is on no folder of $PATH."""
+    found = re.search(
+        r"No such file or directory: b?['\"]([\w+-]+)['\"]|execve\(\): ([\w.+-]+): No such file", line
+    )
+    return found and (found[1] or found[2])
+
+
 def _missing_file(line: str) -> list[str]:
+    if program := _program_in(line):
+        return [
+            f"{program} is on no folder of $PATH: load its module, or install it where the job runs (in the container, on each node)."
+        ]
     found = re.search(
         r"(?:No such file or directory: |can't open file |: )b?['\"]([^'\"]+)['\"]"
         r"|(\S*/\S+) (?:does not exist|not found)|(?:does not exist|not found|missing)[: ]+(\S*/\S+)",
@@ -163,6 +249,12 @@ def _missing_file(line: str) -> list[str]:
 
 def _path(line: str, job: JobEvidence) -> list[str]:
     lines = []
+    if is_mount_error(line):
+        lines.append(
+            "The filesystem or its server failed, which is not a matter of space: check the mount on this node (`dmesg`, `df`), remount it, or leave the node out."
+        )
+    elif found := _TEMPORARY.search(line):
+        lines.append(f"{found[1]} is full on this node: set TMPDIR to a folder with space, or clear it.")
     if found := re.search(r"(?:Errno \d+\] [\w -]+|denied): ['\"]([^'\"]+)['\"]", line):
         lines.append(f"It was to be written or read: {found[1]}")
     if job.machine.disk_free_bytes is not None:
@@ -182,7 +274,7 @@ def _parameters(text: str) -> list[str]:
         return [
             (
                 f"No gradient on rank {found[1]} for the parameters at {places} of model.parameters(); "
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL says their names."
+                "TORCH_DISTRIBUTED_DEBUG=INFO says their names."
             )
         ]
     if found := re.search(
@@ -193,6 +285,15 @@ def _parameters(text: str) -> list[str]:
 
 
 def _hub(line: str) -> list[str]:
+    if _NAME_ERROR.search(line):
+        found = _HOST.search(line)
+        host = next((part for part in found.groups() if part), "") if found else ""
+        return [
+            f"The name {host} could not be resolved: check the spelling, and DNS and network of this node; no login helps."
+            if host
+            else "A host's name could not be resolved: check the spelling, and DNS and network of this node; no login helps.",
+            "Without a network: download once where there is one, and set HF_HUB_OFFLINE=1 (wandb: WANDB_MODE=offline).",
+        ]
     if re.search(r"wandb|WANDB", line):
         return [
             "wandb: run `wandb login` on this node or set WANDB_API_KEY; WANDB_MODE=offline goes on without."
@@ -207,6 +308,10 @@ def _hub(line: str) -> list[str]:
 
 
 def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEvidence) -> list[str]:
+    if _MAP_WORKER.search(line):
+        return [
+            "A process of datasets' map died, most often of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows its own error."
+        ]
     lines = []
     if job.machine.shm_used_share is not None:
         lines.append(f"Shared memory (/dev/shm) was {job.machine.shm_used_share:.0%} full.")
@@ -276,6 +381,15 @@ def _number(text: str, pattern: str) -> int | None:
 
 
 def _missing_module(text: str) -> list[str]:
+    if match := _OF_INSTALLED.search(text):
+        if match[3]:
+            return [
+                f"{match[1]} is a file here, not the package: a script or folder of that name hides it; rename that."
+            ]
+        package, missing = (match[1], f"{match[1]}.{match[2]}") if match[1] else (match[5], match[4])
+        return [
+            f"{package} was found, and has no {missing}: its version does not fit what imports it, or a folder of that name hides it."
+        ]
     if match := re.search(r"No module named ['\"]?([\w.]+)", text):
         return [f"Install {match.group(1).split('.')[0]} into the interpreter that runs the job."]
     if match := re.search(r"(lib\w[\w.+-]*\.so[\w.]*): cannot open shared object", text):

@@ -58,7 +58,7 @@ def class_texts() -> dict[FailureClass, ClassText]:
         c.NCCL_TIMEOUT: ClassText(
             "A collective timed out",
             "Ranks waited in a collective for one that did not come: it was slow, stuck, or had gone another way.",
-            ("Look at the rank that did not report: a long save, tokenising, an evaluation on one rank only, or a stuck read.", "If it was only slow, raise the timeout in init_process_group."),
+            ("Look at the rank that did not report: a long save, tokenising, an evaluation on one rank only, or a stuck read.", "Most often the ranks parted on the CPU side: a stuck read, a starved data loader, work on one rank only. It seldom helps to raise the timeout in init_process_group."),
             a.RESTART,
         ),
         c.NCCL_ERROR: ClassText(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.attribution.exits import signal_of
+from supervisor.diagnosis.attribution.ranks import inline_rank
 from supervisor.diagnosis.case import Root
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.wording.advice import is_mount_error
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.failures import FailureClass, Reason
 
@@ -29,6 +31,7 @@ _MEANING = {
     "SIGKILL": "somebody or the kernel killed it",
 }
 
+MOUNT_FAILED = "A filesystem does not answer"
 EMPTY = "The log is empty: there is nothing to judge"
 ALL_EMPTY = "All logs are empty: there is nothing to judge"
 NO_TEXT = "There is no text in it: a binary file, not a log"
@@ -75,6 +78,12 @@ def title_of(root: Root) -> str:
         return title + _where(root)
     if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
         title = _STOPS[root.reason]
+    elif root.chosen is not None and root.chosen.signature.title:
+        title = root.chosen.signature.title + _where(root)
+    elif root.failure is FailureClass.DISK_FULL and is_mount_error(root.text):
+        title = MOUNT_FAILED + _where(root)
+    elif _is_named_by_others(root):
+        title = f"A collective timed out: rank {root.rank} did not come to it"
     else:
         title = class_texts()[root.failure].title + _where(root)
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
@@ -88,6 +97,14 @@ def _signal(root: Root) -> tuple[str, str] | None:
         return None
     name = signal_of(root.text)
     return (name, _MEANING[name]) if name is not None else None
+
+
+def _is_named_by_others(root: Root) -> bool:
+    """Whether those that waited for a rank in a collective named it: nothing failed on that rank itself."""
+    if root.failure is not FailureClass.NCCL_TIMEOUT or root.rank is None or root.chosen is None:
+        return False
+    own = root.chosen.rank if root.chosen.rank is not None else inline_rank(root.text)
+    return not root.chosen.is_cause and own is not None and own != root.rank
 
 
 def _who(root: Root) -> str:

@@ -28,6 +28,7 @@ from supervisor.job.spec import (
     FitSettings,
     HangSettings,
     JobSpec,
+    OwnSignature,
     RetrySettings,
     Timing,
 )
@@ -114,6 +115,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         log_level=look.get("run.log_level", "info"),
         config_path=inputs.job_file.name if inputs.job_file else None,
         metric_rules=tuple(rule for _, file in files for rule in file.metrics),
+        signatures=tuple(own_rules(files)),
         notes=inputs.parsed.notes,
     )
     world = nproc * nodes if nodes is not None else None
@@ -252,6 +254,17 @@ def _env(
     return tuple(merged.items())
 
 
+def own_rules(
+    files: tuple[tuple[str, FileSettings], ...],
+) -> dict[OwnSignature, ClassOverride | None]:
+    """The user's signatures of all files, with what policy does about each; of one id, the nearest file's."""
+    found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
+    for _, file in files:
+        for signature, override in file.signatures:
+            found.setdefault(signature.id, (signature, override))
+    return dict(found.values())
+
+
 def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver) -> RetrySettings:
     classes: dict[str, dict[str, Any]] = {}
     for _, file in reversed(files):
@@ -274,7 +287,8 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
                 table.get("wait_s"),
             )
             for name, table in classes.items()
-        ),
+        )
+        + tuple(override for override in own_rules(files).values() if override is not None),
         min_ranks=look.get("policy.min_ranks"),
         allow_smaller_global=look.get("policy.allow_smaller_global", False),
         flap_max=look.get("policy.flap_max", RetrySettings().flap_max),

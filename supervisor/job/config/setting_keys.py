@@ -78,6 +78,9 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "ui.theme": ("dark", "light", "safe"),
     "ui.lang": ("en", "zh"),
     "run.log_level": ("debug", "info", "warning", "error"),
+    "role": ("cause", "consequence", "advice"),
+    "start": ("before_first_step", "after_first_step"),
+    "recurs": ("no", "yes"),
     "answer": ("restart", "hold", "stop"),
     "change": (
         "none",
@@ -99,6 +102,9 @@ FLAT: Final[dict[str, str]] = {
 }
 # Tables whose inside belongs to other packages: the screen, and metric patterns of the user.
 METRICS: Final = "metrics"
+SIGNATURE: Final = "signature"
+# What a [[signature]] takes. `class` or `name` says what the failure is; `action` is one of policy's (`answer`, `change`).
+SIGNATURE_KEYS: Final = ("id", "regex", "class", "name", "role", "action", "start", "recurs")
 LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang"})
 # How the screen looks: in `stoker.toml` and `config.toml`, never in a job file.
 SCREEN: Final = "ui"

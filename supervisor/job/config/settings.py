@@ -6,6 +6,7 @@ Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,9 +26,12 @@ from supervisor.job.config.setting_keys import (
     PRECONDITIONS,
     SCREEN,
     SETTINGS,
+    SIGNATURE,
+    SIGNATURE_KEYS,
 )
 from supervisor.job.config.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, KeyType
 from supervisor.job.errors import JobError
+from supervisor.job.spec import ClassOverride, OwnSignature, signature_key
 from supervisor.text.patterns import compile_linear
 
 _FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
@@ -66,6 +70,7 @@ class FileSettings:
     args: tuple[str, ...] | None = None
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: tuple[tuple[str, str], ...] = ()
+    signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
 
 
 def spec_key_names() -> frozenset[str]:
@@ -98,6 +103,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         checked.args,
         checked.classes,
         checked.metrics,
+        checked.signatures,
     )
 
 
@@ -112,12 +118,15 @@ class _Checked:
         self.args: tuple[str, ...] | None = None
         self.classes: dict[str, Mapping[str, Any]] = {}
         self.metrics: tuple[tuple[str, str], ...] = ()
+        self.signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
 
     def add(self, key: str, value: object) -> None:
         """One key at the top of the file."""
         file = self.file
         if key == METRICS:
             self.metrics = _metric_rules(file, value)
+        elif key == SIGNATURE:
+            self.signatures = own_signatures(file, value, self.known_classes)
         elif key == "env":
             self.env = {n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()}
         elif key in LAUNCH_SECTIONS or (key == SCREEN and not self.is_job):
@@ -129,7 +138,7 @@ class _Checked:
             self._of_trainer(key, name, value)
         else:
             of_job = (*TRAINER_KEYS, *FLAT) if self.is_job else (SCREEN,)
-            raise _unknown(file, key, [*LAUNCH_SECTIONS, METRICS, *of_job, *ALIASES])
+            raise _unknown(file, key, [*LAUNCH_SECTIONS, METRICS, SIGNATURE, *of_job, *ALIASES])
 
     def _in_section(self, section: str, name: str, value: object) -> None:
         dotted = f"{section}.{name}"
@@ -168,6 +177,95 @@ def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...
             raise file.error("regex", f"metric {name!r}: {regex!r} has no group: put the number in (...)")
         rules.append((name, regex))
     return tuple(rules)
+
+
+_SIGNATURE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+# Nothing has failed where one of these is, so no line can show it.
+_NO_FAILURE = frozenset(("healthy", "unknown"))
+# What a failure that only has a user's own name counts as.
+_NAMED_CLASS = "code_error"
+
+
+def own_signatures(
+    file: ConfigFile, value: object, classes: frozenset[str]
+) -> tuple[tuple[OwnSignature, ClassOverride | None], ...]:
+    """``[[signature]]`` tables, each with what policy is to do about it.
+
+    Raises:
+        JobError: a key is unknown or missing, or has a value that does not fit.
+    """
+    if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
+        raise file.error(
+            SIGNATURE, "signature is a list of tables: [[signature]] with id, regex and class or name"
+        )
+    found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
+    for table in value:
+        signature, override = _own_signature(file, table, classes)
+        if signature.id in found:
+            raise file.error("id", f"signature {signature.id!r} is there twice")
+        found[signature.id] = signature, override
+    return tuple(found.values())
+
+
+def _own_signature(
+    file: ConfigFile, table: Mapping[str, Any], classes: frozenset[str]
+) -> tuple[OwnSignature, ClassOverride | None]:
+    given = {key: str(item) for key, item in table.items() if isinstance(item, str)}
+    name = given.get("id", "")
+    for key in table:
+        if key not in SIGNATURE_KEYS:
+            raise _unknown(file, f"signature.{key}", [f"signature.{known}" for known in SIGNATURE_KEYS])
+        if key not in given:
+            raise file.error(key, f"signature {name!r}: {key} wants text, got {table[key]!r}")
+        if key in CHOICES and given[key] not in CHOICES[key]:
+            raise file.error(
+                key, f"signature {name!r}: {key} takes one of {', '.join(CHOICES[key])}, got {given[key]!r}"
+            )
+    if not _SIGNATURE_ID.fullmatch(name):
+        raise file.error("id", f"signature {name!r}: its id is lower-case words joined by hyphens")
+    regex = given.get("regex", "")
+    try:
+        matches_any = compile_linear(regex).search("") is not None
+    except ValueError as error:
+        raise file.error("regex", f"signature {name!r}: {regex!r} {error}") from None
+    if matches_any:
+        raise file.error("regex", f"signature {name!r}: {regex!r} matches any line")
+    failure, title = given.get("class", ""), given.get("name", "").strip()
+    known = sorted(classes - _NO_FAILURE)
+    if not failure and not title:
+        raise file.error("id", f"signature {name!r} needs a class ({', '.join(known)}) or a name of your own")
+    if failure and failure not in known:
+        near = nearest(failure, known)
+        hint = f"did you mean {near!r}?" if near else f"one of {', '.join(known)}, or give it a name instead"
+        raise file.error("class", f"signature {name!r}: no failure class {failure!r}: {hint}")
+    signature = OwnSignature(
+        name, regex, failure or _NAMED_CLASS, title[:100], given.get("role", "cause"), given.get("start", "")
+    )
+    return signature, _own_override(file, name, given.get("action"), given.get("recurs"))
+
+
+def _own_override(
+    file: ConfigFile, name: str, action: str | None, recurs: str | None
+) -> ClassOverride | None:
+    """What policy does: the action, or by what a restart is expected to meet: not again (one restart), or again (none)."""
+    answers, changes = CHOICES["answer"], CHOICES["change"][1:]
+    if action is not None and action not in (*answers, *changes):
+        raise file.error(
+            "action",
+            f"signature {name!r}: action takes one of {', '.join((*answers, *changes))}, got {action!r}",
+        )
+    if action == "restart" and recurs == "yes":
+        raise file.error(
+            "action", f"signature {name!r}: it recurs, so that a restart would meet it again: hold or stop"
+        )
+    if action is None and recurs is None:
+        return None
+    if action is None:
+        action = "hold" if recurs == "yes" else "restart"
+    most = 1 if recurs == "no" else None
+    if action in changes:
+        return ClassOverride(signature_key(name), "restart", most, change=action)
+    return ClassOverride(signature_key(name), action, most, change="none" if action == "restart" else None)
 
 
 def convert(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.diagnosis.hang.flight_recorder import stuck_collective
+from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
 from supervisor.job.knobs.group_timeout import timeout_in_log
@@ -237,10 +237,11 @@ def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ..
         if lags:
             finding, absent = lags[0].text, lags[0].ranks if len(lags) == 1 else ()
     dumps, trouble = load_dumps(find_dumps(dump_prefixes(targets.env), since_t=targets.since_t))
-    stuck = stuck_collective(dumps)
+    stuck = stuck_collectives(dumps)
     if dumps or trouble:
         sections += [f"== flight recorder, dumps of ranks {', '.join(map(str, dumps)) or 'none'}", *trouble]
-        sections += [stuck.text if stuck is not None else "all ranks came to the same collectives", ""]
-    if stuck is not None:
-        finding, absent = stuck.text, stuck.missing
+        found = [item.text for item in stuck]
+        sections += [*(found or ["all ranks came to the same collectives"]), ""]
+    if stuck:
+        finding, absent = stuck_text(stuck), ranks_at_fault(stuck)
     return sections, finding, tuple(rank for rank in absent if rank in targets.ranks)

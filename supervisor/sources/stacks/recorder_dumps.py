@@ -12,7 +12,8 @@ import json
 import os
 import pickle
 import pickletools
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ _ALLOWED = frozenset(
     )
 )  # fmt: skip
 _PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
+# Of the dumps of one job: what is read before the rest is left out, and how far apart the ranks of one incident write.
+MAX_TOTAL_BYTES = 512 << 20
+SAME_INCIDENT_S = 1800.0
+_HEAD_BYTES = 4096
 # torch/csrc/distributed/c10d/NCCLUtils.cpp and FlightRecorder: where a dump goes when nothing is set.
 _VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
@@ -95,6 +100,64 @@ def find_dumps(prefixes: tuple[str, ...], *, since_t: float) -> dict[int, Path]:
             if ours and max(since_t, known[0]) <= status.st_mtime:
                 found[int(digits)] = (status.st_mtime, Path(entry.path))
     return {rank: path for rank, (_, path) in sorted(found.items())}
+
+
+# comm_lib_trace_rank_7, nccl_trace_rank_7.json; NVRx's _dump_7: whatever a job's prefix is, the rank follows it.
+_NAME_WITH_RANK = re.compile(r".*?(\d{1,7})(?:\.json|\.pkl|\.pickle)?$")
+
+
+def rank_of_dump(path: str) -> int | None:
+    """The rank whose dump a file is, by its name and its first bytes; None where it is none."""
+    named = _NAME_WITH_RANK.match(os.path.basename(path))
+    if named is None:
+        return None
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    is_dump = head[:1] in (b"\x80", b"{") and (b"pg_config" in head or b"collective_seq_id" in head)
+    return int(named[1]) if is_dump else None
+
+
+def dumps_of_job(paths: Iterable[str]) -> dict[int, Path]:
+    """The dump of each rank among a folder's files: the newest, where it belongs to the newest incident of them."""
+    found: dict[int, tuple[float, Path]] = {}
+    for path in paths:
+        rank = rank_of_dump(path)
+        if rank is None:
+            continue
+        modified_t = os.stat(path).st_mtime
+        if rank not in found or modified_t > found[rank][0]:
+            found[rank] = (modified_t, Path(path))
+    newest_t = max((modified_t for modified_t, _ in found.values()), default=0.0)
+    kept = sorted(found.items())
+    return {rank: path for rank, (modified_t, path) in kept if newest_t - modified_t <= SAME_INCIDENT_S}
+
+
+class DumpFiles(Mapping[int, Mapping[str, Any]]):
+    """The dumps of a job by rank, each read when it is asked for; one that cannot be read, or is one too many, is empty."""
+
+    def __init__(self, paths: Mapping[int, Path]) -> None:
+        self._paths = dict(paths)
+        self._left_bytes = MAX_TOTAL_BYTES
+
+    def __getitem__(self, rank: int) -> Mapping[str, Any]:
+        try:
+            with open_regular(self._paths[rank]) as file:
+                data = file.read(min(MAX_BYTES, self._left_bytes) + 1)
+            if len(data) > self._left_bytes:
+                return {}
+            self._left_bytes -= len(data)
+            return read_dump(data)
+        except (OSError, BadDump):
+            return {}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
 
 def load_dumps(paths: Mapping[int, Path]) -> tuple[dict[int, dict[str, Any]], list[str]]:

@@ -1,0 +1,59 @@
+"""The user's own ``[[signature]]`` tables, from ./stoker.toml and the user's settings, for verbs that start no job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.cli.common import user_settings
+from supervisor.run.regular import read_regular
+
+if TYPE_CHECKING:
+    from supervisor.job.spec import ClassOverride, OwnSignature
+
+MAX_SETTINGS_BYTES = 4 << 20
+
+
+def settings_files(env: Mapping[str, str]) -> list[str]:
+    """The settings files that are there, the nearest first."""
+    return [path for path in ("stoker.toml", str(user_settings(env))) if os.path.isfile(path)]
+
+
+def own_rules_in(paths: list[str]) -> dict[OwnSignature, ClassOverride | None]:
+    """The signatures of settings files, with what policy does about each; of one id, the first file's.
+
+    Raises:
+        JobError: a file cannot be read, or a table does not fit.
+    """
+    texts = {}
+    for path in paths:
+        data = _read(path)
+        # Most have none: then nothing is imported to parse them.
+        if b"signature" in data:
+            texts[path] = data
+    if not texts:
+        return {}
+    from supervisor.job.config.files import parse_config
+    from supervisor.job.config.setting_keys import SIGNATURE
+    from supervisor.job.config.settings import ConfigFile, own_signatures
+    from supervisor.run.failures import FailureClass
+
+    classes = frozenset(str(failure) for failure in FailureClass)
+    found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
+    for path, data in texts.items():
+        file = ConfigFile(path, parse_config(path, data), data.decode("utf-8", "replace"))
+        if (tables := file.values.get(SIGNATURE)) is not None:
+            for signature, override in own_signatures(file, tables, classes):
+                found.setdefault(signature.id, (signature, override))
+    return dict(found.values())
+
+
+def _read(path: str) -> bytes:
+    try:
+        return read_regular(Path(path), MAX_SETTINGS_BYTES)
+    except OSError as error:
+        from supervisor.job.errors import JobError
+
+        raise JobError(f"{path}: {error.strerror or error}") from None

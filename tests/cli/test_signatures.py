@@ -1,0 +1,113 @@
+"""``stoker signatures test``: where a user's own signatures match, and what they decide; in a run too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+
+STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
+TABLE = """
+[[signature]]
+id = "sim-diverged"
+regex = 'simulator diverged at t=\\d+'
+name = "The simulator diverged"
+start = "after_first_step"
+recurs = "yes"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "stoker.toml").write_text(TABLE)
+    (tmp_path / "train.log").write_text(STEPS + "simulator diverged at t=41\nsimulator diverged at t=42\n")
+    return tmp_path
+
+
+def test_it_says_where_each_matches_and_what_decides(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["signatures", "test", "train.log"]) == 0
+    shown = capsys.readouterr().out
+    assert "sim-diverged: cause, The simulator diverged, hold" in shown
+    assert "matches 2 times, first at train.log:21" in shown
+    assert "by your signature sim-diverged" in shown
+
+
+def test_diagnose_knows_them_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "--json", "--explain", "train.log"]) == 10
+    found = json.loads(capsys.readouterr().out)
+    assert found["title"].startswith("The simulator diverged")
+    assert found["explanation"]["candidates"][0]["signature"] == "own-sim-diverged"
+
+
+def test_what_matches_at_another_time_or_not_at_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "early.log").write_text("simulator diverged at t=0\n" + STEPS)
+    (folder / "quiet.log").write_text(STEPS)
+    assert main(["signatures", "test", "early.log"]) == 1
+    assert "expected after first step: 1 of them are not" in capsys.readouterr().out
+    assert main(["signatures", "test", "quiet.log"]) == 1
+    assert "matches no line" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ("id = 'a'\nregex = 'x'", "needs a class"),
+        ("id = 'a'\nregex = 'x'\nclass = 'cuda_om'", "did you mean 'cuda_oom'?"),
+        ("id = 'a'\nregex = 'x'\nclass = 'healthy'", "no failure class"),
+        ("id = 'A b'\nregex = 'x'\nname = 'n'", "lower-case words"),
+        ("id = 'a'\nregex = '(x'\nname = 'n'", "no regular expression"),
+        ("id = 'a'\nregex = 'x(?=y)'\nname = 'n'", "looks around"),
+        ("id = 'a'\nregex = 'x*'\nname = 'n'", "matches any line"),
+        ("id = 'a'\nregex = 'x'\nname = 'n'\naction = 'reboot'", "action takes one of restart, hold, stop, shrink"),
+        ("id = 'a'\nregex = 'x'\nname = 'n'\naction = 'restart'\nrecurs = 'yes'", "a restart would meet it again"),
+        ("id = 'a'\nregex = 'x'\nname = 'n'\nrole = 'root'", "role takes one of cause"),
+        ("id = 'a'\nregex = 'x'\nname = 'n'\nrolle = 'cause'", "did you mean 'signature.role'?"),
+        ("id = 'a'\nregex = 3\nname = 'n'", "regex wants text"),
+        ("id = 'a'\nregex = 'x'\nname = 'n'\n[[signature]]\nid = 'a'\nregex = 'y'\nname = 'm'", "is there twice"),
+    ],
+)  # fmt: skip
+def test_a_table_that_does_not_fit_is_named_with_its_line(
+    table: str, complaint: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "stoker.toml").write_text("[[signature]]\n" + table + "\n")
+    assert main(["signatures", "test", "train.log"]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert "stoker.toml" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_without_any_it_says_where_to_put_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "stoker.toml").write_text("")
+    assert main(["signatures", "test", "train.log"]) == 2
+    assert "no [[signature]] in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("recurs", "attempts"), [("yes", 1), ("no", 2)])
+def test_a_run_is_held_or_restarted_as_it_says(recurs: str, attempts: int, folder: Path) -> None:
+    (folder / "stoker.toml").write_text(
+        TABLE.replace('"yes"', f'"{recurs}"') + "[policy.code_error]\ndelay_s = 0\n"
+    )
+    (folder / "train.py").write_text(
+        "import sys, time\n"
+        "for step in range(1, 4):\n    print(f'step {step} loss {2 - step / 10}', flush=True)\n"
+        "time.sleep(0.5)\n"
+        "print('simulator diverged at t=41', file=sys.stderr, flush=True)\nsys.exit(3)\n"
+    )
+    command = [sys.executable, "-m", "supervisor", "run", "--no-ui", "--restart-from-scratch", "--runs-dir", "runs", "train.py"]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, check=False)
+    journal = next((folder / "runs").glob("*-*-*/nodes/0/events.jsonl")).read_text()
+    facts = [json.loads(line) for line in journal.splitlines()]
+    verdicts = [fact for fact in facts if fact["kind"] == "diagnosed" and not fact.get("provisional")]
+    assert [fact["verdict"]["signature"] for fact in verdicts] == ["sim-diverged"] * attempts, done.stdout
