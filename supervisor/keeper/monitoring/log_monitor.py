@@ -259,14 +259,12 @@ class LogWatch:
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
         kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows], wanted)]
-        both: list[tuple[int, StepSeen | StepHint]] = [
-            (
-                lines[row].offset + len(lines[row].raw),
-                self._step_seen(key, batch, lines[row], sample, now, drawn),
-            )
-            for row, columns, at, _ in kept
-            for sample in [MetricSample(columns, at)]
-        ]
+        both: list[tuple[int, StepSeen | StepHint]] = []
+        end = 0  # a long line's bytes are cut: it ends behind the states that it was drawn with
+        for row, columns, at, _ in kept:
+            line, sample = lines[row], MetricSample(columns, at)
+            end = max(end, line.offset + len(line.raw))
+            both.append((end, self._step_seen(key, batch, line, sample, now, drawn)))
         if few:
             both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
