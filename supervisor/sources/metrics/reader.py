@@ -255,4 +255,5 @@ class MetricReader:
                 target = values if rule.name in CANONICAL else other
                 whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
                 target[rule.name] = int(value) if whole else value
-        return sample_of(values, other, rank) if values or other else None
+        sums_up = sample is not None and sample.sums_up
+        return sample_of(values, other, rank, sums_up=sums_up) if values or other else None

@@ -146,11 +146,19 @@ FOREIGN = {
     "步骤": "step", "步数": "step", "步": "step", "迭代": "iter", "ステップ": "step", "반복": "iter", "스텝": "step", "шаг": "step", "итерация": "iter", "paso": "step",
     "梯度范数": "grad norm", "显存": "vram", "批次": "batch",
 }  # fmt: skip
+
+
+def _foreign(words: frozenset[str]) -> str:
+    """The words of other languages that mean one of `words`, as a pattern; of scripts without blanks they need no end."""
+    found = [word for word, meant in FOREIGN.items() if meant in words]
+    return "|".join(sorted(found, key=len, reverse=True))
+
+
 EVALUATES = re.compile(
-    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
+    rf"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)|{_foreign(EVAL_WORDS)}",
     re.IGNORECASE,
 )
-TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
+TRAINS = re.compile(rf"(?<![\w./@-])(?:train|training)(?![\w./@-])|{_foreign(TRAIN_WORDS)}", re.IGNORECASE)
 
 # "[Diff-Val(Test-Normal)]": a tag that names a set as a part of a word.
 TAG = re.compile(

@@ -23,6 +23,7 @@ from supervisor.sources.metrics.names import (
     LR,
     MEMORY,
     MFU,
+    RUN_TIME,
     SAMPLES,
     STEP,
     STEP_TIME,
@@ -393,4 +394,5 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         case.drop_weak()
         if not case.best and not case.has_scores:
             return NOTHING
-    return Parsed((*case.best.values(), *case.own.values()), case.pair, is_heading)
+    readings = (*case.best.values(), *case.own.values())
+    return Parsed(readings, case.pair, is_heading, sums_up=RUN_TIME in case.own)

@@ -165,6 +165,7 @@ class Parsed(NamedTuple):
 
     `heading`: the line holds a step or epoch and nothing else; the lines below may belong to it.
     `once`: the same line with other digits may mean something else, so nothing is to be learnt of it.
+    `sums_up`: the line sums up the whole run: its loss is a mean over all steps, not that of the last.
     """
 
     readings: tuple[Reading, ...]
@@ -172,6 +173,7 @@ class Parsed(NamedTuple):
     heading: bool = False
     settings: bool = False
     once: bool = False
+    sums_up: bool = False
 
 
 NOTHING = Parsed(())

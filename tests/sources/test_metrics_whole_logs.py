@@ -1,0 +1,112 @@
+"""What whole logs hold that excerpts do not: summaries, passes over held-out data, blocks that never end."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.sources.metrics import MetricReader
+from supervisor.text.decode import clean
+from tests.sources.metric_lines import values
+
+
+def read(text: str) -> list[dict[str, float]]:
+    """What is found in each line, with the loss only where it is a point of the curve."""
+    reader = MetricReader()
+    found: list[dict[str, float]] = []
+    for line in text.strip("\n").split("\n"):
+        sample = reader.feed(clean(line.encode()))
+        have = sample.values if sample is not None else {}
+        if sample is not None and sample.sums_up:
+            have.pop("loss", None)
+        found.append({name: have[name] for name in ("step", "loss", "val_loss") if name in have})
+    return found
+
+
+@pytest.mark.parametrize("prefix", ["", "05/01/2023 10:00:00 - INFO - __main__ - ", "INFO:__main__:"])
+@pytest.mark.parametrize("heading", ["***** train metrics *****", "***** Train results *****"])
+def test_the_mean_over_the_run_is_no_point_of_the_curve(prefix: str, heading: str) -> None:
+    table = [heading, "  epoch      =  2.0", "  train_loss =  1.0194", "  train_runtime = 2:04:49.34"]
+    *summary, after = read("\n".join(prefix + line for line in [*table, "step 3 loss 0.5"]))
+    assert summary == [{}, {}, {}, {}]
+    assert after == {"step": 3, "loss": 0.5}
+    reader = MetricReader()
+    samples = [reader.feed(line) for line in table]
+    assert samples[2] is not None
+    assert samples[2].values == {"loss": 1.0194}  # printed all the same
+
+
+def test_a_pass_over_held_out_data_goes_on_until_training_is_named() -> None:
+    for begin in ("Eval begin...", "Start validation", "Begin evaluation ..."):
+        text = f"""
+step 10/40 - loss: 0.51
+{begin}
+step 10/20 - loss: 0.41
+step 20/20 - loss: 0.40
+Eval samples: 10000
+step 20/40 - loss: 0.50
+{begin}
+Epoch 2/3
+step 10/40 - loss: 0.49
+"""
+        first, *evaluated, last = [found for found in read(text) if found.keys() & {"loss", "val_loss"}]
+        assert first == {"step": 10, "loss": 0.51}
+        assert evaluated == [{"val_loss": 0.41}, {"val_loss": 0.40}, {"step": 20, "loss": 0.50}]
+        assert last == {"step": 10, "loss": 0.49}
+
+
+@pytest.mark.parametrize("heading", ["Validation:", "验证集:", "验证集：", "--- Test set: ---", "テスト:"])
+def test_the_name_of_a_set_alone_heads_its_values(heading: str) -> None:
+    for indent in ("", "  "):
+        found = read(f"{heading}\n{indent}loss: 0.41, acc: 0.9\nstep 20 loss 0.50\nloss: 0.31, acc: 0.9")
+        assert found == [{}, {"val_loss": 0.41}, {"step": 20, "loss": 0.50}, {"loss": 0.31}]
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("  ├─ 训练集表现: Loss=0.6982 | Acc=0.452", {"loss": 0.6982}),
+        ("  ├─ 验证集混淆: Loss=0.7083 | Acc=0.438", {"val_loss": 0.7083}),
+        ("测试集: Loss=0.31", {"val_loss": 0.31}),
+        ("検証データ: loss=0.31", {"val_loss": 0.31}),
+        ("[Epoch 3] 训练集 loss: 0.31 验证集 loss: 0.45", {"epoch": 3, "loss": 0.31, "val_loss": 0.45}),
+    ],
+)
+def test_sets_are_known_by_their_names_in_other_languages(line: str, want: dict[str, float]) -> None:
+    assert values(line) == want
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        "Validation ━━━━━━━━━━━━━━━━━ 20/20 0:00:02 • 0:00:00 12.31it/s ",
+        "Validation: 100%|██████████| 20/20 [00:02<00:00, 12.31it/s, val_loss=0.9]",
+        "Loading weights: 100%|██████████| 20/20 [00:02<00:00, 12.31it/s] ",
+    ],
+)
+@pytest.mark.parametrize(
+    "prefix", ["2024-05-01 10:00:00,123 INFO ", "[2024-05-01 10:00:00,123][train][INFO] - "]
+)
+def test_a_bar_before_a_logger_s_line_does_not_decide_whose_that_is(bar: str, prefix: str) -> None:
+    assert values(f"{bar}{prefix}step 40 loss 0.312 lr 0.001") == {"step": 40, "loss": 0.312, "lr": 0.001}
+    bar = "Epoch 1/4 ━━━━━━━━━━━━━━━━━ 19/20 0:00:02 • 0:00:00 12.31it/s v_num: 0.000 "
+    found = values(f"{bar}{prefix}val loss 0.312")
+    assert (found.get("step"), found.get("val_loss"), found.get("loss")) == (19, 0.312, None)
+
+
+def test_a_warning_s_source_line_opens_no_block() -> None:
+    reports = ["{'loss': '0.9528', 'learning_rate': '1e-05', 'epoch': '1.015'}", "[step 3 (loss 0.5)]"]
+    for opening in ("  warnings.warn(", "  return fn(", "warnings.warn("):
+        found = read("\n".join(["/x/y.py:372: UserWarning: no config", opening, *reports]))
+        assert found == [{}, {}, {"loss": 0.9528}, {"step": 3, "loss": 0.5}], opening
+
+
+def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
+    assert read("TrainConfig(\n  lr=0.1,\n  loss=3,\n  optim=Adam(\n    lr=0.1,\n  ),\n)\nloss: 0.5") == [
+        *[{}] * 7,
+        {"loss": 0.5},
+    ]
+    assert read("TrainConfig(\n  lr=0.1,\n  {'loss': 0.5, 'epoch': 1.0}\n  loss: 0.4,")[2:] == [
+        {"loss": 0.5},
+        {"loss": 0.4},
+    ]
+    assert read("Call(\n" + "  loss: 0.4,\n" * 300)[-1] == {"loss": 0.4}
