@@ -110,3 +110,22 @@ def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
         {"loss": 0.4},
     ]
     assert read("Call(\n" + "  loss: 0.4,\n" * 300)[-1] == {"loss": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("step 10 loss 0.3 LR: 0.001 Grad: 1.31", {"step": 10, "loss": 0.3, "lr": 0.001, "grad_norm": 1.31}),
+        ("Grad: 1.31", {}),
+        ("the learning rate is 0.001", {"lr": 0.001}),
+        ("->>lr:0.001000", {"lr": 0.001}),
+        ("lr: 0.001", {}),
+        ("epoch: 0, batch_id: 500, loss:0.18", {"epoch": 0, "step": 500, "loss": 0.18}),
+        ("epoch no 3 iter count 500 loss:0.18", {"epoch": 3, "step": 500, "loss": 0.18}),
+        ("JobId=1203 StepId=0 TRES=gres/gpu=32", {}),
+        ("2epoch:train:101-200batch: loss=3.2", {"epoch": 2, "step": 200, "loss": 3.2}),
+        ("2epoch:valid:101-200batch: loss=3.2", {"epoch": 2, "val_loss": 3.2}),
+    ],
+)
+def test_smaller_spellings(line: str, want: dict[str, float]) -> None:
+    assert values(line) == want

@@ -81,6 +81,11 @@ _LONE_ETA = re.compile(
     r"(?:\W+time (?:passed|elapsed|spent)\b.*)?\W*$",
     re.IGNORECASE,
 )
+# "The learning rate is 0.1", "->>lr:0.1": what it is now, and no setting.
+_LONE_RATE = re.compile(
+    r"(?:.*\x01)?\W*(?:(?:the|now) )?(?:learning[ _]rate|lr) is:? [\d.e+-]+\W*$|(?:.*\x01)?\s*-+>+\s*lr\b",
+    re.IGNORECASE,
+)
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
 _LONE_COUNTER = re.compile(
     r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
@@ -170,6 +175,11 @@ class _Case:
         )
 
     @property
+    def says_rate(self) -> bool:
+        """Whether the line says what the learning rate is now, and nothing else."""
+        return LR in self.best and _LONE_RATE.match(self.masked) is not None
+
+    @property
     def is_evaluation_loop(self) -> bool:
         """Whether the line is the progress of an evaluation, beside which the memory is real."""
         return MEMORY in self.best and _EVALUATION_LOOP.match(self.masked) is not None
@@ -197,7 +207,7 @@ class _Case:
         self.best = {
             field: reading
             for field, reading in self.best.items()
-            if not reading.weak and (field != LR or _is_current(reading.name) or is_rated)
+            if not reading.weak and (field != LR or _is_current(reading.name) or is_rated or self.says_rate)
         }
 
 
@@ -309,9 +319,9 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     return len(words) <= 2 and masked.lstrip()[:1] in "[(=-#*" and masked.rstrip()[-1:] in "]:)=-#*"
 
 
-def _stands_alone(best: dict[str, Reading]) -> bool:
-    """Measurements that need no step beside them: throughput, MFU, the GPU's memory."""
-    if LR in best and _is_current(best[LR].name):
+def _stands_alone(best: dict[str, Reading], *, is_said: bool) -> bool:
+    """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now."""
+    if LR in best and (_is_current(best[LR].name) or is_said):
         return True
     timed = best.get(STEP_TIME)
     if (
@@ -370,7 +380,10 @@ _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
         "a lone ETA",
         lambda case: case.fields == {ETA} and case.best[ETA].rank == 8 and _LONE_ETA.match(case.masked),
     ),
-    ("a measurement that needs no counter", lambda case: not case.is_counted and _stands_alone(case.best)),
+    (
+        "a measurement that needs no counter",
+        lambda case: not case.is_counted and _stands_alone(case.best, is_said=case.says_rate),
+    ),
     (
         "scores, and little else",
         lambda case: not case.is_counted and case.has_scores and len(case.found.readings) <= 6,
