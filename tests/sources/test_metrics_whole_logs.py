@@ -129,3 +129,28 @@ def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
 )
 def test_smaller_spellings(line: str, want: dict[str, float]) -> None:
     assert values(line) == want
+
+
+def test_a_kind_of_loss_is_the_loss_where_the_log_names_no_total() -> None:
+    for name in ("Focal_Loss", "MAE Loss", "BCE loss", "arcface_loss", "smooth_l1_loss"):
+        assert read(f"Epoch 3 {name}: 0.31, acc: 0.5\nEpoch 4 {name}: 0.3") == [
+            {"loss": 0.31},
+            {"loss": 0.3},
+        ], name
+        # A total, also one of an earlier line; and another kind beside it.
+        assert read(f"step 1 loss 0.5\nstep 1 {name}: 0.31")[1] == {"step": 1} or name in {
+            "BCE loss",
+            "smooth_l1_loss",
+        }
+        assert read(f"step 1 {name}: 0.31 other_loss: 0.2 center_loss 0.1") == [{"step": 1}], name
+        assert values(f"step 1 {name}: 0.31 total_loss: 0.5")["loss"] == 0.5
+    assert read("Validation: step 3 focal_loss 0.3") == [{"step": 3, "val_loss": 0.3}]
+    assert read("step 3 G_loss 0.3\nstep 3 t_loss 0.3\nfocal_loss 0.3") == [{"step": 3}, {"step": 3}, {}]
+
+
+def test_a_kind_that_comes_in_turn_with_another_is_a_part() -> None:
+    lines = [f"step {n // 2} {'rec' if n % 2 else 'adversarial'}_loss 0.{n}" for n in range(2, 9)]
+    assert ["loss" in found for found in read("\n".join(lines))] == [True, True, *[False] * 5]
+    # One after the other they are two stages of a training.
+    stages = [f"step {n} {'rec' if n < 5 else 'adversarial'}_loss 0.{n}" for n in range(1, 9)]
+    assert all("loss" in found for found in read("\n".join(stages)))

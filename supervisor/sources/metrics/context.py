@@ -19,7 +19,7 @@ from supervisor.sources.metrics.grammar.tables import (
 )
 from supervisor.sources.metrics.grammar.tokens import MASKED, mask
 from supervisor.sources.metrics.grammar.values import NOTHING, Parsed, shifted
-from supervisor.sources.metrics.names import EPOCH, LOSS, STEP, VAL_LOSS, words_of
+from supervisor.sources.metrics.names import EPOCH, LOSS, SOLE_RANK, STEP, VAL_LOSS, words_of
 from supervisor.sources.metrics.prefix import json_message, message_start
 from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAINS, is_about_evaluation
 
@@ -71,6 +71,8 @@ _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 # A call or a table that goes on for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
+# More names than a training has stages.
+MAX_KINDS = 4
 
 
 class Below(Enum):
@@ -85,7 +87,8 @@ class Below(Enum):
 class State(NamedTuple):
     """What the lines above mean for the next one.
 
-    `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one.
+    `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `kinds`: the losses that were believed to be
+    the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another kind in turn: they are parts.
     """
 
     header: Header | None = None
@@ -101,6 +104,7 @@ class State(NamedTuple):
     in_report: bool = False
     in_code: bool = False
     in_best: bool = False
+    kinds: tuple[str, ...] | None = ()
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -122,6 +126,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     state = state._replace(in_call=0, in_report=False, in_code=False, in_best=False)
     row, after = _from_table(message, state)
     if row is not None:
+        row, after = _whole_loss(row, after)
         return shifted(row, begin), after, True
     if not _is_indented(message):
         after = after._replace(in_record=False, in_summary=0)
@@ -131,7 +136,24 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
         return NOTHING, below, False
     if after.in_settings and _is_indented(message) and not _MEASURED.search(message) and not _is_bar(message):
         return NOTHING, after, False
-    return *_of_line(text, begin, after), False
+    parsed, after = _of_line(text, begin, after)
+    return *_whole_loss(parsed, after), False
+
+
+def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
+    """Of a kind of loss that is the only one of its line: whether it is the whole, by the lines before."""
+    found = next((reading for reading in parsed.readings if reading.field == LOSS), None)
+    if found is None or parsed.sums_up:
+        return parsed, state
+    if found.rank > SOLE_RANK:
+        return parsed, state._replace(kinds=None)
+    if state.kinds is not None and found.name in state.kinds[-1:]:
+        return parsed, state
+    if state.kinds is not None and found.name not in state.kinds and len(state.kinds) < MAX_KINDS:
+        # Another stage of the training: the curve goes on.
+        return parsed, state._replace(kinds=(*state.kinds, found.name))
+    readings = tuple(one._replace(field="") if one is found else one for one in parsed.readings)
+    return parsed._replace(readings=readings), state._replace(kinds=None)
 
 
 def _heads(message: str, state: State) -> State | None:

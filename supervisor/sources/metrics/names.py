@@ -65,6 +65,12 @@ def is_score(name: str) -> bool:
     return not SCORES.isdisjoint(words_of(name)) or lower.startswith("map") or lower in SCORES
 
 
+# The rank of a loss that is the whole only where no other is named, and of one that is it only beside a counter, in a log
+# that names no other at all.
+PART_RANK = 2
+SOLE_RANK = 1
+# "focal_loss", "MAE Loss"; of which loss a letter stands for ("t_loss", "G_loss"), is unknown.
+_KIND_OF_LOSS = re.compile(r"[^\W\d]\w+[ _-]loss$", re.IGNORECASE)
 # What Transformers prints once, when all is over, beside the mean loss of the whole run.
 RUN_TIME = "train_runtime"
 
@@ -255,6 +261,10 @@ def _a_loss(rank: int) -> Callable[[_Name], Meaning]:
     return lambda name: Meaning(VAL_LOSS if name.is_held_out else LOSS, rank, name.is_held_out)
 
 
+def _sole_loss(name: _Name) -> Meaning:
+    return _a_loss(SOLE_RANK)(name)._replace(weak=True)
+
+
 _LOSSES = (
     _Rule("llm.c's test loss; `trl` is its training loss", lambda n: n.words == ["tel"], lambda _: Meaning(VAL_LOSS, 5, is_eval=True)),
     _Rule("a held-out set's cross entropy", lambda n: n.is_held_out and "_".join(n.rest) in UNCALLED_LOSSES, _a_loss(2)),
@@ -276,6 +286,7 @@ _LOSSES = (
         lambda n: _kinds_of_loss(n) <= LOSS_KINDS and _kinds_of_loss(n) != {"entropy"},
         _a_loss(2),
     ),
+    _Rule("another kind of loss", lambda n: _KIND_OF_LOSS.match(n.name) is not None, _sole_loss),
     _Rule("another loss", lambda _: True, _own),
 )  # fmt: skip
 

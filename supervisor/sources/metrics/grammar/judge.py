@@ -23,8 +23,10 @@ from supervisor.sources.metrics.names import (
     LR,
     MEMORY,
     MFU,
+    PART_RANK,
     RUN_TIME,
     SAMPLES,
+    SOLE_RANK,
     STEP,
     STEP_TIME,
     TOKENS,
@@ -69,10 +71,10 @@ _EVALUATION_LOOP = re.compile(
 _PARTS = frozenset(
     {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
 )
-# The rank of a loss that is the whole only where no other is named.
-PART_RANK = 2
 # One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
+# A list of losses: "Losses: [0.3, 0.1]".
+_LOSSES = re.compile(r"\blosses\b", re.IGNORECASE)
 # Losses of a router, which stand beside the loss and are no part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
@@ -223,13 +225,18 @@ def _chosen(
     """Of each field the reading that is meant, and all others under names of their own."""
     best: dict[str, Reading] = {}
     own: dict[str, Reading] = {}
+    is_counted = any(reading.field in {STEP, EPOCH} for reading in readings)
     for reading in readings:
         if reading.field == "":
             own.setdefault(reading.name, reading)
             continue
-        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK and rivals(readings, reading):
-            own.setdefault(reading.name, reading._replace(field=""))
-            continue
+        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK:
+            is_alone = reading.rank > SOLE_RANK or (
+                is_counted and not in_record and not _LOSSES.search(masked)
+            )
+            if not is_alone or rivals(readings, reading):
+                own.setdefault(reading.name, reading._replace(field=""))
+                continue
         held = best.get(reading.field)
         if held is None or reading.rank > held.rank:
             if held is not None and held.name:
@@ -268,9 +275,9 @@ def rivals(readings: list[Reading], one: Reading) -> bool:
     return any(
         other is not one
         and (
-            other.field == one.field
+            (other.field == one.field and other.rank > SOLE_RANK)
             or (
-                not other.field
+                (not other.field or other.rank == SOLE_RANK)
                 and "loss" in other.name.lower()
                 and "scale" not in other.name
                 and _BESIDE.isdisjoint(words_of(other.name))
