@@ -63,11 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class _Piece(NamedTuple):
     """What a piece of one log reports: its lines, which count from 0, and their numbers by name, as they are printed.
 
-    `file`: the log's name, where several are read.
+    `file`: the log's name, where several are read. `redrawn`: a line may have several states.
     """
 
     file: str | None
     blocks: list[_Block]
+    redrawn: bool = False
 
 
 class _Block(NamedTuple):
@@ -121,9 +122,8 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
                 found = reader.read_columns(text.lines)
                 if text.rows is not None:
                     found = text.without_overdrawn(found)
-                yield _Piece(
-                    name, [_block(text.of_lines(at, row), at, rank, columns) for at, columns in found]
-                )
+                blocks = [_block(text.of_lines(at, row), at, rank, columns) for at, columns in found]
+                yield _Piece(name, blocks, redrawn=text.rows is not None)
                 row += text.newlines
         except BadInputError:
             if root is None:
@@ -275,19 +275,24 @@ def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode_lines
     is_first = True
     for piece in pieces:
-        placed: list[tuple[int, tuple[Any, ...]]] = []
+        rows: list[tuple[Any, ...]] = []
+        places: list[int] = []
         for block in piece.blocks:
             # A line that has nothing but numbers of its own has a row too.
             cells = [block.columns.get(name) or repeat(_EMPTY) for name in COLUMNS]
-            placed += zip(block.places, zip(block.rows, block.ranks, *cells, strict=False), strict=True)
-        if not placed:
+            rows += zip(block.rows, block.ranks, *cells, strict=False)
+            places += block.places
+        if not rows:
             continue
         begin = b"" if piece.file is None else _quoted(piece.file) + b","
         if is_first:
             yield ",".join([*(["file"] if begin else []), "line", "rank", *COLUMNS]).encode() + b"\n"
             is_first = False
-        placed.sort(key=itemgetter(0))
-        bare = encode([row for _, row in placed]).replace(b"null", b"").replace(b'"', b"")  # '"NaN"'
+        if piece.redrawn:
+            rows = [row for _, row in sorted(zip(places, rows, strict=True), key=itemgetter(0))]
+        else:
+            rows.sort(key=itemgetter(0))
+        bare = encode(rows).replace(b"null", b"").replace(b'"', b"")  # '"NaN"'
         yield begin + bare[1:-2].replace(b"]\n[", b"\n" + begin) + b"\n"
 
 

@@ -248,7 +248,7 @@ def test_what_a_sample_says_does_not_hang_on_how_it_was_read() -> None:
     for sample in found:
         assert sample is not None
         assert same(sample, found[0])
-        assert (sample.rank, sample.step, sample.loss, sample.sums_up) == (3, 120, 2.41, False)
+        assert (sample.rank, sample.step, sample.loss, sample.off_curve) == (3, 120, 2.41, False)
         assert sample.values["step"] == 120
         assert dict(sample.other) == {"reward": 0.5}
     silent = MetricReader().read([b"val_loss: 0.5 acc: 0.75"] * 3)

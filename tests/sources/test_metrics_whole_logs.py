@@ -16,7 +16,7 @@ def read(text: str) -> list[dict[str, float]]:
     for line in text.strip("\n").split("\n"):
         sample = reader.feed(clean(line.encode()))
         have = sample.values if sample is not None else {}
-        if sample is not None and sample.sums_up:
+        if sample is not None and sample.off_curve:
             have.pop("loss", None)
         found.append({name: have[name] for name in ("step", "loss", "val_loss") if name in have})
     return found
@@ -154,3 +154,21 @@ def test_a_kind_that_comes_in_turn_with_another_is_a_part() -> None:
     # One after the other they are two stages of a training.
     stages = [f"step {n} {'rec' if n < 5 else 'adversarial'}_loss 0.{n}" for n in range(1, 9)]
     assert all("loss" in found for found in read("\n".join(stages)))
+
+
+def test_one_of_several_outputs_is_no_point_beside_the_total() -> None:
+    lines = [
+        "I0614 03:14:13.712623  1860 solver.cpp:228] Iteration 42000, loss = 3.5",
+        "I0614 03:14:13.712630  1860 solver.cpp:244]     Train net output #1: loss = 3.43048 (* 1 = 3.43048 loss)",
+    ]
+    assert read("\n".join(lines)) == [{"step": 42000, "loss": 3.5}, {}]
+    assert values(lines[1]) == {"loss": 3.43048}  # printed all the same
+    assert values(lines[1].replace("Train", "Test")) == {"val_loss": 3.43048}
+
+
+@pytest.mark.parametrize(
+    "name", ["val loss: 0.31, avg val loss: {}", "Eval [90/100] val_loss 0.3 mean_val_loss {}"]
+)
+def test_of_held_out_data_the_mean_is_meant(name: str) -> None:
+    assert values(name.format(0.42))["val_loss"] == 0.42
+    assert values("step 3 loss 0.31 avg_loss 0.42")["loss"] == 0.31

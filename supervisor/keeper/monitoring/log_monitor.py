@@ -282,7 +282,7 @@ class LogWatch:
     ) -> StepSeen:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
         values = {**sample.other, **sample.values}
-        if sample.sums_up:
+        if sample.off_curve:
             values.pop("loss", None)  # the curve of a loss does not end with its mean
         size, changed_t = self._standing.get(key.name, (0, now))
         # A full read buffer cannot be fresh output of a live run: it is a copy, or a pipe from a file.

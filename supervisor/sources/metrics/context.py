@@ -60,6 +60,8 @@ _BEST = re.compile(
 # In a block that looks like settings, a number with at least this many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 
+# Caffe: "Train net output #1: loss = 3.4 (* 1 = 3.4 loss)", below the iteration's total.
+_OUTPUT = re.compile(r"\boutput #\d+:")
 # "TrainConfig(" with its fields on the lines below.
 _CALL = re.compile(r"\s*(?:[\w.]+\s?[=:]\s?)?[A-Za-z_][\w.]*\($")
 # "lr=0.1,": transformers does not indent the fields of its arguments.
@@ -143,7 +145,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
 def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
     """Of a kind of loss that is the only one of its line: whether it is the whole, by the lines before."""
     found = next((reading for reading in parsed.readings if reading.field == LOSS), None)
-    if found is None or parsed.sums_up:
+    if found is None or parsed.off_curve:
         return parsed, state
     if found.rank > SOLE_RANK:
         return parsed, state._replace(kinds=None)
@@ -191,8 +193,8 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
     if state.after_val_loss and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
-    if state.in_summary:
-        parsed = parsed._replace(sums_up=True)
+    if state.in_summary or _OUTPUT.search(message):
+        parsed = parsed._replace(off_curve=True)
     return parsed, state._replace(
         after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
         in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,

@@ -248,13 +248,17 @@ def _is_part_of_loss(name: _Name) -> bool:
 
 
 def _whole_loss(name: _Name) -> Meaning:
-    """A loss of the whole objective: the plain one before a total, that before a mean over steps."""
+    """A loss of the whole objective: the plain one before a total, that before a mean over steps; of held-out data the mean before all."""
     rank = 10 if len(name.words) == 1 else 9
     if (name.has("total") and len(name.words) > 2) or name.has("tot"):
         rank = 8
     is_smoothed = name.has("avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema")
     is_of_batch = name.has("batch") and next(word for word in name.rest if word in LOSS_WORDS) == "loss"
-    return _a_loss(6 if is_smoothed or is_of_batch else rank)(name)
+    if is_smoothed and name.is_held_out:
+        rank = 11
+    elif is_smoothed or is_of_batch:
+        rank = 6
+    return _a_loss(rank)(name)
 
 
 def _a_loss(rank: int) -> Callable[[_Name], Meaning]:

@@ -415,4 +415,4 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         if not case.best and not case.has_scores:
             return NOTHING
     readings = (*case.best.values(), *case.own.values())
-    return Parsed(readings, case.pair, is_heading, sums_up=RUN_TIME in case.own)
+    return Parsed(readings, case.pair, is_heading, off_curve=RUN_TIME in case.own)
