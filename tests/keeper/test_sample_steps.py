@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
 from supervisor.keeper.recording.sample_steps import WAIT_S, StepSense
@@ -31,6 +32,20 @@ def test_a_line_gets_the_step_of_the_bar_that_is_drawn_again_after_it() -> None:
     assert shown(sense.take(line(loss=2.5), 0.1)) == []
     assert shown(sense.take(bar(4, 40), 0.11)) == [(4, None)]  # drawn before, known to be whole only now
     assert shown(sense.hint(hint(5), 0.12)) == [(5, 2.5)]
+
+
+def test_a_bar_that_a_save_wiped_is_of_no_line_of_its_log() -> None:
+    sense = StepSense()
+    found = []
+    for step in range(5, 45, 5):
+        found += shown(sense.take(replace(line(loss=float(step)), log="train.log"), 0.0))
+        found += shown(sense.hint(replace(hint(step), log="train.log"), 0.0))
+        if step % 20 == 0:  # the bar of the save's own shards is gone again
+            found += shown(sense.hint(replace(hint(step), log="train.log"), 0.0))
+    assert found == [(step, step) for step in range(5, 45, 5)]
+    # Where the bar has a log of its own, it may be read first.
+    assert shown(sense.hint(replace(hint(40), log="stderr.log"), 0.0)) == []
+    assert shown(sense.take(replace(line(loss=1.0), log="stdout.log"), 0.0)) == [(40, 1.0)]
 
 
 def test_the_bars_file_may_be_read_first() -> None:

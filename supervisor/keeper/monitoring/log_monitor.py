@@ -291,7 +291,9 @@ class LogWatch:
             values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = b"\r" in line.raw or line.offset in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)
-        return StepSeen(t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins)
+        return StepSeen(
+            t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins, log=key.name
+        )
 
     def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
         """The states that bars show after they were wiped for a line, and where they stand."""
@@ -310,7 +312,7 @@ class LogWatch:
                 if sample is not None and STEP in sample.values:
                     done = match.end(group)
                     rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-                    yield begin + done, StepHint(t=now, rank=rank, values=dict(sample.values))
+                    yield begin + done, StepHint(now, rank, dict(sample.values), log=key.name)
                     break
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))
