@@ -63,16 +63,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class _Piece(NamedTuple):
     """What a piece of one log reports: its lines, which count from 0, and their numbers by name, as they are printed.
 
-    `file`: the log's name, where several are read.
+    `file`: the log's name, where several are read. `redrawn`: a line may have several states.
     """
 
     file: str | None
     blocks: list[_Block]
+    redrawn: bool = False
 
 
 class _Block(NamedTuple):
-    """Lines of one shape. A cell is a number, "NaN" and its like, or None where the line has no such number."""
+    """Lines of one shape. A cell is a number, "NaN" and its like, or None where the line has no such number.
 
+    `places`: where they stand among all blocks of the piece: a line that is redrawn has several states, which may differ in shape.
+    """
+
+    places: Sequence[int]
     rows: Sequence[int]
     ranks: Sequence[int | None]
     columns: dict[str, Sequence[_Cell]]
@@ -117,7 +122,8 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
                 found = reader.read_columns(text.lines)
                 if text.rows is not None:
                     found = text.without_overdrawn(found)
-                yield _Piece(name, [_block(rows, row, rank, columns) for rows, columns in found])
+                blocks = [_block(text.of_lines(at, row), at, rank, columns) for at, columns in found]
+                yield _Piece(name, blocks, redrawn=text.rows is not None)
                 row += text.newlines
         except BadInputError:
             if root is None:
@@ -134,10 +140,15 @@ class _Text(NamedTuple):
     newlines: int
     rows: Sequence[int] | None = None
 
+    def of_lines(self, places: Sequence[int], first: int) -> Sequence[int]:
+        """Which lines of the log these places belong to; the text begins at line `first`."""
+        rows = self.rows
+        return [first + place for place in places] if rows is None else [first + rows[at] for at in places]
+
     def without_overdrawn(
         self, found: Iterable[tuple[Sequence[int], Columns]]
     ) -> Iterator[tuple[Sequence[int], Columns]]:
-        """Of the states of one line the last, and those with a loss; `found` names lines, the result rows."""
+        """Of the states of one line the last, and those with a loss."""
         rows, blocks = self.rows or (), list(found)
         cells = [
             (place, columns.step(at), loss)
@@ -151,7 +162,7 @@ class _Text(NamedTuple):
         for places, columns in blocks:
             kept = [at for at, place in enumerate(places) if place in kept_places]
             if kept:
-                yield columns.only([rows[place] for place in places], kept)
+                yield columns.only(places, kept)
 
 
 def _texts(chunks: Iterable[bytes]) -> Iterator[_Text]:
@@ -191,8 +202,8 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
         yield chunk
 
 
-def _block(rows: Sequence[int], first: int, rank: int | None, found: Columns) -> _Block:
-    """The lines `rows` of a piece that begins at line `first`; `rank` is that of the log."""
+def _block(rows: Sequence[int], places: Sequence[int], rank: int | None, found: Columns) -> _Block:
+    """The lines `rows` of a log; `rank` is that of the log."""
     columns = {name: _printed(name, column) for name, column in found.values.items() if name != TOTAL_EPOCHS}
     if MEMORY in columns:
         columns["memory_gib"] = columns.pop(MEMORY)
@@ -206,7 +217,7 @@ def _block(rows: Sequence[int], first: int, rank: int | None, found: Columns) ->
     ranks = found.ranks or [None] * len(rows)
     if rank is not None:
         ranks = [rank if one is None else one for one in ranks]
-    return _Block([first + row for row in rows], ranks, columns, other)
+    return _Block(places, rows, ranks, columns, other)
 
 
 def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
@@ -236,7 +247,7 @@ def _records(piece: _Piece) -> list[msgspec.Struct]:
         make = _record_type(tuple(names), has_file=piece.file is not None)
         files = [] if piece.file is None else [repeat(piece.file)]
         records += zip(
-            block.rows, map(make, *files, block.rows, block.ranks, *cells, block.other), strict=False
+            block.places, map(make, *files, block.rows, block.ranks, *cells, block.other), strict=False
         )
     return [record for _, record in sorted(records, key=itemgetter(0))]
 
@@ -265,17 +276,22 @@ def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
     is_first = True
     for piece in pieces:
         rows: list[tuple[Any, ...]] = []
+        places: list[int] = []
         for block in piece.blocks:
             # A line that has nothing but numbers of its own has a row too.
             cells = [block.columns.get(name) or repeat(_EMPTY) for name in COLUMNS]
             rows += zip(block.rows, block.ranks, *cells, strict=False)
+            places += block.places
         if not rows:
             continue
         begin = b"" if piece.file is None else _quoted(piece.file) + b","
         if is_first:
             yield ",".join([*(["file"] if begin else []), "line", "rank", *COLUMNS]).encode() + b"\n"
             is_first = False
-        rows.sort(key=itemgetter(0))
+        if piece.redrawn:
+            rows = [row for _, row in sorted(zip(places, rows, strict=True), key=itemgetter(0))]
+        else:
+            rows.sort(key=itemgetter(0))
         bare = encode(rows).replace(b"null", b"").replace(b'"', b"")  # '"NaN"'
         yield begin + bare[1:-2].replace(b"]\n[", b"\n" + begin) + b"\n"
 
@@ -306,7 +322,7 @@ def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
     """What `--json` prints of a sample."""
     values = {name: (value,) for name, value in sample.values.items()}
     other = {name: (value,) for name, value in sample.other.items()}
-    block = _block([row], 0, None, Columns(values, other, (sample.rank,)))
+    block = _block([row], [0], None, Columns(values, other, (sample.rank,)))
     (record,) = _records(_Piece(None, [block]))
     found: dict[str, Any] = msgspec.to_builtins(record)
     return found

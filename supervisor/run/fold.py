@@ -161,9 +161,16 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
     return replace(
         s,
         progress=merged,
-        total_steps=event.total_steps if event.total_steps is not None else s.total_steps,
+        total_steps=_total_after(event, s.total_steps),
         condition=condition,
     )
+
+
+def _total_after(event: ev.Progress, known: int | None) -> int | None:
+    """The total that the newest line says; a step beyond the one that was known shows that it was that of an epoch."""
+    if event.total_steps is not None:
+        return event.total_steps
+    return None if known is not None and event.step is not None and event.step > known else known
 
 
 def _record(s: st.RunState, step: int | None, loss: float | None) -> st.RunState:
@@ -192,7 +199,8 @@ def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
     present = [name for name in MEASURED if getattr(new, name) is not None]
     if not present:
         return replace(old, minima=new.minima, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
-    return replace(new, **{name: getattr(old, name) for name in MEASURED if name not in present})
+    merged = replace(new, **{name: getattr(old, name) for name in MEASURED if name not in present})
+    return replace(merged, total_steps=_total_after(new, old.total_steps))
 
 
 def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:

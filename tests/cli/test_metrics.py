@@ -66,6 +66,18 @@ def test_each_drawn_state_of_a_bar_is_a_point_and_belongs_to_its_line(tmp_path: 
     assert found == 90_001  # and the heading
 
 
+def test_the_states_of_a_line_come_in_the_order_in_which_they_were_drawn(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    # Their shapes differ in turn; and the line is longer than what is kept of one.
+    bar = "\r{}/1500 [00:01<00:02, 9.50it/s, loss={}{}, note={}]"
+    states = [bar.format(n, n, ".5e-1" if n % 2 else ".5", "x" * 50) for n in range(1, 1501)]
+    log.write_text("".join(states) + "\n", encoding="utf-8")
+    rows = [json.loads(line) for line in run_verb(str(log), "--json").stdout.splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 1501))
+    table = run_verb(str(log), "--csv").stdout.decode().splitlines()
+    assert [int(row.split(",")[2]) for row in table[1:]] == list(range(1, 1501))
+
+
 def test_of_two_states_of_one_step_or_one_loss_the_later_one_is_right(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     bar = "\r{}/9 [00:01<00:02, 9.50it/s, loss={}.5]"

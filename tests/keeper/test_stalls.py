@@ -161,6 +161,18 @@ def test_a_hang_is_flagged_early_and_ended_late_with_the_rank_that_did_not_come(
     assert hang.t - countdown.t == pytest.approx(30, abs=1)
 
 
+def test_a_step_beyond_the_end_of_an_epoch_is_watched_again(bench: Bench) -> None:
+    for step in range(1, 41):
+        bench.clock.now += 0.2
+        total = {"total_steps": 10.0} if step <= 10 else {}  # how many epochs there are is not known
+        for rank in (0, 1):
+            values = {"step": float(step), **total}
+            bench.health.observe(StepSeen(bench.clock.wall(), rank, values, from_telemetry=True))
+        assert not bench.health.tick()
+    assert not bench.wait(5)
+    assert bench.facts(ev.StallFlagged)
+
+
 def rules_told(bench: Bench) -> list[str]:
     return [fact.rule for fact in bench.told.facts if isinstance(fact, ev.OnlyFlagged)]
 

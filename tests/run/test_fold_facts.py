@@ -125,6 +125,20 @@ def test_the_best_loss_is_the_first_of_the_least(
     assert (state.best_step, state.best_loss) == best
 
 
+def test_a_step_beyond_the_total_shows_that_it_was_the_end_of_an_epoch() -> None:
+    steps = [
+        ev.Progress(t=T, attempt=1, step=10, total_steps=10),
+        ev.Progress(t=T, attempt=1, step=11, loss=1.0),
+    ]
+    assert replay((*BEGUN, *steps[:1])).total_steps == 10
+    state = replay((*BEGUN, *steps))
+    assert state.total_steps is None
+    assert state.progress is not None
+    assert state.progress.total_steps is None
+    known = replay((*BEGUN, *steps[:1], ev.Progress(t=T, attempt=1, step=10, loss=1.0)))
+    assert known.total_steps == 10
+
+
 def test_a_value_that_is_not_repeated_stays_within_its_attempt() -> None:
     old = ev.Progress(t=1.0, attempt=1, step=3, loss=2.0)
     assert merge_progress(None, old) is old

@@ -109,7 +109,7 @@ def test_the_mean_over_a_whole_run_says_that_it_is_one() -> None:
         mean = reader.feed("{'train_runtime': 12.3, 'train_loss': 1.9, 'epoch': 3.0}")
         assert last is not None
         assert mean is not None
-        assert (last.sums_up, mean.sums_up, mean.loss) == (False, True, 1.9)
+        assert (last.off_curve, mean.off_curve, mean.loss) == (False, True, 1.9)
 
 
 @given(st.integers(0, 10**6))

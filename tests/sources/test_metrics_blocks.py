@@ -139,9 +139,10 @@ def test_a_run_of_json_lines_is_read_at_once() -> None:
     lines = [json.dumps({"step": n, "loss": round(1 / (n + 1), 9)}).encode() for n in range(1000)]
     lines = [raw for raw in lines if b"e-" not in raw]
     blocks = [*MetricReader().read_columns(lines)]
-    assert [len(rows) for rows, _ in blocks] == [1, len(lines) - 1], "the first is learnt of"
+    # The first tells that the log has a total loss, the second is learnt of.
+    assert [len(rows) for rows, _ in blocks] == [1, 1, len(lines) - 2]
     _, columns = blocks[-1]
-    assert columns.values["loss"] == [json.loads(raw)["loss"] for raw in lines[1:]]
+    assert columns.values["loss"] == [json.loads(raw)["loss"] for raw in lines[2:]]
 
 
 def test_lines_of_several_shapes_in_turn_are_read_a_shape_at_a_time() -> None:
@@ -247,7 +248,7 @@ def test_what_a_sample_says_does_not_hang_on_how_it_was_read() -> None:
     for sample in found:
         assert sample is not None
         assert same(sample, found[0])
-        assert (sample.rank, sample.step, sample.loss, sample.sums_up) == (3, 120, 2.41, False)
+        assert (sample.rank, sample.step, sample.loss, sample.off_curve) == (3, 120, 2.41, False)
         assert sample.values["step"] == 120
         assert dict(sample.other) == {"reward": 0.5}
     silent = MetricReader().read([b"val_loss: 0.5 acc: 0.75"] * 3)

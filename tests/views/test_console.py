@@ -118,7 +118,8 @@ def test_every_fact_is_a_stamped_line_with_a_level(tmp_path: Path) -> None:
 def test_progress_is_a_line_every_five_seconds(tmp_path: Path) -> None:
     facts = [ev.Progress(t=T + n, attempt=1, step=n) for n in range(60)]
     text = printed(run_in(tmp_path, *journal()[:3], *facts))
-    assert [int(n) for n in re.findall(r"step (\d+)/9", text)] == list(range(0, 60, 5))
+    # The job's 9 steps are no total of a run that goes beyond them.
+    assert [int(n) for n in re.findall(r"step (\d+)(?!\d|/)", text)] == list(range(0, 60, 5))
 
 
 def test_json_lines_are_the_journals_own_and_nothing_else(tmp_path: Path) -> None:

@@ -259,14 +259,12 @@ class LogWatch:
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
         kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows], wanted)]
-        both: list[tuple[int, StepSeen | StepHint]] = [
-            (
-                lines[row].offset + len(lines[row].raw),
-                self._step_seen(key, batch, lines[row], sample, now, drawn),
-            )
-            for row, columns, at, _ in kept
-            for sample in [MetricSample(columns, at)]
-        ]
+        both: list[tuple[int, StepSeen | StepHint]] = []
+        end = 0  # a long line's bytes are cut: it ends behind the states that it was drawn with
+        for row, columns, at, _ in kept:
+            line, sample = lines[row], MetricSample(columns, at)
+            end = max(end, line.offset + len(line.raw))
+            both.append((end, self._step_seen(key, batch, line, sample, now, drawn)))
         if few:
             both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
@@ -284,7 +282,7 @@ class LogWatch:
     ) -> StepSeen:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
         values = {**sample.other, **sample.values}
-        if sample.sums_up:
+        if sample.off_curve:
             values.pop("loss", None)  # the curve of a loss does not end with its mean
         size, changed_t = self._standing.get(key.name, (0, now))
         # A full read buffer cannot be fresh output of a live run: it is a copy, or a pipe from a file.
@@ -293,7 +291,9 @@ class LogWatch:
             values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = b"\r" in line.raw or line.offset in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)
-        return StepSeen(t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins)
+        return StepSeen(
+            t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins, log=key.name
+        )
 
     def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
         """The states that bars show after they were wiped for a line, and where they stand."""
@@ -312,7 +312,7 @@ class LogWatch:
                 if sample is not None and STEP in sample.values:
                     done = match.end(group)
                     rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-                    yield begin + done, StepHint(t=now, rank=rank, values=dict(sample.values))
+                    yield begin + done, StepHint(now, rank, dict(sample.values), log=key.name)
                     break
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))

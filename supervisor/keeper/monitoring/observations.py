@@ -24,7 +24,7 @@ class StepSeen:
     `rank` is None where it is not known. `from_telemetry`: the trainer's telemetry, which is exact; a line of
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
     `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
-    its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11.
+    its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
     """
 
     t: float
@@ -34,16 +34,18 @@ class StepSeen:
     drawn: bool = False
     joined: bool = False
     begins: bool = False
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StepHint:
-    """A bar's state after it was wiped for a line: where the job stood when that line was written."""
+    """A bar's state after it was wiped for a line: where the job stood when that line was written. `log`: the name of its log."""
 
     t: float
     rank: int | None
     values: dict[str, float]
     from_telemetry: bool = False
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Counters:
     def count_on(self, places: Places, values: dict[str, float]) -> dict[str, float]:
         """The values with a step that counts on over the epochs, once its counter was seen to start again.
 
-        The total is then that of all epochs, or, where their number is not known, the end of this one.
+        The total is then that of all epochs; where their number is not known, so is the total.
         """
         step, total = values["step"], values.get("total_steps")
         if total is None or not 0 <= step <= total:
@@ -66,14 +66,16 @@ class Counters:
         epoch = values.get("epoch")
         if epoch is None:
             behind = self._passes(places, step, total)
-            return _moved(values, behind, behind + total) if behind else values
+            return _moved(values, behind, None) if behind else values
         if not math.isfinite(epoch) or epoch % 1:
             return values
         epochs = self._epochs(places, epoch, step, total)
         if epochs is None:
             return values
         # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
-        return _moved(values, epochs * total, max(values.get("total_epochs", 0.0), epochs + 1) * total)
+        all_epochs = values.get("total_epochs")
+        over = max(all_epochs, epochs + 1) * total if all_epochs is not None else None
+        return _moved(values, epochs * total, over)
 
     def _passes(self, places: Places, step: float, total: float) -> float:
         """Steps of the passes before this one, where no epoch is named."""
@@ -116,7 +118,7 @@ class Counters:
         return total
 
 
-def _moved(values: dict[str, float], behind: float, total: float) -> dict[str, float]:
+def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
     """The values at another step; what was left of the pass is not what is left of the training."""
-    over = {name: value for name, value in values.items() if name != "eta_s"}
-    return {**over, "step": behind + values["step"], "total_steps": total}
+    over = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
+    return over | {"step": behind + values["step"]} | ({} if total is None else {"total_steps": total})

@@ -365,6 +365,8 @@ class Recorder:
             return
         if self._m.pending is not None:
             kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
+            if "total_steps" in kept and fields.get("step", 0) > kept["total_steps"]:
+                del kept["total_steps"]  # it was that of an epoch
             fields = {**kept, **fields}
         self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
         # Where an attempt goes on is told by its first step: that one is not merged with those of its second.

@@ -28,6 +28,7 @@ WAIT_AGAIN_S = 5.0
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
 HEADING = frozenset({"epoch", "total_epochs"})
+LOSSES = frozenset({"loss", "val_loss"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 
 
@@ -46,6 +47,9 @@ class _Rank:
     waiting: deque[_Waiting] = field(default_factory=deque)
     hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))  # when, step
     has_hints: bool = False
+    printed: dict[str, int] = field(
+        default_factory=dict
+    )  # by log that prints losses: lines without a step that no bar followed yet
     given_up: deque[float] = field(
         default_factory=lambda: deque(maxlen=MAX_WAITING)
     )  # when a line waited in vain
@@ -93,6 +97,10 @@ class StepSense:
         step = self._counters.count_on(rank.places, hint.values)["step"]
         rank.has_hints = True
         rank.step = step
+        if rank.printed.get(hint.log) == 0:
+            return  # lines and bar stand in one log: this one was wiped for something else, as a save's own bar
+        if hint.log in rank.printed:
+            rank.printed[hint.log] -= 1
         while rank.given_up and now - rank.given_up[0] > WAIT_AGAIN_S:
             rank.given_up.popleft()
         if rank.given_up:
@@ -114,6 +122,8 @@ class StepSense:
                 yield _at(one.seen, None if crowded else known)
 
     def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
+        if seen.log and (seen.log in rank.printed or not LOSSES.isdisjoint(seen.values)):
+            rank.printed[seen.log] = rank.printed.get(seen.log, 0) + 1
         while rank.hints and now - rank.hints[0][0] > WAIT_S:
             rank.hints.popleft()
         if rank.hints:

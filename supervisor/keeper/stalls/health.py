@@ -198,6 +198,7 @@ class Health:
         self._last_tick = self._clock.mono()
         self._line = float("-inf")
         self._max_step = -1.0
+        self._total = float("inf")
         self._log_step_mono = float("-inf")
         self._speaker: int | None = None
         self._hangs.begin(attempt)
@@ -244,7 +245,10 @@ class Health:
         self._max_step = max(self._max_step, step if step is not None else -1.0)
         total = seen.values.get("total_steps")
         if step is not None and total is not None and total > 0:
+            self._total = total
             watch.finish(done=step >= total)
+        elif step is not None and step > self._total:
+            watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:
             self._stragglers.step(seen.rank, seen.t, seen.values)
         self._say(self._early.step(seen.rank, mono, seen.values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import Enum, auto
 from typing import NamedTuple
 
 from supervisor.sources.metrics.grammar.bars import find_bar
@@ -18,9 +19,9 @@ from supervisor.sources.metrics.grammar.tables import (
 )
 from supervisor.sources.metrics.grammar.tokens import MASKED, mask
 from supervisor.sources.metrics.grammar.values import NOTHING, Parsed, shifted
-from supervisor.sources.metrics.names import EPOCH, LOSS, STEP, VAL_LOSS
+from supervisor.sources.metrics.names import EPOCH, LOSS, SOLE_RANK, STEP, VAL_LOSS, words_of
 from supervisor.sources.metrics.prefix import json_message, message_start
-from supervisor.sources.metrics.words import is_about_evaluation
+from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAINS, is_about_evaluation
 
 MAX_HEADING = 120
 # Blanks that are none to most of the patterns: no-break, thin, ideographic.
@@ -42,6 +43,16 @@ _EVALUATION = re.compile(
 _DECORATED = r"[\s>*=#-]*(?:-->|>|\*+|=+|#+)\s*"
 _EVALUATION_BELOW = re.compile(_DECORATED + r"(?:eval\w*|valid\w*|test\w*)(?: \w+)?[\s*=#-]*$", re.IGNORECASE)
 _TRAINING_BELOW = re.compile(_DECORATED + r"(?:train\w*|epoch|time)\b", re.IGNORECASE)
+# "Eval begin...", "Start validation": a pass over held-out data, until a line names training, an epoch or the set itself.
+_PASS_BEGINS = re.compile(
+    r"\W*(?:(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)|(?:begin|start)\w*\s+(?:eval\w*|valid\w*|test\w*))\b[^\d:=]*$",
+    re.IGNORECASE,
+)
+# "Validation:", "验证集:": a set's name and nothing else.
+_SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
+_EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
+# "***** train metrics *****": a table of means over the whole run.
+_SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
 _BEST = re.compile(
     r"best (?:iteration|epoch|step|model|result)\w*(?: (?:is|was|at|in|of|from|on)\b[\w ]{0,30})?\s*:\s*$",
     re.IGNORECASE,
@@ -49,15 +60,38 @@ _BEST = re.compile(
 # In a block that looks like settings, a number with at least this many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 
+# Caffe: "Train net output #1: loss = 3.4 (* 1 = 3.4 loss)", below the iteration's total.
+_OUTPUT = re.compile(r"\boutput #\d+:")
 # "TrainConfig(" with its fields on the lines below.
 _CALL = re.compile(r"\s*(?:[\w.]+\s?[=:]\s?)?[A-Za-z_][\w.]*\($")
+# "lr=0.1,": transformers does not indent the fields of its arguments.
+_FIELD = re.compile(r"[A-Za-z_]\w*=")
 # scikit-learn's report on classes, one of which may be called "loss".
 _REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
 _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
+# A call or a table that goes on for longer is none; transformers' arguments are some 130 lines.
+MAX_BLOCK = 200
+# More names than a training has stages.
+MAX_KINDS = 4
+
+
+class Below(Enum):
+    """What the lines below a heading of held-out data are."""
+
+    OTHER = auto()
+    INDENTED = auto()  # its values, as far as they are indented
+    SET = auto()  # its values, until a counter: it is training's
+    PASS = auto()  # a pass over it, with counters of its own
+
+
 class State(NamedTuple):
-    """What the lines above mean for the next one."""
+    """What the lines above mean for the next one.
+
+    `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `kinds`: the losses that were believed to be
+    the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another kind in turn: they are parts.
+    """
 
     header: Header | None = None
     in_trace: bool = False
@@ -65,12 +99,14 @@ class State(NamedTuple):
     in_settings: bool = False
     in_section: bool = False
     skip_next: bool = False
-    in_evaluation: bool = False
+    below: Below = Below.OTHER
     after_val_loss: bool = False
-    in_call: bool = False
+    in_call: int = 0
+    in_summary: int = 0
     in_report: bool = False
     in_code: bool = False
     in_best: bool = False
+    kinds: tuple[str, ...] | None = ()
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -89,21 +125,53 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
         return NOTHING, state._replace(in_settings=False), False
     if (below := _in_block(message, state)) is not None:
         return NOTHING, below, False
-    state = state._replace(in_call=False, in_report=False, in_code=False, in_best=False)
+    state = state._replace(in_call=0, in_report=False, in_code=False, in_best=False)
     row, after = _from_table(message, state)
     if row is not None:
+        row, after = _whole_loss(row, after)
         return shifted(row, begin), after, True
     if not _is_indented(message):
-        after = after._replace(in_record=False, in_evaluation=False)
-    if len(message) <= MAX_HEADING and _heads_block(message):
-        return NOTHING, after._replace(in_settings=True), False
-    if after.in_evaluation and _TRAINING_BELOW.match(message):
-        after = after._replace(in_evaluation=False)
-    if _EVALUATION.match(message) or _EVALUATION_BELOW.match(message):
-        return NOTHING, after._replace(in_evaluation=True), False
+        after = after._replace(in_record=False, in_summary=0)
+        if after.below is Below.INDENTED:
+            after = after._replace(below=Below.OTHER)
+    if len(message) <= MAX_HEADING and (below := _heads(message, after)) is not None:
+        return NOTHING, below, False
     if after.in_settings and _is_indented(message) and not _MEASURED.search(message) and not _is_bar(message):
         return NOTHING, after, False
-    return *_of_line(text, begin, after), False
+    parsed, after = _of_line(text, begin, after)
+    return *_whole_loss(parsed, after), False
+
+
+def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
+    """Of a kind of loss that is the only one of its line: whether it is the whole, by the lines before."""
+    found = next((reading for reading in parsed.readings if reading.field == LOSS), None)
+    if found is None or parsed.off_curve:
+        return parsed, state
+    if found.rank > SOLE_RANK:
+        return parsed, state._replace(kinds=None)
+    if state.kinds is not None and found.name in state.kinds[-1:]:
+        return parsed, state
+    if state.kinds is not None and found.name not in state.kinds and len(state.kinds) < MAX_KINDS:
+        # Another stage of the training: the curve goes on.
+        return parsed, state._replace(kinds=(*state.kinds, found.name))
+    readings = tuple(one._replace(field="") if one is found else one for one in parsed.readings)
+    return parsed._replace(readings=readings), state._replace(kinds=None)
+
+
+def _heads(message: str, state: State) -> State | None:
+    """The state below a heading; None where the line is none."""
+    if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
+        # "val:" may be a key of settings, whose values are indented.
+        return state._replace(below=Below.SET, in_settings=message.isascii() and message.islower())
+    if _heads_block(message):
+        return state._replace(in_settings=True)
+    if _EVALUATION.match(message) or _EVALUATION_BELOW.match(message):
+        return state._replace(below=Below.INDENTED)
+    if _PASS_BEGINS.match(message):
+        return state._replace(below=Below.PASS)
+    if _SUMMARY.match(message):
+        return state._replace(in_summary=MAX_BLOCK)
+    return None
 
 
 def _is_indented(message: str) -> bool:
@@ -112,16 +180,35 @@ def _is_indented(message: str) -> bool:
 
 def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     """What a line reports whose message begins at `begin`, and the state after it."""
-    indented = _is_indented(text[begin:])
+    message = text[begin:]
+    indented = _is_indented(message)
+    if state.below is not Below.OTHER and _ends_evaluation(message, state.below):
+        state = state._replace(below=Below.OTHER)
     in_record = state.in_record or (state.in_settings and indented)
-    parsed = _with_message(text, begin, in_record=in_record, evaluates=state.in_evaluation)
+    evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
+    parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
+    fields = {reading.field for reading in parsed.readings}
+    if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
+        state = state._replace(below=Below.OTHER)
+        parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
     if state.after_val_loss and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
+    if state.in_summary or _OUTPUT.search(message):
+        parsed = parsed._replace(off_curve=True)
     return parsed, state._replace(
         after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
         in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,
         in_record=state.in_record or parsed.heading,
+        in_summary=max(0, state.in_summary - 1),
     )
+
+
+def _ends_evaluation(message: str, below: Below) -> bool:
+    """Whether a line is not of the held-out data that a heading above announced."""
+    if below is Below.INDENTED:
+        return _TRAINING_BELOW.match(message) is not None
+    # A line that names the set itself sums it up.
+    return any(words.search(message) for words in (TRAINS, EVALUATES, _EPOCH))
 
 
 def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:
@@ -159,15 +246,21 @@ def _in_block(message: str, state: State) -> State | None:
         return state
     if _BEST.search(message):
         return state._replace(skip_next=True, in_best=not indented)
-    if state.in_call and stripped[-1] in ",([{)]}":
-        return state._replace(in_call=message[0] not in ")]}")
+    if state.in_call and _goes_on_in_call(message, indented=indented):
+        return state._replace(in_call=0 if message[0] in ")]}" else state.in_call - 1)
     if begins_code(stripped) or (state.in_code and goes_on_with_code(message, indented=indented)):
         return state._replace(in_code=True)
-    if _CALL.match(message):
-        return state._replace(in_call=True)
+    if _CALL.match(message) and not indented:
+        return state._replace(in_call=MAX_BLOCK)
     if _REPORT.match(message):
         return state._replace(in_report=True)
     return state if state.in_report and _REPORT_ROW.match(message) else None
+
+
+def _goes_on_in_call(message: str, *, indented: bool) -> bool:
+    """Whether a line is a field of the call above, or its end: no report, which such lines may look like."""
+    is_field = indented or message[0] in ")]}" or _FIELD.match(message) is not None
+    return is_field and message.rstrip()[-1] in ",([{)]}" and not _is_whole(parse_line(message))
 
 
 def _is_whole(parsed: Parsed) -> bool:

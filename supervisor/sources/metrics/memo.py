@@ -17,7 +17,7 @@ import msgspec
 from supervisor.sources.metrics.grammar.bars import find_bar
 from supervisor.sources.metrics.grammar.tokens import MASKED, mask, tokens
 from supervisor.sources.metrics.grammar.values import RANK, WHOLE, Conversion, Parsed, numbers
-from supervisor.sources.metrics.names import CANONICAL, LOSS, RUN_TIME, STEP, TOTAL_STEPS
+from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS
 
 _RUN = re.compile(r"[0-9]+|[^0-9]+")
 _ORDER = {name: place for place, name in enumerate(CANONICAL)}
@@ -69,6 +69,7 @@ class Layout:
         self._fields = cells(dict(sorted(fields.items(), key=lambda field: _ORDER[field[0]])))
         self._other = cells(other)
         self._rank = cells({RANK: ranks[0]} if ranks else {})
+        self._sums_up = parsed.off_curve
         self._pair = cells(dict(zip((STEP, TOTAL_STEPS), pair, strict=False)))
 
     @property
@@ -95,7 +96,8 @@ class Layout:
                 for mine, total, step in zip(pair[STEP], pair[TOTAL_STEPS], values[STEP], strict=True)
             ]
         ranks = numbers_of(self._rank).get(RANK)
-        return Columns(values, numbers_of(self._other), cast("Sequence[int | None] | None", ranks))
+        own = numbers_of(self._other)
+        return Columns(values, own, cast("Sequence[int | None] | None", ranks), self._sums_up)
 
 
 class _Cell(NamedTuple):
@@ -107,11 +109,15 @@ class _Cell(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The numbers of one or many lines of a shape, by name. None: the line has no such number after all."""
+    """The numbers of one or many lines of a shape, by name. None: the line has no such number after all.
+
+    `off_curve`: their loss is no point of the curve (see `Parsed`).
+    """
 
     values: Mapping[str, Sequence[float | None]] = {}
     other: Mapping[str, Sequence[float | None]] = {}
     ranks: Sequence[int | None] | None = None
+    off_curve: bool = False
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
         """Those of `rows` that have a number (a rate of 0 steps a second is none), and their numbers."""
@@ -129,7 +135,7 @@ class Columns(NamedTuple):
             return {name: [column[at] for at in kept] for name, column in columns.items()}
 
         ranks = None if self.ranks is None else [self.ranks[at] for at in kept]
-        return [rows[at] for at in kept], Columns(cut(self.values), cut(self.other), ranks)
+        return [rows[at] for at in kept], Columns(cut(self.values), cut(self.other), ranks, self.off_curve)
 
     def step(self, at: int) -> float | None:
         """The step of row `at`; None where its line names none."""
@@ -137,8 +143,8 @@ class Columns(NamedTuple):
         return steps[at] if steps else None
 
     def losses(self, rows: int) -> Sequence[float | None]:
-        """The training losses of `rows` lines; None where a line names none, or sums up the whole run."""
-        known = self.values.get(LOSS) if RUN_TIME not in self.other else None
+        """The training losses of `rows` lines; None where a line names none that is a point of the curve."""
+        known = self.values.get(LOSS) if not self.off_curve else None
         return (None,) * rows if known is None else known
 
 
@@ -182,17 +188,20 @@ class MetricSample(msgspec.Struct, frozen=True, gc=False):
         return self.columns.values[LOSS][self.at] if LOSS in self.columns.values else None
 
     @property
-    def sums_up(self) -> bool:
-        """Whether the line sums up the whole run: its loss is a mean over all steps, not that of the last."""
-        return RUN_TIME in self.columns.other
+    def off_curve(self) -> bool:
+        """Whether the line's loss is no point of the curve (see `Parsed`)."""
+        return self.columns.off_curve
 
 
-def sample_of(values: Mapping[str, float], other: Mapping[str, float], rank: int | None) -> MetricSample:
+def sample_of(
+    values: Mapping[str, float], other: Mapping[str, float], rank: int | None, *, off_curve: bool = False
+) -> MetricSample:
     """A sample of these numbers."""
     columns = Columns(
         {name: (value,) for name, value in values.items()},
         {name: (value,) for name, value in other.items()},
         (rank,),
+        off_curve,
     )
     return MetricSample(columns, 0)
 

@@ -65,6 +65,12 @@ def is_score(name: str) -> bool:
     return not SCORES.isdisjoint(words_of(name)) or lower.startswith("map") or lower in SCORES
 
 
+# The rank of a loss that is the whole only where no other is named, and of one that is it only beside a counter, in a log
+# that names no other at all.
+PART_RANK = 2
+SOLE_RANK = 1
+# "focal_loss", "MAE Loss"; of which loss a letter stands for ("t_loss", "G_loss"), is unknown.
+_KIND_OF_LOSS = re.compile(r"[^\W\d]\w+[ _-]loss$", re.IGNORECASE)
 # What Transformers prints once, when all is over, beside the mean loss of the whole run.
 RUN_TIME = "train_runtime"
 
@@ -242,17 +248,25 @@ def _is_part_of_loss(name: _Name) -> bool:
 
 
 def _whole_loss(name: _Name) -> Meaning:
-    """A loss of the whole objective: the plain one before a total, that before a mean over steps."""
+    """A loss of the whole objective: the plain one before a total, that before a mean over steps; of held-out data the mean before all."""
     rank = 10 if len(name.words) == 1 else 9
     if (name.has("total") and len(name.words) > 2) or name.has("tot"):
         rank = 8
     is_smoothed = name.has("avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema")
     is_of_batch = name.has("batch") and next(word for word in name.rest if word in LOSS_WORDS) == "loss"
-    return _a_loss(6 if is_smoothed or is_of_batch else rank)(name)
+    if is_smoothed and name.is_held_out:
+        rank = 11
+    elif is_smoothed or is_of_batch:
+        rank = 6
+    return _a_loss(rank)(name)
 
 
 def _a_loss(rank: int) -> Callable[[_Name], Meaning]:
     return lambda name: Meaning(VAL_LOSS if name.is_held_out else LOSS, rank, name.is_held_out)
+
+
+def _sole_loss(name: _Name) -> Meaning:
+    return _a_loss(SOLE_RANK)(name)._replace(weak=True)
 
 
 _LOSSES = (
@@ -276,6 +290,7 @@ _LOSSES = (
         lambda n: _kinds_of_loss(n) <= LOSS_KINDS and _kinds_of_loss(n) != {"entropy"},
         _a_loss(2),
     ),
+    _Rule("another kind of loss", lambda n: _KIND_OF_LOSS.match(n.name) is not None, _sole_loss),
     _Rule("another loss", lambda _: True, _own),
 )  # fmt: skip
 
@@ -316,7 +331,7 @@ _LEARNING_RATES = (
     _Rule("the learning rate", lambda _: True, lambda n: Meaning(LR, 9 if _number_behind(n) is None else 8)),
 )
 _NORMS = (
-    _Rule("a bare norm", lambda n: n.words in (["norm"], ["total", "norm"]), lambda _: Meaning(GRAD_NORM, 4, weak=True)),
+    _Rule("a bare norm", lambda n: n.words in (["norm"], ["total", "norm"], ["grad"]), lambda _: Meaning(GRAD_NORM, 4, weak=True)),
     _Rule("a norm in one word, of others", lambda n: n.words[-1] in _GRAD_NORMS and n.has("loss", "param"), lambda _: None),
     _Rule("a norm in one word", lambda n: n.words[-1] in _GRAD_NORMS, lambda _: Meaning(GRAD_NORM, 8)),
     _Rule("g_norm", lambda n: n.words[-2:] == ["g", "norm"] or n.words == ["g", "n"], lambda _: Meaning(GRAD_NORM, 7)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from supervisor.sources.metrics.grammar.tokens import MASKED
 from supervisor.text.prefixes import split_prefix
 
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|NOTICE|ERROR|CRITICAL|TRACE|SUCCESS)"
@@ -49,6 +50,8 @@ _WEAK = re.compile(
     """,
     re.VERBOSE,
 )
+# A time or a level, as `tokens.mask` leaves them.
+_LOGGED = re.compile(rf"\[?{MASKED}{{4,}}")
 # A logger's plain name, which follows the level: "INFO trainer: …".
 _LOGGER = re.compile(
     r"(?!(?:train|training|valid\w*|val|eval\w*|test\w*|dev|epochs?|steps?|iter\w*|\w*loss|\w*lr|batch|progress|wandb|mlflow|comet|warning|goal|target):)[A-Za-z_]\w{2,}:\s",
@@ -87,6 +90,12 @@ def message_start(text: str) -> int:
         bare = text[:place].rstrip()
         place = len(bare) - 1 if bare[-1:] == "|" else place
     return place
+
+
+def logged_behind(text: str, masked: str, begin: int) -> int | None:
+    """Where behind `begin` a logger's line begins: at its time or level, which are masked; None where none does."""
+    found = _LOGGED.search(masked, begin)
+    return found.start() if found is not None and message_start(text[found.start() :]) else None
 
 
 def json_message(text: str) -> tuple[int, int, str] | None:

@@ -142,7 +142,7 @@ class MetricReader:
         if self._rules:
             samples = ((row, self.feed(clean(raw))) for row, raw in enumerate(lines))
             return [
-                (row, one.columns, one.at, None if one.sums_up else one.loss)
+                (row, one.columns, one.at, None if one.off_curve else one.loss)
                 for row, one in samples
                 if one is not None
             ]
@@ -255,4 +255,5 @@ class MetricReader:
                 target = values if rule.name in CANONICAL else other
                 whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
                 target[rule.name] = int(value) if whole else value
-        return sample_of(values, other, rank) if values or other else None
+        off_curve = sample is not None and sample.off_curve
+        return sample_of(values, other, rank, off_curve=off_curve) if values or other else None

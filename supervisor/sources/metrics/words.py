@@ -27,19 +27,19 @@ HIDING_WORDS = _set(
 STEP_NAMES = {
     "step": 8, "steps": 3, "globalstep": 10, "global_step": 10, "num_updates": 10, "updates": 6, "update": 6, "iter": 7,
     "iters": 6, "itrs": 6, "num_iter": 6, "nb_iter": 6, "iteration": 7, "iterations": 6, "it": 6, "batch": 4, "batches": 0, "minibatch": 4, "mb": 0, "tick": 5,
-    "trainstep": 8, "step_num": 8, "steps_train": 8, "current_step": 9, "current_steps": 9, "current_iter": 8,
-    "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10, "iter_num": 8,
-    "iteration_num": 8, "global_iteration": 9, "num_steps": 6, "round": 3, "itr": 7, "step_count": 7, "steps_done": 6,
+    "trainstep": 8, "steps_train": 8, "current_step": 9, "current_steps": 9, "current_iter": 8,
+    "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10,
+    "global_iteration": 9, "num_steps": 6, "round": 3, "itr": 7, "steps_done": 6,
     "completed_step": 8, "completed_steps": 8, "train_step": 8, "training_step": 8, "train_iter": 7, "train_steps": 6,
     "i": 3, "stp": 6, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8, "trainer_steps_train": 8,
     "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
-    "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
-    "nupdates": 10, "iteration_step": 7, "iter_step": 7, "s": 2, "current_batch": 4, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
+    "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "nstep": 7,
+    "nupdates": 10, "iteration_step": 7, "iter_step": 7, "s": 2, "current_batch": 4, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "train_batch": 4, "iter_train": 8,
 }  # fmt: skip
 EPOCH_NAMES = {
-    "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "epoch_num": 7, "current_epoch": 8,
-    "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "epoch_id": 7, "epoch_idx": 7, "_epoch": 7, "epoch_no": 7,
-    "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "ep_num": 5, "cur_epoch": 8, "epoch_float": 6,
+    "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "current_epoch": 8,
+    "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "_epoch": 7,
+    "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "cur_epoch": 8, "epoch_float": 6,
 }  # fmt: skip
 # Names of one letter that need no ":" or "=" before their value: anywhere, and at the beginning of a line.
 LETTER_NAMES = frozenset("#")
@@ -89,7 +89,8 @@ SETTINGS = _set(
     "max_length sequence_length gradient_accumulation_steps grad_accum grad_clip max_grad_norm clip_grad grad_clip_norm gradient_clipping optimizer scheduler lr_scheduler save_every eval_every log_interval eval_interval "
     "save_interval log_every_n_steps save_steps eval_steps logging_steps patience num_classes image_size img_size input_size world_size nproc num_gpus ngpus n_gpu rank_ local_rank device fp16 bf16 amp "
     "dtype precision_ num_examples num_samples n_params params num_params parameters trainable project name model dataset mode task resume temperature top_p top_k alpha_ imgsz lora_r lora_alpha "
-    "steps_per_epoch warmup_epochs port nodes num_nodes node_rank master_port steps_per_print loss_scale_ initial_scale decay momentum_ hidden heads layers dim depth width"
+    "steps_per_epoch warmup_epochs port nodes num_nodes node_rank master_port steps_per_print loss_scale_ initial_scale decay momentum_ hidden heads layers dim depth width "
+    "step_id"  # a scheduler's
 )
 # What makes a name that ends with it one of a setting: "loss_interval", "loss_clip".
 NO_READING_BEHIND = _set(
@@ -99,7 +100,7 @@ NO_READING_BEHIND = _set(
 SETTING_OF = _set("model optimizer optim trainer criterion cfg config args scheduler hparams algo algorithm")
 NOT_MEASURED = _set("size retries version num id seed v_num")
 # What may stand behind the name of a counter: "batch_idx", "iteration number".
-NUMBER_WORDS = _set("idx index number no count nr num")
+NUMBER_WORDS = _set("idx index id number no count nr num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
     "processing running step evaluation result completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
@@ -146,11 +147,19 @@ FOREIGN = {
     "步骤": "step", "步数": "step", "步": "step", "迭代": "iter", "ステップ": "step", "반복": "iter", "스텝": "step", "шаг": "step", "итерация": "iter", "paso": "step",
     "梯度范数": "grad norm", "显存": "vram", "批次": "batch",
 }  # fmt: skip
+
+
+def _foreign(words: frozenset[str]) -> str:
+    """The words of other languages that mean one of `words`, as a pattern; of scripts without blanks they need no end."""
+    found = [word for word, meant in FOREIGN.items() if meant in words]
+    return "|".join(sorted(found, key=len, reverse=True))
+
+
 EVALUATES = re.compile(
-    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
+    rf"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)|{_foreign(EVAL_WORDS)}",
     re.IGNORECASE,
 )
-TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
+TRAINS = re.compile(rf"(?<![\w./@-])(?:train|training)(?![\w./@-])|{_foreign(TRAIN_WORDS)}", re.IGNORECASE)
 
 # "[Diff-Val(Test-Normal)]": a tag that names a set as a part of a word.
 TAG = re.compile(

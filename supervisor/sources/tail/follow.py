@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from supervisor.run.regular import open_regular
@@ -73,8 +74,11 @@ class Batch(NamedTuple):
     drawn: tuple[Line, ...] = ()
 
     def in_order(self) -> list[Line]:
-        """Lines and drawn states by where they end."""
-        return sorted((*self.lines, *self.drawn), key=lambda line: line.offset + len(line.raw))
+        """Lines, each behind the states that it was drawn with. A long line's bytes are cut, so its end is not known."""
+        behind = self.offset + len(self.data)
+        states = [((state.number, state.offset), state) for state in self.drawn]
+        lines = [((line.number, behind), line) for line in self.lines]
+        return [line for _, line in sorted((*states, *lines), key=itemgetter(0))]
 
 
 class LineFeed:

@@ -107,7 +107,7 @@ class BarReading(NamedTuple):
 class Bar(NamedTuple):
     """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty where it is not training's.
 
-    `is_new`: it is a bare one in its first second, which is training's or not by its digits alone.
+    `is_new`: it is a bare one in its first second, which is training's or not by its digits alone. `end`: where it ends.
     """
 
     rest: str
@@ -115,6 +115,7 @@ class Bar(NamedTuple):
     evaluates: bool
     works_on_other: bool
     is_new: bool = False
+    end: int = 0
 
 
 @lru_cache(maxsize=4)
@@ -248,7 +249,7 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     evaluates = drawn.evaluates
     if drawn.counts_samples and not drawn.counts_steps and not drawn.counts_bytes and not evaluates:
         rate = BarReading(SAMPLES, *match.span("rate"), Conversion(How.NUMBER))
-        return Bar(rest, (rate,), evaluates=False, works_on_other=False)
+        return Bar(rest, (rate,), evaluates=False, works_on_other=False, end=match.end())
     if any(when(drawn) for _, when in _NOT_OF_TRAINING):
-        return Bar(rest, (), evaluates, not evaluates, drawn.is_new)
-    return Bar(rest, drawn.readings(), evaluates=False, works_on_other=False, is_new=drawn.is_new)
+        return Bar(rest, (), evaluates, not evaluates, drawn.is_new, match.end())
+    return Bar(rest, drawn.readings(), False, False, drawn.is_new, match.end())

@@ -78,8 +78,13 @@ FORMATS: tuple[Format, ...] = (
             r"(?<![\w.第])(?:(?P<e>\d+)(?:/(?P<E>\d+))?\s?(?:에폭|에포크|エポック)|(?P<s>\d+)(?:/(?P<S>\d+))?\s?(?:스텝|ステップ))"
         ),
     ),
-    # ESPnet.
-    Format("1epoch:train:101-200batch: loss=3.2", Where.ONCE, 5, re.compile(r"(?<![\w.])(?P<e>\d+)epoch\b")),
+    # ESPnet: batches of an epoch, as a range.
+    Format(
+        "1epoch:train:101-200batch: loss=3.2",
+        Where.ONCE,
+        5,
+        re.compile(r"(?<![\w.])(?P<e>\d+)epoch\b(?::train:\d+-(?P<s>\d+)batch\b)?"),
+    ),
     # WeNet prints the epoch and the batch, not a share.
     Format("TRAIN Batch 0/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bTRAIN (?:\|[^|]*\| )?Batch (?P<e>\d+)/(?P<s>\d+)")),
     Format("CV Batch 3/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bCV (?:\| )?Batch (?P<e>\d+)/\d+")),

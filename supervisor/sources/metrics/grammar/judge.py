@@ -23,7 +23,10 @@ from supervisor.sources.metrics.names import (
     LR,
     MEMORY,
     MFU,
+    PART_RANK,
+    RUN_TIME,
     SAMPLES,
+    SOLE_RANK,
     STEP,
     STEP_TIME,
     TOKENS,
@@ -68,16 +71,21 @@ _EVALUATION_LOOP = re.compile(
 _PARTS = frozenset(
     {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
 )
-# The rank of a loss that is the whole only where no other is named.
-PART_RANK = 2
 # One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
+# A list of losses: "Losses: [0.3, 0.1]".
+_LOSSES = re.compile(r"\blosses\b", re.IGNORECASE)
 # Losses of a router, which stand beside the loss and are no part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
 _LONE_ETA = re.compile(
     r"(?:.*\x01)?[\W\d]*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*(?:[\d:.]+|(?:\d+(?:\.\d+)?\s?(?:d|h|m|s|days?|hours?|hrs?|min(?:ute)?s?|sec(?:ond)?s?)\b[,\s]*)+)"
     r"(?:\W+time (?:passed|elapsed|spent)\b.*)?\W*$",
+    re.IGNORECASE,
+)
+# "The learning rate is 0.1", "->>lr:0.1": what it is now, and no setting.
+_LONE_RATE = re.compile(
+    r"(?:.*\x01)?\W*(?:(?:the|now) )?(?:learning[ _]rate|lr) is:? [\d.e+-]+\W*$|(?:.*\x01)?\s*-+>+\s*lr\b",
     re.IGNORECASE,
 )
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
@@ -169,6 +177,11 @@ class _Case:
         )
 
     @property
+    def says_rate(self) -> bool:
+        """Whether the line says what the learning rate is now, and nothing else."""
+        return LR in self.best and _LONE_RATE.match(self.masked) is not None
+
+    @property
     def is_evaluation_loop(self) -> bool:
         """Whether the line is the progress of an evaluation, beside which the memory is real."""
         return MEMORY in self.best and _EVALUATION_LOOP.match(self.masked) is not None
@@ -196,7 +209,7 @@ class _Case:
         self.best = {
             field: reading
             for field, reading in self.best.items()
-            if not reading.weak and (field != LR or _is_current(reading.name) or is_rated)
+            if not reading.weak and (field != LR or _is_current(reading.name) or is_rated or self.says_rate)
         }
 
 
@@ -212,13 +225,18 @@ def _chosen(
     """Of each field the reading that is meant, and all others under names of their own."""
     best: dict[str, Reading] = {}
     own: dict[str, Reading] = {}
+    is_counted = any(reading.field in {STEP, EPOCH} for reading in readings)
     for reading in readings:
         if reading.field == "":
             own.setdefault(reading.name, reading)
             continue
-        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK and rivals(readings, reading):
-            own.setdefault(reading.name, reading._replace(field=""))
-            continue
+        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK:
+            is_alone = reading.rank > SOLE_RANK or (
+                is_counted and not in_record and not _LOSSES.search(masked)
+            )
+            if not is_alone or rivals(readings, reading):
+                own.setdefault(reading.name, reading._replace(field=""))
+                continue
         held = best.get(reading.field)
         if held is None or reading.rank > held.rank:
             if held is not None and held.name:
@@ -257,9 +275,9 @@ def rivals(readings: list[Reading], one: Reading) -> bool:
     return any(
         other is not one
         and (
-            other.field == one.field
+            (other.field == one.field and other.rank > SOLE_RANK)
             or (
-                not other.field
+                (not other.field or other.rank == SOLE_RANK)
                 and "loss" in other.name.lower()
                 and "scale" not in other.name
                 and _BESIDE.isdisjoint(words_of(other.name))
@@ -308,9 +326,9 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     return len(words) <= 2 and masked.lstrip()[:1] in "[(=-#*" and masked.rstrip()[-1:] in "]:)=-#*"
 
 
-def _stands_alone(best: dict[str, Reading]) -> bool:
-    """Measurements that need no step beside them: throughput, MFU, the GPU's memory."""
-    if LR in best and _is_current(best[LR].name):
+def _stands_alone(best: dict[str, Reading], *, is_said: bool) -> bool:
+    """Measurements that need no step beside them: throughput, MFU, the GPU's memory, a rate that the line says to be the one of now."""
+    if LR in best and (_is_current(best[LR].name) or is_said):
         return True
     timed = best.get(STEP_TIME)
     if (
@@ -369,7 +387,10 @@ _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
         "a lone ETA",
         lambda case: case.fields == {ETA} and case.best[ETA].rank == 8 and _LONE_ETA.match(case.masked),
     ),
-    ("a measurement that needs no counter", lambda case: not case.is_counted and _stands_alone(case.best)),
+    (
+        "a measurement that needs no counter",
+        lambda case: not case.is_counted and _stands_alone(case.best, is_said=case.says_rate),
+    ),
     (
         "scores, and little else",
         lambda case: not case.is_counted and case.has_scores and len(case.found.readings) <= 6,
@@ -393,4 +414,5 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         case.drop_weak()
         if not case.best and not case.has_scores:
             return NOTHING
-    return Parsed((*case.best.values(), *case.own.values()), case.pair, is_heading)
+    readings = (*case.best.values(), *case.own.values())
+    return Parsed(readings, case.pair, is_heading, off_curve=RUN_TIME in case.own)

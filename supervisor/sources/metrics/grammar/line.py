@@ -13,7 +13,7 @@ from supervisor.sources.metrics.grammar.nameless import (
     nameless,
 )
 from supervisor.sources.metrics.grammar.pairs import read_pair, read_ratio
-from supervisor.sources.metrics.grammar.tokens import Token, is_adjacent, mask, name_of
+from supervisor.sources.metrics.grammar.tokens import MASKED, Token, is_adjacent, mask, name_of
 from supervisor.sources.metrics.grammar.values import (
     BAR_RANK,
     NOTHING,
@@ -38,6 +38,7 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
+from supervisor.sources.metrics.prefix import logged_behind
 from supervisor.sources.metrics.words import (
     EPOCH_NAMES,
     EVAL_WORDS,
@@ -89,6 +90,14 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         return NOTHING
     bar = find_bar(masked)
     bar_readings: tuple[Reading, ...] = ()
+    if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
+        # Whose bar stands before a logger's line says nothing about that line, and the other way round.
+        bar = find_bar(masked[:message])
+        assert bar is not None
+        if not bar.readings:
+            masked, bar = MASKED * message + masked[message:], None
+        else:
+            bar = bar._replace(rest=bar.rest + masked[message:])
     if bar is not None:
         if bar.works_on_other:
             return NOTHING._replace(once=bar.is_new)

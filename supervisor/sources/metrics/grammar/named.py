@@ -243,7 +243,7 @@ class LineValues:
             return
         of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)
         field = VAL_LOSS if evaluates and not of_training else LOSS
-        self.add(field, token, found.rank, PLAIN, name=token.name)
+        self.add(field, token, found.rank, PLAIN, name=token.name, weak=found.weak)
 
     def name_beside(self) -> str:
         """The name that a record holds beside its "value", where it holds a counter too; "" otherwise."""

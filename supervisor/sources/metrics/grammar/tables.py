@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.sources.metrics.grammar.bars import find_bar
-from supervisor.sources.metrics.grammar.judge import PART_RANK, rivals
+from supervisor.sources.metrics.grammar.judge import rivals
 from supervisor.sources.metrics.grammar.nameless import field_of_rate, is_step_rate
 from supervisor.sources.metrics.grammar.tokens import MASKED, mask
 from supervisor.sources.metrics.grammar.values import (
@@ -30,6 +30,8 @@ from supervisor.sources.metrics.names import (
     LOSS,
     LR,
     MEMORY,
+    PART_RANK,
+    SOLE_RANK,
     STEP,
     STEP_TIME,
     TOTAL_EPOCHS,
@@ -234,12 +236,13 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
         return None
     found = meaning(match["name"])
     counts = found.field in {EPOCH, STEP} and found.rank >= 7
-    if found.rank == 3 and "/" in match["name"]:
+    is_loss = found.field in {LOSS, VAL_LOSS}
+    if (found.rank == 3 and "/" in match["name"]) or (is_loss and found.rank == SOLE_RANK):
         return NOTHING  # a part of a loss, in a block whose total may have a row of its own
     gauges = (found.field == GRAD_NORM and found.rank >= 8) or (
         found.field == LR and match["name"].lower().startswith(("train/", "optim/"))
     )
-    if not (in_section or counts or gauges or found.field in {LOSS, VAL_LOSS}):
+    if not (in_section or counts or gauges or is_loss):
         return NOTHING
     value = _CELL.match(match["value"])
     if value is None:

@@ -165,6 +165,7 @@ class Parsed(NamedTuple):
 
     `heading`: the line holds a step or epoch and nothing else; the lines below may belong to it.
     `once`: the same line with other digits may mean something else, so nothing is to be learnt of it.
+    `off_curve`: its loss is no point of the curve: a mean over the whole run, or one of the outputs that the total is made of.
     """
 
     readings: tuple[Reading, ...]
@@ -172,6 +173,7 @@ class Parsed(NamedTuple):
     heading: bool = False
     settings: bool = False
     once: bool = False
+    off_curve: bool = False
 
 
 NOTHING = Parsed(())

@@ -1,0 +1,174 @@
+"""What whole logs hold that excerpts do not: summaries, passes over held-out data, blocks that never end."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.sources.metrics import MetricReader
+from supervisor.text.decode import clean
+from tests.sources.metric_lines import values
+
+
+def read(text: str) -> list[dict[str, float]]:
+    """What is found in each line, with the loss only where it is a point of the curve."""
+    reader = MetricReader()
+    found: list[dict[str, float]] = []
+    for line in text.strip("\n").split("\n"):
+        sample = reader.feed(clean(line.encode()))
+        have = sample.values if sample is not None else {}
+        if sample is not None and sample.off_curve:
+            have.pop("loss", None)
+        found.append({name: have[name] for name in ("step", "loss", "val_loss") if name in have})
+    return found
+
+
+@pytest.mark.parametrize("prefix", ["", "05/01/2023 10:00:00 - INFO - __main__ - ", "INFO:__main__:"])
+@pytest.mark.parametrize("heading", ["***** train metrics *****", "***** Train results *****"])
+def test_the_mean_over_the_run_is_no_point_of_the_curve(prefix: str, heading: str) -> None:
+    table = [heading, "  epoch      =  2.0", "  train_loss =  1.0194", "  train_runtime = 2:04:49.34"]
+    *summary, after = read("\n".join(prefix + line for line in [*table, "step 3 loss 0.5"]))
+    assert summary == [{}, {}, {}, {}]
+    assert after == {"step": 3, "loss": 0.5}
+    reader = MetricReader()
+    samples = [reader.feed(line) for line in table]
+    assert samples[2] is not None
+    assert samples[2].values == {"loss": 1.0194}  # printed all the same
+
+
+def test_a_pass_over_held_out_data_goes_on_until_training_is_named() -> None:
+    for begin in ("Eval begin...", "Start validation", "Begin evaluation ..."):
+        text = f"""
+step 10/40 - loss: 0.51
+{begin}
+step 10/20 - loss: 0.41
+step 20/20 - loss: 0.40
+Eval samples: 10000
+step 20/40 - loss: 0.50
+{begin}
+Epoch 2/3
+step 10/40 - loss: 0.49
+"""
+        first, *evaluated, last = [found for found in read(text) if found.keys() & {"loss", "val_loss"}]
+        assert first == {"step": 10, "loss": 0.51}
+        assert evaluated == [{"val_loss": 0.41}, {"val_loss": 0.40}, {"step": 20, "loss": 0.50}]
+        assert last == {"step": 10, "loss": 0.49}
+
+
+@pytest.mark.parametrize("heading", ["Validation:", "验证集:", "验证集：", "--- Test set: ---", "テスト:"])
+def test_the_name_of_a_set_alone_heads_its_values(heading: str) -> None:
+    for indent in ("", "  "):
+        found = read(f"{heading}\n{indent}loss: 0.41, acc: 0.9\nstep 20 loss 0.50\nloss: 0.31, acc: 0.9")
+        assert found == [{}, {"val_loss": 0.41}, {"step": 20, "loss": 0.50}, {"loss": 0.31}]
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("  ├─ 训练集表现: Loss=0.6982 | Acc=0.452", {"loss": 0.6982}),
+        ("  ├─ 验证集混淆: Loss=0.7083 | Acc=0.438", {"val_loss": 0.7083}),
+        ("测试集: Loss=0.31", {"val_loss": 0.31}),
+        ("検証データ: loss=0.31", {"val_loss": 0.31}),
+        ("[Epoch 3] 训练集 loss: 0.31 验证集 loss: 0.45", {"epoch": 3, "loss": 0.31, "val_loss": 0.45}),
+    ],
+)
+def test_sets_are_known_by_their_names_in_other_languages(line: str, want: dict[str, float]) -> None:
+    assert values(line) == want
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        "Validation ━━━━━━━━━━━━━━━━━ 20/20 0:00:02 • 0:00:00 12.31it/s ",
+        "Validation: 100%|██████████| 20/20 [00:02<00:00, 12.31it/s, val_loss=0.9]",
+        "Loading weights: 100%|██████████| 20/20 [00:02<00:00, 12.31it/s] ",
+    ],
+)
+@pytest.mark.parametrize(
+    "prefix", ["2024-05-01 10:00:00,123 INFO ", "[2024-05-01 10:00:00,123][train][INFO] - "]
+)
+def test_a_bar_before_a_logger_s_line_does_not_decide_whose_that_is(bar: str, prefix: str) -> None:
+    assert values(f"{bar}{prefix}step 40 loss 0.312 lr 0.001") == {"step": 40, "loss": 0.312, "lr": 0.001}
+    bar = "Epoch 1/4 ━━━━━━━━━━━━━━━━━ 19/20 0:00:02 • 0:00:00 12.31it/s v_num: 0.000 "
+    found = values(f"{bar}{prefix}val loss 0.312")
+    assert (found.get("step"), found.get("val_loss"), found.get("loss")) == (19, 0.312, None)
+
+
+def test_a_warning_s_source_line_opens_no_block() -> None:
+    reports = ["{'loss': '0.9528', 'learning_rate': '1e-05', 'epoch': '1.015'}", "[step 3 (loss 0.5)]"]
+    for opening in ("  warnings.warn(", "  return fn(", "warnings.warn("):
+        found = read("\n".join(["/x/y.py:372: UserWarning: no config", opening, *reports]))
+        assert found == [{}, {}, {"loss": 0.9528}, {"step": 3, "loss": 0.5}], opening
+
+
+def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
+    assert read("TrainConfig(\n  lr=0.1,\n  loss=3,\n  optim=Adam(\n    lr=0.1,\n  ),\n)\nloss: 0.5") == [
+        *[{}] * 7,
+        {"loss": 0.5},
+    ]
+    assert read("TrainConfig(\n  lr=0.1,\n  {'loss': 0.5, 'epoch': 1.0}\n  loss: 0.4,")[2:] == [
+        {"loss": 0.5},
+        {"loss": 0.4},
+    ]
+    assert read("Call(\n" + "  loss: 0.4,\n" * 300)[-1] == {"loss": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("step 10 loss 0.3 LR: 0.001 Grad: 1.31", {"step": 10, "loss": 0.3, "lr": 0.001, "grad_norm": 1.31}),
+        ("Grad: 1.31", {}),
+        ("the learning rate is 0.001", {"lr": 0.001}),
+        ("->>lr:0.001000", {"lr": 0.001}),
+        ("lr: 0.001", {}),
+        ("epoch: 0, batch_id: 500, loss:0.18", {"epoch": 0, "step": 500, "loss": 0.18}),
+        ("epoch no 3 iter count 500 loss:0.18", {"epoch": 3, "step": 500, "loss": 0.18}),
+        ("JobId=1203 StepId=0 TRES=gres/gpu=32", {}),
+        ("2epoch:train:101-200batch: loss=3.2", {"epoch": 2, "step": 200, "loss": 3.2}),
+        ("2epoch:valid:101-200batch: loss=3.2", {"epoch": 2, "val_loss": 3.2}),
+    ],
+)
+def test_smaller_spellings(line: str, want: dict[str, float]) -> None:
+    assert values(line) == want
+
+
+def test_a_kind_of_loss_is_the_loss_where_the_log_names_no_total() -> None:
+    for name in ("Focal_Loss", "MAE Loss", "BCE loss", "arcface_loss", "smooth_l1_loss"):
+        assert read(f"Epoch 3 {name}: 0.31, acc: 0.5\nEpoch 4 {name}: 0.3") == [
+            {"loss": 0.31},
+            {"loss": 0.3},
+        ], name
+        # A total, also one of an earlier line; and another kind beside it.
+        assert read(f"step 1 loss 0.5\nstep 1 {name}: 0.31")[1] == {"step": 1} or name in {
+            "BCE loss",
+            "smooth_l1_loss",
+        }
+        assert read(f"step 1 {name}: 0.31 other_loss: 0.2 center_loss 0.1") == [{"step": 1}], name
+        assert values(f"step 1 {name}: 0.31 total_loss: 0.5")["loss"] == 0.5
+    assert read("Validation: step 3 focal_loss 0.3") == [{"step": 3, "val_loss": 0.3}]
+    assert read("step 3 G_loss 0.3\nstep 3 t_loss 0.3\nfocal_loss 0.3") == [{"step": 3}, {"step": 3}, {}]
+
+
+def test_a_kind_that_comes_in_turn_with_another_is_a_part() -> None:
+    lines = [f"step {n // 2} {'rec' if n % 2 else 'adversarial'}_loss 0.{n}" for n in range(2, 9)]
+    assert ["loss" in found for found in read("\n".join(lines))] == [True, True, *[False] * 5]
+    # One after the other they are two stages of a training.
+    stages = [f"step {n} {'rec' if n < 5 else 'adversarial'}_loss 0.{n}" for n in range(1, 9)]
+    assert all("loss" in found for found in read("\n".join(stages)))
+
+
+def test_one_of_several_outputs_is_no_point_beside_the_total() -> None:
+    lines = [
+        "I0614 03:14:13.712623  1860 solver.cpp:228] Iteration 42000, loss = 3.5",
+        "I0614 03:14:13.712630  1860 solver.cpp:244]     Train net output #1: loss = 3.43048 (* 1 = 3.43048 loss)",
+    ]
+    assert read("\n".join(lines)) == [{"step": 42000, "loss": 3.5}, {}]
+    assert values(lines[1]) == {"loss": 3.43048}  # printed all the same
+    assert values(lines[1].replace("Train", "Test")) == {"val_loss": 3.43048}
+
+
+@pytest.mark.parametrize(
+    "name", ["val loss: 0.31, avg val loss: {}", "Eval [90/100] val_loss 0.3 mean_val_loss {}"]
+)
+def test_of_held_out_data_the_mean_is_meant(name: str) -> None:
+    assert values(name.format(0.42))["val_loss"] == 0.42
+    assert values("step 3 loss 0.31 avg_loss 0.42")["loss"] == 0.31
