@@ -243,7 +243,7 @@ RAISED = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in m
         ("ModuleNotFoundError: No module named 'flash_attn'", FailureClass.IMPORT_ERROR, "Install flash_attn", "was found"),
         ("ModuleNotFoundError: No module named 'utils.data'; 'utils' is not a package", FailureClass.IMPORT_ERROR, "utils is a file here", "Install"),
         ("ImportError: cannot import name 'AdamW' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)", FailureClass.IMPORT_ERROR, "has no AdamW", "Install"),
-        ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.", FailureClass.DATALOADER_WORKER, "num_proc", "num_workers"),
+        ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.", FailureClass.HOST_OOM, "num_proc", "num_workers"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'", FailureClass.MISSING_FILE, "nvcc is on no folder of $PATH", "mounts"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", FailureClass.MISSING_FILE, "mounts", "$PATH"),
         ("OSError: [Errno 28] No space left on device: '/tmp/torchinductor/x.so'", FailureClass.DISK_FULL, "set TMPDIR", "mount"),

@@ -160,6 +160,10 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
     match failure:
         case FailureClass.CUDA_OOM:
             return _memory(line, job)
+        case FailureClass.HOST_OOM | FailureClass.DATALOADER_WORKER if _MAP_WORKER.search(line):
+            return [
+                "A process of datasets' map died, most often of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows its own error."
+            ]
         case FailureClass.HOST_OOM:
             return _host_memory(reason, job)
         case FailureClass.PORT_IN_USE:
@@ -308,10 +312,6 @@ def _hub(line: str) -> list[str]:
 
 
 def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEvidence) -> list[str]:
-    if _MAP_WORKER.search(line):
-        return [
-            "A process of datasets' map died, most often of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows its own error."
-        ]
     lines = []
     if job.machine.shm_used_share is not None:
         lines.append(f"Shared memory (/dev/shm) was {job.machine.shm_used_share:.0%} full.")
