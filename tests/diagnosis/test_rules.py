@@ -299,3 +299,46 @@ def test_a_frame_of_dynamos_wrapper_alone_is_no_compile_error(engine: Engine) ->
     assert diagnose(one(text), engine.signatures, engine.matcher).failure is FailureClass.CODE_ERROR
     inner = text.replace("/v/torch/distributed/tensor/_dispatch.py", "/v/torch/_dynamo/convert_frame.py")
     assert diagnose(one(inner), engine.signatures, engine.matcher).failure is FailureClass.COMPILE_ERROR
+
+
+def hydra(*inner: tuple[str, str]) -> str:
+    frames = (("/v/hydra/_internal/utils.py", "run_and_report"), *inner)
+    return (
+        "Traceback (most recent call last):\n"
+        + "".join(f'  File "{path}", line 9, in {name}\n    call()\n' for path, name in frames)
+        + "KeyError: 'history_control_points'\n"
+    )
+
+
+def test_a_program_below_hydra_may_raise_anything(engine: Engine) -> None:
+    """Each traceback of a Hydra program has its frames; only where Hydra itself raised is it the settings."""
+    own = diagnose(one(hydra(("/w/train.py", "step"))), engine.signatures, engine.matcher)
+    assert own.failure is FailureClass.CODE_ERROR
+    composed = hydra(("/v/hydra/_internal/config_loader_impl.py", "load"))
+    assert diagnose(one(composed), engine.signatures, engine.matcher).failure is FailureClass.USAGE_ERROR
+
+
+def test_what_conda_says_in_passing_is_not_what_a_time_limit_ended(engine: Engine) -> None:
+    text = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+    limit = CANCELLED.format("TIME LIMIT")
+    assert diagnose(one(text + limit), engine.signatures, engine.matcher).failure is FailureClass.TERMINATED
+    raised_so = raised("CommandNotFoundError: no such command")
+    assert (
+        diagnose(one(raised_so + limit), engine.signatures, engine.matcher).failure is FailureClass.CODE_ERROR
+    )
+
+
+def test_ctrl_c_on_one_rank_is_shown_by_its_interrupt_and_has_its_rank(engine: Engine) -> None:
+    text = STEPS + raised("KeyboardInterrupt") + exited(-2, rank=0)
+    found = diagnose(one(text), engine.signatures, engine.matcher)
+    assert found.cause is not None
+    assert (found.failure, found.cause.text, found.rank) == (FailureClass.TERMINATED, "KeyboardInterrupt", 0)
+
+
+def test_a_complaint_above_a_bar_that_is_drawn_on_was_no_end(engine: Engine) -> None:
+    line = (
+        '2025/10/31 16:55:07 ERROR main: failed to get logger path error="mkdir /home/w: permission denied"\n'
+    )
+    bar = "\r".join(f" 1%|# | {n}/1000 [00:{n:02d}<10:00]" for n in range(1, 30))
+    assert diagnose(one(line + bar + "\n"), engine.signatures, engine.matcher).failure is FailureClass.HEALTHY
+    assert diagnose(one(line), engine.signatures, engine.matcher).failure is FailureClass.PERMISSION_DENIED

@@ -15,6 +15,7 @@ from supervisor.diagnosis.cause.roots import far_below
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
+from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
@@ -182,6 +183,13 @@ class Facts:
     def cause_before_stop(self) -> Candidate | None:
         """The best cause, unless a stop before it explains it."""
         root, stop = self.best_cause, self.firm_stop
+        if (
+            root is not None
+            and stop is not None
+            and stop.strength >= Strength.EXACT
+            and _is_said_in_passing(root)
+        ):
+            return None
         if root is None or stop is None or not self._before(stop, root):
             return root
         is_echo = root.failure not in _NO_ECHO or root.strength < Strength.FULL
@@ -268,9 +276,15 @@ class Facts:
             if rank is None and item.local_rank is not None:
                 rank = self.case.ranks.from_local(item.local_rank, item.node)
             if not usual and rank is not None and rank not in complaining:
-                stop = self.firm_stop
-                return None if stop is not None and stop.line < item.hit.line else item
+                return None if self._stopped_before(item) else item
         return None
+
+    def _stopped_before(self, item: Exit) -> bool:
+        """Whether a stop explains an exit. By SIGINT a program prints its KeyboardInterrupt, which needs no firmer word."""
+        stop = self.firm_stop
+        if stop is None and item.code == -2:
+            stop = next(iter(self.stops), None)
+        return stop is not None and stop.line < item.hit.line
 
     @cached_property
     def bad_exits(self) -> list[Exit]:
@@ -354,6 +368,11 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
         return _line_of_loader(first, causes)
     return first
+
+
+def _is_said_in_passing(item: Candidate) -> bool:
+    """Whether a line looks like an exception of no known type, and no traceback stands above it: a tool's (``conda activate``) in a script that goes on."""
+    return item.has(Trait.OPEN_TYPE) and not frames_above(item.hit).found
 
 
 def _is_shell_tools(item: Candidate) -> bool:

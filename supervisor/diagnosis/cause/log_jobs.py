@@ -51,7 +51,7 @@ _OF_A_CHILD = Lazy(
 )
 _HOST = Lazy(r"  host +: (\S+)")
 BEFORE_LINES = 80
-MESSAGE_LINES = 10
+MESSAGE_LINES = 4
 _NO_START = Lazy(r"^\s|^$")
 _TROUBLE = Lazy(
     r"Traceback|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd|torch/distributed|torch\.distributed|\[rank\d|^\W*$|^wandb: |^swanlab: |Root Cause|time +: |host +: |rank +: |^ {2,}File "
@@ -162,24 +162,30 @@ def _between_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
     ends = [
         end for hit in scan.hits if (end := _end_of_program(hit) if one_process else _end_of_launcher(hit))
     ]
-    causes = {hit.line for hit in scan.hits if hit.signature.role is Role.CAUSE}
     for one, other in pairwise(ends):
         if one.host != other.host or other.first <= one.last:
             continue
         if one.host or one.hit.has(Trait.USAGE_EXIT):
             yield one.last + 1
             continue
-        below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
-        own = [(n, line) for n, line in below if one.last < n < other.first and not _NO_START.search(line)]
-        # Of a message of several lines the rest stands below its first one.
-        own = [
-            (n, line)
-            for n, line in own
-            if not causes & set(range(n, min(one.last + MESSAGE_LINES, other.first)))
-        ]
-        before = {plain_form(line) for line in one.hit.lines_before(BEFORE_LINES)}
-        if any(plain_form(line) in before for _, line in own):
+        own = _output_below(one, other.first, scan)
+        above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
+        if {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
             yield own[0][0]
+
+
+def _output_below(end: _End, until: int, scan: SourceScan) -> list[tuple[int, str]]:
+    """What a program printed below the end of another one. Of an exception's message the rest stands below its first line."""
+    causes = {
+        hit.line for hit in scan.hits if hit.signature.role is Role.CAUSE and end.last < hit.line < until
+    }
+    message = max((line for line in causes if line <= end.last + MESSAGE_LINES), default=end.last)
+    below = enumerate(end.hit.lines_after(400), start=end.hit.line + 1)
+    return [(n, line) for n, line in below if message < n < until and not _is_no_start(line)]
+
+
+def _is_no_start(line: str) -> bool:
+    return _NO_START.search(line) is not None or _TROUBLE.search(line) is not None
 
 
 def _end_of_program(hit: Hit) -> _End | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.diagnosis.cause.candidates import INFORMS
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_progress, went_on, when
+from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, is_progress, went_on, when
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above, in_helper
 from supervisor.run.failures import FailureClass
@@ -22,6 +22,7 @@ STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
 STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
 STEPS_AFTER_TRACEBACK = 6
 LINES_AFTER_CAUGHT = 2  # of the process that logged it, whatever they say
+BAR_STATES = 12  # states of one bar, which are drawn into one line; after a line without a traceback
 STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
 STEPS_AFTER_STOP = 25  # after a stop, which a long save may follow
 # A traceback in a job that failed: logs put together file by file show a rank's earlier steps after it.
@@ -77,7 +78,7 @@ def without_recovered(
     raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
     if died or raised or _trouble(scans):
         return left
-    return [item for item in left if not (is_notice(item) and (stepped or _informed_on(item)))]
+    return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
 
 
 def _only_warns(item: Candidate) -> bool:
@@ -238,7 +239,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     """Whether training went on after it, or the run came to a good end."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
-    if not died and _raised(item) and item.rank is None and bar_went_on(item.hit.before, item.hit.after):
+    if not died and _bars_went_on(item):
         return True
     if ends_well(scan, item.line, steps):
         return True
@@ -253,6 +254,13 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
         # Ranks step together: where the others went on for long, this one did too.
         return True
     return went_on(own, need=need) and not _dies_soon(item.hit)
+
+
+def _bars_went_on(item: Candidate) -> bool:
+    """Whether a bar shows that the program went on: the one that was drawn above, or any below a line that is no traceback's."""
+    if _raised(item) and item.rank is None and bar_went_on(item.hit.before, item.hit.after):
+        return True
+    return not frames_above(item.hit).found and bar_states(item.hit.after) >= BAR_STATES
 
 
 def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:

@@ -24,6 +24,7 @@ from supervisor.diagnosis.cause.roots import (
     last_message,
     message_at_exit,
     own_complaint,
+    rank_of_exit,
 )
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength
@@ -86,7 +87,15 @@ def _of_cause(facts: Facts, item: Candidate) -> Root:
 
 
 def _of_stop(facts: Facts, item: Candidate) -> Root:
-    return from_candidate(item, facts.stops, facts.case)
+    root = from_candidate(item, facts.stops, facts.case)
+    interrupted = next((one for one in facts.case.launch.exits if one.code == -2), None)
+    if (
+        root.rank is None
+        and interrupted is not None
+        and (rank := rank_of_exit(interrupted, facts.case)) is not None
+    ):
+        root = root._replace(rank=rank, ranks=(rank,))
+    return root
 
 
 # -- exits -----------------------------------------------------------------------------------------

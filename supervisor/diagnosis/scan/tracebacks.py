@@ -196,6 +196,7 @@ class _FrameRule(NamedTuple):
     """What a frame shows: `paths` are parts of its file's path, `names` its function; empty: any.
 
     Where the exception has `unless` in its text, or lacks `only_with`, the frame shows nothing, and no other frame is tried.
+    `innermost`: only where this very frame raised, since the program runs below such frames.
     """
 
     failure: FailureClass
@@ -203,6 +204,7 @@ class _FrameRule(NamedTuple):
     names: frozenset[str] = frozenset()
     unless: str = ""
     only_with: str = ""
+    innermost: bool = False
 
     def matches(self, path: str, name: str) -> bool:
         return (not self.paths or any(part in path for part in self.paths)) and (
@@ -237,7 +239,8 @@ _FRAME_RULES = (
         FailureClass.RENDEZVOUS,
         paths=("torch/distributed/elastic/rendezvous/", "torch/distributed/rendezvous.py"),
     ),
-    _FrameRule(FailureClass.USAGE_ERROR, paths=("/argparse.py", "hydra/_internal")),
+    _FrameRule(FailureClass.USAGE_ERROR, paths=("/argparse.py",)),
+    _FrameRule(FailureClass.USAGE_ERROR, paths=("hydra/_internal",), innermost=True),
     _FrameRule(FailureClass.AUTH_OR_HUB, paths=("huggingface_hub/", "requests/", "urllib3/", "botocore/")),
 )  # fmt: skip
 
@@ -249,9 +252,9 @@ def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
     paths = [frame for frame in paths if not frame[0].endswith("torch/_dynamo/eval_frame.py")]
     if _at_import(paths):
         return FailureClass.IMPORT_ERROR
-    for path, name in reversed(paths):
+    for place, (path, name) in enumerate(reversed(paths)):
         for rule in _FRAME_RULES:
-            if rule.matches(path, name):
+            if rule.matches(path, name) and not (rule.innermost and place):
                 blocked = (rule.unless and rule.unless in text) or rule.only_with not in text
                 return None if blocked else rule.failure
     return None

@@ -160,12 +160,8 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
     match failure:
         case FailureClass.CUDA_OOM:
             return _memory(line, job)
-        case FailureClass.HOST_OOM | FailureClass.DATALOADER_WORKER if _MAP_WORKER.search(line):
-            return [
-                "A process of datasets' map died, most often of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows its own error."
-            ]
         case FailureClass.HOST_OOM:
-            return _host_memory(reason, job)
+            return _host_memory(reason, line, job)
         case FailureClass.PORT_IN_USE:
             return _port(line, job)
         case FailureClass.IMPORT_ERROR:
@@ -210,6 +206,9 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
         case _:
             pass
     return []
+
+
+_MAP_ADVICE = "A process of datasets' map died, most often of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows its own error."
 
 
 def _misplaced(line: str, values: RunValues) -> list[str]:
@@ -312,6 +311,8 @@ def _hub(line: str) -> list[str]:
 
 
 def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEvidence) -> list[str]:
+    if _MAP_WORKER.search(line):
+        return [_MAP_ADVICE]
     lines = []
     if job.machine.shm_used_share is not None:
         lines.append(f"Shared memory (/dev/shm) was {job.machine.shm_used_share:.0%} full.")
@@ -333,7 +334,9 @@ def _workers_now(job: JobEvidence) -> str:
     return job.run_values.workers_knob if now is None else f"{job.run_values.workers_knob} (now {now})"
 
 
-def _host_memory(reason: Reason | None, job: JobEvidence) -> list[str]:
+def _host_memory(reason: Reason | None, line: str, job: JobEvidence) -> list[str]:
+    if _MAP_WORKER.search(line):
+        return [_MAP_ADVICE]
     if reason is Reason.ALLOCATOR:
         return _smaller_batch("", job)
     if job.run_values.workers:
