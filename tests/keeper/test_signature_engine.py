@@ -15,7 +15,7 @@ def test_it_says_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
     made = load_engine(default_cache_dir())
 
-    def slow(_cache: str | None) -> object:
+    def slow(_cache: str | None, _own: object) -> object:
         assert go.wait(30)
         return made
 
@@ -28,7 +28,7 @@ def test_it_says_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_loading_it_raised_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_cache: str | None) -> object:
+    def broken(_cache: str | None, _own: object) -> object:
         raise OSError("no tables")
 
     monkeypatch.setattr(engine, "load_engine", broken)
@@ -41,7 +41,7 @@ def test_nothing_is_loaded_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch) 
     made = load_engine(default_cache_dir())
     loads: list[str | None] = []
 
-    def counted(cache: str | None) -> object:
+    def counted(cache: str | None, _own: object) -> object:
         loads.append(cache)
         return made
 

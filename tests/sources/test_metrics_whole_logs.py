@@ -172,3 +172,12 @@ def test_one_of_several_outputs_is_no_point_beside_the_total() -> None:
 def test_of_held_out_data_the_mean_is_meant(name: str) -> None:
     assert values(name.format(0.42))["val_loss"] == 0.42
     assert values("step 3 loss 0.31 avg_loss 0.42")["loss"] == 0.31
+
+
+def test_a_moving_average_is_not_the_held_out_loss() -> None:
+    """Of held-out losses on one line the mean over the set wins, not what is smoothed over passes."""
+    line = "Epoch [80/500], Validation Loss: 0.0146, Smoothed Validation Loss: 10.6092"
+    (found,) = read(line)
+    assert found["val_loss"] == 0.0146
+    (mean,) = read("val_loss: 0.5 avg_val_loss: 0.4 epoch: 3")
+    assert mean["val_loss"] == 0.4

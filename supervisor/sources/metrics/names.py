@@ -252,9 +252,10 @@ def _whole_loss(name: _Name) -> Meaning:
     rank = 10 if len(name.words) == 1 else 9
     if (name.has("total") and len(name.words) > 2) or name.has("tot"):
         rank = 8
-    is_smoothed = name.has("avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema")
+    is_mean = name.has("avg", "avr", "average", "mean")
+    is_smoothed = is_mean or name.has("smooth", "smoothed", "running", "ema")
     is_of_batch = name.has("batch") and next(word for word in name.rest if word in LOSS_WORDS) == "loss"
-    if is_smoothed and name.is_held_out:
+    if is_mean and name.is_held_out:
         rank = 11
     elif is_smoothed or is_of_batch:
         rank = 6
