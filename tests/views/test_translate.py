@@ -328,7 +328,8 @@ def test_mixtures_are_translated_without_harm(parts: list[str]) -> None:
 def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
     """A sentence made of a key is found by an entry, with its numbers."""
     shown = iter(numbers)
-    text = re.sub(r"\{\w+\}", lambda _: f"{next(shown)}", key).replace("(s)", "s")
+    text = re.sub(r"\{\w+\}", lambda _: f"{next(shown)}", key)
+    text = re.sub(r"(?<=\w)\(s\)", "s", text)  # a plural, not the seconds of "step time (s)"
     fallible = any(":!" in place for place in re.findall(r"\{[^}]*\}", catalogue_of()[key]))
     assert fallible or set(chinese().keys_of(text)) or key in {"; ", ": ", ", "}
 
