@@ -98,6 +98,8 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
             job if first_line == starts[-1] else JobEvidence(())
         )  # what is known beside the log is of the last job
         found.append(_examined(read_case(evidence._replace(logs=(log,)), signatures, matcher)))
+    if not found:
+        return _examined(case)  # it was truncated since
     shown = _last_that_shows(found)
     earlier = (
         EarlierJob(one.case.scans[0].first_line, one.case.scans[0].lines, one.verdict)

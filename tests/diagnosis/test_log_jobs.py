@@ -216,3 +216,12 @@ def test_what_is_known_beside_a_log_is_of_its_last_job(engine: Engine) -> None:
     found = examine(job, engine.signatures, engine.matcher)
     assert [one.verdict.failure for one in found.earlier] == [FailureClass.HEALTHY]
     assert found.verdict.failure is FailureClass.HOST_OOM
+
+
+def test_a_log_that_is_truncated_between_the_two_readings_keeps_its_first_verdict(engine: Engine) -> None:
+    text = START + steps() + OOM + START + steps() + KEY
+    stream = LogSource("log", iter([text.encode()]))
+    as_one = examine(JobEvidence(logs=(stream,)), engine.signatures, engine.matcher)
+    gone = stream._replace(chunks=iter([text.encode()]), again=lambda: iter(()))
+    found = examine(JobEvidence(logs=(gone,)), engine.signatures, engine.matcher)
+    assert (found.earlier, found.verdict) == ((), as_one.verdict)
