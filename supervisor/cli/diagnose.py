@@ -96,7 +96,8 @@ def run(
     try:
         own = tuple(own_rules_in(settings_files(os.environ)))
     except JobError as error:
-        return complain("diagnose", str(error), EXIT_BAD_INPUT)
+        complain("diagnose", f"{error}; your signatures are left out", EXIT_BAD_INPUT)
+        own = ()
     engine = load_engine(default_cache_dir(), own)
     tr = str if as_json else _translation(lang)
     codes = []

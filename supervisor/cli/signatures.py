@@ -15,7 +15,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, OwnSignature
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.decode import strip_escapes
-from supervisor.text.redact import redact_text
+from supervisor.text.redact import Redactor, redact_text
 
 EXIT_AS_EXPECTED, EXIT_NOT_AS_EXPECTED, EXIT_BAD = 0, 1, 2
 SHOWN_CHARACTERS = 160
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         if verdict.signature
         else f"by the rule {found.choice.rule.name}"
     )
-    print(
+    _say(
         f"\n{path}: {_safe(verdict.title)} ({verdict.failure.value}, {100 * verdict.confidence:.0f} % sure), {by}"
     )
     return EXIT_AS_EXPECTED if all(fits) else EXIT_NOT_AS_EXPECTED
@@ -69,17 +69,17 @@ def _report(rule: OwnSignature, override: ClassOverride | None, found: Examinati
     """Print what became of one signature; whether it matched as it is expected to."""
     hits = [hit for scan in found.case.scans for hit in scan.hits if hit.signature.id == OWN + rule.id]
     what = rule.title or rule.failure
-    print(f"{rule.id}: {rule.role}, {what}, {_answer(override)}")
+    _say(f"{rule.id}: {rule.role}, {what}, {_answer(override)}")
     if not hits:
-        print("  matches no line")
+        _say("  matches no line")
         return False
     early = [hit for hit in hits if not as_expected(hit, found.case.scans)]
     times = "once" if len(hits) == 1 else f"{len(hits)} times"
-    print(f"  matches {times}, first at {_place(hits[0], found)}")
-    print(f"    {_safe(redact_text(hits[0].text.strip()))[:SHOWN_CHARACTERS]}")
+    _say(f"  matches {times}, first at {_place(hits[0], found)}")
+    _say(f"    {_safe(redact_text(hits[0].text.strip()))[:SHOWN_CHARACTERS]}")
     if early:
         when = rule.start.replace("_", " ")
-        print(
+        _say(
             f"  expected {when}: {len(early)} of them are not, and do not count, first {_place(early[0], found)}"
         )
     return len(early) < len(hits)
@@ -95,6 +95,12 @@ def _answer(override: ClassOverride | None) -> str:
 
 def _place(hit: Hit, found: Examination) -> str:
     return f"{found.case.scans[hit.source].path}:{hit.line}"
+
+
+def _say(text: str) -> None:
+    """Print lines without control characters and without the secrets of the environment, whoever wrote the table or the log."""
+    lines = [_safe(line) for line in text.split("\n")]
+    print(Redactor.of(os.environ.items()).text("\n".join(lines)))
 
 
 def _safe(text: str) -> str:

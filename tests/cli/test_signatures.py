@@ -111,3 +111,28 @@ def test_a_run_is_held_or_restarted_as_it_says(recurs: str, attempts: int, folde
     facts = [json.loads(line) for line in journal.splitlines()]
     verdicts = [fact for fact in facts if fact["kind"] == "diagnosed" and not fact.get("provisional")]
     assert [fact["verdict"]["signature"] for fact in verdicts] == ["sim-diverged"] * attempts, done.stdout
+
+
+def test_nothing_of_a_table_or_a_log_acts_on_the_terminal_or_shows_a_secret(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "hunter2hunter2zz")
+    (folder / "stoker.toml").write_text(TABLE.replace("The simulator", r"\u001b]0;PWNED\u0007\u001b[2J It"))
+    (folder / "train.log").write_text(STEPS + "simulator diverged at t=41 hunter2hunter2zz\n")
+    main(["signatures", "test", "train.log"])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "hunter2" not in shown
+
+
+def test_a_broken_settings_file_costs_diagnose_its_signatures_and_no_verdict(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "stoker.toml").write_text("retries = = 3 # signature\n")
+    (folder / "train.log").write_text(STEPS)
+    assert main(["diagnose", "--json", "train.log"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["failure"] == "healthy"
+    assert "your signatures are left out" in said.err
+    assert main(["signatures", "test", "train.log"]) == 2

@@ -318,3 +318,23 @@ def test_the_address_is_nccls_own() -> None:
     assert ras_address({}) == ("localhost", 28028)
     assert ras_address({"NCCL_RAS_ADDR": "10.0.0.1:99"}) == ("10.0.0.1", 99)
     assert ras_address({"NCCL_RAS_ENABLE": "0"}) is None
+
+
+@pytest.mark.timeout(60)
+def test_lists_that_share_themselves_are_nobodys_name() -> None:
+    """A pickle of some hundred bytes whose text would be 2**60 numbers long."""
+    shared: list[object] = [1]
+    for _ in range(60):
+        shared = [shared, shared]
+    names = ("pg_id", "process_group", "profiling_name", "input_sizes", "frames", "state")
+    for name in names:
+        value = [shared, shared] if name == "process_group" else shared
+        entry = {"collective_seq_id": 1, "pg_id": 0, "profiling_name": "nccl:all_reduce", name: value}
+        dumps = {
+            rank: {
+                "entries": [entry],
+                "pg_config": {"0": {"name": shared, "desc": shared, "ranks": "[0, 1]"}},
+            }
+            for rank in range(2)
+        }
+        stuck_text(stuck_collectives(dumps))

@@ -92,13 +92,13 @@ def test_one_job_stays_one(text: str, engine: Engine) -> None:
     assert [kind for _, _, kind in jobs(text, engine)] == ["cuda_oom"]
 
 
-def footer(host: str, second: int) -> str:
+def footer(host: str, second: int, rank: int = 0) -> str:
     return (
         'Traceback (most recent call last):\n  File "/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         "============================================================\ntrain.py FAILED\n"
         "------------------------------------------------------------\nRoot Cause (first observed failure):\n[0]:\n"
-        f"  time      : 2023-11-22_13:31:{second:02d}\n  host      : {host}\n  rank      : 0 (local_rank: 0)\n"
+        f"  time      : 2023-11-22_13:31:{second:02d}\n  host      : {host}\n  rank      : {rank} (local_rank: 0)\n"
         "  exitcode  : 1 (pid: 1648797)\n============================================================\n"
     )
 
@@ -146,6 +146,7 @@ BAR = " 10%|# | {n}/5153 [08:05<5:34:33,  3.98s/it]"
     "text",
     [
         pytest.param(footer("cn1", 10) + footer("cn2", 11), id="two hosts"),
+        pytest.param(footer("cn1", 10) + footer("cn1", 11, rank=1), id="two agents of one job on a host"),
         pytest.param(
             HELLO + MAIN + "KeyError: 1\n" + CHAINED + MAIN + HELLO + "ValueError: 2\n",
             id="one exception while handling another",

@@ -49,6 +49,7 @@ _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignore
 _OF_A_CHILD = Lazy(
     r"ChildFailedError|CalledProcessError|SignalException|RayTaskError|ProcessRaisedException|ProcessExitedException"
 )
+_RANK = Lazy(r"  rank +: (\d+)")
 _HOST = Lazy(r"  host +: (\S+)")
 BEFORE_LINES = 80
 MESSAGE_LINES = 4
@@ -149,7 +150,7 @@ def _after_ends(scan: SourceScan) -> Iterator[int]:
 
 
 class _End(NamedTuple):
-    """The end of a program: the lines that report it, and the host where it is named."""
+    """The end of a program: the lines that report it, and the host and rank where they are named."""
 
     first: int
     last: int
@@ -219,7 +220,9 @@ def _end_of_launcher(hit: Hit) -> _End | None:
     if host is None:
         return None
     closing = next((n for n, line in below if n > host[0] and line.startswith("=====")), host[0])
-    return _End(hit.line, closing, hit, host[1])
+    # Two agents of one job on a host (one a container) report ranks of their own.
+    rank = next((match.group(1) for _, line in below if (match := _RANK.match(line))), "")
+    return _End(hit.line, closing, hit, f"{host[1]}, rank {rank}")
 
 
 def _openings(scan: SourceScan, case: Case) -> Iterator[int]:

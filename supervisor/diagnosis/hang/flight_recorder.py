@@ -214,7 +214,7 @@ def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[GroupKey, _Group]:
         numbers: dict[str, GroupKey] = {}
         for entry in _entries(dump):
             key, seq = _key(entry), _whole(entry.get("collective_seq_id"))
-            numbers[str(entry.get("pg_id"))[:80]] = key
+            numbers[_text(entry.get("pg_id"))] = key
             if entry.get("is_p2p") is True:
                 with_p2p.add(key)
             elif seq is not None:
@@ -236,7 +236,7 @@ def _take_in(group: _Group, rank: int, seq: int, entry: Mapping[str, Any]) -> No
     if entry.get("state") == "completed" or entry.get("retired") is True:
         group.done[rank] = max(seq, group.done.get(rank, seq))
         return
-    op = str(entry.get("profiling_name") or "collective").rpartition(":")[2][:80]
+    op = (_text(entry.get("profiling_name"), 400) or "collective").rpartition(":")[2][:80]
     created_ns = _whole(entry.get("time_created_ns")) or 0
     group.pending[rank][seq] = _Entry(op, entry.get("input_sizes"), created_ns, _place(entry))
 
@@ -253,7 +253,7 @@ def _status(
     if not isinstance(found, dict):
         return []
     known = dict(numbers)
-    digits = [str(number) for number in found if str(number).isdecimal()]
+    digits = [text for number in found if (text := _text(number)).isdecimal()]
     if len(digits) == len(config) and all(key.name.isdecimal() for key in config):
         ordered = dict(
             zip(sorted(digits, key=whole), sorted(config, key=lambda key: whole(key.name)), strict=True)
@@ -262,7 +262,7 @@ def _status(
             known = ordered
     rows = []
     for number, row in found.items():
-        key = known.get(str(number))
+        key = known.get(_text(number))
         if key is None or not isinstance(row, dict):
             continue
         called, done = (
@@ -286,7 +286,6 @@ def _differing(group: _Group, words: str) -> Collective | None:
         if len(kinds) < 2:
             continue
         usual = kinds[0][0]
-        # Of two halves nobody knows which is right.
         odd = [rank for rank, what in called.items() if what != usual]
         came = sorted(set(called) - set(odd))
         instead = called[odd[0]] if len(kinds) == 2 else "others"
@@ -298,9 +297,16 @@ def _differing(group: _Group, words: str) -> Collective | None:
 
 def _what(entry: _Entry) -> str:
     """``all_reduce``, with its size where all must give the same."""
-    if not _EVEN.search(entry.op) or not isinstance(entry.sizes, list):
-        return entry.op
-    return f"{entry.op} of {str(entry.sizes)[:60]}"
+    sizes = _sizes(entry.sizes)
+    return f"{entry.op} of {sizes[:60]}" if sizes and _EVEN.search(entry.op) else entry.op
+
+
+def _sizes(value: object) -> str:
+    """``[[4, 8]]``: what a size is, a list of lists of a few numbers; anything else is none."""
+    if not isinstance(value, list) or not all(isinstance(size, list) for size in value[:MOST_NAMED]):
+        return ""
+    numbers = [[_whole(number) for number in size[:MOST_NAMED]] for size in value[:MOST_NAMED]]
+    return str(numbers)
 
 
 def _collective(group: _Group, words: str, ranks: Sequence[int]) -> Collective:
@@ -333,9 +339,9 @@ def _place(entry: Mapping[str, Any]) -> str | None:
     for frame in frames if isinstance(frames, list) else ():
         if not isinstance(frame, dict):
             continue
-        file = str(frame.get("filename") or "")
+        file = _text(frame.get("filename"), 4000)
         if file and "site-packages/" not in file and "torch/distributed/" not in file:
-            return f"{file.rpartition('/')[2]}:{frame.get('line')}"[:120]
+            return f"{file.rpartition('/')[2]}:{_text(frame.get('line'))}"[:120]
     return None
 
 
@@ -347,8 +353,8 @@ def _entries(dump: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _key(entry: Mapping[str, Any]) -> GroupKey:
     group = entry.get("process_group")
     if isinstance(group, list | tuple) and len(group) >= 2:
-        return GroupKey(str(group[0])[:80], str(group[1])[:80])
-    return GroupKey(str(entry.get("pg_id"))[:80], "")
+        return GroupKey(_text(group[0]), _text(group[1]))
+    return GroupKey(_text(entry.get("pg_id")), "")
 
 
 def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
@@ -357,9 +363,16 @@ def _config(dump: Mapping[str, Any]) -> dict[GroupKey, set[int]]:
     found: dict[GroupKey, set[int]] = {}
     for group in config.values() if isinstance(config, dict) else ():
         if isinstance(group, dict) and isinstance(group.get("ranks"), str):
-            key = GroupKey(str(group.get("name") or "")[:80], str(group.get("desc") or "")[:80])
+            key = GroupKey(_text(group.get("name")), _text(group.get("desc")))
             found[key] = {whole(digits) for digits in _RANKS.findall(group["ranks"][:100_000])}
     return found
+
+
+def _text(value: object, most: int = 80) -> str:
+    """A name or a number as text. A list may hold itself a thousand times over, and is nobody's name."""
+    if isinstance(value, str):
+        return value[:most]
+    return str(value) if isinstance(value, int) and value.bit_length() < 200 else ""
 
 
 def _whole(value: object) -> int | None:
