@@ -8,13 +8,13 @@ import os
 from supervisor.cli.common import complain
 from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
 from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_files
+from supervisor.cli.diagnosing.verdict_text import safe
 from supervisor.diagnosis.scan.hit import Hit
 from supervisor.diagnosis.scan.signature_tables import OWN
 from supervisor.diagnosis.verdict import Examination, as_expected, examine
 from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, OwnSignature
 from supervisor.sources.signature_files import default_cache_dir, load_engine
-from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import Redactor, redact_text
 
 EXIT_AS_EXPECTED, EXIT_NOT_AS_EXPECTED, EXIT_BAD = 0, 1, 2
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         else f"by the rule {found.choice.rule.name}"
     )
     _say(
-        f"\n{path}: {_safe(verdict.title)} ({verdict.failure.value}, {100 * verdict.confidence:.0f} % sure), {by}"
+        f"\n{path}: {safe(verdict.title)} ({verdict.failure.value}, {100 * verdict.confidence:.0f} % sure), {by}"
     )
     return EXIT_AS_EXPECTED if all(fits) else EXIT_NOT_AS_EXPECTED
 
@@ -76,7 +76,7 @@ def _report(rule: OwnSignature, override: ClassOverride | None, found: Examinati
     early = [hit for hit in hits if not as_expected(hit, found.case.scans)]
     times = "once" if len(hits) == 1 else f"{len(hits)} times"
     _say(f"  matches {times}, first at {_place(hits[0], found)}")
-    _say(f"    {_safe(redact_text(hits[0].text.strip()))[:SHOWN_CHARACTERS]}")
+    _say(f"    {safe(redact_text(hits[0].text.strip()))[:SHOWN_CHARACTERS]}")
     if early:
         when = rule.start.replace("_", " ")
         _say(
@@ -99,9 +99,5 @@ def _place(hit: Hit, found: Examination) -> str:
 
 def _say(text: str) -> None:
     """Print lines without control characters and without the secrets of the environment, whoever wrote the table or the log."""
-    lines = [_safe(line) for line in text.split("\n")]
+    lines = [safe(line) for line in text.split("\n")]
     print(Redactor.of(os.environ.items()).text("\n".join(lines)))
-
-
-def _safe(text: str) -> str:
-    return strip_escapes(text).replace("\r", "").replace("\n", " ").replace("\t", "    ")

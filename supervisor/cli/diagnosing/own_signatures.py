@@ -37,17 +37,19 @@ def own_rules_in(paths: list[str]) -> dict[OwnSignature, ClassOverride | None]:
         return {}
     from supervisor.job.config.files import parse_config
     from supervisor.job.config.setting_keys import SIGNATURE
-    from supervisor.job.config.settings import ConfigFile, own_signatures
+    from supervisor.job.config.settings import ConfigFile, nearest_signatures, own_signatures
     from supervisor.run.failures import FailureClass
 
     classes = frozenset(str(failure) for failure in FailureClass)
-    found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
-    for path, data in texts.items():
-        file = ConfigFile(path, parse_config(path, data), data.decode("utf-8", "replace"))
-        if (tables := file.values.get(SIGNATURE)) is not None:
-            for signature, override in own_signatures(file, tables, classes):
-                found.setdefault(signature.id, (signature, override))
-    return dict(found.values())
+    files = [
+        ConfigFile(path, parse_config(path, data), data.decode("utf-8", "replace"))
+        for path, data in texts.items()
+    ]
+    return nearest_signatures(
+        own_signatures(file, file.values[SIGNATURE], classes)
+        for file in files
+        if file.values.get(SIGNATURE) is not None
+    )
 
 
 def _read(path: str) -> bytes:

@@ -36,36 +36,35 @@ def verdict_lines(
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
     lines = [
-        _safe(f"{where}: {tr(verdict.title)}"),
+        safe(f"{where}: {tr(verdict.title)}"),
         f"  {verdict.failure.value}{reason} · {tr(f'{100 * verdict.confidence:.0f} % sure')}",
     ]
     if verdict.node is not None:
-        lines[-1] += _safe(tr(f" · node {verdict.node}"))
-    lines += [_safe(f"  {tr(text)}") for text in again]
+        lines[-1] += safe(tr(f" · node {verdict.node}"))
+    lines += [safe(f"  {tr(text)}") for text in again]
     if verdict.cause is not None:
         lines += ["", *_cause_lines(verdict.cause, context, tr)]
     if verdict.consequences:
         lines += ["", *_consequence_lines(verdict.consequences, tr)]
     if verdict.advice:
-        lines += ["", f"  {tr('what to do')}", *(_safe(f"    {tr(text)}") for text in verdict.advice)]
+        lines += ["", f"  {tr('what to do')}", *(safe(f"    {tr(text)}") for text in verdict.advice)]
     return lines
 
 
 def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> list[str]:
     """The place, the user's own line of code, and the lines around."""
     place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
-    lines = [_safe(f"  {tr('cause')}  {place}")]
+    lines = [safe(f"  {tr('cause')}  {place}")]
     around, own = (
         context(cause.path, cause.line) if context is not None and cause.line is not None else ([], None)
     )
     if own is not None:
         label = tr("code").ljust(len(tr("cause")))
-        lines.append(_safe(f"  {label}  {own.path}:{own.line}  {own.text[:200]}".rstrip()))
+        lines.append(safe(f"  {label}  {own.path}:{own.line}  {own.text[:200]}".rstrip()))
     if not around:
-        return [*lines, _safe(f"    {cause.text[:300]}")]
+        return [*lines, safe(f"    {cause.text[:300]}")]
     return lines + [
-        _safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}")
-        for number, text in around
+        safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}") for number, text in around
     ]
 
 
@@ -79,7 +78,7 @@ def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> li
         ranks = sorted({item.rank for item in items if item.rank is not None})
         who = f"{tr(ranks_text(ranks))}: " if ranks else ""
         place = items[0].path if items[0].line is None else f"{items[0].path}:{items[0].line}"
-        lines.append(_safe(f"    {who}{tr(words)}  {place}"))
+        lines.append(safe(f"    {who}{tr(words)}  {place}"))
     if len(folded) > MOST_CONSEQUENCES:
         lines.append(f"    … {tr(f'and {len(folded) - MOST_CONSEQUENCES} more')}")
     return lines
@@ -99,7 +98,7 @@ def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[s
             if verdict.cause is not None and verdict.cause.line
             else ""
         )
-        lines.append(_safe(f"    {place:<{width}}  {verdict.failure.value}{at} · {tr(verdict.title)}"))
+        lines.append(safe(f"    {place:<{width}}  {verdict.failure.value}{at} · {tr(verdict.title)}"))
     return lines
 
 
@@ -130,8 +129,8 @@ def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:
         f"{item.failure.value} · {tr(item.signature.role.value)}, {tr(strength_word(item.strength))}{warning}"
     )
     return [
-        _safe(f"    {path}:{item.line}{who} · {item.signature.id} · {kind}"),
-        _safe(f"      {redact_text(item.text.strip())[:SHOWN_CHARACTERS]}"),
+        safe(f"    {path}:{item.line}{who} · {item.signature.id} · {kind}"),
+        safe(f"      {redact_text(item.text.strip())[:SHOWN_CHARACTERS]}"),
     ]
 
 
@@ -141,5 +140,6 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{many} {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")
 
 
-def _safe(text: str) -> str:
+def safe(text: str) -> str:
+    """One line of whatever a log or a table holds, without what acts on a terminal."""
     return strip_escapes(text).replace("\r", "").replace("\n", " ").replace("\t", "    ")

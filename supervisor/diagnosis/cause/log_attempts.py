@@ -1,4 +1,4 @@
-"""Logs that hold more than one attempt, or more than one run: what the last one ended in."""
+"""Logs that hold more than one attempt of a launcher: what the last one ended in."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
-from supervisor.text.patterns import Lazy
 
 # One step may be printed before a rank reads what another did.
 STEPS_AGAIN = 2
-# A repeat of at least this many consecutive lines from the top of a log is taken for a restart of the program.
-OPENING_LINES = 2
-OPENING_WITHIN = 20
-MOST_RUNS = 8
-_NO_OPENING = Lazy(r"^\s|^\[rank\d|Traceback|[Ww]arn|WARN|Error|^\W*$|^(?:\S+\s*){1,2}$")
-_WORD = Lazy(r"[A-Za-z_]{6,}")
 
 
 def last_attempt(case: Case) -> Case | None:

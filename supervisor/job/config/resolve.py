@@ -13,7 +13,14 @@ from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
 from supervisor.job.config.setting_keys import FLAT
-from supervisor.job.config.settings import ConfigFile, FileSettings, Resolver, check_file, convert_key
+from supervisor.job.config.settings import (
+    ConfigFile,
+    FileSettings,
+    Resolver,
+    check_file,
+    convert_key,
+    nearest_signatures,
+)
 from supervisor.job.config.trainer_keys import ALIASES, TRAINER_DEFAULTS, TRAINER_KEYS, TRAINER_KNOBS
 from supervisor.job.env import WIRE_NAMES
 from supervisor.job.errors import JobError
@@ -115,7 +122,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         log_level=look.get("run.log_level", "info"),
         config_path=inputs.job_file.name if inputs.job_file else None,
         metric_rules=tuple(rule for _, file in files for rule in file.metrics),
-        signatures=tuple(own_rules(files)),
+        signatures=tuple(_own_rules(files)),
         notes=inputs.parsed.notes,
     )
     world = nproc * nodes if nodes is not None else None
@@ -254,15 +261,8 @@ def _env(
     return tuple(merged.items())
 
 
-def own_rules(
-    files: tuple[tuple[str, FileSettings], ...],
-) -> dict[OwnSignature, ClassOverride | None]:
-    """The user's signatures of all files, with what policy does about each; of one id, the nearest file's."""
-    found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
-    for _, file in files:
-        for signature, override in file.signatures:
-            found.setdefault(signature.id, (signature, override))
-    return dict(found.values())
+def _own_rules(files: tuple[tuple[str, FileSettings], ...]) -> dict[OwnSignature, ClassOverride | None]:
+    return nearest_signatures(file.signatures for _, file in files)
 
 
 def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver) -> RetrySettings:
@@ -288,7 +288,7 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
             )
             for name, table in classes.items()
         )
-        + tuple(override for override in own_rules(files).values() if override is not None),
+        + tuple(override for override in _own_rules(files).values() if override is not None),
         min_ranks=look.get("policy.min_ranks"),
         allow_smaller_global=look.get("policy.allow_smaller_global", False),
         flap_max=look.get("policy.flap_max", RetrySettings().flap_max),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -205,6 +205,17 @@ def own_signatures(
             raise file.error("id", f"signature {signature.id!r} is there twice")
         found[signature.id] = signature, override
     return tuple(found.values())
+
+
+def nearest_signatures(
+    by_file: Iterable[Iterable[tuple[OwnSignature, ClassOverride | None]]],
+) -> dict[OwnSignature, ClassOverride | None]:
+    """The signatures of several files, the nearest first, with what policy does about each; of one id, the nearest file's."""
+    found: dict[str, tuple[OwnSignature, ClassOverride | None]] = {}
+    for pairs in by_file:
+        for signature, override in pairs:
+            found.setdefault(signature.id, (signature, override))
+    return dict(found.values())
 
 
 def _own_signature(
