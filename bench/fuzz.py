@@ -35,7 +35,7 @@ from bench.fuzz_parsers import PARSERS, Parser
 from tests.hostile import BOMBS, Hostile, endless
 from tests.mutations import Mutator
 
-CASE_CPU_S = 10.0  # a thousand times what most take; a quadratic reading of 400 kB takes longer
+CASE_CPU_S = 30.0  # the densest 400 kB of source take 6; a quadratic reading of them takes minutes
 CASE_WALL_S = 300.0  # a case that only waits
 MOST_MIB = 400  # a script of 400 kB is 300 MiB of syntax tree
 BIG_DEADLINE_S = 300

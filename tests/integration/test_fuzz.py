@@ -178,6 +178,7 @@ def test_a_curve_between_the_ends_of_the_numbers_is_drawn_without_them(tmp_path:
 @pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.fault("hostile input", "16 parsers on mutated input", "no crash, no hang, memory bounded")
 def test_no_input_breaks_it(name: str) -> None:
-    report = in_child(name, FUZZ_S, seed=int(time.time()))
+    """The same cases each time: one that was never seen before belongs to `bench/fuzz.py`, not to a run of the tests."""
+    report = in_child(name, FUZZ_S, seed=1)
     assert not report["findings"], "\n".join(report["findings"])
     assert report["cases"] > 3

@@ -97,12 +97,7 @@ def collect_configs(
 
 def _is_taken(name: str, source: ScriptSource) -> bool:
     """Whether the script takes a config's assignment as a flag: it declares the flag, or its arguments go through no strict argparse."""
-    calls = {
-        called(n)
-        for file in source.files
-        for n in (ast.walk(file.tree) if file.depth == 0 else ())
-        if isinstance(n, ast.Call)
-    }
+    calls = {called(n) for file in source.files for n in (file.calls if file.depth == 0 else ())}
     strict = {"ArgumentParser", "parse_args"} <= calls and "parse_known_args" not in calls
     return not strict or source.flag(name) is not None
 
@@ -144,7 +139,7 @@ def _lone(
     """The one config that stands in place of all arguments (HfArgumentParser's JSON and YAML form)."""
     names = [word for word in args if word in values]
     if len(args) >= 1 and len(names) == 1 and not any(word.startswith("-") for word in args):
-        calls = {called(n) for file in source.files for n in ast.walk(file.tree) if isinstance(n, ast.Call)}
+        calls = {called(n) for file in source.files for n in file.calls}
         others = [w for w in args if w != names[0] and "=" not in w]
         if len(others) <= 1 and (calls & set(_LONE_PARSERS) or not source.files or others):
             return names[0]
@@ -170,7 +165,7 @@ def _hydra_mains(source: ScriptSource) -> Iterator[tuple[list[str], str]]:
     """Where ``@hydra.main`` looks for its config: the folders that may be meant, and the name that it gives."""
     for file in source.files:
         here = posixpath.dirname(file.path)
-        for node in ast.walk(file.tree):
+        for node in file.calls:
             match node:
                 case ast.Call(func=ast.Attribute(attr="main"), keywords=keywords):
                     given = {k.arg: k.value for k in keywords}
@@ -299,10 +294,10 @@ def _python_configs(args: Sequence[str], read: Read) -> dict[str, tuple[Scalar, 
 
 def _read_python(path: str, read: Read, found: dict[str, tuple[Scalar, str]], *, depth: int) -> None:
     text = read(path)
-    tree = parse(text) if text else None
-    if tree is None or depth > 4:
+    file = parse(text, path) if text else None
+    if file is None or depth > 4:
         return
-    for node in tree.body:
+    for node in file.tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="_base_")], value=value):
                 for base in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import posixpath
 import re
@@ -404,13 +403,7 @@ def starts_own_ranks(source: ScriptSource, args: Sequence[str], gpus: int = 0) -
             "0",
         }:
             return True
-    calls = {
-        called(n)
-        for file in source.files
-        if file.depth <= 1
-        for n in ast.walk(file.tree)
-        if isinstance(n, ast.Call)
-    }
+    calls = {called(n) for file in source.files if file.depth <= 1 for n in file.calls}
     if calls & {"spawn", "start_processes", "notebook_launcher", "LightningCLI", "Fabric"}:
         return True
     return gpus > 1 and bool(calls & {"DataParallel", "Trainer", "from_argparse_args", "HfArgumentParser"})

@@ -86,7 +86,7 @@ def _group_timeouts(settings: Sequence[Setting], where: Places) -> Iterator[floa
         if (number := _number(where.value(name))) is not None:
             yield unit * number
     for file in where.source.files:
-        timeouts, limits = time_limits(file.tree)
+        timeouts, limits = time_limits(file.nodes)
         for name, amount in limits:
             unit, number = _unit(name), _value(amount, settings, where)
             if unit is not None and number is not None:
@@ -142,12 +142,12 @@ def _number(value: object) -> float | None:
 
 
 def time_limits(
-    tree: ast.AST,
+    nodes: Sequence[ast.AST],
 ) -> tuple[tuple[tuple[Term, ...], ...], tuple[tuple[str, float | str], ...]]:
     """What calls are given as ``timeout``, also by way of a name or a parameter's default; and numbers under such a name."""
     named: dict[str, ast.expr] = {}
     calls: list[ast.Call] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 named[name] = value

@@ -7,7 +7,6 @@ mean two things) is a refusal that says why. Declared knobs win.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -95,7 +94,7 @@ def convention_of(args: Sequence[str], where: Places) -> Convention | None:
         + list(where.settled)
     )
     names += [f"--{flag.dest}" for flag in where.source.flags[:0]]
-    calls = {called(n) for file in where.source.files for n in ast.walk(file.tree) if isinstance(n, ast.Call)}
+    calls = {called(n) for file in where.source.files for n in file.calls}
     return find_convention(names, program=where.program, modules=where.source.modules, called=calls)
 
 

@@ -257,7 +257,7 @@ class Search:
     def _written_default(self) -> NoPlanError | None:
         """The same as a parameter's default of a function of the script: ``def get_batch(batch_size=32)``."""
         for file in self.source.files:
-            for node in ast.walk(file.tree) if file.depth == 0 else ():
+            for node in file.nodes if file.depth == 0 else ():
                 if not isinstance(node, ast.FunctionDef):
                     continue
                 names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
@@ -440,7 +440,7 @@ class Search:
         classes = {
             n.name: {leaf(base) or "" for base in n.bases}
             for file in self.source.files
-            for n in ast.walk(file.tree)
+            for n in file.nodes
             if isinstance(n, ast.ClassDef)
         }
         own = {f.owner: as_number(f.default) for f in self.source.flags if f.dest == plain and f.owner}
@@ -466,8 +466,8 @@ class Search:
         """Names that are handed to a parser of dataclasses."""
         found: set[str] = set()
         for file in self.source.files:
-            for node in ast.walk(file.tree):
-                if isinstance(node, ast.Call) and called(node).endswith("Parser"):
+            for node in file.calls:
+                if called(node).endswith("Parser"):
                     found |= leaves(node) if not node.args else {n for a in node.args for n in leaves(a)}
         return found
 

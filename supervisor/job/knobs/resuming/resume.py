@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -53,6 +53,18 @@ _FINDS_NEWEST: Final = re.compile(
 )
 # Names that mean this wherever they stand; any other one counts in the script itself.
 _KNOWN_FINDERS: Final = frozenset({"get_last_checkpoint", "auto_resume_helper", "auto_load_model"})
+_SAVES: Final = frozenset(
+    {
+        "save",
+        "save_checkpoint",
+        "save_on_master",
+        "_save_snapshot",
+        "save_snapshot",
+        "_save_checkpoint",
+        "dump",
+        "upload_to_s3",
+    }
+)
 _LOADS: Final = re.compile(r"load|resume|restore", re.IGNORECASE)
 _KEPT: Final = re.compile(
     r"checkpoint|ckpt|snapshot|resume|last|latest|state|save|model_path|weights", re.IGNORECASE
@@ -165,13 +177,7 @@ class _Look:
         return None
 
     def _words(self) -> set[str]:
-        return {
-            k.arg or ""
-            for f in self.source.files
-            for n in ast.walk(f.tree)
-            if isinstance(n, ast.Call)
-            for k in n.keywords
-        }
+        return {k.arg or "" for f in self.source.files for n in f.calls for k in n.keywords}
 
     def _by_auto_flag(self) -> str | None:
         """A switch that makes the script look for its newest checkpoint, present or on by default."""
@@ -272,7 +278,7 @@ class _Look:
     def _compared_values(self, dest: str) -> list[str]:
         found = []
         for file in self.source.files:
-            for node in ast.walk(file.tree):
+            for node in file.nodes:
                 if isinstance(node, ast.Compare) and leaf(node.left) == dest:
                     found += [
                         n.value
@@ -305,7 +311,11 @@ class _Look:
 
     def heeded_path(self) -> str | None:
         """Of a script on transformers' Trainer that looks for its newest checkpoint: the flag whose path it takes before that."""
-        if self.row is None or self.row.name != HF or not any(_heeds_path(f.tree) for f in self.source.files):
+        if (
+            self.row is None
+            or self.row.name != HF
+            or not any(_heeds_path(f.nodes) for f in self.source.files)
+        ):
             return None
         return self.path_flag()[0]
 
@@ -357,10 +367,10 @@ def _atoms(test: ast.expr) -> list[ast.expr]:
             return [test]
 
 
-def _heeds_path(tree: ast.Module) -> bool:
+def _heeds_path(nodes: Sequence[ast.AST]) -> bool:
     """Whether a path in `resume_from_checkpoint` is taken before one that is looked for: it is handed on, or asked about first."""
-    later = {id(s) for n in ast.walk(tree) if isinstance(n, ast.If) and len(n.orelse) == 1 for s in n.orelse}
-    for node in ast.walk(tree):
+    later = {id(s) for n in nodes if isinstance(n, ast.If) and len(n.orelse) == 1 for s in n.orelse}
+    for node in nodes:
         match node:
             case ast.Call():
                 if any(
@@ -434,14 +444,16 @@ class _FileLook:
     def __init__(self, file: SourceFile, source: ScriptSource) -> None:
         self.depth = file.depth
         self.empty = {
-            n.name for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef) and _returns_nothing(n)
+            n.name
+            for n in file.nodes
+            if isinstance(n, ast.FunctionDef) and _FINDS_NEWEST.search(n.name) and _returns_nothing(n)
         }
         self.named = {f.dest for f in source.flags if takes_path(f"--{f.dest}")} | {
             "resume",
             "resume_from_checkpoint",
         }
-        self.saved = _saved_names(file.tree)
-        self.trains = any(isinstance(n, ast.Call) and called(n) == "backward" for n in ast.walk(file.tree))
+        self.saved = _saved_names(file)
+        self.trains = any(called(n) == "backward" for n in file.calls)
 
     def what(self, node: ast.AST, function: str | None) -> str | None:
         """What a node does to that end, for people."""
@@ -474,7 +486,7 @@ class _FileLook:
         return f"{path} is loaded where it exists"
 
     def _tried(self, body: Sequence[ast.stmt], function: str) -> str | None:
-        names = {n for s in body for n in leaves_of(s)}
+        names = {n for s in body for n in leaves_of(ast.walk(s))}
         if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
             return f"{function} tries its own file"
         return None
@@ -517,39 +529,30 @@ def _loads(node: ast.stmt) -> bool:
     return any(isinstance(n, ast.Call) and _LOADS.search(called(n)) for n in ast.walk(node))
 
 
-def _saved_names(tree: ast.Module) -> frozenset[str]:
+def _saved_names(file: SourceFile) -> frozenset[str]:
     """Names and texts in the functions that save: what a checkpoint is written to."""
     found: set[str] = set()
-    holders: list[ast.AST] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] or [tree]
-    for holder in holders:
-        calls = [
-            n
-            for n in ast.walk(holder)
-            if isinstance(n, ast.Call)
-            and called(n)
-            in {
-                "save",
-                "save_checkpoint",
-                "save_on_master",
-                "_save_snapshot",
-                "save_snapshot",
-                "_save_checkpoint",
-                "dump",
-                "upload_to_s3",
-            }
-        ]
-        if calls:
-            found |= leaves_of(holder)
-            found |= {
-                n.value for n in ast.walk(holder) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-            }
+    for nodes in _outermost_functions(file.nodes) or [file.nodes]:
+        if any(isinstance(n, ast.Call) and called(n) in _SAVES for n in nodes):
+            found |= leaves_of(nodes)
+            found |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     return frozenset(found)
 
 
-def leaves_of(node: ast.AST) -> set[str]:
-    """Every name and attribute in a statement."""
+def _outermost_functions(nodes: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
+    """The nodes of each function that stands in no other: every node is walked once, however deep functions are nested."""
+    found: list[Sequence[ast.AST]] = []
+    inner: set[int] = set()
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef) and id(node) not in inner:
+            within = list(ast.walk(node))
+            found.append(within)
+            inner |= {id(n) for n in within if isinstance(n, ast.FunctionDef)}
+    return found
+
+
+def leaves_of(nodes: Iterable[ast.AST]) -> set[str]:
+    """Every name and attribute among some nodes."""
     return {
-        n.id if isinstance(n, ast.Name) else n.attr
-        for n in ast.walk(node)
-        if isinstance(n, ast.Name | ast.Attribute)
+        n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)
     }

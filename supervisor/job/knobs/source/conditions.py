@@ -86,7 +86,7 @@ def cleared_before_backward(source: ScriptSource) -> str | None:
     accelerate lets the call through on the micro-batch that steps, so that it drops the gradients of all before it.
     """
     for file in source.files:
-        for node in ast.walk(file.tree):
+        for node in file.nodes:
             if not isinstance(node, ast.With) or not any(
                 isinstance(i.context_expr, ast.Call) and called(i.context_expr) == "accumulate"
                 for i in node.items

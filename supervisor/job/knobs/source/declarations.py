@@ -8,7 +8,7 @@ handed to a parser, and plain assignments of a script whose arguments override i
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -58,23 +58,26 @@ class ScriptFlag:
         return f"{self.file or 'the script'}:{self.line}"
 
 
-def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") -> tuple[ScriptFlag, ...]:
+def declared_flags(
+    tree: ast.Module, nodes: Sequence[ast.AST], modules: frozenset[str], file: str = ""
+) -> tuple[ScriptFlag, ...]:
     """Every setting that a parsed file declares, in the order of the file.
 
     Args:
         tree: the file.
+        nodes: all nodes of the tree.
         modules: top names of the packages that the script and its local imports import.
         file: its name, for people.
     """
     flags: list[ScriptFlag] = []
-    called = {_called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    called = {_called(node) for node in nodes if isinstance(node, ast.Call)}
     dataclasses = bool(modules & _DATACLASS_MODULES) or bool(
         called & (_DATACLASS_PARSERS - {"ArgumentParser"})
     )
     # A function of **kwargs behind Fire sets the fields of config classes, which stand in files of their own.
     dataclasses |= "fire" in modules and "Fire" not in called
-    functions = _parsed_functions(tree, modules)
-    for node in ast.walk(tree):
+    functions = _parsed_functions(tree, nodes, modules)
+    for node in nodes:
         match node:
             case ast.Call():
                 flags += _of_call(node)
@@ -84,7 +87,7 @@ def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") ->
                 flags += _of_function(node)
             case _:
                 pass
-    flags += _of_dict_defaults(tree, called)
+    flags += _of_dict_defaults(nodes, called)
     flags += _of_globals(tree)
     return tuple(replace(flag, file=file) for flag in flags)
 
@@ -215,14 +218,14 @@ def _annotation(node: ast.expr | None) -> str | None:
     return None
 
 
-def _parsed_functions(tree: ast.Module, modules: frozenset[str]) -> frozenset[str]:
+def _parsed_functions(tree: ast.Module, nodes: Sequence[ast.AST], modules: frozenset[str]) -> frozenset[str]:
     """Functions whose parameters become flags: ``fire.Fire(train)``, ``CLI(setup)``, ``typer.run(main)``."""
     if not modules & _FUNCTION_MODULES:
         return frozenset()
     functions = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
     # A command of several subcommands hands its functions over in a dict, from another file.
     found: set[str] = {"setup", "main"} & functions if "jsonargparse" in modules else set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and _called(node) in _FUNCTION_PARSERS:
             if not node.args:
                 found |= {"main", "train"} & functions
@@ -262,11 +265,11 @@ def _of_function(node: ast.FunctionDef) -> Iterator[ScriptFlag]:
         )
 
 
-def _of_dict_defaults(tree: ast.Module, called: set[str]) -> Iterator[ScriptFlag]:
+def _of_dict_defaults(nodes: Sequence[ast.AST], called: set[str]) -> Iterator[ScriptFlag]:
     """``defaults = dict(batch_size=1, ...)`` of a script that makes a parser of such a dict."""
     if not any(name.startswith("add_dict") or name == "set_defaults" for name in called):
         return
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Assign(value=ast.Call(func=ast.Name(id="dict"), keywords=keywords)):
                 for keyword in keywords:
