@@ -8,6 +8,7 @@ or not writable costs time and nothing else.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import zlib
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from supervisor.job.spec import OwnSignature
 
 _MAGIC = b"stoker-signatures-3\n"
+_CACHE_NAME = re.compile(r"signatures-.+\.bin")
+MOST_CACHES = 8
 
 
 class Engine(NamedTuple):
@@ -116,10 +119,19 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(header + body)
         os.replace(temporary, path)
+        _drop_oldest(folder)
     except OSError:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def _drop_oldest(folder: str) -> None:
+    """Each edit of a user's signatures makes a cache of 1.7 MB: only the newest few are kept."""
+    with os.scandir(folder) as entries:
+        caches = [entry for entry in entries if _CACHE_NAME.fullmatch(entry.name)]
+    for entry in sorted(caches, key=lambda entry: entry.stat().st_mtime)[:-MOST_CACHES]:
+        os.unlink(entry.path)
 
 
 class EngineLoader:

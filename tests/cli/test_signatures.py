@@ -68,6 +68,8 @@ def test_what_matches_at_another_time_or_not_at_all(folder: Path, capsys: pytest
         ("id = 'a'\nregex = '(x'\nname = 'n'", "no regular expression"),
         ("id = 'a'\nregex = 'x(?=y)'\nname = 'n'", "looks around"),
         ("id = 'a'\nregex = 'x*'\nname = 'n'", "matches any line"),
+        (f"id = 'a'\nregex = '{'x' * 2001}'\nname = 'n'", "longer than 2000 characters"),
+        ("\n[[signature]]\n".join(f"id = 'a{n}'\nregex = 'x{n}'\nname = 'n'" for n in range(201)), "201 signatures, more than 200"),
         ("id = 'a'\nregex = 'x'\nname = 'n'\naction = 'reboot'", "action takes one of restart, hold, stop, shrink"),
         ("id = 'a'\nregex = 'x'\nname = 'n'\naction = 'restart'\nrecurs = 'yes'", "a restart would meet it again"),
         ("id = 'a'\nregex = 'x'\nname = 'n'\nrole = 'root'", "role takes one of cause"),

@@ -190,6 +190,17 @@ def test_different_collectives_under_one_number_are_named_as_such() -> None:
     assert "rank 1 called all_gather instead" in stuck_text(found)
 
 
+def test_an_even_split_blames_nobody_and_names_both_sides() -> None:
+    group = ("0", "default_pg")
+    for ops in (("all_reduce", "all_gather"), ("all_gather", "all_reduce")):
+        found = stuck_collectives(
+            {rank: grouped(group, [0, 1], [5], done=4, op=op) for rank, op in enumerate(ops)}
+        )
+        assert ranks_at_fault(found) == ()
+        assert f"the ranks differ: rank 0 called it, the rest {ops[1]}" in stuck_text(found)
+        assert found[0].op == ops[0]
+
+
 def test_sends_and_receives_have_numbers_of_their_own() -> None:
     """Stages of a pipeline send and receive differently often: their counts are no sign of who is late."""
     group = ("43", "PIPELINE")

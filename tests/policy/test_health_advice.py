@@ -13,6 +13,7 @@ from supervisor.policy.health.advice import Advice, Quota
 from supervisor.policy.health.early_signs import EarlySigns
 from supervisor.policy.health.straggler import WINDOW, Stragglers
 from supervisor.policy.health.trend import Creep
+from supervisor.run.failures import FailureClass
 
 GIB = float(1 << 30)
 
@@ -125,6 +126,39 @@ def test_a_disk_that_holds_too_few_checkpoints_is_told_before_it_is_full() -> No
     rotating = EarlySigns()
     list(rotating.machine(0.0, {"disk_free_bytes": 5 * GIB}))
     assert not [item for _ in range(9) for item in rotating.checkpoint(int(2 * GIB))], "old ones are deleted"
+
+
+FULL = "OSError: [Errno 28] No space left on device: '/ckpt/step_40.pt'"
+
+
+def test_a_checkpoint_that_could_not_be_saved_is_told_once_the_run_goes_on() -> None:
+    early = EarlySigns()
+    assert not list(early.step(0, 9.0, {"step": 40.0}))
+    early.complaint(0, 10.0, FailureClass.DISK_FULL, FULL)
+    assert not list(early.step(0, 10.5, {"step": 40.0})), (
+        "read together with the complaint: nobody knows which came first"
+    )
+    assert not list(early.step(3, 14.0, {"step": 41.0})), (
+        "another rank may come to one more step before all end"
+    )
+    (found,) = early.step(0, 14.0, {"step": 41.0})
+    assert (found.code, found.rank) == ("checkpoint_not_saved", 0)
+    assert FULL in found.text
+    assert not list(early.step(0, 20.0, {"step": 42.0})), "once"
+
+
+def test_what_is_no_failed_save_or_was_made_up_for_is_not_told() -> None:
+    early = EarlySigns()
+    early.complaint(0, 10.0, FailureClass.MISSING_FILE, "FileNotFoundError: 'data/1.bin'")
+    assert not list(early.step(0, 20.0, {"step": 1.0}))
+    early.complaint(
+        0,
+        30.0,
+        FailureClass.CODE_ERROR,
+        "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
+    )
+    list(early.checkpoint(None))
+    assert not list(early.step(0, 40.0, {"step": 2.0})), "a later one was saved"
 
 
 def test_a_hot_or_throttled_gpu_is_told_when_it_lasts() -> None:

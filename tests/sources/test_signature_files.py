@@ -112,3 +112,16 @@ def test_an_engine_is_loaded_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="could not be loaded") as raised:
         EngineLoader().get()
     assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_only_the_newest_caches_are_kept_and_no_other_file_is_touched(tmp_path: Path) -> None:
+    """Each edit of one's own signatures makes a new one."""
+    (tmp_path / "notes.bin").write_bytes(b"")
+    for number in range(module.MOST_CACHES + 3):
+        path = tmp_path / f"signatures-{number}-x.bin"
+        module._store(str(path), b"packed", b"database")
+        os.utime(path, (number, number))
+    module._store(str(tmp_path / "signatures-last-x.bin"), b"packed", b"database")
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert {"notes.bin", "signatures-last-x.bin", "signatures-10-x.bin"} <= kept
+    assert len(kept) == module.MOST_CACHES + 1

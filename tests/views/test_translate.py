@@ -199,6 +199,10 @@ WHOLE = (
     "Reduce device_batch_size (now 16): 8 divides the global batch.",
     "Reduce device_batch_size (now 16).",
     "worker_crash: restarted 3 times within 10 minutes: it runs, but does not last",
+    (
+        "the run goes on after it could not write (‹[28]›): what is trained since the last whole checkpoint would be lost; "
+        "free space, or look at the folder's rights and mount"
+    ),
     "no further checkpoint fits on the disk (1.0 GiB free, 2.00 GiB each): free some, or keep fewer (keep_checkpoints)",
     "2 more checkpoints fit on the disk (5.0 GiB free, 2.00 GiB each): free some, or keep fewer (keep_checkpoints)",
     f"34 % of a step is waiting for data: {WORKERS}",

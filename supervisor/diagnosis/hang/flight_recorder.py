@@ -41,7 +41,7 @@ class Collective:
         came: the ranks that wait in it.
         place: the user's line that called it, on a rank that did come.
         unfinished: those at fault did call it, and did not finish it as the others did.
-        instead: what they called instead, where that is another collective.
+        instead: what was called instead, where that is another collective: by those at fault, or, where none are, by the others of an even split.
     """
 
     group: str
@@ -57,7 +57,9 @@ class Collective:
     def text(self) -> str:
         """One line: ``all_reduce 412 of default_pg: rank 3 did not come``."""
         who = _who(self.missing)
-        if self.instead:
+        if self.instead and not self.missing:
+            what = f"the ranks differ: {_who(self.came)} called it, the rest {self.instead}"
+        elif self.instead:
             what = f"{who} called {self.instead} instead"
         elif not self.missing:
             what = "all ranks came, and it does not end"
@@ -285,13 +287,13 @@ def _differing(group: _Group, words: str) -> Collective | None:
         kinds = Counter(called.values()).most_common()
         if len(kinds) < 2:
             continue
-        usual = kinds[0][0]
-        odd = [rank for rank, what in called.items() if what != usual]
+        usual, agreed = kinds[0]
+        odd = sorted(rank for rank, what in called.items() if what != usual)
         came = sorted(set(called) - set(odd))
         instead = called[odd[0]] if len(kinds) == 2 else "others"
-        return Collective(
-            words, seq, usual, tuple(sorted(odd)), tuple(came), entries[came[0]].place, False, instead
-        )
+        # Two against two: which of them is wrong only the source can say.
+        at_fault = () if kinds[1][1] == agreed else tuple(odd)
+        return Collective(words, seq, usual, at_fault, tuple(came), entries[came[0]].place, False, instead)
     return None
 
 

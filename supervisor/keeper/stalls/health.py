@@ -13,6 +13,7 @@ from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
+    EvidenceHit,
     Observation,
     PhaseSeen,
     Sampled,
@@ -135,6 +136,9 @@ class Health:
                     watch.sign(self._mono(seen.t))
                     self._stragglers.pause()
                     self._say(self._early.checkpoint(tree_bytes(Path(seen.path))))
+            case EvidenceHit():
+                if not self._is_past(seen.t):
+                    self._early.complaint(seen.rank, self._mono(seen.t), seen.failure, seen.text)
             case Sampled():
                 self._sample(seen)
             case _:

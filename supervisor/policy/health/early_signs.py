@@ -7,11 +7,13 @@ of the field's own troubleshooting lists: more data workers, pinned memory, a lo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from supervisor.policy.health.advice import Advice
 from supervisor.policy.health.trend import Creep, Typical
+from supervisor.run.failures import FailureClass
 
 NEAR_LIMIT = 0.85
 SOON_S = 1800.0
@@ -28,6 +30,13 @@ BUSY_GPU = 0.6
 HOT_C = 87.0
 HOT_READINGS = 30
 CHECKPOINTS_AHEAD = 3
+# A step that is read this long after the complaint was made after it: lines that are written together are read together.
+WENT_ON_S = 2.0
+# torch.save's writer names no file: caffe2/serialize/inline_container.cc.
+_NOT_SAVED = re.compile(
+    r"(?:could not|cannot|can't|failed to|unable to|error while) (?:save|saving|write|writing)\b|inline_container\.cc|PytorchStreamWriter|Read-only file system",
+    re.IGNORECASE,
+)
 
 _MORE_WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 _GIB = 1 << 30
@@ -66,9 +75,16 @@ class EarlySigns:
         self._waits = Typical(50)
         self._disk_free: float | None = None
         self._free_after_save: float | None = None
+        self._not_saved: tuple[float, int | None, str] | None = None
+
+    def complaint(self, rank: int | None, t: float, failure: FailureClass, line: str) -> None:
+        """A line of a live log names a cause of failure; `t` in seconds of the clock of `step`."""
+        if failure is FailureClass.DISK_FULL or _NOT_SAVED.search(line):
+            self._not_saved = self._not_saved or (t, rank, line)
 
     def step(self, rank: int | None, t: float, values: Mapping[str, float]) -> Iterator[Advice]:
         """A step's numbers by their canonical names; `t` in seconds of any one clock."""
+        yield from self._went_on_unsaved(rank, t)
         known = self._ranks.setdefault(rank, _Rank())
         retries = values.get("alloc_retries")
         if retries is not None and math.isfinite(retries):
@@ -134,6 +150,7 @@ class EarlySigns:
 
     def checkpoint(self, size_bytes: int | None) -> Iterator[Advice]:
         """A checkpoint was committed; `size_bytes` on disk, None if not known."""
+        self._not_saved = None
         free, before = self._disk_free, self._free_after_save
         self._free_after_save = free
         if free is None or not size_bytes:
@@ -148,6 +165,20 @@ class EarlySigns:
             yield Advice(
                 "disk_before_checkpoint",
                 f"{more} on the disk ({free / _GIB:.1f} GiB free, {size_bytes / _GIB:.2f} GiB each): free some, or keep fewer (keep_checkpoints)",
+            )
+
+    def _went_on_unsaved(self, rank: int | None, t: float) -> Iterator[Advice]:
+        """A failed save that ends a run is its verdict; one that the script caught loses everything since the last good one, later."""
+        if self._not_saved is None:
+            return
+        seen, whose, line = self._not_saved
+        if t - seen >= WENT_ON_S and rank in {None, 0, whose}:
+            self._not_saved = None
+            yield Advice(
+                "checkpoint_not_saved",
+                f"the run goes on after it could not write ({line.strip()[:160]}): what is trained since the last whole checkpoint would be lost; "
+                "free space, or look at the folder's rights and mount",
+                whose,
             )
 
     def _numbers(self, values: Mapping[str, float]) -> Iterator[Advice]:
