@@ -154,7 +154,7 @@ def test_a_run_of_another_boot_is_left_for_continue(tmp_path: Path) -> None:
     here = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host=socket.gethostname())
     assert STARTED.run_id == here.run_id
     run = own_run_in(tmp_path, job_of(tmp_path, "true"), here, booted, INTENDED, alive)
-    command, given = words_of(unit_of([run], environment()))
+    command, given = words_of(unit_of([run], environment(), interval_s=1.0))
     done = subprocess.run(
         command, cwd="/", env={**os.environ, **given}, capture_output=True, text=True, check=False, timeout=60
     )

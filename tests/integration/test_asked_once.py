@@ -79,6 +79,7 @@ def headless(folder: Path, *flags: str) -> tuple[int, str]:
     return done.code, done.out + done.err
 
 
+@pytest.mark.e2e
 def test_one_key_answers_and_later_runs_of_the_same_script_know(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     run = begin(tmp_path)

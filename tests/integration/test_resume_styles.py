@@ -240,6 +240,7 @@ def test_where_nothing_is_known_of_a_resume_nothing_restarts_by_itself_after_a_s
     assert "--resume-knob" in done.out
 
 
+@pytest.mark.e2e
 def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -> None:
     """Enter on its card: nothing is known of a resume (the script has one all the same), and a person wants it."""
     script = lay_out(tmp_path, Style(STYLES["declared"].source))

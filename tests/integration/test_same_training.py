@@ -18,6 +18,7 @@ SCRIPT = str(SCRIPTS / "resumed_training.py")
 COMMON = ("--nproc-per-node", "2", "--resume-knob=--resume=latest", SCRIPT)
 
 
+@pytest.mark.e2e
 def test_an_honest_restart_is_the_same_training(tmp_path: Path) -> None:
     done, run, state = run_headless(*COMMON, cwd=tmp_path)
     assert done.code == 0, done.out + done.err

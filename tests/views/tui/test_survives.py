@@ -316,6 +316,7 @@ def test_panes_by_number_and_zoom(tmp_path: Path, pane_key: str) -> None:
     drive(run, play, size=(80, 24))
 
 
+@pytest.mark.e2e
 def test_two_hundred_sizes_in_a_real_terminal(tmp_path: Path) -> None:
     run = recorded.backing_off(tmp_path / "run")
     sizes = random.Random(7)
