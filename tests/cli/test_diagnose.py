@@ -187,6 +187,36 @@ def test_explain_in_json_adds_one_key_and_nothing_else(
     assert explanation["rule"]["name"] == "earliest_cause"
     assert [rule["name"] for rule in explanation["yielded"]] == ["complaint"]
     assert explanation["corrections"] == []
+    assert explanation["ended"] == "not_shown"
+
+
+@pytest.mark.parametrize(
+    ("last", "ended", "words"),
+    [
+        (
+            "RuntimeError: CUDA error: an illegal memory access was encountered\n",
+            "not_shown",
+            "nothing: a line",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nValueError: no\n',
+            "raised",
+            "traceback",
+        ),
+        ("ValueError: no\nsrun: error: n1: task 0: Exited with exit code 1\n", "told", "an exit code"),
+    ],
+)
+def test_explain_says_what_shows_that_the_program_ended(
+    last: str, ended: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(STEPS + last)
+    main(["diagnose", "--json", "--explain", str(log)])
+    (found,) = verdicts(capsys)
+    assert found["explanation"]["ended"] == ended
+    assert (found["confidence"] < 0.9) or ended != "not_shown"
+    main(["diagnose", "--explain", "--lang", "en", str(log)])
+    assert words in capsys.readouterr().out.partition("what shows that it ended")[2]
 
 
 def test_explain_names_what_other_evidence_corrected(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from supervisor.diagnosis.cause.roots import Ended, ended_by
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination
@@ -14,6 +15,11 @@ from supervisor.text.user_line import CodeLine
 
 MOST_CONSEQUENCES = 5
 MOST_CANDIDATES = 30
+_ENDED = {
+    Ended.TOLD: "an exit code, or the word of a launcher, a scheduler or a shell",
+    Ended.RAISED: "an exception's traceback, or a crash report",
+    Ended.NOT_SHOWN: "nothing: a line that names a failure stays below 90 %",
+}
 SHOWN_CHARACTERS = 160
 
 # The lines around a cause by number, and the user's own line of code where a traceback ends in it.
@@ -119,7 +125,7 @@ def explanation_lines(found: Examination, tr: Translate = str) -> list[str]:
     if found.corrections:
         lines += ["", f"  {tr('corrected by other evidence')}"]
         lines += [f"    {item.name}: {tr(item.why)}" for item in found.corrections]
-    return lines
+    return [*lines, "", f"  {tr('what shows that it ended')}", f"    {tr(_ENDED[ended_by(case)])}"]
 
 
 def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 
 from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import lagging_rank
@@ -34,16 +35,8 @@ WARNING_COSTS = 0.15  # the line is only a warning, and no other of its class is
 LEAST_CONFIDENCE = 0.3
 # A line that names a failure, in a log where nothing shows that a program ended.
 UNCONFIRMED = 0.88
-_ENDS = frozenset(
-    (
-        Trait.BAD_END,
-        Trait.TRACEBACK,
-        Trait.CRASH_REPORT,
-        Trait.SCHEDULER_REPORT,
-        Trait.TASK_EXIT,
-        Trait.LAUNCHER_END,
-    )
-)
+_TOLD = frozenset((Trait.BAD_END, Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.LAUNCHER_END))
+_RAISED = frozenset((Trait.TRACEBACK, Trait.CRASH_REPORT))
 # Classes without words of their own: silences, and whatever the program raises.
 _WITHOUT_WORDS = frozenset((FailureClass.HANG, FailureClass.CODE_ERROR))
 _VAGUE = Lazy(
@@ -119,17 +112,32 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> R
     )  # fmt: skip
 
 
-def _confirmed(confidence: float, item: Candidate, case: Case) -> float:
-    """The confidence, held below 0.9 where nothing but the line itself says that the program ended: no exit, no uncaught exception."""
-    if confidence <= UNCONFIRMED or item.failure is FailureClass.TERMINATED:
-        return confidence
-    ended = (
-        bool(case.job.launcher_exit)
-        or any(code != 0 for code in case.job.exit_codes.values())
-        or any(exit_.code != 0 for exit_ in case.launch.exits)
-        or any(not _ENDS.isdisjoint(hit.signature.traits) for scan in case.scans for hit in scan.hits)
+class Ended(StrEnum):
+    """What shows that a program ended badly."""
+
+    TOLD = "told"  # an exit code, or the word of a launcher, scheduler or shell
+    RAISED = "raised"  # an exception's traceback, a crash report
+    NOT_SHOWN = "not_shown"
+
+
+def ended_by(case: Case) -> Ended:
+    """What in all logs and records shows that a program ended badly, the firmest kind of it."""
+    traits = frozenset(trait for scan in case.scans for hit in scan.hits for trait in hit.signature.traits)
+    codes = (
+        case.job.launcher_exit or 0,
+        *case.job.exit_codes.values(),
+        *(item.code for item in case.launch.exits),
     )
-    return confidence if ended or item.hit.has(Trait.USAGE_EXIT) else UNCONFIRMED
+    if any(code != 0 for code in codes) or not _TOLD.isdisjoint(traits):
+        return Ended.TOLD
+    return Ended.NOT_SHOWN if _RAISED.isdisjoint(traits) else Ended.RAISED
+
+
+def _confirmed(confidence: float, item: Candidate, case: Case) -> float:
+    """The confidence, held below 0.9 where nothing but the line itself says that the program ended."""
+    if confidence <= UNCONFIRMED or item.failure is FailureClass.TERMINATED or item.hit.has(Trait.USAGE_EXIT):
+        return confidence
+    return UNCONFIRMED if ended_by(case) is Ended.NOT_SHOWN else confidence
 
 
 def _ranks_alike(alike: Sequence[Candidate], case: Case) -> tuple[int, ...]:
