@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from supervisor.sources.signature_files import Engine, load_engine
+
 TOKEN = "STOKER_TEST_TOKEN"
 STRIPPED = ("STOKER_", "SLURM_", "PET_", "TORCHELASTIC_", "NCCL_", "WANDB_")
 LEAK_DEADLINE_S = 5.0
@@ -79,6 +81,12 @@ def clean_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv(TOKEN, uuid.uuid4().hex)
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """Signatures and matcher, compiled once a worker: that takes two seconds."""
+    return load_engine(str(tmp_path_factory.getbasetemp() / "cache" / "stoker"))
 
 
 @pytest.fixture(autouse=True)

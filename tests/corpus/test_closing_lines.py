@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.sources.signature_files import Engine
 from tests.corpus.scoring import NOT_FAILURES, examined, records, verdict_on
 
 # As batch scripts and training scripts end, whatever happened before.
@@ -55,11 +55,6 @@ CLEAN_UP = (
 STARTS = ("nohup: ignoring input", "nohup: ignoring input and appending output to 'nohup.out'")
 # A kill by the kernel is told by an exit status alone: a tool's complaint above it is the only line that names anything.
 BY_EXIT_ALONE = frozenset(["a-host_oom-05"])
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(default_cache_dir())
 
 
 @pytest.mark.fault("hostile input", "`All done` below a failure, warnings above it", "the same verdict")

@@ -11,7 +11,7 @@ import pytest
 from supervisor.cli.diagnosing.job_logs import read_jobs
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import Verdict
-from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.sources.signature_files import Engine
 from tests.corpus.scoring import DATA, score, verdict_on
 
 RIGHT_FLOOR, RANK_FLOOR, LINE_FLOOR = 158, 65, 139
@@ -19,11 +19,6 @@ CASES = sorted(path.parent.name for path in (DATA / "real").glob("*/meta.json"))
 # The concatenated text alone holds no trace of these: no rank in one, in the other the text is of another run.
 TEXT_RANK_UNTOLD = {"hang_rank1_read"}
 TEXT_LINE_UNTOLD = {"monitored_barrier"}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
 
 
 def test_labelled_excerpts(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:

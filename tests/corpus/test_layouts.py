@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.sources.signature_files import Engine
 from tests.corpus.layouts import LAYOUTS
 from tests.corpus.scoring import NOT_FAILURES, records
 
@@ -20,11 +20,6 @@ MAY_LOSE = {
 LOSES = (1, 2)
 # These name a rank for each line, so that the log's own ranks are another log's.
 RENAMED = ("torchrun --tee", "srun --label", "Open MPI", "Lightning", "time and rank")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
 
 
 @pytest.mark.e2e

@@ -10,7 +10,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
@@ -29,11 +29,6 @@ VALUES = RunValues(
     free_port=23456,
     user_of=lambda pid: "alice" if pid == 4711 else None,
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(default_cache_dir())
 
 
 def judged(

@@ -4,18 +4,13 @@ import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import origin_of_path
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 9))
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
 TIMEOUT = "[rank{0}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:1] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=1) ran for 2 milliseconds before timing out.\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(default_cache_dir())
 
 
 def raised(prefix: str, error: str) -> str:

@@ -12,7 +12,7 @@ from supervisor.job.spec import EntryKind, HangSettings, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.records import FailureClass, Reason, Verdict
-from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
 SEEN = SeenHang(
@@ -29,11 +29,6 @@ OWN = (
     '[rank1]:   File "train.py", line 9, in main\n'
     "[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.15 GiB\n"
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(default_cache_dir())
 
 
 def judge(engine: Engine, text: str, hang: SeenHang | None, ended_for: str | None = "hang") -> Verdict:

@@ -1,16 +1,9 @@
 """Logs of several attempts, tasks that ended by a signal, and ranks that did not come."""
 
-import pytest
-
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import FailureClass, Verdict
-from supervisor.sources.signature_files import Engine, load_engine
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
+from supervisor.sources.signature_files import Engine
 
 
 def judged(text: str, engine: Engine) -> Verdict:

@@ -8,12 +8,7 @@ from supervisor.diagnosis.cause.log_jobs import by_job
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass
-from supervisor.sources.signature_files import Engine, load_engine
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
+from supervisor.sources.signature_files import Engine
 
 
 def judged(text: str, engine: Engine) -> Examination:
@@ -226,3 +221,28 @@ def test_a_log_that_is_truncated_between_the_two_readings_keeps_its_first_verdic
     gone = stream._replace(chunks=iter([text.encode()]), again=lambda: iter(()))
     found = examine(JobEvidence(logs=(gone,)), engine.signatures, engine.matcher)
     assert (found.earlier, found.verdict) == ((), as_one.verdict)
+
+
+RUN_MODULE = 'Traceback (most recent call last):\n  File "<frozen runpy>", line 198, in _run_module_as_main\n  File "/w/train.py", line 236, in <module>\n'
+
+
+def test_the_errors_of_a_sweep_are_runs_one_after_the_other(engine: Engine) -> None:
+    """Only their stderr was kept: nothing stands between them."""
+    raised = [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 56.00 MiB",
+        "KeyError: 'lr'",
+        "ValueError: no domain 4",
+    ]
+    text = "".join(RUN_MODULE + line + "\n" for line in raised)
+    assert jobs(text, engine) == [(1, 4, "cuda_oom"), (5, 8, "code_error"), (9, 12, "code_error")]
+
+
+def test_two_processes_that_fail_differently_and_the_same_error_again_are_no_sweep(engine: Engine) -> None:
+    two = RUN_MODULE + "KeyError: 'lr'\n" + RUN_MODULE + "ValueError: no domain 4\n"
+    assert len(jobs(two, engine)) == 1
+    alike = (RUN_MODULE + "KeyError: 'lr'\n") * 4
+    assert len(jobs(alike, engine)) == 1
+    of_ranks = "".join(
+        f"[rank{n}]: {line}\n" for n in range(4) for line in (RUN_MODULE + f"KeyError: 'lr{n}'").split("\n")
+    )
+    assert len(jobs(of_ranks, engine)) == 1

@@ -9,14 +9,9 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
-from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.sources.signature_files import Engine
 
 HEAD = "Traceback (most recent call last):\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
 
 
 def judged(text: str, engine: Engine) -> Verdict:
@@ -437,3 +432,60 @@ def test_a_warning_level_before_each_line_of_a_traceback_is_read(engine: Engine)
     ended = "TERM_RUNLIMIT: job killed after reaching LSF run time limit.\nExited with exit code 140.\n"
     verdict = judged("".join(f"{level}{line}\n" for line in lines) + ended, engine)
     assert (verdict.failure, verdict.reason) == (FailureClass.TERMINATED, Reason.TIME_LIMIT)
+
+
+IN_USE = "2025-07-10 22:53:35 [ERROR] web: failed to start the server: [Errno 98] Address already in use\n"
+CALLED_A_WARNING = (
+    "Warning: could not load part 'vqa'. Error: [Errno 2] No such file or directory: '/data/vqa.json'\n"
+)
+LOADED = "".join(f"loaded {name} weights\n" for name in ("vision", "language", "projector", "head", "all"))
+
+
+@pytest.mark.parametrize("report", [IN_USE, CALLED_A_WARNING])
+def test_what_was_only_reported_gives_way_to_what_was_raised_after_the_program_went_on(
+    report: str, engine: Engine
+) -> None:
+    verdict = judged(report + LOADED + OWN, engine)
+    assert verdict.cause is not None
+    assert verdict.cause.text.startswith("RuntimeError: permute")
+
+
+def test_what_was_reported_just_above_an_exception_is_its_reason(engine: Engine) -> None:
+    verdict = judged(steps(1) + IN_USE + OWN, engine)
+    assert verdict.failure is FailureClass.PORT_IN_USE
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "\nDuring handling of the above exception, another exception occurred:\n\n"
+        + traceback(("/w/train.py", "<module>"), raised="AssertionError"),
+        traceback(
+            ("/v/wandb/cli.py", "service"),
+            raised="FileNotFoundError: [Errno 2] No such file or directory: '/tmp/port-1'",
+        ),
+    ],
+)
+def test_what_is_raised_as_a_program_is_torn_down_by_ctrl_c_is_no_cause(below: str, engine: Engine) -> None:
+    stopped = traceback(("/w/train.py", "<module>"), raised="KeyboardInterrupt")
+    verdict = judged(steps(1) + stopped + below, engine)
+    assert (verdict.failure, verdict.reason) == (FailureClass.TERMINATED, Reason.USER)
+    later = judged(stopped + steps(1) + OWN, engine)
+    assert later.failure is FailureClass.CODE_ERROR, "another run went on to steps of its own"
+
+
+def test_a_warning_that_tells_of_ctrl_c_is_the_end(engine: Engine) -> None:
+    said = (
+        "/v/lightning/call.py:54: UserWarning: Detected KeyboardInterrupt, attempting graceful shutdown...\n"
+    )
+    assert judged(steps(1) + said, engine).failure is FailureClass.TERMINATED
+
+
+def test_a_module_that_was_built_for_another_numpy_and_is_not_missed_is_no_cause(engine: Engine) -> None:
+    warned = "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.2 as it may crash.\n"
+    missing = traceback(
+        ("/w/train.py", "<module>"),
+        raised="FileNotFoundError: [Errno 2] No such file or directory: 'out/log'",
+    )
+    assert judged(warned + missing, engine).failure is FailureClass.MISSING_FILE
+    assert judged(warned, engine).failure is FailureClass.IMPORT_ERROR

@@ -17,7 +17,7 @@ from supervisor.diagnosis.evidence import (
 )
 from supervisor.diagnosis.verdict import Examination, diagnose, examine
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
@@ -196,11 +196,6 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         None,
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
 
 
 def examined(job: JobEvidence, engine: Engine) -> Examination:

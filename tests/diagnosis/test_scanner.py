@@ -10,15 +10,10 @@ from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.scan.scanner import LiveScanner, scan_source
 from supervisor.diagnosis.scan.signature_tables import Role
 from supervisor.run.records import FailureClass
-from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import NOWHERE, Origin
 
 OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 8 GiB"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(default_cache_dir())
 
 
 def scan(engine: Engine, data: bytes, size: int = 1 << 16) -> SourceScan:

@@ -10,7 +10,7 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.unwrap import unwrapped
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import Verdict
-from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.sources.signature_files import Engine
 from tests.corpus.layouts import LAYOUTS
 
 STEPS = [f"step {number} loss {3 - number / 100:.3f}" for number in range(10, 16)]
@@ -50,11 +50,6 @@ LOGS: dict[str, tuple[str, int, list[str]]] = {
     "compiler": ("compile_error", 6, [*STEPS, "/tmp/x/main.c:4:10: fatal error: Python.h: No such file or directory", "compilation terminated.", *TRACE, "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:"]),
     "notices": ("healthy", -1, [*STEPS[:3], "NCCL WARN Failed to open libibverbs.so[.1]", "wandb: Network error (ConnectionError), entering retry loop.", *STEPS[3:], "Training complete."]),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
 
 
 def judged(data: bytes, engine: Engine) -> Verdict:

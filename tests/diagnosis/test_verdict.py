@@ -8,16 +8,11 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.titles import title_of
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
-from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(default_cache_dir())
 
 
 def logs(text: str, origin: Origin | None = None) -> tuple[LogSource, ...]:

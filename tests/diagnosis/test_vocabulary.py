@@ -9,14 +9,9 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Verdict
-from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.sources.signature_files import Engine
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n'
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
 
 
 def judged(text: str, engine: Engine) -> Verdict:

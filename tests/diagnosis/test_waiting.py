@@ -11,7 +11,7 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
-from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.sources.signature_files import Engine
 
 STEPS = [f"step {number} loss {3 - number / 100:.3f}" for number in range(1, 21)]
 DEFAULT = "PG ID 0 PG GUID 0(default_pg)"
@@ -20,11 +20,6 @@ RAS_OK = [
     "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
     "    0         1         1         4         4         4   RUNNING      OK",
 ]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(None)
 
 
 def head(rank: int) -> str:

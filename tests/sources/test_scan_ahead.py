@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.windows import Matched, Window, cut_windows, match_in_turn, match_window
-from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.scan_ahead import AheadMatcher
 from supervisor.text.prefixes import NOWHERE
 
@@ -22,11 +22,6 @@ LINES = [
     b"\xff\xfe no newline",
     b"Traceback (most recent call last):\n",
 ]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load_engine(default_cache_dir())
 
 
 class InTurn:

@@ -28,6 +28,8 @@ _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/
 _REPLACED = Lazy(
     r"(?:going to|using) \S.{0,40} instead\W*$|(?:^|[^t] )(?:skipp(?:ing|ed)|ignor(?:ing|ed)|using (?:the )?defaults?|fall(?:ing|s) back|fallback|retrying|will retry|continuing)\b.{0,24}$"
 )
+# What a line says of itself counts for more than the error that it quotes: "Warning: could not read x. Error: …".
+_CALLED_WARNING = Lazy(r"^\W{0,4}(?:WARN(?:ING)?|[Ww]arning)\W?(?::|\]|\s-)")
 _NOT_SOFT = Lazy(
     r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal"
 )
@@ -211,6 +213,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, labelled: bool) -> bool:
     return (
         settled.in_helper
         or _WARNING_LEVEL.search(text) is not None
+        or _CALLED_WARNING.match(text) is not None
         or (_SOFT.search(text) is not None and _NOT_SOFT.search(text) is None)
         or _REPLACED.search(text[-80:]) is not None
     )

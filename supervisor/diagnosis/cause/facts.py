@@ -13,7 +13,7 @@ from supervisor.diagnosis.cause.candidates import steps_seen
 from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.cause.roots import far_below
 from supervisor.diagnosis.scan.hit import Candidate
-from supervisor.diagnosis.scan.log_timeline import ends_in_nan, silence, went_on
+from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass, Reason
@@ -34,6 +34,7 @@ STOP_MARGIN = 10
 # A plain exception this much weaker than the strongest cause of its process is only how that came to light.
 GENERIC_MARGIN = 18
 # Peers' lost connections this long before the first timeout did not follow from it.
+INTERRUPTED_LINES = 120  # two tracebacks below the one of Ctrl-C
 EARLY_S = 30
 # A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
@@ -183,6 +184,8 @@ class Facts:
     def cause_before_stop(self) -> Candidate | None:
         """The best cause, unless a stop before it explains it."""
         root, stop = self.best_cause, self.firm_stop
+        if root is not None and any(self._interrupted(one, root) for one in self.stops):
+            return None
         if (
             root is not None
             and stop is not None
@@ -194,6 +197,13 @@ class Facts:
             return root
         is_echo = root.failure not in _NO_ECHO or root.strength < Strength.FULL
         return None if is_echo else root
+
+    def _interrupted(self, stop: Candidate, root: Candidate) -> bool:
+        """Whether a traceback of Ctrl-C stands just above what was raised: programs and their helpers fail as they are torn down."""
+        if stop.source != root.source or not stop.text.startswith("KeyboardInterrupt"):
+            return False
+        below = stop.hit.lines_after()[: max(root.line - stop.line, 0)]
+        return 0 < root.line - stop.line <= INTERRUPTED_LINES and not any(is_progress(line) for line in below)
 
     # -- stops -------------------------------------------------------------------------------------
 

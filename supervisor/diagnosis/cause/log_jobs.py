@@ -33,6 +33,8 @@ OPENING_LINES = 2
 OPENING_WITHIN = 20
 # After a report of an end, so much other output without a word of trouble is the next job's: peers that die print tracebacks.
 NEXT_JOB_LINES = 20
+# So many programs that ended by themselves are runs one after the other, though only their errors were kept: a sweep's stderr.
+ENDS_OF_A_SWEEP = 3
 # Of more jobs in one file, the first ones are taken together.
 MOST_JOBS = 12
 # Two starts this close are one: a batch script prints several lines as it begins.
@@ -44,6 +46,7 @@ _APPENDS = "nohup: ignoring input"
 # it while another still starts.
 _REPORTED = frozenset((Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END))
 _ENDED = _REPORTED | {Trait.GOOD_END}
+_MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
 _CHAINED = Lazy(r"During handling of the above|direct cause of the following")
 _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|CRITICAL)\b|Exception ignored in")
 _OF_A_CHILD = Lazy(
@@ -156,6 +159,7 @@ class _End(NamedTuple):
     last: int
     hit: Hit
     host: str = ""
+    raised: str = ""  # the exception, in its plain form
 
 
 def _between_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
@@ -163,6 +167,7 @@ def _between_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
     ends = [
         end for hit in scan.hits if (end := _end_of_program(hit) if one_process else _end_of_launcher(hit))
     ]
+    sweep = one_process and len(ends) >= ENDS_OF_A_SWEEP
     for one, other in pairwise(ends):
         if one.host != other.host or other.first <= one.last:
             continue
@@ -170,6 +175,9 @@ def _between_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
             yield one.last + 1
             continue
         own = _output_below(one, other.first, scan)
+        if sweep and (own or one.raised != other.raised):
+            yield own[0][0] if own else other.first
+            continue
         above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
         if {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
             yield own[0][0]
@@ -201,14 +209,14 @@ def _end_of_program(hit: Hit) -> _End | None:
         return None
     above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
     below = hit.lines_after(200)
-    if not below or ", in <module>" not in below[0] or _CHAINED.search(above) or _LOGGED.search(above):
+    if not below or not _MAIN.search(below[0]) or _CHAINED.search(above) or _LOGGED.search(above):
         return None
     raised = next(
         (n for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t"))), None
     )
     if raised is None or _OF_A_CHILD.search(below[raised]):
         return None
-    return _End(hit.line, hit.line + 1 + raised, hit)
+    return _End(hit.line, hit.line + 1 + raised, hit, raised=plain_form(below[raised]))
 
 
 def _end_of_launcher(hit: Hit) -> _End | None:

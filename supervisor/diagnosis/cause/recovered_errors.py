@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from supervisor.diagnosis.cause.candidates import INFORMS
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
@@ -21,6 +22,8 @@ NEXT_JOB_LINES = 100
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
 STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
 STEPS_AFTER_TRACEBACK = 6
+# Ordinary lines between a report and the traceback of another exception: below a cause stand a few words at most.
+LINES_OF_ONE_THAT_WENT_ON = 4
 LINES_AFTER_CAUGHT = 2  # of the process that logged it, whatever they say
 BAR_STATES = 12  # states of one bar, which are drawn into one line; after a line without a traceback
 STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
@@ -72,7 +75,7 @@ def without_recovered(
         found = _without_caught(found, scans)
     if not died and _launcher_reports_nothing(scans):
         found = [item for item in found if not _went_on_elsewhere(item, scans)]
-    found = [item for item in found if not _only_warns(item)]
+    found = [item for item in found if not _only_warns(item) and not _went_on_to_raise(item, found)]
     left = _without_logged_notices(_not_recovered(found, scans, died))
     left = _without_plain_repeats(_without_passing(left))
     raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
@@ -84,7 +87,9 @@ def without_recovered(
 def _only_warns(item: Candidate) -> bool:
     """Whether a line is a Python warning, or says what was used in place of what was not there: the program went on."""
     if _PYTHON_WARNING.search(item.text):
-        return True
+        return (
+            item.failure is not FailureClass.TERMINATED
+        )  # Lightning warns that it was interrupted, and ends
     return _INSTEAD.search(item.text[-80:]) is not None and not _EXCEPTION.match(item.text)
 
 
@@ -135,6 +140,22 @@ def _logged_on(notice: Candidate, found: Sequence[Candidate]) -> bool:
     between = notice.hit.lines_after()[: max(raised[0] - notice.line - 1, 0)]
     dated = (1 for line in between if not _ALARM.search(line) and when(split_prefix(line)[1]) is not None)
     return sum(dated) >= 2
+
+
+def _went_on_to_raise(report: Candidate, found: Sequence[Candidate]) -> bool:
+    """Whether a program that only reported a trouble of a kind that is raised went on, and then raised another exception."""
+    if not report.is_cause or report.failure not in _RAISED_AS_EXCEPTION | _MOSTLY_RAISED | {
+        FailureClass.DISK_FULL
+    }:
+        return False
+    if _raised(report) or frames_above(report.hit).found or report.hit.has(Trait.OWN):
+        return False
+    raised = [other.line for other in _later_causes(report, found) if _raised(other) and not other.soft]
+    if not raised:
+        return False
+    between = report.hit.lines_after()[: max(raised[0] - report.line - 1, 0)]
+    above = takewhile(lambda line: "Traceback" not in line, between)
+    return sum(1 for line in above if line.strip() and not _ALARM.search(line)) >= LINES_OF_ONE_THAT_WENT_ON
 
 
 def _later_causes(item: Candidate, found: Sequence[Candidate]) -> Iterator[Candidate]:
