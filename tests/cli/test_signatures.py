@@ -47,6 +47,8 @@ def test_diagnose_knows_them_too(folder: Path, capsys: pytest.CaptureFixture[str
     found = json.loads(capsys.readouterr().out)
     assert found["title"].startswith("The simulator diverged")
     assert found["explanation"]["candidates"][0]["signature"] == "own-sim-diverged"
+    main(["diagnose", "--lang", "en", "train.log"])
+    assert "by your signature sim-diverged" in capsys.readouterr().out
 
 
 def test_what_matches_at_another_time_or_not_at_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,6 +47,8 @@ def verdict_lines(
     ]
     if verdict.node is not None:
         lines[-1] += safe(tr(f" · node {verdict.node}"))
+    if verdict.signature:  # a folder that was handed over may hold a stoker.toml
+        lines.append(safe(f"  {tr(f'by your signature {verdict.signature}')}"))
     lines += [safe(f"  {tr(text)}") for text in again]
     if verdict.cause is not None:
         lines += ["", *_cause_lines(verdict.cause, context, tr)]
