@@ -489,3 +489,13 @@ def test_a_module_that_was_built_for_another_numpy_and_is_not_missed_is_no_cause
     )
     assert judged(warned + missing, engine).failure is FailureClass.MISSING_FILE
     assert judged(warned, engine).failure is FailureClass.IMPORT_ERROR
+
+
+def test_what_wandb_logs_of_its_uploads_ends_nothing(engine: Engine) -> None:
+    refused = "wandb: ERROR Error while calling W&B API: failed to find run a/b (<Response [404]>)\n"
+    assert judged(steps(1) + refused * 3, engine).failure is FailureClass.HEALTHY
+    raised = traceback(
+        ("/w/train.py", "<module>"),
+        raised="wandb.errors.CommError: failed to find run a/b (<Response [404]>)",
+    )
+    assert judged(refused + raised, engine).failure is FailureClass.AUTH_OR_HUB

@@ -30,6 +30,8 @@ _REPLACED = Lazy(
 )
 # What a line says of itself counts for more than the error that it quotes: "Warning: could not read x. Error: …".
 _CALLED_WARNING = Lazy(r"^\W{0,4}(?:WARN(?:ING)?|[Ww]arning)\W?(?::|\]|\s-)")
+# wandb uploads in a process of its own, and logs what the server refuses; what ends the program it raises (`CommError`).
+_OF_UPLOADER = Lazy(r"^wandb: ERROR (?:Error while calling W&B API|.{0,40}\(<Response \[\d+\]>\))")
 _NOT_SOFT = Lazy(
     r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal"
 )
@@ -214,6 +216,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, labelled: bool) -> bool:
         settled.in_helper
         or _WARNING_LEVEL.search(text) is not None
         or _CALLED_WARNING.match(text) is not None
+        or _OF_UPLOADER.match(text) is not None
         or (_SOFT.search(text) is not None and _NOT_SOFT.search(text) is None)
         or _REPLACED.search(text[-80:]) is not None
     )
