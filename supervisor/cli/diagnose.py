@@ -21,7 +21,7 @@ from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_file
 from supervisor.cli.diagnosing.verdict_json import earlier_jobs_to_wire, explanation_to_wire, to_wire
 from supervisor.cli.diagnosing.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.verdict import Examination, examine
+from supervisor.diagnosis.verdict import Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Verdict
@@ -35,6 +35,7 @@ from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 HEAD_BYTES = 65536
+METRIC_LINES = 400  # at the end of each log
 # Text in any encoding has no control characters but blanks, colours and bars; a library's or a checkpoint's head has
 # 4 % and more. Where words in it were found that a log has, and not only guessed at, more is asked.
 UNREADABLE, BINARY, GUESSED = 0.02, 0.04, 0.6
@@ -130,10 +131,23 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
         OSError: a log cannot be read.
     """
     found = examine(job, engine.signatures, engine.matcher)
+    if found.verdict.failure is FailureClass.UNKNOWN and not found.case.candidates:
+        found = with_metric_rows(found, _metric_rows(found))
     most = UNREADABLE if found.verdict.confidence <= GUESSED else BINARY
     if os.path.isfile(path) and _unreadable(path) > most:
         raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, or -")
     return found
+
+
+def _metric_rows(found: Examination) -> int:
+    """Lines at the end of a job's logs that the metrics grammar reads: it knows more forms of progress than the scan."""
+    from supervisor.sources.metrics import MetricReader
+
+    rows = 0
+    for scan in found.case.scans:
+        reader = MetricReader()
+        rows += sum(reader.feed(line) is not None for line in scan.tail[-METRIC_LINES:])
+    return rows
 
 
 def _print_json(path: str, attempt: int | None, found: Examination, *, explain: bool) -> None:

@@ -141,6 +141,7 @@ class JobEvidence(NamedTuple):
         run_values: values for advice.
         hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
         recorder: what PyTorch's flight recorder wrote of the collective that hangs.
+        metric_rows: lines at the end of the logs that the metrics grammar reads, where nothing else told that they train.
     """
 
     logs: tuple[LogSource, ...]
@@ -159,3 +160,4 @@ class JobEvidence(NamedTuple):
     run_values: RunValues = RunValues()
     hang: SeenHang | None = None
     recorder: SeenRecorder | None = None
+    metric_rows: int = 0

@@ -108,6 +108,12 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
     return found[shown]._replace(earlier=tuple(earlier))
 
 
+def with_metric_rows(found: Examination, rows: int) -> Examination:
+    """The same job judged again, knowing how many rows of metrics stand at the end of its logs."""
+    job = found.case.job._replace(metric_rows=rows)
+    return _examined(found.case._replace(job=job))._replace(earlier=found.earlier)
+
+
 def _examined(case: Case) -> Examination:
     choice = choose(case)
     root, corrections = corrected(case, choice.root)

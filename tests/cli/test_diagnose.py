@@ -557,3 +557,17 @@ def test_a_node_that_names_no_rank_is_not_taken_for_rank_0(
     assert main(["diagnose", "--json", str(tmp_path)]) == 10
     (found,) = verdicts(capsys)
     assert (found["failure"], found["node"], found["rank"]) == ("code_error", "node1", None)
+
+
+def test_rows_of_metrics_that_the_scan_does_not_know_are_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An agent's returns: no step line, no bar, and no failure."""
+    table = tmp_path / "table.log"
+    table.write_text("".join(f"Episode {n}, Reward: {-300 + 7 * n}.25\n" for n in range(1, 12)))
+    prose = tmp_path / "prose.log"
+    prose.write_text("reading the configuration\nthe model has three parts\n" * 8)
+    main(["diagnose", "--json", "--explain", str(table), str(prose)])
+    trains, says_nothing = verdicts(capsys)
+    assert (trains["failure"], trains["explanation"]["rule"]["name"]) == ("healthy", "metrics_printed")
+    assert says_nothing["failure"] == "unknown"

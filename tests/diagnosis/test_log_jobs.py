@@ -246,3 +246,9 @@ def test_two_processes_that_fail_differently_and_the_same_error_again_are_no_swe
         f"[rank{n}]: {line}\n" for n in range(4) for line in (RUN_MODULE + f"KeyError: 'lr{n}'").split("\n")
     )
     assert len(jobs(of_ranks, engine)) == 1
+
+
+def test_output_long_after_ctrl_c_is_the_next_run(engine: Engine) -> None:
+    stopped = RUN_MODULE + "KeyboardInterrupt\n"
+    assert jobs(stopped * 2 + LOADING * 2, engine)[-1][2] != "terminated"
+    assert jobs(steps() + stopped + LOADING[:200], engine) == [(1, 39, "terminated")]

@@ -58,7 +58,7 @@ BEFORE_LINES = 80
 MESSAGE_LINES = 4
 _NO_START = Lazy(r"^\s|^$")
 _TROUBLE = Lazy(
-    r"Traceback|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd|torch/distributed|torch\.distributed|\[rank\d|^\W*$|^wandb: |^swanlab: |Root Cause|time +: |host +: |rank +: |^ {2,}File "
+    r"Traceback|KeyboardInterrupt|[Ee]rror|ERROR|FATAL|[Ff]ail|[Kk]ill|[Aa]bort|CANCEL|exit|signal|SIG[A-Z]{3}|srun|slurmstepd|torch/distributed|torch\.distributed|\[rank\d|^\W*$|^wandb: |^swanlab: |Root Cause|time +: |host +: |rank +: |^ {2,}File "
 )
 
 
@@ -69,7 +69,7 @@ def job_starts(case: Case) -> list[int]:
     scan = case.scans[0]
     marks = {hit.line: when(hit.text) for hit in scan.hits if hit.has(Trait.JOB_START)}
     marks |= {line: when(scan.tail[line - scan.tail_line]) for line in _openings(scan, case)}
-    marks |= dict.fromkeys(_after_ends(scan))
+    marks |= dict.fromkeys(_after_ends(scan, one_process=_is_one_process(case)))
     ending = _ENDED | {Trait.TRACEBACK} if _is_one_process(case) else _ENDED
     ends = [hit for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
     restarts = [hit.line for hit in scan.hits if hit.has(Trait.ATTEMPT_RESTART)]
@@ -132,10 +132,12 @@ def _is_one_process(case: Case) -> bool:
     return not case.launch.distributed and len(case.ranks.seen) <= 1
 
 
-def _after_ends(scan: SourceScan) -> Iterator[int]:
-    """Where other output begins after a report that processes ended, and goes on for long without a word of trouble."""
+def _after_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
+    """Where other output begins after a report that processes ended, or Ctrl-C's traceback, and goes on for long without a word of trouble."""
     for hit in scan.hits:
-        if _REPORTED.isdisjoint(hit.signature.traits) or hit.has(Trait.SHELL_EXIT):
+        interrupted = one_process and hit.text.startswith("KeyboardInterrupt")
+        reported = not _REPORTED.isdisjoint(hit.signature.traits) and not hit.has(Trait.SHELL_EXIT)
+        if not (interrupted or reported):
             continue
         below = [(n, line) for n, line in enumerate(hit.lines_after(), start=hit.line + 1) if line.strip()]
         first = next((at for at, (_, line) in enumerate(below) if not _TROUBLE.search(line)), None)

@@ -30,6 +30,7 @@ from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength
 from supervisor.run.failures import FailureClass, Reason
 
+METRIC_ROWS = 5
 # What argparse, getopt and most programs end with when they were called wrongly (Python: argparse.ArgumentParser.error).
 USAGE_EXIT = 2
 # Above it, a shell's 128 + signal.
@@ -405,6 +406,14 @@ RULES: tuple[Rule[Any], ...] = (
         then=_healthy,
         why="Training printed steps, or the launcher ended with 0, and no failure is reported.",
         confidence=0.85,
+        is_fallback=True,
+    ),
+    Rule(
+        "metrics_printed",
+        when=_when(lambda facts: facts.case.job.metric_rows >= METRIC_ROWS),
+        then=_healthy,
+        why="Rows of metrics are printed to the end, and no failure is reported.",
+        confidence=0.7,
         is_fallback=True,
     ),
     Rule(
