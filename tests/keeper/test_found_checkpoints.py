@@ -150,3 +150,27 @@ def test_a_flag_may_name_the_file_or_its_folder(tmp_path: Path, name: str) -> No
     said = seen_file(job, BEGUN)
     assert said is not None
     assert "found.pt" in said
+
+
+def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(tmp_path: Path) -> None:
+    own = tmp_path / "work"
+    (own / "mine").mkdir(parents=True)
+    (own / "mine" / "step_5.pt").write_bytes(b"")
+    looked: list[tuple[str, ...]] = []
+
+    def find(folders: Any, since_t: float, **_options: Any) -> list[FoundCheckpoint]:
+        looked.append(tuple(os.path.relpath(folder, tmp_path) for folder in folders))
+        return [found()] if any(str(folder) == answers for folder in map(str, folders)) else []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("supervisor.keeper.monitoring.found_checkpoints.find_checkpoints", find)
+        job = job_of(tmp_path).job
+        for outputs, answers, expected in (
+            (("outputs",), "", [("work/outputs",), ("work",)]),
+            (("outputs",), str(own / "outputs"), [("work/outputs",)]),
+            (("mine", "outputs"), "", [("work/mine",)]),
+        ):
+            looked.clear()
+            given = replace(job, cwd=str(own), outputs=outputs)
+            FoundCheckpoints(given, FakeClock(), Emitted())._find(0.0)
+            assert looked == expected
