@@ -152,25 +152,28 @@ def test_a_flag_may_name_the_file_or_its_folder(tmp_path: Path, name: str) -> No
     assert "found.pt" in said
 
 
-def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(tmp_path: Path) -> None:
-    own = tmp_path / "work"
-    (own / "mine").mkdir(parents=True)
-    (own / "mine" / "step_5.pt").write_bytes(b"")
-    looked: list[tuple[str, ...]] = []
+@pytest.mark.parametrize(
+    ("outputs", "holds", "looked_at"),
+    [
+        (("outputs",), "", ["work/outputs", "work"]),
+        (("outputs",), "work/outputs", ["work/outputs"]),
+        (("mine", "outputs"), "", ["work/mine"]),
+    ],
+)
+def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outputs: tuple[str, ...],
+    holds: str,
+    looked_at: list[str],
+) -> None:
+    looked: list[str] = []
 
     def find(folders: Any, since_t: float, **_options: Any) -> list[FoundCheckpoint]:
-        looked.append(tuple(os.path.relpath(folder, tmp_path) for folder in folders))
-        return [found()] if any(str(folder) == answers for folder in map(str, folders)) else []
+        looked.extend(os.path.relpath(folder, tmp_path) for folder in folders)
+        return [found()] if holds in looked else []
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("supervisor.keeper.monitoring.found_checkpoints.find_checkpoints", find)
-        job = job_of(tmp_path).job
-        for outputs, answers, expected in (
-            (("outputs",), "", [("work/outputs",), ("work",)]),
-            (("outputs",), str(own / "outputs"), [("work/outputs",)]),
-            (("mine", "outputs"), "", [("work/mine",)]),
-        ):
-            looked.clear()
-            given = replace(job, cwd=str(own), outputs=outputs)
-            FoundCheckpoints(given, FakeClock(), Emitted())._find(0.0)
-            assert looked == expected
+    monkeypatch.setattr("supervisor.keeper.monitoring.found_checkpoints.find_checkpoints", find)
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path / "work"), outputs=outputs)
+    assert bool(FoundCheckpoints(job, FakeClock(), Emitted())._find(0.0)) is bool(holds)
+    assert looked == looked_at
