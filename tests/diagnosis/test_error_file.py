@@ -68,3 +68,24 @@ def test_a_hostile_file_does_not_end_the_verdict() -> None:
     file = EvidenceFile("error.json", b"[" * 100_000, Origin(local_rank=0))
     verdict = diagnose(JobEvidence(logs=(), error_files=(file,)), engine.signatures, engine.matcher)
     assert verdict.cause is None
+
+
+def test_what_is_no_text_is_no_callstack() -> None:
+    def read(**extra: object) -> ErrorFile | None:
+        return read_error_file(json.dumps({"message": {"message": "Oops: x", "extraInfo": extra}}).encode())
+
+    for callstack in (["a"], {"a": 1}, 7, True, None, ""):
+        assert read(py_callstack=callstack) == ErrorFile("Oops: x", "Oops")
+    for stamp, second in (
+        ("12", 12),
+        (12, 12),
+        ("9" * 12, 10**12 - 1),
+        ("9" * 13, None),
+        ("1.5", None),
+        ("²", None),
+        ([1], None),
+        ("", None),
+    ):
+        assert read(timestamp=stamp) == ErrorFile("Oops: x", "Oops", timestamp_s=second)
+    only_stack = json.dumps({"message": {"message": ["x"], "extraInfo": {"py_callstack": "File x"}}}).encode()
+    assert read_error_file(only_stack) == ErrorFile("", py_callstack="File x")

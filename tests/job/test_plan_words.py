@@ -362,3 +362,24 @@ def test_an_answer_is_what_a_flag_would_declare() -> None:
     given = Knobs(batch="--bs", accumulation="--acc")
     assert with_declared(given, Unread.MICRO, "--m") == replace(given, batch="--m")
     assert with_declared(given, Unread.ACCUMULATION, "--a") == replace(given, accumulation="--a")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "batch", "total", "unit"),
+    [
+        (KNOBS, BATCH, 16, "samples"),
+        (KNOBS, None, None, "samples"),
+        (replace(KNOBS, found=(FoundNumber("total", 64, "default"),)), None, 64, "samples"),
+        (replace(KNOBS, found=(FoundNumber("total", 64, "default"),)), BATCH, 16, "samples"),
+        (replace(KNOBS, accumulation=None, global_batch="--total"), None, None, None),
+    ],
+)
+def test_the_global_batch_of_a_dry_run(
+    knobs: Knobs, batch: BatchSpec | None, total: int | None, unit: str | None
+) -> None:
+    spec = job(knobs, batch)
+    plan = build_plan(
+        spec, attempt=1, interpreter="python", run_dir="/r", attempt_dir="/r/1", base_env={}, port=29500
+    )
+    shown = answer(spec, plan)["batch"]
+    assert (shown["global"], shown["unit"]) == (total, unit)

@@ -150,3 +150,30 @@ def test_a_flag_may_name_the_file_or_its_folder(tmp_path: Path, name: str) -> No
     said = seen_file(job, BEGUN)
     assert said is not None
     assert "found.pt" in said
+
+
+@pytest.mark.parametrize(
+    ("outputs", "holds", "looked_at"),
+    [
+        (("outputs",), "", ["work/outputs", "work"]),
+        (("outputs",), "work/outputs", ["work/outputs"]),
+        (("mine", "outputs"), "", ["work/mine"]),
+    ],
+)
+def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outputs: tuple[str, ...],
+    holds: str,
+    looked_at: list[str],
+) -> None:
+    looked: list[str] = []
+
+    def find(folders: Any, since_t: float, **_options: Any) -> list[FoundCheckpoint]:
+        looked.extend(os.path.relpath(folder, tmp_path) for folder in folders)
+        return [found()] if holds in looked else []
+
+    monkeypatch.setattr("supervisor.keeper.monitoring.found_checkpoints.find_checkpoints", find)
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path / "work"), outputs=outputs)
+    assert bool(FoundCheckpoints(job, FakeClock(), Emitted())._find(0.0)) is bool(holds)
+    assert looked == looked_at

@@ -138,3 +138,26 @@ def test_of_a_long_training_its_beginning_and_its_end_are_kept(
     resumed.trains(part(AFTER, 101, 130))
     (said,) = resumed.trains(part(AFTER, 131, 150))
     assert (said.result, said.steps_twice) == (Sameness.SAME, 30)
+
+
+def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path: Path) -> None:
+    writer = SeriesWriter(tmp_path)
+    loss = {"loss": 1.0}
+    for attempt, key, values in (
+        (1, JOB_KEY, {"step": 0.0, **loss}),
+        (1, JOB_KEY, {"step": 1.0, "total_steps": 30.0}),
+        (1, "0", {"step": 2.0, **loss}),
+        (1, JOB_KEY, {"step": -1.0, **loss}),
+        (1, JOB_KEY, loss),
+        (2, JOB_KEY, {"step": 0.0, "total_steps": 40.0, **loss}),
+        (2, JOB_KEY, {"step": 0.0, "lr": 0.1, "grad_norm": None}),
+        (3, JOB_KEY, {"step": 7.0, **loss}),
+    ):
+        writer.append(METRICS, 60_000.0, key, attempt, values)
+    writer.close()
+    tables = resume_comparison._Tables(tmp_path, 2)
+    assert tables.totals is None
+    assert tables.read(final=True)
+    assert tables.before == {0: loss}
+    assert tables.after == {0: {"total_steps": 40.0, "loss": 1.0, "lr": 0.1}}
+    assert tables.totals == (30, 40)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from supervisor.policy.same_training.case import Case, Restart
+from supervisor.policy.same_training.paired import _lag
 from supervisor.policy.same_training.series import Table
 
 
@@ -45,3 +48,20 @@ def test_parts_of_a_planned_change_that_may_not_have_been_made() -> None:
     assert Case(table(1), table(2), same).half_changes() == []
     halved = Restart(micro=(8, 4), accumulation=(1, 2), world=(2, 2))
     assert Case(table(1), table(2), halved).half_changes() == [0.5, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("behind", "every", "found"),
+    [(0, 1, None), (1, 1, None), (2, 1, 2), (30, 1, 30), (4, 2, 4), (2, 2, None)],
+)
+def test_by_how_many_steps_the_losses_lie_behind(behind: int, every: int, found: int | None) -> None:
+    def loss(step: int) -> dict[str, float]:
+        return {"loss": 2 + random.Random(step).random()}
+
+    before = {step: loss(step) for step in range(0, 101 * every, every)}
+    start = 100 * every
+    after = {step: loss(step - behind) for step in range(start, start + 40 * every, every)}
+    # The steps before and after are compared with what lay `behind` steps earlier, as far as that was logged.
+    before |= {step: loss(step) for step in range(start, start + 40 * every, every)}
+    lag = _lag(Case(before, after, Restart()))
+    assert (lag[0] if lag else None) == found

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
+from supervisor.views.tui import feeder as feeder_module
 from supervisor.views.tui.feeder import Feeder
 from tests.conftest import wait_until
 
@@ -74,3 +77,59 @@ def test_trouble_is_said_while_the_first_is_waited_for() -> None:
         assert "input/output error" in said[0]
     finally:
         feeder.stop()
+
+
+def test_what_changes_all_the_time_is_read_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rests are for a run in which nothing happens: here one would take longer than the test may."""
+    monkeypatch.setattr(feeder_module, "BUSY_S", 0.01)
+    monkeypatch.setattr(feeder_module, "FIRST_RESTS", 0)
+    monkeypatch.setattr(feeder_module, "IDLE_S", 600.0)
+    story, delivered = Story(), list[Moment]()
+    story.may.set()
+
+    def show(moment: Moment) -> None:
+        delivered.append(moment)
+        feeder.taken()
+
+    with feeding(story, show) as feeder:
+        feeder.start()
+        assert wait_until(lambda: len(delivered) >= 3, 20)
+    assert [moment.revision for moment in delivered] == list(range(1, len(delivered) + 1))
+
+
+def test_a_moment_that_is_the_same_is_not_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeder_module, "FIRST_REST_S", 0.001)
+    delivered = list[Moment]()
+
+    class Still(Story):
+        def refresh(self) -> Moment:
+            self.told += 1
+            return Moment(7)
+
+    def show(moment: Moment) -> None:
+        delivered.append(moment)
+        feeder.taken()
+
+    story = Still()
+    with feeding(story, show) as feeder:
+        feeder.start()
+        assert wait_until(lambda: story.told >= 4, 20)
+    assert delivered == [Moment(7)]
+
+
+def test_jobs_are_done_by_the_reader_and_their_failure_is_said() -> None:
+    done: list[str] = []
+    said: list[str] = []
+
+    def broken() -> None:
+        raise OSError(28, "no space left on device")
+
+    feeder = Feeder(Story(), deliver=lambda _moment: None, trouble=said.append, watch=False)
+    feeder.submit(broken)
+    feeder.submit(lambda: done.append(threading.current_thread().name))
+    feeder.ask_to_stop()
+    feeder.start()
+    assert wait_until(lambda: done, 20)
+    feeder.stop()
+    assert done == ["stoker-view-reader"], "also what was asked right before the end"
+    assert "no space left on device" in said[0]

@@ -195,7 +195,11 @@ def test_edit_sends_what_was_shown(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("e")
         assert isinstance(app.screen, EditScreen)
-        app.screen.query_one(TextArea).text = "--lr 1e-4 --batch_size 16 '--name=a b'"
+        area = app.screen.query_one(TextArea)
+        before = area.text
+        await pilot.press("q")
+        assert area.text == f"{before}q", "what is typed goes on at the end"
+        area.text = "--lr 1e-4 --batch_size 16 '--name=a b'"
         await pilot.press("tab", *"X=1 Y", "enter")
         assert isinstance(app.screen, EditScreen), "Y is no NAME=VALUE"
         assert "write variables as NAME=VALUE" in shown(app)

@@ -1,0 +1,121 @@
+"""A stream of samples is read whole and once, also where it goes from its older file into its newer one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.run.paths import make_private
+from supervisor.run.series import METRICS, Sample, SeriesReader
+
+
+def lines(*steps: int) -> bytes:
+    samples = (Sample(t=float(step), k="job", a=1, v={"step": float(step)}) for step in steps)
+    return b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples)
+
+
+def steps(reader: SeriesReader, **limit: int) -> list[float | None]:
+    return [sample.v["step"] for sample in reader.read(**limit)]
+
+
+def every(reader: SeriesReader) -> list[float | None]:
+    found: list[float | None] = []
+    while more := steps(reader):
+        found += more
+    return found
+
+
+def test_both_files_are_read_from_their_first_sample(tmp_path: Path) -> None:
+    (tmp_path / f"{METRICS}.0.jsonl").write_bytes(lines(1, 2, 3))
+    new = tmp_path / f"{METRICS}.jsonl"
+    new.write_bytes(lines(4, 5))
+    reader = SeriesReader(tmp_path, METRICS)
+    assert reader.is_thinned
+    assert every(reader) == [1, 2, 3, 4, 5]
+    with new.open("ab") as file:
+        file.write(lines(6) + lines(7)[:9])
+        file.flush()
+        assert every(reader) == [6], "half a line waits"
+        file.write(lines(7)[9:])
+    assert every(reader) == [7]
+    assert every(reader) == []
+
+
+def test_the_newer_file_becomes_the_older_while_it_is_read(tmp_path: Path) -> None:
+    new, old = tmp_path / f"{METRICS}.jsonl", tmp_path / f"{METRICS}.0.jsonl"
+    reader = SeriesReader(tmp_path, METRICS)
+    assert every(reader) == []
+    assert not reader.is_thinned
+    new.write_bytes(lines(1, 2))
+    assert every(reader) == [1, 2]
+    with new.open("ab") as file:
+        file.write(lines(3))
+    new.rename(old)
+    assert every(reader) == [3]
+    new.write_bytes(lines(4, 5))
+    assert every(reader) == [4, 5]
+    # Twice within one look: what it had been reading is neither of the two any more.
+    old.unlink()
+    new.rename(old)
+    with old.open("ab") as file:
+        file.write(lines(6))
+    new.write_bytes(lines(7))
+    assert every(reader) == [6, 7]
+    newest = tmp_path / "other"
+    newest.write_bytes(lines(8, 9))
+    later = tmp_path / "later"
+    later.write_bytes(lines(10))
+    newest.replace(old)
+    later.replace(new)
+    assert every(reader) == [8, 9, 10]
+
+
+def test_a_part_is_whole_samples(tmp_path: Path) -> None:
+    (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(1, 2, 3))
+    reader = SeriesReader(tmp_path, METRICS)
+    size = len(lines(1))
+    assert steps(reader, limit_bytes=2 * size + 3) == [1, 2]
+    assert steps(reader, limit_bytes=size) == [3]
+
+
+@pytest.mark.parametrize(("back", "found", "nearer"), [(1, [], False), (2, [6], False), (3, [5, 6], False)])
+def test_a_tail_begins_at_a_whole_sample(tmp_path: Path, back: int, found: list[int], nearer: bool) -> None:
+    (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(1, 2, 3, 4, 5, 6))
+    reader = SeriesReader(tmp_path, METRICS)
+    assert reader.seek_tail(back * len(lines(1)) - 1) is not nearer
+    assert every(reader) == found
+
+
+def test_a_tail_reaches_into_the_older_file(tmp_path: Path) -> None:
+    (tmp_path / f"{METRICS}.0.jsonl").write_bytes(lines(1, 2, 3))
+    (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(4, 5))
+    size = len(lines(1))
+    reader = SeriesReader(tmp_path, METRICS)
+    assert reader.seek_tail(3 * size + 2)
+    assert every(reader) == [3, 4, 5]
+    all_of_it = SeriesReader(tmp_path, METRICS)
+    assert all_of_it.seek_tail(100 * size), "an older file may have had one before it"
+    assert every(all_of_it) == [1, 2, 3, 4, 5]
+    (tmp_path / f"{METRICS}.0.jsonl").unlink()
+    short = SeriesReader(tmp_path, METRICS)
+    assert not short.seek_tail(100 * size)
+    assert every(short) == [4, 5]
+
+
+def test_folders_that_another_makes_at_the_same_time_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_private(tmp_path / "a" / "b")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
+    asked: list[Path] = []
+    there = Path.is_dir
+
+    def too_early(self: Path) -> bool:
+        """It was made right after it was looked for."""
+        asked.append(self)
+        return asked.count(self) > 1 and there(self)
+
+    monkeypatch.setattr(Path, "is_dir", too_early)
+    make_private(tmp_path / "a" / "b")
