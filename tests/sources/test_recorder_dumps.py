@@ -54,6 +54,12 @@ class Evil:
         (b"{", "neither JSON nor a pickle"),
         (b"", "neither JSON nor a pickle"),
         (b"\x80\x04}r\x00\x00\x00\x70.", "its memo has holes"),
+        # Read by the unpickler, the number ends with its frame, and its rest is instructions: these stored at 1.9 billion.
+        (
+            b"\x80\x04\x95\x04\x00\x00\x00\x00\x00\x00\x00}\x8a\x06r\x00\x00\x00\x70.0.",
+            "crosses the end of its frame",
+        ),
+        (b"\x80\x04\x95\x14" + bytes(7) + b"\x95\x02" + bytes(7) + b"}.", "crosses the end of its frame"),
         (b"\x80\x04.", "a broken pickle"),
     ],
 )

@@ -30,6 +30,7 @@ _ALLOWED = frozenset(
         "TUPLE3", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "FROZENSET", "ADDITEMS",
     )
 )  # fmt: skip
+_FRAME_HEAD = 9  # the opcode and eight bytes of length
 _PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
 # Of the dumps of one job: what is read before the rest is left out, and how far apart the ranks of one incident write.
 MAX_TOTAL_BYTES = 512 << 20
@@ -185,7 +186,9 @@ def _unpickle(data: bytes) -> Any:
 
 def _inspect(data: bytes) -> None:
     """Refuse what does more than build plain data, or builds it so that memory would not last."""
-    for count, (instruction, argument, _) in enumerate(pickletools.genops(data), start=1):
+    frame_end = before_at = 0
+    for count, (instruction, argument, place) in enumerate(pickletools.genops(data), start=1):
+        at = place or 0  # None where the data has no position: bytes have one
         if instruction.name not in _ALLOWED:
             raise BadDump(f"it holds the instruction {instruction.name}")
         # The memo is an array: an index far beyond what was stored would allocate all between.
@@ -193,3 +196,9 @@ def _inspect(data: bytes) -> None:
             raise BadDump("its memo has holes")
         if count > MAX_INSTRUCTIONS:
             raise BadDump("it is too long")
+        # The unpickler takes a frame as a buffer of its own: what crosses its end is read otherwise there than here.
+        if before_at < frame_end < at or (instruction.name == "FRAME" and at < frame_end):
+            raise BadDump("an instruction crosses the end of its frame")
+        if instruction.name == "FRAME":
+            frame_end = at + _FRAME_HEAD + int(str(argument))
+        before_at = at

@@ -28,8 +28,8 @@ __all__ = [
     "scan_source",
 ]
 
-# The longest file of 300 public training repositories has 385,000. What is written most densely makes 600 bytes of tree a character.
-MAX_SOURCE_CHARS: Final = 1_000_000
+# The longest file of 300 public training repositories has 385,000. What is written most densely makes 700 bytes of tree a character.
+MAX_SOURCE_CHARS: Final = 500_000
 MAX_NESTING: Final = 200  # code that people write is nested some 60 deep
 _TELLING: Final = ("TrainingArguments", "HfArgumentParser", "SFTConfig", "DPOConfig", "TrlParser")
 # Words in names of what a batch is passed on as: such keywords of calls are kept.
