@@ -151,31 +151,23 @@ def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
 
 
 def _batch(spec: JobSpec) -> dict[str, Any]:
-    knobs, batch = spec.knobs, spec.batch
+    knobs = spec.knobs
+    batch = spec.batch if spec.batch is not None and spec.batch.ranks_known else None
     derived = knobs.accumulation is None and knobs.global_batch is not None
     total = knobs.number("total")
-    known = batch is not None and batch.ranks_known
     return {
         "micro": _number(knobs, "micro", knobs.batch),
         "accumulation": {
             **_number(knobs, "accumulation", knobs.accumulation),
             **(
                 {"value": batch.accumulation_steps, "source": "derived"}
-                if derived and batch is not None and known
+                if derived and batch is not None
                 else {}
             ),
             "counts": None if knobs.accumulation is None and not derived else knobs.counts.value,
         },
-        "global": batch.global_batch
-        if batch is not None and known
-        else total.value
-        if total is not None
-        else None,
-        "unit": batch.unit.value
-        if batch is not None and known
-        else None
-        if derived
-        else BatchUnit.SAMPLES.value,
+        "global": batch.global_batch if batch is not None else total.value if total is not None else None,
+        "unit": batch.unit.value if batch is not None else None if derived else BatchUnit.SAMPLES.value,
         "scope": knobs.batch_scope.value,
         "world_size": world_size(spec),
     }

@@ -495,3 +495,16 @@ def test_a_batch_without_ranks_is_shown_so() -> None:
 def test_a_hostile_source_is_unknown_and_never_an_error(source: str) -> None:
     plan = oom_plan(job("train.py --batch_size 8 --accum 2", {"train.py": source}))
     assert isinstance(plan, OomRefusal)
+
+
+@pytest.mark.parametrize("total", [32, 31, 33, 16])
+def test_a_total_of_the_engine_must_be_the_product_of_the_batch_and_the_ranks(total: int) -> None:
+    line = "-- deepspeed --num_gpus 2 train.py --deepspeed ds.json --per_device_train_batch_size 16 --gradient_accumulation_steps 1"
+    config = DS | {"train_batch_size": total}
+    plan = oom_plan(job(line, {"train.py": HF, "ds.json": json.dumps(config)}))
+    if total == 32:
+        assert isinstance(plan, OomPlan), plan
+        assert "ds.json#train_batch_size" not in {c.knob for c in plan.changes}
+        return
+    assert isinstance(plan, OomRefusal)
+    assert plan.why == f"ds.json#train_batch_size {total} is not 16 × 1 × 2 ranks"

@@ -372,6 +372,14 @@ def test_an_answer_is_what_a_flag_would_declare() -> None:
         (replace(KNOBS, found=(FoundNumber("total", 64, "default"),)), None, 64, "samples"),
         (replace(KNOBS, found=(FoundNumber("total", 64, "default"),)), BATCH, 16, "samples"),
         (replace(KNOBS, accumulation=None, global_batch="--total"), None, None, None),
+        (replace(KNOBS, accumulation=None, global_batch="--total"), BATCH, 16, "samples"),
+        (
+            replace(KNOBS, accumulation=None, global_batch="--total"),
+            replace(BATCH, ranks_known=False),
+            None,
+            None,
+        ),
+        (KNOBS, replace(BATCH, ranks_known=False), None, "samples"),
     ],
 )
 def test_the_global_batch_of_a_dry_run(

@@ -80,8 +80,8 @@ def test_a_prefix_names_the_rank_that_wrote(text: str, who: str, found: tuple[st
         ("WARN retry", Tone.WARN),
         ("UserWarning: from ValueError: x", Tone.BAD),
         ("an error rate of 0.2 with no warning", Tone.PLAIN),
-        ("." * 382 + " ValueError: bad", Tone.BAD),
-        ("." * 400 + " ValueError: bad", Tone.PLAIN),
+        ("." * 389 + " ValueError: bad", Tone.BAD),
+        ("." * 390 + " ValueError: bad", Tone.PLAIN),
     ],
 )
 def test_the_tone_of_a_line_is_that_of_its_words(line: str, tone: Tone) -> None:

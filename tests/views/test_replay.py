@@ -25,6 +25,7 @@ from supervisor.views.model.replay import (
     next_fact,
     record_of,
 )
+from supervisor.views.model.replay_log import LogTimes
 from supervisor.views.wording.translate import words_in
 from tests.views.replaying import Ticks
 from tests.views.tui import recorded
@@ -155,3 +156,18 @@ def test_facts_are_met_one_by_one() -> None:
 def test_an_empty_folder_cannot_be_played(tmp_path: Path) -> None:
     with pytest.raises(NothingRecorded, match="nothing was recorded"):
         record_of(RunPaths(tmp_path))
+
+
+def test_a_keeper_is_there_from_its_start_until_it_leaves(tmp_path: Path) -> None:
+    events: tuple[ev.Event, ...] = (
+        ev.RunStarted(t=0.0, run_id="r", name="n", mode="launched", host="h"),
+        ev.KeeperStarted(t=10.0, pid=7, start_time=1.0, version="1"),
+        ev.KeeperLeft(t=20.0, why="held"),
+        ev.KeeperStarted(t=30.0, pid=8, start_time=2.0, version="1"),
+    )
+    played = Recording(RunPaths(tmp_path), None, events, (), (), (), (), LogTimes((), ()))
+    clock = Ticks()
+    reader = ReplayReader(played, clock)
+    for at, there in ((5.0, False), (15.0, True), (25.0, False), (35.0, True), (15.0, True), (25.0, False)):
+        clock.t = at
+        assert reader.refresh().keeper_alive is there
