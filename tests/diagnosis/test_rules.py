@@ -114,7 +114,8 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     "cut_off": (one(STEPS + raised("").rstrip() + "\n"), FailureClass.UNKNOWN, None),
     "good_end": (one(STEPS + "Training complete.\n"), FailureClass.HEALTHY, None),
     "still_training": (one(STEPS), FailureClass.HEALTHY, None),
-    "nothing_known": (one("hello\n"), FailureClass.UNKNOWN, None),
+    "metrics_printed": (one("hello\n")._replace(metric_rows=5), FailureClass.HEALTHY, None),
+    "nothing_known": (one("hello\n")._replace(metric_rows=4), FailureClass.UNKNOWN, None),
 }
 
 HUNG = SeenHang((1,), "rank 1 in read_it()", None, "stacks.txt", 3, (SeenGroup((1,), "own", "in read_it()"),))
