@@ -8,18 +8,23 @@ own (with the cache of compiled signatures in it), so that tests which run at th
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
+import pynvml
 import pytest
 from hypothesis import HealthCheck, settings
 
 from supervisor.sources.signature_files import Engine, load_engine
+from tests.fakes.nvml import STATE, StandIn, build
 
 TOKEN = "STOKER_TEST_TOKEN"
 STRIPPED = ("STOKER_", "SLURM_", "PET_", "TORCHELASTIC_", "NCCL_", "WANDB_")
@@ -87,6 +92,39 @@ def clean_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """Signatures and matcher, compiled once a worker: that takes two seconds."""
     return load_engine(str(tmp_path_factory.getbasetemp() / "cache" / "stoker"))
+
+
+@pytest.fixture(scope="session")
+def nvml_libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
+    """The stand-in for NVML, compiled once a worker; of an old driver, where asked."""
+
+    @cache
+    def built(old_driver: bool) -> Path:
+        library = build(tmp_path_factory.mktemp("nvml"), old_driver=old_driver)
+        if library is None:
+            pytest.skip("no C compiler")
+        return library
+
+    return built
+
+
+@pytest.fixture
+def nvml(
+    tmp_path: Path,
+    nvml_libraries: Callable[[bool], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> StandIn:
+    """Cards that a test describes, behind the real pynvml. ``old driver`` as the parameter: one before 535."""
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    # A copy is another library to the linker: what it remembers is of this test alone.
+    library = shutil.copy(nvml_libraries(getattr(request, "param", "") == "old driver"), folder)
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    stand_in = StandIn(folder)
+    monkeypatch.setenv(STATE, stand_in.env[STATE])
+    return stand_in
 
 
 @pytest.fixture(autouse=True)

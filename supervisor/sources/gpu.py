@@ -7,6 +7,7 @@ NVML's "utilization" is the share of time in which any kernel ran, not how much 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 import time
@@ -132,15 +133,14 @@ class GpuReader:
 
     Args:
         on_note: gets what is worth saying.
-        load: how NVML's binding is come by; tests give their own.
 
     Raises:
         NvmlUnavailableError: no library, driver or card.
     """
 
-    def __init__(self, on_note: Callable[[GpuNote], None], load: Callable[[], Any] = load_nvml) -> None:
+    def __init__(self, on_note: Callable[[GpuNote], None]) -> None:
         self._on_note = on_note
-        self._nvml = load()
+        self._nvml = load_nvml()
         self._lost: set[int] = set()  # in this round
         self._reported_lost: set[int] = set()
         self._ecc: dict[int, int] = {}
@@ -290,8 +290,12 @@ class GpuReader:
                 if getattr(error, "value", None) != _TIMEOUT:
                     self._events = None
                 return
-            uuid = _text(self._ask(None, "nvmlDeviceGetUUID", event.device))
-            index = next((d.index for d in self.devices if d.uuid == uuid and uuid), None)
+            # By its handle: a card that fell off the bus (Xid 79) does not tell its UUID any more.
+            address = _address(event.device)
+            index = next(
+                (at for at, handle in enumerate(self._handles) if address and _address(handle) == address),
+                None,
+            )
             number = int(event.eventData)
             where = f"GPU {index}" if index is not None else "a GPU"
             self._on_note(GpuNote(time.time(), GpuNoteCode.XID, f"{where}: Xid {number}", index, number))
@@ -312,14 +316,12 @@ class GpuSampler(PeriodicSampler):
         on_note: Callable[[GpuNote], None],
         interval_s: float,
         retry_s: float = _RETRY_S,
-        load: Callable[[], Any] = load_nvml,
     ) -> None:
         super().__init__("stoker-gpu", stop)
         self._on_samples = on_samples
         self._on_note = on_note
         self._interval_s = interval_s
         self._retry_s = retry_s
-        self._load = load
         self._reader: GpuReader | None = None
         self._had_one = False
 
@@ -327,7 +329,7 @@ class GpuSampler(PeriodicSampler):
         """Read all GPUs once; returns the seconds until the next reading, None where there are none."""
         try:
             if self._reader is None:
-                self._reader = GpuReader(self._on_note, self._load)
+                self._reader = GpuReader(self._on_note)
                 self._had_one = True
             self._on_samples(self._reader.read())
         except NvmlUnavailableError as error:
@@ -347,10 +349,10 @@ class GpuSampler(PeriodicSampler):
             reader.close()
 
 
-def probe_gpus(load: Callable[[], Any] = load_nvml) -> tuple[tuple[GpuDevice, ...], str | None]:
+def probe_gpus() -> tuple[tuple[GpuDevice, ...], str | None]:
     """The GPUs of this machine, and where there are none, why (one line)."""
     try:
-        reader = GpuReader(lambda _note: None, load)
+        reader = GpuReader(lambda _note: None)
     except NvmlUnavailableError as error:
         return (), str(error)
     reader.close()
@@ -377,6 +379,10 @@ def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[Gp
             break
         found += match
     return tuple(found)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value if handle is not None else None
 
 
 def _text(value: Any) -> str | None:

@@ -1,9 +1,13 @@
-"""GPUs by NVML, on a fake of it (no driver here): readings, absences, losses, events."""
+"""GPUs by NVML, on a stand-in for its library (no driver here): readings, absences, losses, events."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -20,28 +24,38 @@ from supervisor.sources.gpu import (
     visible_devices,
 )
 from tests.conftest import wait_until
-from tests.fakes.nvml import GIB, Card, Event, FakeNvml, Process
+from tests.fakes.nvml import ALL_FUNCTIONS, GIB, Card, StandIn
 
-LOST, NOT_SUPPORTED, NO_PERMISSION, LIBRARY_NOT_FOUND = 15, 3, 4, 12
-
-
-def two_cards() -> FakeNvml:
-    return FakeNvml([Card("GPU-aaaa"), Card("GPU-bbbb")])
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LOST = 3, 4, 9, 15
 
 
-def reader_of(fake: FakeNvml) -> tuple[GpuReader, list[GpuNote]]:
-    notes: list[GpuNote] = []
-    return GpuReader(notes.append, fake.load), notes
+@pytest.fixture
+def two_cards(nvml: StandIn) -> StandIn:
+    nvml.show(Card("GPU-aaaa"), Card("GPU-bbbb"))
+    return nvml
 
 
-def test_a_reading_is_in_base_units() -> None:
-    fake = two_cards()
-    fake.cards[1].used, fake.cards[1].util, fake.cards[1].throttle = 20 * GIB, 93, 0x20 | 0x04
-    fake.cards[1].processes = [Process(71, 19 * GIB), Process(72, None)]
-    reader, notes = reader_of(fake)
+@pytest.fixture
+def notes() -> list[GpuNote]:
+    return []
+
+
+@pytest.fixture
+def reader(two_cards: StandIn, notes: list[GpuNote]) -> Iterator[GpuReader]:
+    assert two_cards.cards
+    made = GpuReader(notes.append)
+    yield made
+    made.close()
+
+
+def test_a_reading_is_in_base_units(two_cards: StandIn, reader: GpuReader, notes: list[GpuNote]) -> None:
+    card = two_cards.cards[1]
+    card.used, card.util, card.throttle = 20 * GIB, 93, 0x20 | 0x04
+    card.processes = [(71, 19 * GIB), (72, None)]
+    two_cards.show()
     first, second = reader.read()
     assert [device.uuid for device in reader.devices] == ["GPU-aaaa", "GPU-bbbb"]
-    assert first.device.name == "Fake H100"
+    assert first.device.name == "NVIDIA H100 80GB HBM3"
     assert first.device.pci_bus_id == "00000000:00:00.0"
     assert (second.util_ratio, second.memory_used_bytes, second.memory_total_bytes) == (
         0.93,
@@ -58,29 +72,36 @@ def test_a_reading_is_in_base_units() -> None:
     assert notes == []
     reader.close()
     reader.close()
-    assert fake.open == 0
+    binding = load_nvml()
+    with pytest.raises(binding.NVMLError, match="Uninitialized"):
+        binding.nvmlDeviceGetCount()
 
 
-def test_a_reading_that_the_card_lacks_is_none_and_not_zero() -> None:
-    fake = FakeNvml(
-        [
-            Card(
-                "GPU-aaaa",
-                fails=dict.fromkeys(
-                    [
-                        "nvmlDeviceGetUtilizationRates",
-                        "nvmlDeviceGetPowerUsage",
-                        "nvmlDeviceGetTotalEccErrors",
-                        "nvmlDeviceGetCurrentClocksEventReasons",
-                        "nvmlDeviceGetComputeRunningProcesses",
-                    ],
-                    NOT_SUPPORTED,
-                ),
-            )
-        ]
+@pytest.mark.parametrize("nvml", ["old driver"], indirect=True)
+def test_an_old_driver_names_the_reasons_by_its_own_function(nvml: StandIn) -> None:
+    nvml.show(Card("GPU-aaaa", throttle=0x40))
+    reader = GpuReader(lambda note: pytest.fail(note.text))
+    binding = load_nvml()
+    handle = binding.nvmlDeviceGetHandleByIndex(0)
+    with pytest.raises(binding.NVMLError, match="Function Not Found"):
+        binding.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    assert reader.read()[0].throttle == ("hw_thermal",)
+    reader.close()
+
+
+def test_a_reading_that_the_card_lacks_is_none_and_not_zero(nvml: StandIn) -> None:
+    """As a MIG slice's card, or a GeForce: N/A."""
+    lacking = (
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetCurrentClocks",
+        "nvmlDeviceGetComputeRunningProcesses",
     )
-    reader, notes = reader_of(fake)
+    nvml.show(Card("GPU-aaaa", fails=dict.fromkeys(lacking, NOT_SUPPORTED)))
+    reader = GpuReader(lambda note: pytest.fail(note.text))
     (sample,) = reader.read()
+    reader.close()
     assert not sample.lost
     assert sample.memory_used_bytes == 0
     assert sample.util_ratio is None
@@ -88,15 +109,15 @@ def test_a_reading_that_the_card_lacks_is_none_and_not_zero() -> None:
     assert sample.ecc_uncorrected is None
     assert sample.throttle is None
     assert sample.processes is None
-    assert notes == []
 
 
 @pytest.mark.fault("recovery", "a GPU falls off the bus and comes back", "both are said once")
-def test_a_lost_gpu_is_a_fact_said_once_and_so_is_its_return() -> None:
-    fake = two_cards()
-    reader, notes = reader_of(fake)
+def test_a_lost_gpu_is_a_fact_said_once_and_so_is_its_return(
+    two_cards: StandIn, reader: GpuReader, notes: list[GpuNote]
+) -> None:
     reader.read()
-    fake.cards[1].fails["*"] = LOST
+    two_cards.cards[1].fails[ALL_FUNCTIONS] = LOST
+    two_cards.show()
     for _ in range(3):
         first, second = reader.read()
         assert not first.lost
@@ -104,32 +125,32 @@ def test_a_lost_gpu_is_a_fact_said_once_and_so_is_its_return() -> None:
         assert second.device.uuid == "GPU-bbbb"
         assert second.util_ratio is None
     assert [(note.code, note.index) for note in notes] == [(GpuNoteCode.LOST, 1)]
-    fake.cards[1].fails.clear()
+    two_cards.cards[1].fails.clear()
+    two_cards.show()
     assert not reader.read()[1].lost
     assert [note.code for note in notes] == [GpuNoteCode.LOST, GpuNoteCode.BACK]
     # Lost in the middle of a round.
-    fake.cards[0].fails["nvmlDeviceGetPowerUsage"] = LOST
+    two_cards.cards[0].fails["nvmlDeviceGetPowerUsage"] = LOST
+    two_cards.show()
     assert reader.read()[0].lost
     assert notes[-1].index == 0
 
 
-def test_a_gpu_hidden_by_the_container_is_not_lost() -> None:
-    fake = two_cards()
-    fake.cards[0].fails["nvmlDeviceGetHandleByIndex"] = NO_PERMISSION
-    reader, notes = reader_of(fake)
+def test_a_gpu_hidden_by_the_container_is_not_lost(nvml: StandIn) -> None:
+    nvml.show(Card("GPU-aaaa", fails={"nvmlDeviceGetHandleByIndex": NO_PERMISSION}), Card("GPU-bbbb"))
+    reader = GpuReader(lambda note: pytest.fail(note.text))
     first, second = reader.read()
+    reader.close()
     assert not first.lost
     assert first.memory_used_bytes is None
     assert second.memory_used_bytes == 0
-    assert notes == []
 
 
-def test_xid_and_ecc_errors_are_notes() -> None:
-    fake = two_cards()
-    reader, notes = reader_of(fake)
+def test_xid_and_ecc_errors_are_notes(two_cards: StandIn, reader: GpuReader, notes: list[GpuNote]) -> None:
     reader.read()
-    fake.xids += [Event(1, 79), Event(0, 48)]
-    fake.cards[0].ecc = 3
+    two_cards.xids += [(1, 79), (0, 48)]
+    two_cards.cards[0].ecc = 3
+    two_cards.show()
     reader.read()
     assert [(n.code, n.index, n.xid) for n in notes] == [
         (GpuNoteCode.XID, 1, 79),
@@ -140,41 +161,42 @@ def test_xid_and_ecc_errors_are_notes() -> None:
     assert len(notes) == 3
 
 
-def test_absence_is_said_once_with_its_reason_and_the_thread_ends() -> None:
-    fake = two_cards()
-    fake.init_error = LIBRARY_NOT_FOUND
+def test_absence_is_said_once_with_its_reason_and_the_thread_ends(nvml: StandIn) -> None:
+    nvml.init_code = DRIVER_NOT_LOADED
+    nvml.show()
     notes: list[GpuNote] = []
     stop = threading.Event()
-    sampler = GpuSampler(stop, lambda _: None, on_note=notes.append, interval_s=1.0, load=fake.load)
+    sampler = GpuSampler(stop, lambda _: None, on_note=notes.append, interval_s=1.0)
     sampler.start()
     assert sampler.join(5)
     assert [note.code for note in notes] == [GpuNoteCode.ABSENT]
     assert "NVML" in notes[0].text
-    assert probe_gpus(fake.load) == ((), notes[0].text)
+    assert probe_gpus() == ((), notes[0].text)
+    nvml.init_code = 0
+    nvml.show()
     with pytest.raises(NvmlUnavailableError, match="no GPU"):
-        GpuReader(notes.append, FakeNvml([]).load)
+        GpuReader(notes.append)
 
 
 def test_the_real_library_without_a_driver_says_why() -> None:
-    devices, why = probe_gpus(load_nvml)
+    devices, why = probe_gpus()
     assert bool(devices) != bool(why)
 
 
 @pytest.mark.fault("recovery", "the NVIDIA driver goes away", "said, and tried again")
-def test_a_driver_that_goes_away_is_said_and_tried_again() -> None:
-    fake = two_cards()
+def test_a_driver_that_goes_away_is_said_and_tried_again(two_cards: StandIn) -> None:
     rounds: list[Sequence[GpuSample]] = []
     notes: list[GpuNote] = []
     stop = threading.Event()
-    sampler = GpuSampler(
-        stop, rounds.append, on_note=notes.append, interval_s=0.01, retry_s=0.01, load=fake.load
-    )
+    sampler = GpuSampler(stop, rounds.append, on_note=notes.append, interval_s=0.01, retry_s=0.01)
     sampler.start()
     try:
         assert wait_until(lambda: len(rounds) > 2, 5)
-        fake.driver_gone = True
+        two_cards.gone = True
+        two_cards.show()
         assert wait_until(lambda: [note.code for note in notes] == [GpuNoteCode.NVML_FAILED], 5)
-        fake.driver_gone = False
+        two_cards.gone = False
+        two_cards.show()
         seen = len(rounds)
         assert wait_until(lambda: len(rounds) > seen + 2, 5)
     finally:
@@ -182,8 +204,8 @@ def test_a_driver_that_goes_away_is_said_and_tried_again() -> None:
         assert sampler.join(5)
 
 
-def test_visible_devices() -> None:
-    devices = reader_of(two_cards())[0].devices
+def test_visible_devices(reader: GpuReader) -> None:
+    devices = reader.devices
     first, second = devices
     assert visible_devices(None, devices) == devices
     assert visible_devices("", devices) == ()
@@ -192,3 +214,16 @@ def test_visible_devices() -> None:
     assert visible_devices("0,-1,1", devices) == (first,)
     assert visible_devices("GPU-", devices) == ()
     assert visible_devices("MIG-1/2/3", devices) is None
+
+
+def test_a_child_finds_the_cards_through_the_linker(two_cards: StandIn) -> None:
+    """As stoker itself does, with nothing of Python replaced."""
+    code = "import json; from supervisor.sources.gpu import probe_gpus; print(json.dumps([d.uuid for d in probe_gpus()[0]]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **two_cards.env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == ["GPU-aaaa", "GPU-bbbb"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from supervisor.diagnosis.evidence import RunValues
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
 from supervisor.preflight.ports import free_port
-from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, load_nvml, visible_devices
+from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
 
 # The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another, the pids that the
 # GPU driver tells are not ours: a lookup would name somebody by chance.
@@ -20,9 +19,7 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _OTHERS_SHOWN = 3
 
 
-def with_machine(
-    values: RunValues, job: JobSpec, env: Mapping[str, str], load: Callable[[], Any] = load_nvml
-) -> RunValues:
+def with_machine(values: RunValues, job: JobSpec, env: Mapping[str, str]) -> RunValues:
     """The same with what this machine says now."""
     port = None
     if job.node_rank == 0:
@@ -31,16 +28,14 @@ def with_machine(
     if not pids_are_the_drivers():
         return values._replace(free_port=port)
     return values._replace(
-        free_port=port, user_of=user_of, other_gpu_users=other_gpu_users(values.own_pids, job, env, load)
+        free_port=port, user_of=user_of, other_gpu_users=other_gpu_users(values.own_pids, job, env)
     )
 
 
-def other_gpu_users(
-    own: frozenset[int], job: JobSpec, env: Mapping[str, str], load: Callable[[], Any] = load_nvml
-) -> tuple[str, ...]:
+def other_gpu_users(own: frozenset[int], job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
     """Processes that are not the run's on the GPUs that it may use, as ``process 4711 of alice (5.0 GiB on GPU 0)``."""
     try:
-        reader = GpuReader(lambda _note: None, load)
+        reader = GpuReader(lambda _note: None)
     except NvmlUnavailableError:
         return ()
     try:

@@ -1,0 +1,85 @@
+"""Runs on a machine with GPUs: NVML's own library answers, in C (tests/fakes/nvml.c), and everything above it is stoker's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.failures import FailureClass
+from supervisor.run.journal import read_state
+from supervisor.run.series import GPU, SeriesReader
+from tests.conftest import wait_until
+from tests.fakes.nvml import ALL_FUNCTIONS, GIB, Card, StandIn
+from tests.integration.harness import background, facts, only_run, stoker, wait_for_run
+
+LOST = 15
+# Steps until a file appears; then the words of a process whose GPU has gone.
+JOB = """
+import pathlib, sys, time
+for step in range(100_000):
+    print(f"step {step} loss {3 / (step + 1):.3f}", flush=True)
+    time.sleep(0.02)
+    if pathlib.Path("fall").exists():
+        sys.exit("RuntimeError: CUDA error: unspecified launch failure")
+"""
+
+
+@pytest.fixture
+def machine(nvml: StandIn, tmp_path: Path) -> StandIn:
+    (tmp_path / "job.py").write_text(JOB)
+    nvml.show(
+        Card("GPU-aaaa", util=87, used=20 * GIB),
+        Card("GPU-bbbb", util=12, used=3 * GIB, processes=[(1, 2 * GIB)]),
+    )
+    return nvml
+
+
+def gpu_rows(root: Path) -> dict[str, list[dict[str, float | None]]]:
+    """The values of each GPU's series so far, in order."""
+    rows: dict[str, list[dict[str, float | None]]] = {}
+    for sample in SeriesReader(root, GPU).read():
+        rows.setdefault(sample.k, []).append(sample.v)
+    return rows
+
+
+@pytest.mark.fault(
+    "recovery", "a GPU falls off the bus under a run", "its Xid, its loss and the verdict name the hardware"
+)
+def test_a_gpu_that_falls_off_the_bus_is_seen_and_decides_the_verdict(
+    machine: StandIn, tmp_path: Path
+) -> None:
+    with background("run", "--no-ui", "--", "python", "job.py", cwd=tmp_path, env=machine.env) as job:
+        run = wait_for_run(tmp_path)
+        series = run.node().series
+
+        def last(card: str, name: str) -> float | None:
+            found = gpu_rows(series).get(card, [])
+            return found[-1].get(name) if found else None
+
+        assert wait_until(lambda: last("0", "util_ratio") == 0.87, 60)
+        assert last("1", "memory_used_bytes") == 3 * GIB
+        machine.cards[1].util = 55
+        machine.show()
+        assert wait_until(lambda: last("1", "util_ratio") == 0.55, 60)
+        machine.xids.append((0, 79))
+        machine.cards[0].fails[ALL_FUNCTIONS] = LOST
+        machine.show()
+        assert wait_until(lambda: last("0", "lost") == 1.0, 60)
+        (tmp_path / "fall").write_text("")
+        assert job.wait(60) == 1
+    advice = {fact.code: fact.text for fact in facts(run) if isinstance(fact, ev.Advisory)}
+    assert advice["gpu_lost_0_"] == "GPU 0 is lost: GPU is lost"
+    assert advice["gpu_xid_0_79"] == "GPU 0: Xid 79"
+    view = read_state(run.node().journal).attempt
+    assert view is not None
+    assert view.verdict is not None
+    assert view.verdict.failure is FailureClass.GPU_FAULT
+
+
+def test_without_the_library_a_run_is_none_the_worse(tmp_path: Path) -> None:
+    assert stoker("run", "--no-ui", "--", "true", cwd=tmp_path).code == 0
+    run = only_run(tmp_path)
+    assert not [fact for fact in facts(run) if isinstance(fact, ev.Advisory) and "gpu" in fact.code]
+    assert gpu_rows(run.node().series) == {}
