@@ -12,7 +12,6 @@ of right verdicts of a kind is set beside the confidence that was stated, and be
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import io
@@ -160,7 +159,7 @@ def main() -> int:
     there = [row for row in rows if (args.texts / str(row["blob"])).is_file()]
     found = list(verdicts_of(there, args.texts))
     if not found:
-        raise argparse.ArgumentTypeError(f"none of {len(rows)} texts is in {args.texts}")
+        parser.error(f"none of {len(rows)} texts is in {args.texts}: they are named by their blobs")
     for one in found if args.show else ():
         if not one.right:
             print(

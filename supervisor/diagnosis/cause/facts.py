@@ -202,8 +202,8 @@ class Facts:
         """Whether a traceback of Ctrl-C stands just above what was raised: programs and their helpers fail as they are torn down."""
         if stop.source != root.source or not stop.text.startswith("KeyboardInterrupt"):
             return False
-        below = stop.hit.lines_after()[: max(root.line - stop.line, 0)]
-        return 0 < root.line - stop.line <= INTERRUPTED_LINES and not any(is_progress(line) for line in below)
+        below = stop.lines_until(root.line + 1)
+        return 0 < root.line - stop.line <= INTERRUPTED_LINES and not any(map(is_progress, below))
 
     # -- stops -------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ _RAISED_AS_EXCEPTION = frozenset(
         FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
     )
 )  # fmt: skip
+_REPORTED_OR_RAISED = _RAISED_AS_EXCEPTION | _MOSTLY_RAISED | {FailureClass.DISK_FULL}
 _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhandled exception)")
 _EXCEPTION = Lazy(
     r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
@@ -87,9 +88,8 @@ def without_recovered(
 def _only_warns(item: Candidate) -> bool:
     """Whether a line is a Python warning, or says what was used in place of what was not there: the program went on."""
     if _PYTHON_WARNING.search(item.text):
-        return (
-            item.failure is not FailureClass.TERMINATED
-        )  # Lightning warns that it was interrupted, and ends
+        # Lightning warns that it was interrupted, and ends.
+        return item.failure is not FailureClass.TERMINATED
     return _INSTEAD.search(item.text[-80:]) is not None and not _EXCEPTION.match(item.text)
 
 
@@ -137,24 +137,24 @@ def _logged_on(notice: Candidate, found: Sequence[Candidate]) -> bool:
     raised = [item.line for item in _later_causes(notice, found) if not is_notice(item)]
     if not raised:
         return False
-    between = notice.hit.lines_after()[: max(raised[0] - notice.line - 1, 0)]
-    dated = (1 for line in between if not _ALARM.search(line) and when(split_prefix(line)[1]) is not None)
+    dated = (
+        1
+        for line in notice.lines_until(raised[0])
+        if not _ALARM.search(line) and when(split_prefix(line)[1]) is not None
+    )
     return sum(dated) >= 2
 
 
 def _went_on_to_raise(report: Candidate, found: Sequence[Candidate]) -> bool:
     """Whether a program that only reported a trouble of a kind that is raised went on, and then raised another exception."""
-    if not report.is_cause or report.failure not in _RAISED_AS_EXCEPTION | _MOSTLY_RAISED | {
-        FailureClass.DISK_FULL
-    }:
+    if not report.is_cause or report.failure not in _REPORTED_OR_RAISED:
         return False
     if _raised(report) or frames_above(report.hit).found or report.hit.has(Trait.OWN):
         return False
     raised = [other.line for other in _later_causes(report, found) if _raised(other) and not other.soft]
     if not raised:
         return False
-    between = report.hit.lines_after()[: max(raised[0] - report.line - 1, 0)]
-    above = takewhile(lambda line: "Traceback" not in line, between)
+    above = takewhile(lambda line: "Traceback" not in line, report.lines_until(raised[0]))
     return sum(1 for line in above if line.strip() and not _ALARM.search(line)) >= LINES_OF_ONE_THAT_WENT_ON
 
 

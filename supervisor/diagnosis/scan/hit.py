@@ -113,6 +113,10 @@ class Candidate(NamedTuple):
         """Whether its signature has a trait."""
         return trait in self.hit.signature.traits
 
+    def lines_until(self, line: int) -> list[str]:
+        """The lines between it and a later line of the same log, as far as they were kept."""
+        return self.hit.lines_after()[: max(line - self.line - 1, 0)]
+
 
 _LAUNCHER_WORDS = Lazy(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|RayTaskError|"
