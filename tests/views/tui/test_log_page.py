@@ -212,7 +212,7 @@ def test_the_mouse_puts_the_cursor_and_a_drag_selects(monkeypatch: pytest.Monkey
     monkeypatch.setattr(made, "release_mouse", lambda: held.append("released"))
 
     def mouse(kind: str, y: int, button: int = 1) -> None:
-        getattr(made, f"on_mouse_{kind}")(cast(Any, SimpleNamespace(y=y, button=button, stop=lambda: None)))
+        getattr(made, f"on_mouse_{kind}")(cast("Any", SimpleNamespace(y=y, button=button, stop=lambda: None)))
 
     for y, button in ((0, 1), (6, 1), (2, 3)):
         mouse("down", y, button)
@@ -407,7 +407,7 @@ def controls_of(
     row: LogRow | None = None,
 ) -> tuple[LogControls, Asked, list[lc.Page], list[lc.Remark | None]]:
     session, shown, said = Asked(), list[lc.Page](), list[lc.Remark | None]()
-    return LogControls(cast(Any, session), shown.append, said.append, lambda: row), session, shown, said
+    return LogControls(cast("Any", session), shown.append, said.append, lambda: row), session, shown, said
 
 
 def test_of_two_pages_the_later_one_is_shown() -> None:
