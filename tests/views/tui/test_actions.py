@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from textual import events
+from textual.binding import Binding
+from textual.fuzzy import Matcher
 
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
-from supervisor.views.tui.dashboard import actions
+from supervisor.views.tui import commands, request_client
+from supervisor.views.tui.dashboard import actions, keys
+from supervisor.views.tui.request_client import Answer
+from supervisor.views.wording.translate import english
 from tests.views.tui import recorded
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of
 
@@ -278,3 +287,64 @@ def test_arguments_are_those_of_the_last_restart(record: RunFile, tmp_path: Path
     smaller = Decision(DecisionKind.RESTART, "", change=SpecChange(env=(("A", "1"),)))
     state = state_of(None, *(attempt_of(at + 1, decision=d) for at, d in enumerate((edited, smaller, held))))
     assert actions.arguments_now(record, state) == ("--lr", "1")
+
+
+# -- keys that do nothing, requests -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "character", "text"),
+    [
+        ("z", "z", "z does nothing here, ? shows the keys"),
+        ("percent_sign", "%", "% does nothing here, ? shows the keys"),
+        ("f5", None, "F5 does nothing here, ? shows the keys"),
+        ("delete", None, "Delete does nothing here, ? shows the keys"),
+        ("ctrl+z", None, None),
+        ("q", "q", None),
+    ],
+)
+def test_a_key_that_a_person_typed_and_that_does_nothing_is_named(
+    key: str, character: str | None, text: str | None
+) -> None:
+    screen: Any = SimpleNamespace(active_bindings={"q": None})
+    screen.app = SimpleNamespace(screen=screen)
+    assert keys.silence_of(screen, events.Key(key, character)) == text
+    screen.app.screen = None
+    assert keys.silence_of(screen, events.Key(key, character)) is None, "something is open over it"
+
+
+def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    client = request_client.RequestClient(RunPaths(tmp_path))
+    told: list[Answer] = []
+    monkeypatch.setattr(request_client, "ask", lambda *_args, **_values: "7")
+    client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
+    word = request_client.WORDS[RequestKind.HOLD]
+    assert told.pop() == Answer(f"{word}: asked the keeper", None)
+    late = 100.0 + request_client.PATIENCE_S
+    assert client.answers(state_of(), late) == []
+    (answer,) = client.answers(state_of(), late + 0.1)
+    assert (answer.text.partition(";")[0], answer.good) == (f"{word}: no answer yet", False)
+    assert client.answers(state_of(), late + 9.0) == [], "said once"
+    assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == [Answer(f"{word}: done", True)]
+    assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == []
+    client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
+    assert client.answers(state_of(answered={"7": "no"}), 0.0) == [Answer(f"{word} refused: no", False)]
+    told.clear()
+
+    def fails(*_args: object, **_values: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(request_client, "ask", fails)
+    client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
+    assert told == [Answer(f"{word}: not sent: No space left on device: {tmp_path / 'control'}", False)]
+    assert client.answers(state_of(answered={"7": "done"}), 0.0) == []
+
+
+def test_a_command_of_the_palette_is_a_key_a_name_and_a_sentence() -> None:
+    binding = Binding("H", "x", "hold", key_display="H", tooltip="hold the run")
+    line = commands._line(binding, english).plain
+    assert line.split() == ["H", "hold", "hold", "the", "run"]
+    assert line.index("hold the run") == commands.KEY_CELLS + 1 + commands.NAME_CELLS
+    found = commands._line(binding, english, Matcher("run"))
+    assert found.plain == line
+    assert found.spans != commands._line(binding, english).spans

@@ -129,3 +129,13 @@ def test_the_loss_in_one_column_gives_way_to_the_log_that_a_person_wants() -> No
     ]
     assert heights == [16, 6, 6, 39]
     assert plan(80, 19, Needs(devices=4, ranks=2, log_more=-99)).loss_height == 9
+
+
+def test_only_a_narrow_terminal_has_one_column_and_a_line_a_device() -> None:
+    for width, zoomed, vertical, framed in (
+        (99, None, True, False),
+        (100, None, False, True),
+        (80, "ranks", False, True),
+    ):
+        layout = plan(width, 40, Needs(devices=2, ranks=2, zoomed=zoomed))
+        assert (layout.vertical, layout.framed_devices) == (vertical, framed)

@@ -77,7 +77,7 @@ def lines(first: int, last: int) -> tuple[LogRow, ...]:
 def pane(page: lc.Page | None = None) -> tuple[LogPage, list[Message]]:
     """A page and what it asks for."""
     made, sent = LogPage(id="p"), list[Message]()
-    made.post_message = lambda message: bool(sent.append(message)) or True  # type: ignore[method-assign, assignment, func-returns-value]
+    made.post_message = lambda message: bool(sent.append(message)) or True  # type: ignore[method-assign, func-returns-value]
     if page is not None:
         made.take(page)
     return made, sent

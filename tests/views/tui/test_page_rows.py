@@ -26,6 +26,7 @@ from supervisor.run.records import (
 from supervisor.views.model.replay import Recording, ReplayClock
 from supervisor.views.tui.dashboard import failure_card as card
 from supervisor.views.tui.pages import advisories, failure, processes, settings
+from supervisor.views.tui.pages.page import PAGES, Page, new_page
 from supervisor.views.tui.runs.replay_screen import ReplayBar
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import Row, Span
@@ -294,6 +295,64 @@ def test_the_launcher_and_its_ranks() -> None:
     for part in ("keeper", "55", "lives", "66", "77", "stepping", "✗ exit 3"):
         assert part in said
     assert "nothing was launched yet" in page(panel, with_fields(state_of(), attempts=()))
+
+
+def test_the_columns_of_processes_are_as_wide_as_their_head() -> None:
+    assert [len(span.text) for span in processes._line("a", 1, Span("b"), "c", "d", "e", "f")] == [
+        size for _, size in processes.COLUMNS
+    ]
+    assert text_of([processes._line("a", None, Span("b"))]).split() == ["a", "–", "b"]
+    assert text_of([processes._line("a", 1, Span("b"), "c")]).endswith("      c"), (
+        "numbers stand at the right"
+    )
+
+
+class Text(Page):
+    """A page of so many lines with a foot."""
+
+    heading = "text"
+    lines = 4
+
+    def rows(self, view: View, width: int) -> list[Row]:
+        return [(Span(f"{number}"),) for number in range(self.lines)]
+
+    def foot(self, view: View, width: int) -> list[Row]:
+        return [(Span("foot"),)]
+
+
+def test_a_page_is_scrolled_and_keeps_its_foot_in_sight_while_it_is_longer_than_the_pane() -> None:
+    panel = Text(id="text")
+    assert panel.body(20, 4) == []
+    panel.view = View(snapshot_of(state_of()), 0.0)
+
+    def shown(height: int) -> str:
+        return "".join(text_of(panel.body(20, height)).split())
+
+    assert shown(4) == "0123"
+    assert text_of([panel.titles()[1]]) == ""
+    assert shown(3) == "01foot"
+    assert text_of([panel.titles()[1]]) == "1-2 of 4"
+    for act, value, expected in (
+        ("move", 1, "12foot"),
+        ("page", 1, "23foot"),
+        ("move", 1, "23foot"),
+        ("page", -1, "12foot"),
+        ("edge", 1, "23foot"),
+        ("edge", -1, "01foot"),
+        ("move", -1, "01foot"),
+    ):
+        getattr(panel, f"action_{act}")(value)
+        assert shown(3) == expected
+    panel.action_edge(1)
+    panel.to_top()
+    assert shown(3) == "01foot"
+    assert shown(1) == "0foot", "one line is shown even where there is space for the foot alone"
+
+
+def test_each_page_has_its_name_as_id() -> None:
+    assert [new_page(name).id for name in PAGES] == list(PAGES)
+    with pytest.raises(ValueError, match="no page"):
+        new_page("other")
 
 
 # -- the bar of a replay, and panes with a cursor ---------------------------------------------------------------------

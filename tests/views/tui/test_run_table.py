@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,6 +39,11 @@ def no_app(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Panel, "tr", english)
 
 
+def mouse(x: int = 0, y: int = 0) -> Any:
+    """An event at a cell."""
+    return SimpleNamespace(x=x, y=y, stop=lambda: None)
+
+
 # -- the table of runs ------------------------------------------------------------------------------------------
 
 
@@ -53,7 +60,7 @@ def run_row(name: str, *, live: bool = True, folder: str = "/runs", **values: An
 
 def runs_panel(*rows: RunRow, scope: Scope | None = None, **values: Any) -> tuple[table.RunsPanel, list[Any]]:
     made, sent = table.RunsPanel(lambda: 100.0, scope or Scope(), id="runs"), list[Any]()
-    made.post_message = lambda message: bool(sent.append(message)) or True  # type: ignore[method-assign, assignment, func-returns-value]
+    made.post_message = lambda message: bool(sent.append(message)) or True  # type: ignore[method-assign, func-returns-value]
     made.list = RunList(**{"revision": 1, "rows": rows, "complete": True, **values})
     made.renew()
     return made, sent
@@ -80,7 +87,6 @@ def test_the_cursor_stays_on_its_run_and_within_the_table() -> None:
 
 def test_the_rows_around_the_cursor_and_what_a_click_does() -> None:
     made, sent = runs_panel(*RUNS)
-    event = lambda y: cast("Any", SimpleNamespace(y=y, stop=lambda: None))  # noqa: E731
 
     def shown(height: int) -> str:
         return "".join(line.split("run-")[1][0] for line in text_of(made.body(130, height)).splitlines()[1:])
@@ -90,17 +96,17 @@ def test_the_rows_around_the_cursor_and_what_a_click_does() -> None:
         made.action_move(rows)
         assert shown(5) == expected
     assert shown(20) == "012345678", "nothing is left empty below"
-    made.on_mouse_scroll_up(event(1))
+    made.on_mouse_scroll_up(mouse(y=1))
     assert made.cursor == 5
-    made.on_mouse_scroll_down(event(1))
+    made.on_mouse_scroll_down(mouse(y=1))
     assert made.cursor == 8
     shown(5)
     for y in (0, 1, 6):
-        made.on_click(event(y))
+        made.on_click(mouse(y=y))
     assert (made.cursor, sent) == (8, [])
-    made.on_click(event(2))
+    made.on_click(mouse(y=2))
     assert (made.cursor, sent) == (5, [])
-    made.on_click(event(2))
+    made.on_click(mouse(y=2))
     assert [message.run for message in sent] == [RUNS[5].run]
 
 
@@ -245,7 +251,7 @@ def test_stacks_are_scrolled_and_gone_through_rank_by_rank() -> None:
         made.body(40, 4)
         return made.top
 
-    for act, expected in (
+    steps: tuple[tuple[Callable[[], None], int], ...] = (
         (lambda: made.action_move(1), 1),
         (lambda: made.action_page(1), 4),
         (lambda: made.action_page(-1), 1),
@@ -258,7 +264,8 @@ def test_stacks_are_scrolled_and_gone_through_rank_by_rank() -> None:
         (lambda: made.to_rank(1), 4),
         (lambda: made.to_rank(1), 6),
         (lambda: made.action_edge(-1), 0),
-    ):
+    )
+    for act, expected in steps:
         act()
         assert top() == expected
 
@@ -328,10 +335,10 @@ def test_the_command_of_a_pager_and_an_editor(
     pager: list[str] | None,
     edited: list[str],
 ) -> None:
-    monkeypatch.setattr(editor.shutil, "which", lambda name: None if name == "gone" else f"/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "gone" else f"/bin/{name}")
     assert editor.pager_argv(spot, env) == (pager or editor.pager_argv(spot, {}))
     assert editor.editor_argv(spot, env) == edited
-    monkeypatch.setattr(editor.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
     assert editor.pager_argv(spot, env) == "no pager: set PAGER, or install less"
     assert editor.editor_argv(spot, env) == "no editor: set EDITOR"
 
@@ -470,21 +477,20 @@ def test_zoom_pan_and_axes() -> None:
 
 def test_the_mouse_points_at_a_place_of_the_chart() -> None:
     chart = Chart(track(*range(11)))
-    event = lambda x: cast("Any", SimpleNamespace(x=x, stop=lambda: None))  # noqa: E731
     for x, at in ((4, 0.0), (0, 0.0), (9, 5.0), (14, 10.0), (40, 10.0)):
-        chart.on_click(event(x))
+        chart.on_click(mouse(x=x))
         assert chart.look.cursor == pytest.approx(at)
     chart.framed = False
-    chart.on_click(event(8))
+    chart.on_click(mouse(x=8))
     assert chart.look.cursor == pytest.approx(5.0)
     chart.action_plain()
-    chart.on_mouse_scroll_up(event(8))
+    chart.on_mouse_scroll_up(mouse(x=8))
     assert chart.look == Look(window=(pytest.approx(2.0), pytest.approx(8.0)))  # type: ignore[arg-type]
-    chart.on_mouse_scroll_down(event(8))
+    chart.on_mouse_scroll_down(mouse(x=8))
     assert chart.look.window is None
     chart.plotted = Plot([], Scale(0.0, 10.0, 3), 3)
-    chart.on_click(event(8))
-    chart.on_mouse_scroll_up(event(8))
+    chart.on_click(mouse(x=8))
+    chart.on_mouse_scroll_up(mouse(x=8))
     assert chart.look == Look()
 
 
