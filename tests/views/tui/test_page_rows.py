@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace as with_fields
+from textual.color import Color
 
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.run import events as ev
@@ -24,10 +25,13 @@ from supervisor.run.records import (
     SpecChange,
 )
 from supervisor.views.model.replay import Recording, ReplayClock
+from supervisor.views.tui.charts import live
 from supervisor.views.tui.dashboard import failure_card as card
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.pages import advisories, failure, processes, settings
 from supervisor.views.tui.pages.page import PAGES, Page, new_page
 from supervisor.views.tui.runs.replay_screen import ReplayBar
+from supervisor.views.tui.theme.textual_theme import LOOKS, THEMES, styles_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -437,3 +441,63 @@ def test_the_row_of_the_cursor_is_in_sight() -> None:
     assert panel.cursor == 3
     panel.action_move(-1)
     assert panel.cursor == 2
+
+
+def test_a_list_that_got_shorter_fills_its_pane() -> None:
+    panel = Numbers(9)
+    panel.cursor = 8
+    assert listed(panel, 4) == ["head", "row 6", "row 7", "row 8"]
+    panel._rows_there = 4
+    assert listed(panel, 4) == ["head", "row 1", "row 2", "row 3"]
+    panel._rows_there = 2
+    assert listed(panel, 4) == ["head", "row 0", "row 1"]
+    assert panel.cursor == 1
+
+
+# -- the help, the styles, what is wanting before a loss ------------------------------------------------------------
+
+
+def test_keys_are_listed_under_their_groups_and_those_that_do_nothing_are_dim() -> None:
+    shown = HelpScreen(
+        [
+            HelpLine("act", "S", "stop", True),
+            HelpLine("act", "R", "restart", False),
+            HelpLine("look", "L", "logs", True),
+        ]
+    )._text()
+    assert [line.rstrip() for line in shown.plain.splitlines()] == [
+        "act",
+        "  S         stop",
+        "  R         restart",
+        "",
+        "look",
+        "  L         logs",
+    ]
+    assert [str(span.style) for span in shown.spans] == ["bold $strong", "$dim", "bold $strong"]
+
+
+def test_the_style_of_each_kind_of_text_in_each_theme() -> None:
+    for theme in THEMES.values():
+        variables = {**theme.to_color_system().generate(), **theme.variables}
+        styles = styles_of(variables)
+        assert styles_of(variables) is styles, "made once for the same colours"
+        for style, (ink, ground, bold) in LOOKS.items():
+            assert styles[style].bold is (True if bold else None)
+            assert styles[style].color == Color.parse(variables[ink]).rich_color
+            assert styles[style].bgcolor == Color.parse(variables[ground]).rich_color
+
+
+def test_warnings_of_pre_flight_stand_below_until_a_loss_is_there() -> None:
+    found = Finding(
+        FindingLevel.WARNING, "disk", "a filesystem that is nearly full", "free some of its space"
+    )
+    state = state_of(findings=(found,))
+    rows = live._wanting(snapshot_of(state), 30, 9, english)
+    assert [text_of([row]) for row in rows] == [
+        "",
+        "   ⚠ a filesystem that is",
+        "   nearly full",
+        "   → free some of its space",
+    ]
+    assert live._wanting(snapshot_of(state), 30, 4, english) == rows
+    assert live._wanting(snapshot_of(state), 30, 3, english) == []
