@@ -489,7 +489,7 @@ def test_the_style_of_each_kind_of_text_in_each_theme() -> None:
 
 def test_warnings_of_pre_flight_stand_below_until_a_loss_is_there() -> None:
     found = Finding(
-        FindingLevel.WARNING, "disk", "a filesystem that is nearly full", "free some of its space"
+        FindingLevel.WARNING, "disk", "a filesystem that is nearly full", "free some of its space first"
     )
     state = state_of(findings=(found,))
     rows = live._wanting(snapshot_of(state), 30, 9, english)
@@ -498,6 +498,7 @@ def test_warnings_of_pre_flight_stand_below_until_a_loss_is_there() -> None:
         "   ⚠ a filesystem that is",
         "   nearly full",
         "   → free some of its space",
+        "   first",
     ]
-    assert live._wanting(snapshot_of(state), 30, 4, english) == rows
-    assert live._wanting(snapshot_of(state), 30, 3, english) == []
+    assert live._wanting(snapshot_of(state), 30, 5, english) == rows
+    assert live._wanting(snapshot_of(state), 30, 4, english) == []
