@@ -82,6 +82,8 @@ def compile_linear(pattern: str) -> LinearPattern:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(f"is no regular expression: {error}") from None
+    except (RecursionError, OverflowError):
+        raise ValueError("is nested too deeply, or repeats too often") from None
     import re2
 
     options = re2.Options()
