@@ -186,7 +186,7 @@ class SeriesReader:
 
     def _read(self, limit_bytes: int) -> bytes:
         inode, size = _inode_and_size(self._path)
-        if inode == self._inode and size >= self._offset:
+        if inode and inode == self._inode and size >= self._offset:
             return _read_from(self._path, self._offset, limit_bytes)
         older = _inode_and_size(self._older)
         if older[0] and older[0] != self._inode:

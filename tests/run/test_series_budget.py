@@ -52,6 +52,21 @@ def test_a_stream_stays_within_its_budget_and_the_minutes_are_all_there(tmp_path
     assert [point[1] for point in points] == sorted(point[1] for point in points if point[1] is not None)
 
 
+def test_a_series_whose_newer_file_is_not_begun_yet_is_read(tmp_path: Path) -> None:
+    """A file that is full becomes the older one at once; the newer one is made with the next sample."""
+    last = 1
+    writer = written(tmp_path, 1, 1)
+    while not (tmp_path / "metrics.0.jsonl").exists():
+        last += 1
+        written(tmp_path, last, last, writer)
+    assert not (tmp_path / "metrics.jsonl").exists()
+    reader = SeriesReader(tmp_path, METRICS)
+    assert [step_of(sample) for sample in reader.read()] == list(range(1, last + 1))
+    assert reader.read() == []
+    written(tmp_path, last + 1, last + 1, writer).close()
+    assert [step_of(sample) for sample in reader.read()] == [last + 1]
+
+
 def test_another_writer_goes_on_in_the_same_segment(tmp_path: Path) -> None:
     written(tmp_path, 1, 20).close()
     before = sizes(tmp_path)["metrics.jsonl"]
