@@ -282,9 +282,9 @@ def test_the_title_of_stacks_names_the_rank_in_sight() -> None:
         made.action_move(moved)
         made.body(40, 4)
         assert [text_of([title]) for title in made.titles()] == [left, right]
-    inks = [row[1].style for row in stacks(7, 20).body(40, 20)]
-    assert inks[0] is inks[1] is TextStyle.KEY
-    assert (inks[2], inks[6], inks[9]) == (TextStyle.DIM, TextStyle.STRONG, TextStyle.PLAIN)
+    styles = [row[1].style for row in stacks(7, 20).body(40, 20)]
+    assert styles[0] is styles[1] is TextStyle.KEY
+    assert (styles[2], styles[6], styles[9]) == (TextStyle.DIM, TextStyle.STRONG, TextStyle.PLAIN)
 
 
 # -- what is left on the terminal ------------------------------------------------------------------------------------
