@@ -14,7 +14,8 @@ from textual.pilot import Pilot
 
 from supervisor.cli.diagnose import main as diagnose
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.preflight import checks
+from supervisor.preflight import checks, host
+from supervisor.preflight.context import CheckContext
 from supervisor.run.records import FindingLevel
 from supervisor.sources import signature_files
 from supervisor.sources.metrics import MetricReader, compile_rules
@@ -101,11 +102,11 @@ def test_a_pane_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_check_is_run_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, Any] = dict(vars(checks))
+    names: dict[str, Any] = dict(vars(host))
     exec(compile(example("A pre-flight check"), "CONTRIBUTING.md", "exec"), names)
-    (check,) = (each for name, each in names.items() if name not in vars(checks) and callable(each))
-    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, check))
+    (check,) = (each for name, each in names.items() if name not in vars(host) and callable(each))
+    monkeypatch.setattr(checks, "BEFORE", (*checks.BEFORE, check))
     for words, level in (((), FindingLevel.WARNING), (("--seed", "3"), FindingLevel.OK)):
         spec = JobSpec("job", EntryKind.SCRIPT, "train.py", entry_args=words)
-        last = checks.run_checks(spec, runs_dir=tmp_path / "runs", env={})[-1]
+        last = checks.run_checks(checks.BEFORE, CheckContext(spec, tmp_path / "runs", {}))[-1]
         assert (last.level, last.check) == (level, "seed")

@@ -14,10 +14,11 @@ import pytest
 
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.preflight import checks, interpreter, ports
-from supervisor.preflight.checks import CheckContext, refused, run_checks
+from supervisor.preflight import host, interpreter, network, ports, target
+from supervisor.preflight.checks import BEFORE, refused, run_checks
+from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import find_interpreter
-from supervisor.run.records import FindingLevel
+from supervisor.run.records import Finding, FindingLevel
 
 SCRIPT = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=1)
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - stands in for shutil's own named tuple
@@ -31,8 +32,13 @@ def listener() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def context(spec: JobSpec, folder: Path) -> CheckContext:
-    return CheckContext(spec, folder / "runs", {})
+def found_by(check: Check, spec: JobSpec, folder: Path) -> Finding:
+    (finding,) = check(CheckContext(spec, folder / "runs", {}))
+    return finding
+
+
+def found_before(spec: JobSpec, runs: Path) -> list[Finding]:
+    return run_checks(BEFORE, CheckContext(spec, runs, {}))
 
 
 def test_a_free_port_is_free_and_outside_the_ephemeral_range() -> None:
@@ -63,19 +69,17 @@ def test_a_taken_port_names_its_holder_and_refuses(listener: int, tmp_path: Path
     holder = ports.port_holder(listener)
     assert holder is not None
     assert str(os.getpid()) in holder
-    finding = checks.check_port(context(replace(SCRIPT, master_port=listener), tmp_path))
-    assert finding is not None
+    finding = found_by(network.check_port, replace(SCRIPT, master_port=listener), tmp_path)
     assert finding.level is FindingLevel.REFUSE
     assert str(listener) in finding.what
     assert "--master-port" in finding.fix
 
 
 def test_only_a_named_port_of_this_machine_is_checked(listener: int, tmp_path: Path) -> None:
-    assert checks.check_port(context(SCRIPT, tmp_path)) is None
+    assert not list(network.check_port(CheckContext(SCRIPT, tmp_path, {})))
     other = replace(SCRIPT, master_port=listener, nnodes="2", node_rank=1)
-    assert checks.check_port(context(other, tmp_path)) is None
-    free = checks.check_port(context(replace(SCRIPT, master_port=ports.free_port()), tmp_path))
-    assert free is not None
+    assert not list(network.check_port(CheckContext(other, tmp_path, {})))
+    free = found_by(network.check_port, replace(SCRIPT, master_port=ports.free_port()), tmp_path)
     assert free.level is FindingLevel.OK
 
 
@@ -84,26 +88,22 @@ def test_a_run_folder_that_cannot_be_made_is_refused_and_nothing_is_left(
 ) -> None:
     (tmp_path / "file").write_text("x")
     spec = replace(SCRIPT, cwd=str(tmp_path))
-    below_a_file = run_checks(spec, runs_dir=tmp_path / "file" / "runs", env={})
+    below_a_file = found_before(spec, tmp_path / "file" / "runs")
     assert [f.check for f in refused(below_a_file)] == ["run folder"]
     monkeypatch.setattr(os, "access", lambda *_a, **_k: False)  # root may write anywhere
-    assert [f.check for f in refused(run_checks(spec, runs_dir=tmp_path / "a" / "b", env={}))] == [
-        "run folder"
-    ]
+    assert [f.check for f in refused(found_before(spec, tmp_path / "a" / "b"))] == ["run folder"]
     monkeypatch.undo()
-    assert not refused(run_checks(spec, runs_dir=tmp_path / "a" / "b", env={}))
+    assert not refused(found_before(spec, tmp_path / "a" / "b"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
 def test_syntax_is_a_warning_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1\ndef f(:\n")
-    finding = checks.check_script(context(replace(SCRIPT, cwd=str(tmp_path)), tmp_path))
-    assert finding is not None
+    finding = found_by(target.check_script, replace(SCRIPT, cwd=str(tmp_path)), tmp_path)
     assert finding.level is FindingLevel.WARNING
     assert finding.what.startswith("train.py:2:")
     (tmp_path / "train.py").write_text("raise SystemExit('ran')\n")
-    finding = checks.check_script(context(replace(SCRIPT, cwd=str(tmp_path)), tmp_path))
-    assert finding is not None
+    finding = found_by(target.check_script, replace(SCRIPT, cwd=str(tmp_path)), tmp_path)
     assert finding.level is FindingLevel.OK
 
 
@@ -112,18 +112,14 @@ def test_little_space_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return lambda _path: Usage(2**40, 2**40 - free, free)
 
     monkeypatch.setattr(shutil, "disk_usage", usage(2**20))
-    disk = checks.check_disk(context(SCRIPT, tmp_path))
-    shm = checks.check_shm(context(SCRIPT, tmp_path))
-    assert disk is not None
-    assert shm is not None
+    disk = found_by(host.check_disk, SCRIPT, tmp_path)
+    shm = found_by(host.check_shm, SCRIPT, tmp_path)
     assert (disk.level, shm.level) == (FindingLevel.REFUSE, FindingLevel.WARNING)
     assert "--shm-size" in shm.fix
-    quiet = checks.check_shm(context(replace(SCRIPT, entry_args=("--num_workers", "0")), tmp_path))
-    assert quiet is not None
+    quiet = found_by(host.check_shm, replace(SCRIPT, entry_args=("--num_workers", "0")), tmp_path)
     assert quiet.level is FindingLevel.OK
     monkeypatch.setattr(shutil, "disk_usage", usage(2**29))
-    disk = checks.check_disk(context(SCRIPT, tmp_path))
-    assert disk is not None
+    disk = found_by(host.check_disk, SCRIPT, tmp_path)
     assert disk.level is FindingLevel.WARNING
 
 
@@ -131,16 +127,13 @@ def test_open_files_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 4096))
     many = replace(SCRIPT, nproc_per_node=64)
     files, ranks = (
-        checks.check_open_files(context(many, tmp_path)),
-        checks.check_cores(context(many, tmp_path)),
+        found_by(host.check_open_files, many, tmp_path),
+        found_by(host.check_cores, many, tmp_path),
     )
-    assert files is not None
-    assert ranks is not None
     assert (files.level, ranks.level) == (FindingLevel.WARNING, FindingLevel.WARNING)
     assert "ulimit -n" in files.fix
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY,) * 2)
-    files = checks.check_open_files(context(many, tmp_path))
-    assert files is not None
+    files = found_by(host.check_open_files, many, tmp_path)
     assert files.level is FindingLevel.OK
 
 
@@ -225,24 +218,20 @@ def test_flags_of_the_target(tmp_path: Path) -> None:
 
 
 def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path: Path) -> None:
-    found = checks.check_knobs(context(SCRIPT, tmp_path))
-    assert found is not None
+    found = found_by(target.check_knobs, SCRIPT, tmp_path)
     assert found.level is FindingLevel.WARNING
     assert "no resume flag is known" in found.what
     assert "--resume-knob 'FLAG=PATH'" in found.fix
     by_path = replace(SCRIPT, knobs=replace(SCRIPT.knobs, resume_path="--resume"))
-    found = checks.check_knobs(context(by_path, tmp_path))
-    assert found is not None
+    found = found_by(target.check_knobs, by_path, tmp_path)
     assert "--resume-knob '--resume=PATH'" in found.fix
     by_word = replace(SCRIPT.knobs, resume="--init_from", resume_value="resume", resumes="train.py:31")
     for knobs, wanted in (
         (by_word, "'--init_from=resume'"),
         (replace(by_word, resume="--resume", resume_value=""), "'--resume'"),
     ):
-        found = checks.check_knobs(context(replace(SCRIPT, knobs=knobs), tmp_path))
-        assert found is not None
+        found = found_by(target.check_knobs, replace(SCRIPT, knobs=knobs), tmp_path)
         assert f"--resume-knob {wanted}, handed over" in found.fix
     scratch = replace(by_path, retry=replace(SCRIPT.retry, restart_from_scratch=True))
-    found = checks.check_knobs(context(scratch, tmp_path))
-    assert found is not None
+    found = found_by(target.check_knobs, scratch, tmp_path)
     assert not found.fix, "nothing is resumed"

@@ -20,6 +20,7 @@ SILENT_CALLS = frozenset(
         "sub",
         "_number",
         "_size",
+        "size_words",
         "startswith",
         "LookupError",
         "warning",

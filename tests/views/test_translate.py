@@ -55,7 +55,7 @@ RECORDS = [
     ),
     *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
-    *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
+    *(ROOT / "preflight" / f"{name}.py" for name in ("host", "memory", "network", "target")),
     ROOT / "run/trash.py",
     ROOT / "run/access/ownership.py",
     ROOT / "keeper/requests/request_rules.py",

@@ -24,7 +24,8 @@ from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_por
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import redactor_of, without_secrets
 from supervisor.keeper.planning.launch_plans import trainer_main
-from supervisor.preflight.checks import run_checks
+from supervisor.preflight.checks import BEFORE, refused, run_checks
+from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.preflight.ports import free_port
 from supervisor.run.index import claim, link_latest, register, runs_dir
@@ -88,10 +89,10 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         )
     interpreter = find_interpreter(spec, env, probes.interpreter)
     runs = runs_dir(parsed.flag("runs_dir"), env)
-    findings = run_checks(spec, runs_dir=runs, env=env)
-    refused = [finding for finding in findings if finding.level is FindingLevel.REFUSE]
-    if refused:
-        for finding in refused:
+    findings = run_checks(BEFORE, CheckContext(spec, runs, env, interpreter))
+    refusals = refused(findings)
+    if refusals:
+        for finding in refusals:
             fix = f": {finding.fix}" if finding.fix else ""
             print(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
         return 3

@@ -1,0 +1,63 @@
+"""What a check is: a function that looks at one thing of a job and its machine and yields what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from supervisor.job.spec import JobSpec
+from supervisor.preflight.interpreter import Interpreter
+from supervisor.run.records import Finding, FindingLevel
+
+GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What the checks look at besides the job itself.
+
+    `env`: what the ranks will inherit. `interpreter`: the one that launches the job; None where none was found.
+    """
+
+    spec: JobSpec
+    runs_dir: Path
+    env: Mapping[str, str]
+    interpreter: Interpreter | None = None
+
+
+Check = Callable[[CheckContext], Iterator[Finding]]
+
+
+def ok(check: str, what: str) -> Finding:
+    """Looked at, and nothing to do."""
+    return Finding(FindingLevel.OK, check, what)
+
+
+def note(check: str, what: str, fix: str = "") -> Finding:
+    """Worth knowing; nothing is wrong."""
+    return Finding(FindingLevel.INFO, check, what, fix)
+
+
+def warn(check: str, what: str, fix: str = "") -> Finding:
+    """May end the run or slow it down."""
+    return Finding(FindingLevel.WARNING, check, what, fix)
+
+
+def refuse(check: str, what: str, fix: str = "") -> Finding:
+    """The start cannot succeed: it ends with exit code 3."""
+    return Finding(FindingLevel.REFUSE, check, what, fix)
+
+
+def existing_parent(folder: Path) -> Path:
+    """The nearest folder above, or the folder itself, that exists."""
+    parent = folder.absolute()
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    return parent
+
+
+def size_words(count: int) -> str:
+    """Bytes as GiB or MiB."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
