@@ -1,4 +1,4 @@
-"""Check data files before a run: token files (.bin), JSON lines (.jsonl) and text."""
+"""Check a job and this machine before a run, or data files: token files (.bin), JSON lines (.jsonl) and text."""
 
 # The trainer's own checker does the reading, as a program by its path: what is said here is then what a training
 # would say, from one piece of code, and neither package imports the other. It needs the standard library
@@ -10,8 +10,60 @@ import argparse
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-from supervisor.cli.common import complain
+from supervisor.cli.common import Parser, complain
+from supervisor.job.errors import JobError
+
+USAGE = """\
+usage: stoker check [--json] [--deep]                        this machine
+       stoker check [--json] [--deep] [flags] SCRIPT.py ...  the job that the same words after `stoker run` start
+       stoker check --data PATH...                           data files of the bundled trainer
+
+Nothing is started or written, unless --deep: then the ranks meet once, with a process each. Exit 0, or 3 where a start
+would be refused, or 2 for a file that cannot be trained on.
+"""
+DATA_FLAGS = (
+    "--data",
+    "--vocab-size",
+    "--vocab_size",
+    "--data-dtype",
+    "--data_dtype",
+    "--max-seq-len",
+    "--max_seq_len",
+    "--field",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Check what the words name: a job as after `stoker run`, data files where they begin with `--data` or its flags, else the machine."""
+    parser = Parser(prog="stoker check", description=__doc__)
+    add_arguments(parser)
+    if argv and argv[0].partition("=")[0] in DATA_FLAGS:
+        return _check_data(parser.parse_args(argv))
+    if argv[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        parser.print_help()
+        return 0
+    try:
+        return _check_job(argv)
+    except JobError as error:
+        return complain("check", error.message, error.exit_code)
+
+
+def _check_job(argv: list[str]) -> int:
+    from supervisor.cli.starting.check_job import check_alone, this_machine
+    from supervisor.cli.starting.job_inputs import load_job, parse_words
+    from supervisor.cli.starting.startup_probes import StartupProbes
+
+    parsed = parse_words(argv, os.environ)
+    named = parsed.entry or parsed.flag("config")
+    spec = load_job(parsed, os.environ, Path.cwd()).spec if named else this_machine()
+    probes = StartupProbes(spec, os.environ, commit=False)
+    try:
+        return check_alone(spec, parsed, os.environ, probes)
+    finally:
+        probes.close()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--field", metavar="KEY", help="the text's key in JSON lines (default: text)")
 
 
-def run(args: argparse.Namespace) -> int:
+def _check_data(args: argparse.Namespace) -> int:
     """Print a line for each file. Exit 0 if all can be trained on, else 2."""
     if not args.data:
         return complain("check", "nothing to check: name files with --data PATH…")

@@ -24,7 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),
     "chart": ("chart", "draw a run's loss as a still chart"),
     "service": ("service", "a systemd user unit that adopts runs whose supervisor process died (optional)"),
-    "check": ("check", "check data files before a run"),
+    "check": ("check", "check a job, this machine or data files before a run"),
 }
 
 # They may stand without a verb: the list of runs opens.

@@ -43,9 +43,13 @@ def main(argv: list[str]) -> int:
 def _launch(job: Job) -> int:
     from supervisor.cli.starting.startup_probes import StartupProbes
 
-    dry = job.parsed.switch("dry_run")
-    probes = StartupProbes(job.spec, os.environ, commit=not dry)
+    dry, alone = job.parsed.switch("dry_run"), job.parsed.switch("check_only")
+    probes = StartupProbes(job.spec, os.environ, commit=not (dry or alone))
     try:
+        if alone:
+            from supervisor.cli.starting.check_job import check_alone
+
+            return check_alone(job.spec, job.parsed, os.environ, probes)
         from supervisor.cli.starting.start_run import dry_run, start
 
         return dry_run(job, os.environ, probes) if dry else start(job, os.environ, probes)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from msgspec.structs import replace as replace_fields
 
 from supervisor.job.errors import JobError, NotResumableError
-from supervisor.keeper.background import BackgroundTask
+from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
@@ -36,7 +36,7 @@ from supervisor.run.access.lock import KeeperLock
 from supervisor.run.access.viewers import Viewers
 from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths, make_private
-from supervisor.run.records import Decision, DecisionKind, Finding
+from supervisor.run.records import Decision, DecisionKind, Finding, FindingLevel
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id, is_alive
 from supervisor.sources.signature_files import EngineLoader
@@ -98,6 +98,7 @@ class Keeper:
         self._context = RunContext(run, self._node, record, self._env, self._clock, self._ledger)
         self._launching = Launching(self._context)
         self._made: Components | None = None
+        self._checking: Background[list[Finding]] = Background("stoker-checks")
         adopted = self._ledger.adopted
         for fact in opening(
             run.run_id,
@@ -153,6 +154,7 @@ class Keeper:
             self._clock_watch.look()
             self._control.look()
             self._act()
+            self._write_findings()
         return self.state.condition.exit_code
 
     def settle(self) -> None:
@@ -224,6 +226,29 @@ class Keeper:
             log.warning("%s is in its place again", self._node.root)
             self._astray = ""
         self._missing = bool(where)
+
+    def _look_around(self) -> None:
+        """Begin the checks that refuse nothing, now that the launcher starts: the start did not wait for them."""
+        if not self._record.settings.checks:
+            return
+
+        def look() -> list[Finding]:
+            from supervisor.preflight.checks import BESIDE, run_checks
+            from supervisor.preflight.context import CheckContext
+            from supervisor.preflight.interpreter import Interpreter
+
+            record = self._record
+            found = Interpreter(record.interpreter, record.python_version or "", record.torch_version, "")
+            context = CheckContext(record.job, self._context.run.root.parent, self._env, found)
+            return run_checks(BESIDE, context)
+
+        self._checking.start(look)
+
+    def _write_findings(self) -> None:
+        """Journal what those checks found and a person should know, once they are done."""
+        for finding in self._checking.poll() or ():
+            if finding.level is not FindingLevel.OK:
+                self.emit(ev.PreflightFound(t=self._clock.wall(), finding=finding))
 
     def _report_trouble(self) -> None:
         """Once an attempt that the journal cannot be written: those who read it later see why there is a gap in its times."""
@@ -300,6 +325,7 @@ class Keeper:
             case st.Preflight():
                 if self._launches_first() or self._components.prober.tick(self.state):
                     self._launch("first launch")
+                    self._look_around()
             case st.Launching() | st.Running() | st.Stopping():
                 self._watch()
             case st.Ended() if self._reads_on:

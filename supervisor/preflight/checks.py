@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from supervisor.preflight import host, network, target
-from supervisor.preflight.context import Check, CheckContext
+from supervisor.preflight.context import Check, CheckContext, note
 from supervisor.run.records import Finding, FindingLevel
 
 # Made before anything starts: what may refuse a start, and what costs a few milliseconds.
@@ -28,8 +28,18 @@ ASKED: Final[tuple[Check, ...]] = ()
 
 
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
-    """What `checks` find, in their order; none of them writes anything that stays."""
-    return [finding for check in checks for finding in check(context)]
+    """What `checks` find, in their order; none of them writes anything that stays.
+
+    What the system does not let a check look at is a note, and stops no start.
+    """
+    found: list[Finding] = []
+    for check in checks:
+        try:
+            found += check(context)
+        except OSError as error:
+            name = check.__name__.removeprefix("check_").replace("_", " ")
+            found.append(note(name, f"could not be looked at: {error.strerror or error}"))
+    return found
 
 
 def refused(findings: Sequence[Finding]) -> list[Finding]:

@@ -21,9 +21,13 @@ SAMPLE_INTERVAL_S = 1.0
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the keeper of this run behaves. `interactive`: it may hold for a person, and waits before a restart."""
+    """How the keeper of this run behaves.
+
+    `interactive`: it may hold for a person, and waits before a restart. `checks`: it makes the checks that run beside the first start.
+    """
 
     interactive: bool = False
+    checks: bool = True
     sample_interval_s: float = SAMPLE_INTERVAL_S
 
 

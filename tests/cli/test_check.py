@@ -117,7 +117,7 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, capfd: pytest.Cap
 
 
 def test_nothing_named_is_a_usage_error(capfd: pytest.CaptureFixture[str]) -> None:
-    code, _, err = check(capfd)
+    code, _, err = check(capfd, "--field=text")
     assert code == 2
     assert err == "stoker check: nothing to check: name files with --data PATH…\n"
 

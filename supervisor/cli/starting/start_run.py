@@ -10,12 +10,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.cli.common import appearance_from, complain
+from supervisor.cli.common import EXIT_REFUSED, complain
+from supervisor.cli.starting.check_job import appearance_of, look, print_findings
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -24,7 +25,7 @@ from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_por
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import redactor_of, without_secrets
 from supervisor.keeper.planning.launch_plans import trainer_main
-from supervisor.preflight.checks import BEFORE, refused, run_checks
+from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.preflight.ports import free_port
@@ -35,17 +36,8 @@ from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.sources.processes import become_subreaper
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
-from supervisor.views.appearance import Appearance, BadAppearance
+from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
-
-# The second ones for a terminal without more than ASCII.
-_MARKS: Mapping[FindingLevel, str] = {
-    FindingLevel.OK: "✓",
-    FindingLevel.INFO: "·",
-    FindingLevel.WARNING: "!",
-    FindingLevel.REFUSE: "x",
-}
-_PLAIN_MARKS = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 if TYPE_CHECKING:
     from supervisor.cli.starting.startup_probes import StartupProbes
@@ -77,7 +69,7 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
 def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     """Check, claim the run directory, start the keeper in the way that was asked for."""
     parsed = job.parsed
-    appearance = _appearance(parsed, env)
+    appearance = appearance_of(parsed, env)
     detached = parsed.switch("detach")
     has_screen = _has_terminal() and not parsed.switch("no_ui") and not detached
     if not has_screen and not detached:
@@ -89,15 +81,14 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         )
     interpreter = find_interpreter(spec, env, probes.interpreter)
     runs = runs_dir(parsed.flag("runs_dir"), env)
-    findings = run_checks(BEFORE, CheckContext(spec, runs, env, interpreter))
-    refusals = refused(findings)
-    if refusals:
-        for finding in refusals:
+    findings = [] if parsed.switch("no_check") else look(CheckContext(spec, runs, env, interpreter), parsed)
+    if refused(findings):
+        for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
             print(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
-        return 3
+        return EXIT_REFUSED
     if has_screen:
-        _print_findings(findings, appearance)
+        print_findings(findings, appearance)
     # A plan that cannot be made is refused before there is a folder to leave behind.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     try:
@@ -105,7 +96,8 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     except OSError as error:
         raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
     interactive = has_screen or (detached and not parsed.switch("no_ui"))
-    record = _record(run, spec, interpreter, interactive=interactive, commit=probes.commit())
+    settings = KeeperSettings(interactive=interactive, checks=not parsed.switch("no_check"))
+    record = _record(run, spec, interpreter, settings, commit=probes.commit())
     try:
         write_run_file(run.run_json, without_secrets(record))
     except OSError as error:
@@ -117,26 +109,6 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
     return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
-
-
-def _print_findings(findings: Sequence[Finding], appearance: Appearance) -> None:
-    """What pre-flight found, on the usual screen: to be read until the dashboard opens, and again after it was left."""
-    tr = words_in(appearance.spoken)
-    for finding in findings:
-        mark = (_PLAIN_MARKS if appearance.ascii else _MARKS)[finding.level]
-        print(redact_text(strip_escapes(f"{mark} {tr(finding.check)}: {tr(finding.what)}")), flush=True)
-
-
-def _appearance(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
-    flags = {
-        "theme": parsed.flag("theme"),
-        "ascii": parsed.switch("ascii") or None,
-        "lang": parsed.flag("lang"),
-    }
-    try:
-        return appearance_from(flags, env)
-    except BadAppearance as error:
-        raise JobError(str(error)) from error
 
 
 def _has_terminal() -> bool:
@@ -158,13 +130,13 @@ def _first_plan(spec: JobSpec, interpreter: str, run: Path, env: Mapping[str, st
 
 
 def _record(
-    run: RunPaths, spec: JobSpec, interpreter: Interpreter, *, interactive: bool, commit: str | None
+    run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: KeeperSettings, *, commit: str | None
 ) -> RunFile:
     return RunFile(
         run_id=run.run_id,
         job=spec,
         interpreter=str(interpreter.path),
-        settings=KeeperSettings(interactive=interactive),
+        settings=settings,
         created_t=time.time(),
         host=socket.gethostname(),
         user=user_name(),

@@ -63,7 +63,12 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"
     ),
-    Flag("--json", _SW, "with --no-ui: JSON lines on stdout", group="screen"),
+    Flag(
+        "--json",
+        _SW,
+        "with --no-ui: JSON lines on stdout; with --check-only or --dry-run: one object",
+        group="screen",
+    ),
     Flag("--detach", _SW, "start, print the run's id, return at once", group="screen"),
     Flag("--read-only", _SW, "open the screen without the keys that act", group="screen"),
     Flag(
@@ -81,6 +86,16 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--dry-run", _SW, "print the command that would run, start nothing", group="screen"),
     Flag("--show-config", _SW, "print each setting with its origin, start nothing", group="screen"),
+    Flag(
+        "--check-only", _SW, "make the pre-flight checks, start nothing (as `stoker check`)", group="screen"
+    ),
+    Flag("--no-check", _SW, "start without pre-flight checks", group="screen"),
+    Flag(
+        "--deep",
+        _SW,
+        "also the checks that take seconds: the ranks meet once before the start",
+        group="screen",
+    ),
     Flag(
         "--log-level",
         _TX,

@@ -1,0 +1,128 @@
+"""Pre-flight checks of a job: made before a start, or alone by `stoker check` and `stoker run --check-only`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from supervisor.cli.common import EXIT_REFUSED, appearance_from
+from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.checks import ASKED, BEFORE, BESIDE, refused, run_checks
+from supervisor.preflight.context import CheckContext, ok, refuse
+from supervisor.preflight.interpreter import find_interpreter
+from supervisor.run.index import runs_dir
+from supervisor.run.records import Finding, FindingLevel
+from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import redact_text
+from supervisor.views.appearance import Appearance, BadAppearance
+from supervisor.views.wording.translate import words_in
+
+if TYPE_CHECKING:
+    from supervisor.cli.starting.startup_probes import StartupProbes
+
+# The second ones for a terminal without more than ASCII.
+_MARKS: Final[Mapping[FindingLevel, str]] = {
+    FindingLevel.OK: "✓",
+    FindingLevel.INFO: "·",
+    FindingLevel.WARNING: "!",
+    FindingLevel.REFUSE: "x",
+}
+_PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
+
+
+def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
+    """What is checked before a start: what costs milliseconds, and with ``--deep`` what takes seconds."""
+    return run_checks((*BEFORE, *(ASKED if parsed.switch("deep") else ())), context)
+
+
+def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> int:
+    """Make every check, print what was found, start and write nothing. Exit 0, or 3 where a start would be refused.
+
+    With ``--json`` one object on one line: `job`, `refused`, `seconds`, and `findings` with `level`, `check`, `what` and `fix`.
+    """
+    appearance = appearance_of(parsed, env)
+    begun = time.monotonic()
+    findings = _all(spec, parsed, env, probes)
+    took_s = time.monotonic() - begun
+    if parsed.switch("json"):
+        told = {
+            "job": redact_text(spec.name),
+            "refused": bool(refused(findings)),
+            "seconds": round(took_s, 3),
+            "findings": [{name: redact_text(value) for name, value in asdict(f).items()} for f in findings],
+        }
+        print(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
+    else:
+        print_findings(findings, appearance, fixes=True)
+        print(words_in(appearance.spoken)(_summary(findings)))
+    return EXIT_REFUSED if refused(findings) else 0
+
+
+def this_machine() -> JobSpec:
+    """A job that is nothing but one process: with it the checks look at the machine alone."""
+    spec = JobSpec("machine", EntryKind.COMMAND, "true", nproc_per_node=1)
+    return replace(spec, retry=replace(spec.retry, enabled=False), cwd=str(Path.cwd()))
+
+
+def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> list[Finding]:
+    found: list[Finding] = []
+    interpreter = None
+    try:
+        interpreter = find_interpreter(spec, env, probes.interpreter)
+        torch = f"torch {interpreter.torch_version}" if interpreter.torch_version else "no torch"
+        found.append(
+            ok(
+                "interpreter",
+                f"{interpreter.path}: Python {interpreter.version}, {torch} ({interpreter.why})",
+            )
+        )
+    except JobError as error:
+        found.append(refuse("interpreter", error.message))
+    context = CheckContext(spec, runs_dir(parsed.flag("runs_dir"), env), env, interpreter)
+    return found + look(context, parsed) + run_checks(BESIDE, context)
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    refusals = len(refused(findings))
+    warnings = sum(finding.level is FindingLevel.WARNING for finding in findings)
+    if refusals:
+        return f"a start would be refused: {refusals} of {len(findings)} checks forbid it"
+    return f"nothing forbids a start; warnings: {warnings}"
+
+
+def print_findings(findings: Sequence[Finding], appearance: Appearance, *, fixes: bool = False) -> None:
+    """A line a finding; with `fixes` also what to do about it, below."""
+    for line in _lines(findings, appearance, fixes):
+        print(redact_text(strip_escapes(line)), flush=True)
+
+
+def _lines(findings: Sequence[Finding], appearance: Appearance, fixes: bool) -> Iterator[str]:
+    tr = words_in(appearance.spoken)
+    for finding in findings:
+        mark = (_PLAIN_MARKS if appearance.ascii else _MARKS)[finding.level]
+        yield f"{mark} {tr(finding.check)}: {tr(finding.what)}"
+        if fixes and finding.fix:
+            yield f"    {'->' if appearance.ascii else '→'} {tr(finding.fix)}"
+
+
+def appearance_of(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
+    """How a start's words are to look, by its flags and the environment.
+
+    Raises:
+        JobError: a setting of the appearance is unknown.
+    """
+    flags = {
+        "theme": parsed.flag("theme"),
+        "ascii": parsed.switch("ascii") or None,
+        "lang": parsed.flag("lang"),
+    }
+    try:
+        return appearance_from(flags, env)
+    except BadAppearance as error:
+        raise JobError(str(error)) from error
