@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from supervisor.cli.common import Parser  # noqa: E402
 from supervisor.cli.main import VERBS  # noqa: E402 - the path comes first
 from supervisor.cli.run import GROUPS  # noqa: E402
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, explained  # noqa: E402
+from supervisor.job.arguments.flags import INIT_FLAGS, STOKER_FLAGS, TORCHRUN_FLAGS, explained  # noqa: E402
 
 HEAD = """\
 # Commands
@@ -28,6 +28,10 @@ RUN = """
 `stoker run --config FILE|PRESET [--key=value …]`. What has a key may also stand in a file, or in a variable: `STOKER_` and the flag's name in
 capitals.
 """
+INIT = """
+`stoker init [flags] [SCRIPT.py …]` or `stoker init [flags] -m MODULE …`. Asks what is not given, shows what it found in the script, writes a job file
+and offers to start it. Plain questions, one line an answer. Flags of `stoker run` with a key in a file are kept in it.
+"""
 TORCHRUN = """
 torchrun's own flags stand there too, with dashes or underscores, and `PET_*` variables count as for torchrun: {names}.
 Others are passed on as `--flag=value` where the target's torchrun knows them.
@@ -39,7 +43,8 @@ def page() -> str:
     parts = [HEAD]
     for verb, (module, what) in VERBS.items():
         parts.append(f"\n## stoker {verb}\n\n{what[0].upper()}{what[1:]}.\n")
-        parts.append(_run() if verb == "run" else _verb(verb, module))
+        made = {"run": _run, "init": _init}.get(verb)
+        parts.append(_verb(verb, module) if made is None else made())
     return "".join(parts)
 
 
@@ -52,6 +57,11 @@ def _run() -> str:
     ]
     names = ", ".join(f"`{flag.name}`" for flag in TORCHRUN_FLAGS)
     return f"{RUN}\n{_table(('flag', 'what it does', 'key in a file'), rows)}{TORCHRUN.format(names=names)}"
+
+
+def _init() -> str:
+    rows = [(f"{flag.name} {flag.metavar}".rstrip(), flag.help) for flag in INIT_FLAGS]
+    return f"{INIT}\n{_table(('flag', 'what it does'), rows)}"
 
 
 def _verb(verb: str, module: str) -> str:

@@ -13,6 +13,7 @@ import sys
 
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "launch a training job and watch it (or --no-ui, --detach)"),
+    "init": ("init", "make a job file for a script you have, and start it"),
     "attach": ("attach", "watch a run, a log file, a folder of logs, a pid, or - for a pipe"),
     "stop": ("stop", "stop a run: gracefully, or --now"),
     "continue": ("continuing", "start another attempt of a run that is no longer running"),

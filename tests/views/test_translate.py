@@ -69,6 +69,7 @@ RECORDS = [
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "places")),
     ROOT / "views/model/cause_context.py",
+    ROOT / "job/guided.py",
 ]
 # What stands in a sentence's gaps.
 FILLERS = (
@@ -98,6 +99,8 @@ PARTS = frozenset(
         "stoker run --nproc-per-node 2 train.py",
         "stoker attach train.log",
         "stoker run",
+        "stoker run --config ~",
+        "# Made by `stoker init`. To start it: stoker run~",
         "stoker run --resume-knob '~=PATH'",
         "~ step~: it begins with ~, as given",
         ": ~ starts the next attempt",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.cli.common import user_settings
+from supervisor.job.arguments.flags import Flag
 from supervisor.job.arguments.launchers import ACCELERATE_DEFAULT
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.edit import config_words
@@ -34,13 +35,13 @@ class Job:
     spec: JobSpec
 
 
-def parse_words(argv: Sequence[str], env: Mapping[str, str]) -> ParsedRun:
-    """Parse the words alone; no file is opened. Raises JobError."""
+def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
+    """Parse the words alone; no file is opened. `more_own`: another verb's flags. Raises JobError."""
     for word in argv:
         if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
             raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
     has_config = any(word == "--config" or word.startswith("--config=") for word in argv)
-    return parse_run_argv(argv, env=env, spec_keys=spec_key_names() if has_config else ())
+    return parse_run_argv(argv, env=env, spec_keys=spec_key_names() if has_config else (), more_own=more_own)
 
 
 def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
@@ -51,6 +52,20 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
     """
     named = parsed.flag("config")
     job_file = _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
+    return _load(parsed, job_file, env, cwd)
+
+
+def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSpec:
+    """The job of a job file that is not written yet.
+
+    Raises:
+        JobError: as `load_job`.
+    """
+    draft = ConfigFile(name, parse_config(name, text.encode()), text)
+    return _load(ParsedRun(), draft, env, cwd).spec
+
+
+def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> Job:
     inputs = JobInputs(
         parsed=parsed,
         env=env,
@@ -62,7 +77,7 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
         read=lambda name: _script_text(cwd / os.path.expanduser(name)),
         accelerate_config=_accelerate_config(env),
         answered=lambda question: _answered(question, env),
-        gpus=_gpu_count(env),
+        gpus=gpu_count(env),
         cpus=os.cpu_count() or 1,
         failure_classes=frozenset(str(c) for c in FailureClass),
     )
@@ -173,7 +188,7 @@ def _read(path: Path, limit: int, what: str) -> bytes:
     return data
 
 
-def _gpu_count(env: Mapping[str, str]) -> int:
+def gpu_count(env: Mapping[str, str]) -> int:
     """GPUs that a job would see, from the driver's own list: no library is loaded for a count."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

@@ -213,6 +213,14 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag("--resume-knob", _TX, "the script's resume flag", "FLAG[=VALUE]", "resume.knob", group="batch"),
 )
 
+# What `stoker init` takes besides those of `stoker run` that have a key in a job file.
+INIT_FLAGS: tuple[Flag, ...] = (
+    Flag("--out", _TX, "the job file to write; one that exists is never overwritten", "FILE", group="init"),
+    Flag("--yes", _SW, "ask nothing: take the proposed answer to what was not given", group="init"),
+    Flag("--start", _SW, "start the run at once, without asking", group="init"),
+    Flag("--plain", _SW, "plain questions also where a form could be shown", group="init"),
+)
+
 TORCHRUN_FLAGS: tuple[Flag, ...] = (
     Flag("--nproc-per-node", _TX, "ranks on this node", "N|auto|gpu|cpu", "run.nproc_per_node"),
     Flag("--nnodes", _TX, "nodes", "N", "run.nnodes"),

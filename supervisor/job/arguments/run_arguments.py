@@ -70,6 +70,7 @@ def parse_run_argv(
     env: Mapping[str, str] | None = None,
     spec_keys: Collection[str] = (),
     more_torchrun_flags: Callable[[], Collection[str]] | None = None,
+    more_own: Sequence[Flag] = (),
 ) -> ParsedRun:
     """Reads the arguments of ``stoker run``.
 
@@ -79,11 +80,12 @@ def parse_run_argv(
         spec_keys: keys of a job file that may stand as flags when ``--config`` is given and no script is.
         more_torchrun_flags: asked at most once, for an unknown ``--flag=value``: the flags that the target's
             ``torchrun --help`` lists.
+        more_own: flags of another verb that takes these too.
 
     Raises:
         JobError: an unknown flag (with the nearest name), a value that is missing or of the wrong type.
     """
-    reader = _Reader(list(argv), dict(env or {}), frozenset(spec_keys), more_torchrun_flags)
+    reader = _Reader(list(argv), dict(env or {}), frozenset(spec_keys), more_torchrun_flags, more_own)
     return reader.read()
 
 
@@ -96,9 +98,10 @@ class _Reader:
         env: dict[str, str],
         spec_keys: frozenset[str],
         more: Callable[[], Collection[str]] | None,
+        more_own: Sequence[Flag],
     ) -> None:
         self.argv, self.env, self.more = argv, env, more
-        self.own, self.launcher = by_spelling(STOKER_FLAGS), by_spelling(TORCHRUN_FLAGS)
+        self.own, self.launcher = by_spelling([*STOKER_FLAGS, *more_own]), by_spelling(TORCHRUN_FLAGS)
         # A job file's keys are flags only where a job file is named: otherwise `--lr` before the script
         # would be taken for one and the mistake would surface much later.
         named = any(a == "--config" or a.startswith("--config=") for a in _before_entry(argv))

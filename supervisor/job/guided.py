@@ -1,0 +1,522 @@
+"""The guided start: what is known of a folder and a script, what is asked next, and the job file that comes of it; pure.
+
+The fronts (`cli/init.py` with plain questions or flags, `views/tui/start_form.py` as a form) show the same questions and write the
+same file. They hand in what they read of the folder and of the machine, and how a draft of the job is resolved.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, TypeAlias, assert_never
+
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
+from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
+from supervisor.job.errors import JobError
+from supervisor.job.oom_plan import four_lines, resume_plan
+from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread
+from supervisor.text.redact import redact, redact_argv, redact_text
+
+Setting: TypeAlias = str | int | float | bool
+MOST_SCRIPTS: Final = 9
+"""How many scripts are offered: one digit chooses among them."""
+
+_SECTIONS: Final = ("run", "batch", "resume", "policy", "hang")
+_LATER, _WAIT, _SCRATCH, _SELF = "later", "wait", "scratch", "self"
+_RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
+_FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
+# Settings of the project and of a package: a file of that name would be read as those.
+_RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
+# What a script that trains holds, and how much each tells.
+_TELLING: Final = (
+    (r"\.backward\(", 3),
+    (r"\bDataLoader\b", 2),
+    (r"init_process_group|DistributedDataParallel|Accelerator\(|Trainer\(|fully_shard", 2),
+    (r"\boptim(izer)?\b", 1),
+    (r"\bloss\b", 1),
+    (r"__main__", 1),
+    (r"argparse|HfArgumentParser|hydra|\bclick\b|sys\.argv", 1),
+)
+
+
+class Topic(StrEnum):
+    """What a question is about, in the order in which they are asked."""
+
+    SCRIPT = "script"
+    ARGUMENTS = "arguments"
+    RANKS = "ranks"
+    NODES = "nodes"
+    ADDRESS = "address"
+    BATCH = "batch"
+    RESUME = "resume"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One possible answer, and what it means."""
+
+    value: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked next. `default`: what an empty answer means. `options`: all that there are, or those that are known.
+
+    `batch`: the question about the script's batch that it stands for.
+    """
+
+    topic: Topic
+    text: str
+    default: str = ""
+    options: tuple[Option, ...] = ()
+    batch: BatchQuestion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """What SLURM says here. `job`: its number where this shell is in a job; `nodes`: how many that has; `first`: the name of the first."""
+
+    job: str = ""
+    nodes: int = 1
+    first: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known before anything is asked.
+
+    Attributes:
+        scripts: Python files that may train, the likeliest first.
+        gpus: GPUs that a job would see.
+        slurm: SLURM's facts; None where there is no SLURM.
+        files: names that the folder has already.
+    """
+
+    scripts: tuple[str, ...] = ()
+    gpus: int = 0
+    slurm: Slurm | None = None
+    files: frozenset[str] = frozenset()
+
+    def lines(self) -> tuple[str, ...]:
+        """The same for people."""
+        found = [f"GPUs here: {self.gpus}" if self.gpus else "no GPU is visible here: ranks run on the CPU"]
+        if self.slurm is not None and self.slurm.job:
+            found.append(f"SLURM job {self.slurm.job}, nodes: {self.slurm.nodes}")
+        elif self.slurm is not None:
+            found.append("SLURM is installed, and this shell is in no job of it")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read of the script. `lines`: label and text; `question`: what of its batch could not be read; `resume`: as in `ResumePlan.how`."""
+
+    lines: tuple[tuple[str, str], ...]
+    question: BatchQuestion | None = None
+    resume: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is decided so far. `settings` by dotted key of the job file; `settled`: topics that are not asked (again)."""
+
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    file: str = ""
+    settled: frozenset[Topic] = frozenset()
+
+    def having(self, topic: Topic, **settings: Setting) -> Choices:
+        """With `topic` settled; a key's dot is written as two underscores."""
+        more = {key.replace("__", "."): value for key, value in settings.items()}
+        return replace(self, settings={**self.settings, **more}, settled=self.settled | {topic})
+
+    @property
+    def entry(self) -> str:
+        """The script or module; empty: not chosen."""
+        return str(self.settings.get("run.script") or self.settings.get("run.module") or "")
+
+    @property
+    def nodes(self) -> str:
+        """The number of nodes, as it was given."""
+        return str(self.settings.get("run.nnodes", "1"))
+
+
+def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the files that may train, the likeliest first; where none looks so, all but tests and set-up.
+
+    Args:
+        texts: source by path below the folder.
+    """
+    scores = {name: _score(name, text) for name, text in texts.items()}
+    best = sorted(scores, key=lambda name: (-scores[name], name.count("/"), name))
+    named = [name for name in best if scores[name] >= 4]
+    return tuple(named or [name for name in best if scores[name] >= 0])[:MOST_SCRIPTS]
+
+
+def _score(name: str, text: str) -> int:
+    base = posixpath.basename(name).lower()
+    if base.startswith(("test_", "conftest", "setup.", "__init__")):
+        return -10
+    told = sum(weight for pattern, weight in _TELLING if re.search(pattern, text))
+    return told + (4 if re.search(r"train|tune", base) else 2 if base in {"main.py", "run.py"} else 0)
+
+
+def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
+    """SLURM's facts from the environment of a shell; `installed`: whether its programs are there."""
+    job = env.get("SLURM_JOB_ID", "")
+    if not job:
+        return Slurm() if installed else None
+    count = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "1"
+    nodes = int(count) if count.isascii() and count.isdigit() and 0 < len(count) < 7 else 1
+    return Slurm(job[:20], nodes, _first_host(env.get("SLURM_JOB_NODELIST", "")))
+
+
+def _first_host(names: str) -> str:
+    """``n01`` of ``n[01-04,07],m1``; empty where the list has another form."""
+    match = re.match(r"([\w.-]+)(?:\[(\w+)[^\[\]]*\]([\w.-]*))?(?:,|$)", names)
+    return "".join(part or "" for part in match.groups()) if match else ""
+
+
+def found_in(spec: JobSpec) -> Found:
+    """What a resolved draft says of the script's batch, of an out-of-memory failure, of its resume and outputs."""
+    batch, smaller, then, resume = four_lines(spec)
+    lines = [("batch", batch), ("out of memory", smaller), ("then", then), ("resume", resume)]
+    lines.append(
+        ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
+    )
+    return Found(tuple(lines), spec.question, resume_plan(spec.knobs).how)
+
+
+def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
+    """What a command line decides already; its flags are those of ``stoker run``, kept under their keys in the file.
+
+    Raises:
+        JobError: a flag has no key in a job file, or what is to run is a command.
+    """
+    if parsed.entry_kind is EntryKind.COMMAND:
+        raise JobError(
+            "a job file names a script or a module: a command needs none, start it with `stoker run -- …`"
+        )
+    settings: dict[str, Setting] = {}
+    settled: set[Topic] = set()
+    if parsed.entry is not None:
+        settings["run.module" if parsed.entry_kind is EntryKind.MODULE else "run.script"] = parsed.entry
+        settled |= {Topic.SCRIPT, *([Topic.ARGUMENTS] if parsed.entry_args else [])}
+    env: dict[str, str] = {}
+    for key, value in parsed.stoker:
+        if key == "env":
+            name, _, env[name] = value.partition("=")
+        elif key == "no_retry":
+            settings["policy.retry"] = value != "true"
+        elif (flag := _flag(STOKER_FLAGS, key)) is not None:
+            settings[flag.setting] = _typed(flag, value)
+    for key, value in parsed.torchrun:
+        if (flag := _flag(TORCHRUN_FLAGS, key)) is not None:
+            settings[flag.setting] = _typed(flag, value)
+    about = {"run.nproc_per_node": Topic.RANKS, "run.nnodes": Topic.NODES, "run.master_addr": Topic.ADDRESS}
+    settled |= {topic for key, topic in about.items() if key in settings}
+    choices = Choices(settings, parsed.entry_args, tuple(env.items()), "", frozenset(settled))
+    return with_file(choices, file) if file else choices
+
+
+def _flag(table: Iterable[Flag], key: str) -> Flag | None:
+    """The flag, if it has a key in a job file; None for one of the screen's looks."""
+    flag = next((flag for flag in table if flag.key == key), None)
+    if flag is None or flag.setting.startswith("ui."):
+        return None
+    if not flag.setting or flag.setting == "run.node_rank":
+        raise JobError(f"{flag.name} is not kept in a job file: give it to `stoker run` beside --config")
+    return flag
+
+
+def _typed(flag: Flag, value: str) -> Setting:
+    match flag.kind:
+        case FlagKind.SWITCH:
+            return value == "true"
+        case FlagKind.INT:
+            return int(value)
+        case FlagKind.SECONDS:
+            return float(value)
+        case FlagKind.TEXT:
+            return int(value) if flag.key in {"nproc_per_node", "nnodes"} and value.isdigit() else value
+        case _:
+            assert_never(flag.kind)
+
+
+def with_file(choices: Choices, name: str) -> Choices:
+    """With the name of the file to write.
+
+    Raises:
+        JobError: it is no name of a job file.
+    """
+    base = posixpath.basename(name)
+    if not base.endswith(".toml") or base == ".toml" or base in _RESERVED or not name.isprintable():
+        raise JobError(f"{name}: name a file ending in .toml, other than {' and '.join(sorted(_RESERVED))}")
+    return replace(choices, file=name, settled=choices.settled | {Topic.FILE})
+
+
+def next_question(around: Around, choices: Choices, found: Found | None) -> Question | None:
+    """What is asked next; None: all is known. `found`: once there is a script."""
+    for topic in Topic:
+        if (
+            topic not in choices.settled
+            and (question := _question(topic, around, choices, found)) is not None
+        ):
+            return question
+    return None
+
+
+def _question(topic: Topic, around: Around, choices: Choices, found: Found | None) -> Question | None:
+    """The question of one topic; None where there is nothing to ask."""
+    slurm = around.slurm or Slurm()
+    match topic:
+        case Topic.SCRIPT:
+            options = tuple(map(Option, around.scripts))
+            first = around.scripts[0] if around.scripts else ""
+            return Question(topic, "which script trains?", first, options)
+        case Topic.ARGUMENTS:
+            return Question(topic, f"what follows {choices.entry} on its command line?")
+        case Topic.RANKS:
+            return Question(
+                topic, "how many ranks on each machine (one for each GPU)?", str(around.gpus or 1)
+            )
+        case Topic.NODES:
+            return Question(topic, "how many machines?", str(slurm.nodes))
+        case Topic.ADDRESS:
+            single = choices.nodes in {"1", "1:1"}
+            text = "name or address of the first machine, as the others reach it?"
+            return None if single else Question(topic, text, slurm.first)
+        case Topic.BATCH:
+            return None if found is None else _about_batch(found, choices)
+        case Topic.RESUME:
+            return None if found is None else _about_resume(found, choices)
+        case Topic.FILE:
+            return Question(topic, "write the job file as?", _free_name(choices.entry, around.files))
+        case _:
+            assert_never(topic)
+
+
+def _about_batch(found: Found, choices: Choices) -> Question | None:
+    about = found.question
+    if about is None or _batch_key(about) in choices.settings:
+        return None
+    number = "" if about.number is None else f" {about.number}"
+    text = {
+        Unread.SCOPE: f"what does {about.knob}{number} count?",
+        Unread.MICRO: "which setting is the micro-batch?",
+        Unread.ACCUMULATION: "which setting is the accumulation?",
+    }[about.what]
+    options = [Option(answer.value, answer.refusal) for answer in about.answers]
+    later = Option(_LATER, "asked again when it matters")
+    return Question(Topic.BATCH, text, _LATER, (*options, later), about)
+
+
+def _batch_key(about: BatchQuestion) -> str:
+    match about.what:
+        case Unread.SCOPE:
+            return "batch.scope"
+        case Unread.MICRO:
+            return "batch.knob"
+        case Unread.ACCUMULATION:
+            return "batch.accumulation_knob"
+        case _:
+            assert_never(about.what)
+
+
+def _about_resume(found: Found, choices: Choices) -> Question | None:
+    if found.resume not in {"none", "unknown"} or any(key in choices.settings for key in _RESUME_KEYS):
+        return None
+    options = [
+        Option(_WAIT, "a failure after the first step waits for you"),
+        Option(_SCRATCH, "it begins at step 0 again"),
+    ]
+    text = "how does the script go on from a checkpoint?"
+    if found.resume == "unknown":
+        options.append(Option(_SELF, "the script finds its newest checkpoint itself"))
+        text = "how does the script go on from a checkpoint? (or name its flag, as --resume=auto)"
+    return Question(Topic.RESUME, text, _WAIT, tuple(options))
+
+
+def _free_name(entry: str, taken: frozenset[str]) -> str:
+    """``train.toml``, or the first of ``train-2.toml``, … that is free."""
+    stem = re.sub(r"\.py$", "", posixpath.basename(entry.replace("\\", "/"))) or "job"
+    stem = re.sub(r"[^\w.-]", "-", stem).lstrip(".-") or "job"
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.toml" for number in range(1, len(taken) + 4))
+    return next(name for name in names if name not in taken | _RESERVED)
+
+
+def answered(choices: Choices, question: Question, text: str) -> Choices:
+    """The choices with one answer; empty: the default. A number names an option.
+
+    Raises:
+        JobError: it is no answer to this question.
+    """
+    given = text.strip() or question.default
+    if question.options and given.isascii() and given.isdigit():
+        if not 0 < int(given[:9]) <= len(question.options):
+            raise JobError(f"{given}: choose one of 1 to {len(question.options)}")
+        given = question.options[int(given) - 1].value
+    topic = question.topic
+    match topic:
+        case Topic.SCRIPT:
+            if not given:
+                raise JobError("name the script to run, for example train.py")
+            return choices.having(topic, run__script=given)
+        case Topic.ARGUMENTS:
+            return replace(choices.having(topic), args=_words(given))
+        case Topic.RANKS:
+            check_nproc(given)
+            return choices.having(topic, run__nproc_per_node=int(given) if given.isdigit() else given)
+        case Topic.NODES:
+            if not re.fullmatch(r"[1-9]\d{0,4}", given, re.ASCII):
+                raise JobError(f"a number of machines is a whole number of at least 1, got {given!r}")
+            return choices.having(topic, run__nnodes=int(given))
+        case Topic.ADDRESS:
+            if not given or not given.isprintable() or " " in given:
+                raise JobError("name the first machine, for example --master-addr n01")
+            return choices.having(topic, run__master_addr=given)
+        case Topic.BATCH:
+            return _with_batch(choices, question, given)
+        case Topic.RESUME:
+            return _with_resume(choices, question, given)
+        case Topic.FILE:
+            return with_file(choices, given)
+        case _:
+            assert_never(topic)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise JobError(f"{str(error).lower()}: close the quote") from error
+
+
+def _with_batch(choices: Choices, question: Question, given: str) -> Choices:
+    assert question.batch is not None, "a question about the batch has one"
+    if given == _LATER:
+        return choices.having(Topic.BATCH)
+    known = [option.value for option in question.options]
+    if given not in known:
+        raise JobError(f"{given}: one of {', '.join(known)}")
+    # Another question may follow from this answer, so the topic stays open.
+    return replace(choices, settings={**choices.settings, _batch_key(question.batch): given})
+
+
+def _with_resume(choices: Choices, question: Question, given: str) -> Choices:
+    known = [option.value for option in question.options]
+    match given:
+        case "wait":
+            return choices.having(Topic.RESUME)
+        case "scratch":
+            return choices.having(Topic.RESUME, policy__restart_from_scratch=True)
+        case "self" if _SELF in known:
+            return choices.having(Topic.RESUME, resume__self_resuming=True)
+    if not _FLAG_NAME.fullmatch(given) or ("=" not in given and not given.startswith("-")):
+        raise JobError(
+            f"{given}: one of {', '.join(known)}, or the script's flag, as --resume or resume=auto"
+        )
+    return choices.having(Topic.RESUME, resume__knob=given)
+
+
+def job_file(choices: Choices) -> str:
+    """The text of the job file.
+
+    Raises:
+        JobError: it would hold what is recognised as a secret.
+    """
+    if redact_argv(choices.args) != choices.args:
+        shown = shlex.join(redact_argv(choices.args))
+        raise JobError(
+            f"{shown}: the arguments hold a secret, which the file would keep: set it in the environment"
+        )
+    hidden = next((name for name, value in choices.env if redact(name, value) != value), None)
+    if hidden is not None:
+        raise JobError(f"{hidden} holds a secret, which the file would keep: set it in the environment")
+    named = f" --config {shlex.quote(choices.file)}" if choices.file else ""
+    parts = [f"# Made by `stoker init`. To start it: stoker run{named}"]
+    for section in _SECTIONS:
+        own = {key: value for key, value in choices.settings.items() if key.partition(".")[0] == section}
+        rows = [f"{key.partition('.')[2]} = {_toml(value)}" for key, value in own.items()]
+        if section == "run" and choices.args:
+            rows.insert(1, f"args = [{', '.join(map(_toml, choices.args))}]")
+        parts += ["", f"[{section}]", *rows] if rows else []
+    if choices.env:
+        parts += ["", "[env]", *(f"{name} = {_toml(value)}" for name, value in choices.env)]
+    text = "\n".join(parts) + "\n"
+    if redact_text(text) != text:
+        raise JobError("a setting holds a secret, which the file would keep: set it in the environment")
+    return text
+
+
+def _toml(value: Setting) -> str:
+    """A value as TOML writes it: its basic strings are JSON's, but for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def command_of(choices: Choices, around: Around) -> str:
+    """The one command that starts the job; with several machines the one for each of them, or SLURM's for all."""
+    start = f"stoker run --config {shlex.quote(choices.file)}"
+    if choices.nodes in {"1", "1:1"}:
+        return start
+    if around.slurm is not None:
+        return f"srun --ntasks-per-node=1 sh -c {shlex.quote(f'{start} --no-ui --node-rank $SLURM_NODEID')}"
+    return f"{start} --node-rank K"
+
+
+class GuidedStart:
+    """The course of one guided start: what is asked, what was answered, one step back.
+
+    Args:
+        around: what is known before.
+        choices: what was given on the command line.
+        read: resolves a draft; raises JobError.
+    """
+
+    def __init__(self, around: Around, choices: Choices, read: Callable[[Choices], Found]) -> None:
+        self.around, self.choices = around, choices
+        self._read = read
+        self._before: list[tuple[Choices, Found | None]] = []
+        self.found: Found | None = None
+        self._require_possible(choices)
+        if choices.entry:
+            self.found = read(choices)
+
+    def question(self) -> Question | None:
+        """What is asked now; None: `job_file` can be written."""
+        return next_question(self.around, self.choices, self.found)
+
+    def take(self, text: str) -> None:
+        """Takes an answer to the present question.
+
+        Raises:
+            JobError: it is none, or the job would not work with it; all is as it was.
+        """
+        question = self.question()
+        assert question is not None, "there is nothing to answer"
+        choices = answered(self.choices, question, text)
+        self._require_possible(choices)
+        found = self.found if question.topic is Topic.FILE else self._read(choices)
+        self._before.append((self.choices, self.found))
+        self.choices, self.found = choices, found
+
+    def back(self) -> bool:
+        """Takes the last answer back; False: there is none."""
+        if not self._before:
+            return False
+        self.choices, self.found = self._before.pop()
+        return True
+
+    def _require_possible(self, choices: Choices) -> None:
+        """Refuses a file that could not be written."""
+        job_file(choices)
+        if choices.file in self.around.files:
+            raise JobError(f"{choices.file}: it exists and is left as it is: give another name with --out")

@@ -1,0 +1,187 @@
+"""`stoker init`: from a script to a job file by questions or flags; nothing is overwritten, and no secret is written."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from supervisor.cli.main import main
+from tests.integration.harness import ROOT, STOKER
+
+SCRIPT = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=8)
+parser.add_argument("--grad_accum", type=int, default=2)
+parser.add_argument("--resume", default="")
+args = parser.parse_args()
+loader = DataLoader(data, batch_size=args.batch_size)
+(loss / args.grad_accum).backward()
+if args.resume:
+    model.load_state_dict(torch.load(args.resume))
+"""
+SECRET = "hf_" + "aBcD1eFg2HiJ3kLmN4oPq5RsT6uVw7XyZ8"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLURM_JOB_ID", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    yield tmp_path
+    assert not list(tmp_path.glob(".stoker-*")), "a part of a file is left"
+
+
+def written(folder: Path, name: str = "train.toml") -> dict[str, object]:
+    return tomllib.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def lines(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def test_nothing_is_asked_with_yes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--yes"]) == 0
+    assert written(folder) == {"run": {"script": "train.py", "nproc_per_node": 1, "nnodes": 1}}
+    assert "stoker run --config train.toml" in capsys.readouterr().out
+    assert main(["run", "--python", sys.executable, "--config", "train.toml", "--dry-run"]) == 0
+    assert "--batch_size 8 → 4, --grad_accum 2 → 4" in capsys.readouterr().out
+
+
+def test_nothing_is_asked_where_all_is_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines(monkeypatch, "")
+    words = ["--out", "j.toml", "--nproc-per-node", "2", "--nnodes", "1", "--resume-knob", "--resume"]
+    assert main(["init", *words, "train.py", "--batch_size", "16"]) == 0
+    assert written(folder, "j.toml") == {
+        "run": {"script": "train.py", "args": ["--batch_size", "16"], "nproc_per_node": 2, "nnodes": 1},
+        "resume": {"knob": "--resume"},
+    }
+
+
+def test_answers_from_a_pipe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines(monkeypatch, "\n--batch_size 4\n2\n\nmine.toml\n")
+    assert main(["init"]) == 0
+    run = written(folder, "mine.toml")["run"]
+    assert run == {"script": "train.py", "args": ["--batch_size", "4"], "nproc_per_node": 2, "nnodes": 1}
+    out = capsys.readouterr().out
+    assert "--batch_size 4 → 2, --grad_accum 2 → 4" in out
+    assert "--resume PATH of the newest checkpoint" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "told"),
+    [
+        ([], "", "the input ended"),
+        ([], "nope.py\n", "nope.py"),
+        (["nope.py"], "", "nope.py"),
+        (["--yes", "train.py", "--hf_token", SECRET], "", "secret"),
+        (["--yes", "--env", f"HF_TOKEN={SECRET}", "train.py"], "", "HF_TOKEN"),
+        (["--yes", "--name", SECRET, "train.py"], "", "secret"),
+        (["--yes", "--out", "train.py"], "", ".toml"),
+        (["--yes", "--out", "nowhere/j.toml"], "", "nowhere"),
+        (["--yes", "--detach", "train.py"], "", "--detach"),
+        (["--yes", "--nnodes", "2", "train.py"], "", "--master-addr"),
+        (["--yes", "--nnodes", "2", "--master-addr", "n1", "--start", "train.py"], "", "--start"),
+        (["--yess"], "", "--yes"),
+        (["--", "python", "train.py"], "", "stoker run -- "),
+        (["--micro-batch", "3x", "train.py"], "", "--micro-batch"),
+        (["--lang", "fr", "train.py"], "", "--lang"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    typed: str,
+    told: str,
+) -> None:
+    lines(monkeypatch, typed)
+    assert main(["init", *words]) == 2
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert told in printed.err
+    assert SECRET not in printed.out + printed.err
+    assert not list(folder.rglob("*.toml"))
+
+
+def test_a_folder_without_a_script_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").unlink()
+    assert main(["init", "--yes"]) == 2
+    assert "name the script" in capsys.readouterr().err
+
+
+def test_no_file_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train.toml", "broken.toml"):
+        (folder / name).symlink_to("away")
+    assert main(["init", "--yes", "--out", "broken.toml"]) == 2
+    assert "left as it is" in capsys.readouterr().err
+    assert main(["init", "--yes"]) == 0
+    assert (folder / "train-2.toml").is_file()
+    assert not (folder / "away").exists()
+
+
+def test_a_file_that_comes_meanwhile_is_not_overwritten(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = os.link
+
+    def link(part: str, path: Path) -> None:
+        Path(path).write_text("another's", encoding="utf-8")
+        real(part, path)
+
+    monkeypatch.setattr(os, "link", link)
+    assert main(["init", "--yes"]) == 2
+    assert "left as it is" in capsys.readouterr().err
+    assert (folder / "train.toml").read_text(encoding="utf-8") == "another's"
+
+
+def test_a_disk_without_hard_links(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(part: str, path: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    assert main(["init", "--yes"]) == 0
+    assert written(folder)["run"]
+    assert main(["init", "--yes", "--out", "train.toml"]) == 2
+
+
+def test_a_wrong_answer_on_a_terminal_is_asked_again(folder: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    child = pexpect.spawn(STOKER[0], [*STOKER[1:], "init", "--plain"], cwd=folder, env=env, encoding="utf-8")
+    try:
+        child.expect("which script trains")
+        child.sendline("9")
+        child.expect("choose one of 1 to 1")
+        child.expect("which script trains")
+        for topic in ("what follows train.py", "how many ranks", "how many machines", "write the job file"):
+            child.sendline("")
+            child.expect(topic)
+        child.sendline("")
+        child.expect("start it now")
+        child.sendline("n")
+        child.expect(pexpect.EOF)
+    finally:
+        child.close()
+    assert child.exitstatus == 0
+    assert written(folder)["run"]
+
+
+def test_chinese(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines(monkeypatch, "\n" * 9)
+    assert main(["init", "--lang", "zh"]) == 0
+    out = capsys.readouterr().out
+    assert "训练" in out
+    assert "which" not in out

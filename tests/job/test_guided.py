@@ -1,0 +1,260 @@
+"""The model of the guided start: what is asked, what an answer does, the file that comes of it."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from supervisor.job.arguments.flags import INIT_FLAGS
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.errors import JobError
+from supervisor.job.guided import (
+    Around,
+    Choices,
+    Found,
+    GuidedStart,
+    Slurm,
+    Topic,
+    choices_of,
+    command_of,
+    job_file,
+    likely_scripts,
+    slurm_of,
+)
+from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
+
+KNOWN = Found((("batch", "micro-batch 8"),), None, "self")
+TRAINING = "loader = DataLoader(data)\nloss.backward()\noptimizer.step()\n"
+SECRET = "hf_" + "aBcD1eFg2HiJ3kLmN4oPq5RsT6uVw7XyZ8"
+
+
+def given_words(*words: str, file: str = "") -> Choices:
+    return choices_of(parse_run_argv(words, env={}, more_own=INIT_FLAGS), file)
+
+
+def course(around: Around, found: Found, choices: Choices | None = None) -> GuidedStart:
+    return GuidedStart(around, choices or Choices(), lambda _: found)
+
+
+def answer_all(start: GuidedStart, answers: dict[Topic, str]) -> list[Topic]:
+    """Gives these answers, else what is proposed; the topics in the order in which they were asked."""
+    asked = []
+    while (question := start.question()) is not None:
+        asked.append(question.topic)
+        start.take(answers.get(question.topic, ""))
+    return asked
+
+
+def test_one_machine_with_all_that_is_proposed() -> None:
+    start = course(Around(("train.py", "eval.py"), gpus=2), KNOWN)
+    assert answer_all(start, {}) == [Topic.SCRIPT, Topic.ARGUMENTS, Topic.RANKS, Topic.NODES, Topic.FILE]
+    assert tomllib.loads(job_file(start.choices)) == {
+        "run": {"script": "train.py", "nproc_per_node": 2, "nnodes": 1}
+    }
+    assert command_of(start.choices, start.around) == "stoker run --config train.toml"
+
+
+def test_answers_of_a_person() -> None:
+    start = course(Around(("train.py", "eval.py")), Found((), None, "unknown"))
+    asked = answer_all(
+        start,
+        {
+            Topic.SCRIPT: "2",
+            Topic.ARGUMENTS: "--lr 3e-4 --name 'two words'",
+            Topic.RANKS: "4",
+            Topic.NODES: "2",
+            Topic.ADDRESS: "n01",
+            Topic.RESUME: "--resume=auto",
+            Topic.FILE: "jobs/first.toml",
+        },
+    )
+    assert asked[-2:] == [Topic.RESUME, Topic.FILE]
+    assert tomllib.loads(job_file(start.choices)) == {
+        "run": {
+            "script": "eval.py",
+            "args": ["--lr", "3e-4", "--name", "two words"],
+            "nproc_per_node": 4,
+            "nnodes": 2,
+            "master_addr": "n01",
+        },
+        "resume": {"knob": "--resume=auto"},
+    }
+    assert command_of(start.choices, start.around) == "stoker run --config jobs/first.toml --node-rank K"
+
+
+@pytest.mark.parametrize(
+    ("resume", "answer", "written"),
+    [
+        ("unknown", "wait", None),
+        ("unknown", "self", {"resume": {"self_resuming": True}}),
+        ("none", "scratch", {"policy": {"restart_from_scratch": True}}),
+        ("unknown", "resume=auto", {"resume": {"knob": "resume=auto"}}),
+    ],
+)
+def test_how_it_resumes(resume: str, answer: str, written: dict[str, object] | None) -> None:
+    start = course(Around(("t.py",)), Found((), None, resume))
+    answer_all(start, {Topic.RESUME: answer})
+    held = tomllib.loads(job_file(start.choices))
+    del held["run"]
+    assert held == (written or {})
+
+
+def test_what_the_batch_counts_is_asked_until_all_is_known() -> None:
+    scope = BatchQuestion(Unread.SCOPE, "--bs", 24, (BatchAnswer("per_rank"), BatchAnswer("global")))
+    steps = BatchQuestion(Unread.ACCUMULATION, "", None, (BatchAnswer("--steps"), BatchAnswer("--other")))
+
+    def read(choices: Choices) -> Found:
+        if "batch.scope" not in choices.settings:
+            return Found((), scope, "self")
+        return Found((), None if "batch.accumulation_knob" in choices.settings else steps, "self")
+
+    start = GuidedStart(Around(("t.py",)), Choices(), read)
+    for answer in ("", "", "", ""):
+        start.take(answer)
+    question = start.question()
+    assert question is not None
+    assert question.text == "what does --bs 24 count?"
+    with pytest.raises(JobError, match="per_rank, global"):
+        start.take("of a node")
+    start.take("global")
+    start.take("1")
+    assert start.question() is not None
+    assert tomllib.loads(job_file(start.choices))["batch"] == {
+        "scope": "global",
+        "accumulation_knob": "--steps",
+    }
+
+
+def test_what_is_left_for_later_is_not_asked_again() -> None:
+    scope = BatchQuestion(Unread.SCOPE, "--bs", 24, (BatchAnswer("per_rank"), BatchAnswer("global")))
+    start = course(Around(("t.py",)), Found((), scope, "self"))
+    assert answer_all(start, {}).count(Topic.BATCH) == 1
+    assert "batch" not in tomllib.loads(job_file(start.choices))
+
+
+def test_what_was_given_is_not_asked() -> None:
+    words = ("--nproc-per-node", "2", "--nnodes=1", "--max-retries", "5", "--self-resuming", "--no-retry")
+    choices = given_words(*words, "--env", "A=b", "--hold", "1.5", "t.py", "--lr", "1", file="j.toml")
+    start = course(Around(), KNOWN, choices)
+    assert start.question() is None
+    assert tomllib.loads(job_file(start.choices)) == {
+        "run": {"script": "t.py", "args": ["--lr", "1"], "nproc_per_node": 2, "nnodes": 1},
+        "resume": {"self_resuming": True},
+        "policy": {"max_retries": 5, "retry": False, "hold_s": 1.5},
+        "env": {"A": "b"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("topic", "wrong", "words"),
+    [
+        (Topic.SCRIPT, "3", "1 to 2"),
+        (Topic.SCRIPT, "0", "1 to 2"),
+        (Topic.ARGUMENTS, "--a 'b", "close the quote"),
+        (Topic.ARGUMENTS, f"--token {SECRET}", "secret"),
+        (Topic.RANKS, "0", "at least 1"),
+        (Topic.RANKS, "two", "'two'"),
+        (Topic.NODES, "0", "at least 1"),
+        (Topic.NODES, "²", "at least 1"),
+        (Topic.RESUME, "maybe", "--resume"),
+        (Topic.RESUME, "self", "one of wait, scratch"),
+        (Topic.FILE, "job.yaml", ".toml"),
+        (Topic.FILE, "stoker.toml", "stoker.toml"),
+        (Topic.FILE, "taken.toml", "left as it is"),
+    ],
+)
+def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) -> None:
+    start = course(Around(("t.py", "u.py"), files=frozenset(["taken.toml"])), Found((), None, "none"))
+    while (question := start.question()) is not None and question.topic is not topic:
+        start.take("")
+    before = start.choices
+    with pytest.raises(JobError, match=words):
+        start.take(wrong)
+    assert start.choices == before
+    assert start.question() == question
+
+
+def test_one_step_back() -> None:
+    start = course(Around(("t.py",)), KNOWN)
+    assert not start.back()
+    start.take("")
+    start.take("--lr 1")
+    assert start.back()
+    question = start.question()
+    assert question is not None
+    assert question.topic is Topic.ARGUMENTS
+    assert start.choices.args == ()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--", "python", "t.py"),
+        ("--fit-batch", "t.py"),
+        ("--detach", "t.py"),
+        ("--node-rank", "1", "t.py"),
+        ("--standalone", "t.py"),
+    ],
+)
+def test_what_no_job_file_can_hold_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(JobError, match="stoker run"):
+        given_words(*words)
+
+
+def test_a_name_that_is_free_is_proposed() -> None:
+    start = course(Around(("src/train.py",), files=frozenset(["train.toml", "train-2.toml"])), KNOWN)
+    answer_all(start, {})
+    assert start.choices.file == "train-3.toml"
+
+
+def test_scripts_that_train_come_first() -> None:
+    texts = {
+        "setup.py": "setup()",
+        "tools.py": "def helper(): ...",
+        "lib/model.py": "class Net: ...",
+        "zz.py": TRAINING,
+        "train.py": TRAINING,
+        "test_train.py": TRAINING,
+    }
+    assert likely_scripts(texts) == ("train.py", "zz.py")
+    assert likely_scripts({"go.py": "import x", "setup.py": ""}) == ("go.py",)
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        ("n[01-04,07],m1", "n01"),
+        ("alpha", "alpha"),
+        ("a,b", "a"),
+        ("gpu-[3]x", "gpu-3x"),
+        ("", ""),
+        ("[", ""),
+    ],
+)
+def test_slurm(names: str, first: str) -> None:
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": names}
+    assert slurm_of(env, installed=True) == Slurm("7", 2, first)
+    assert slurm_of({}, installed=True) == Slurm()
+    assert slurm_of({}, installed=False) is None
+
+
+def test_under_slurm_one_command_starts_all_machines() -> None:
+    start = course(Around(("t.py",), 4, Slurm("7", 2, "n01")), KNOWN)
+    answer_all(start, {})
+    assert tomllib.loads(job_file(start.choices))["run"]["master_addr"] == "n01"
+    assert command_of(start.choices, start.around) == (
+        "srun --ntasks-per-node=1 sh -c 'stoker run --config t.toml --no-ui --node-rank $SLURM_NODEID'"
+    )
+
+
+@given(some.lists(some.text(some.characters(codec="utf-8"), max_size=20), max_size=5))
+def test_any_argument_comes_back_from_the_file(args: list[str]) -> None:
+    choices = Choices({"run.script": "t.py"}, tuple(args))
+    try:
+        text = job_file(choices)
+    except JobError:  # it looks like a secret
+        return
+    assert tomllib.loads(text)["run"].get("args", []) == args
