@@ -30,7 +30,7 @@ capitals.
 """
 INIT = """
 `stoker init [flags] [SCRIPT.py …]` or `stoker init [flags] -m MODULE …`. Asks what is not given, shows what it found in the script, writes a job file
-and offers to start it. Plain questions, one line an answer. Flags of `stoker run` with a key in a file are kept in it.
+and offers to start it. A form on a terminal; elsewhere, or with `--plain`, plain questions, one line an answer. Flags of `stoker run` with a key in a file are kept in it.
 """
 TORCHRUN = """
 torchrun's own flags stand there too, with dashes or underscores, and `PET_*` variables count as for torchrun: {names}.

@@ -19,6 +19,7 @@ from supervisor.views.wording.translate import Tr, words_in
 
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
+    from supervisor.views.tui.start_form import StartForm
 
 USAGE = """\
 usage: stoker init [flags] [SCRIPT.py [the script's arguments]]
@@ -53,13 +54,20 @@ def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
 
     appearance = _appearance(parsed, env)
     start = guided_start(choices_of(parsed, parsed.flag("out") or ""), env, cwd)
+    tr = words_in(appearance.spoken)
+    begin: bool | None = None
     if parsed.switch("yes"):
         while (question := start.question()) is not None:
             start.take(question.default)
+    elif start.question() is not None and _can_show(parsed, env):
+        shown = _form(start, appearance, env)
+        if not shown.write:
+            _say(tr("nothing is written"))
+            return 130
+        begin = shown.begin
     else:
-        _ask_all(start, words_in(appearance.spoken))
-    tr = words_in(appearance.spoken)
-    several = start.choices.nodes not in {"1", "1:1"}
+        _ask_all(start, tr)
+    several = start.choices.several
     if several and parsed.switch("start"):
         raise JobError("--start starts one machine's part: with several machines start each by the command")
     write_new(cwd / os.path.expanduser(start.choices.file), job_file(start.choices))
@@ -68,10 +76,34 @@ def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
     _say(f"  {command}")
     if several and start.around.slurm is None:
         _say(tr("on each machine, with K = 0 on the first, 1 on the next, …"))
-    wanted = parsed.switch("start")
-    if not wanted and not several and not parsed.switch("yes") and sys.stdin.isatty():
+    wanted = True if parsed.switch("start") else begin
+    if wanted is None and not several and not parsed.switch("yes") and sys.stdin.isatty():
         wanted = _yes(tr("start it now?"))
     return _start(start.choices.file, parsed) if wanted else 0
+
+
+def _can_show(parsed: ParsedRun, env: Mapping[str, str]) -> bool:
+    """Whether a form can be shown here."""
+    plain = parsed.switch("plain") or env.get("TERM", "dumb") == "dumb"
+    return sys.stdin.isatty() and sys.stdout.isatty() and not plain
+
+
+def _form(start: GuidedStart, appearance: Appearance, env: Mapping[str, str]) -> StartForm:
+    """The form, once the person has left it."""
+    from supervisor.cli.open_app import kept_file
+    from supervisor.views.tui.saved_layout import load
+    from supervisor.views.tui.start_form import StartForm
+
+    remembered = load(kept_file(env)).theme
+    form = StartForm(
+        start,
+        appearance=appearance,
+        remembered=remembered,
+        can_begin=lambda: not start.choices.several,
+        signals=True,
+    )
+    form.run()
+    return form
 
 
 def _appearance(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,16 +29,33 @@ def main(argv: list[str]) -> int:
     from supervisor.cli.starting.job_inputs import load_job, parse_words
 
     try:
+        if not argv:
+            return _offer_init()
         parsed = parse_words(argv, os.environ)
-        if parsed.help or not argv:
+        if parsed.help:
             print(_help())
-            return 0 if parsed.help else complain("run", "a script is missing: stoker run [flags] SCRIPT.py")
+            return 0
         job = load_job(parsed, os.environ, Path.cwd())
         if parsed.switch("show_config"):
             return _show_config(job.spec.origins)
         return _launch(job)
     except JobError as error:
         return complain("run", error.message, error.exit_code)
+
+
+def _offer_init() -> int:
+    """Nothing is named: on a terminal the guided start is offered."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from supervisor.cli.common import says_yes
+
+        if says_yes(
+            "stoker run: no script is named. Look at this folder, ask the rest and write a job file (stoker init)?"
+        ):
+            from supervisor.cli.init import main as init
+
+            return init([])
+    how = "stoker run [flags] SCRIPT.py; `stoker init` makes a job file for a script you have"
+    return complain("run", f"a script is missing: {how}")
 
 
 def _launch(job: Job) -> int:

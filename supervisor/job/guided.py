@@ -18,6 +18,7 @@ from typing import Final, TypeAlias, assert_never
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
+from supervisor.job.knobs.batch_settings.search import SMALLER_GLOBAL
 from supervisor.job.oom_plan import four_lines, resume_plan
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.text.redact import redact, redact_argv, redact_text
@@ -29,6 +30,7 @@ MOST_SCRIPTS: Final = 9
 _SECTIONS: Final = ("run", "batch", "resume", "policy", "hang")
 _LATER, _WAIT, _SCRATCH, _SELF = "later", "wait", "scratch", "self"
 _RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
+_SMALLER_KEY: Final = "policy.allow_smaller_global"
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
 # Settings of the project and of a package: a file of that name would be read as those.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
@@ -53,6 +55,7 @@ class Topic(StrEnum):
     NODES = "nodes"
     ADDRESS = "address"
     BATCH = "batch"
+    SMALLER = "smaller"
     RESUME = "resume"
     FILE = "file"
 
@@ -116,11 +119,15 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was read of the script. `lines`: label and text; `question`: what of its batch could not be read; `resume`: as in `ResumePlan.how`."""
+    """What was read of the script. `lines`: label and text; `question`: what of its batch could not be read; `resume`: as in `ResumePlan.how`.
+
+    `only_smaller_global`: a smaller micro-batch cannot keep the global batch.
+    """
 
     lines: tuple[tuple[str, str], ...]
     question: BatchQuestion | None = None
     resume: str = "unknown"
+    only_smaller_global: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,11 @@ class Choices:
     def nodes(self) -> str:
         """The number of nodes, as it was given."""
         return str(self.settings.get("run.nnodes", "1"))
+
+    @property
+    def several(self) -> bool:
+        """Whether it runs on several machines."""
+        return self.nodes not in {"1", "1:1"}
 
 
 def likely_scripts(texts: Mapping[str, str]) -> tuple[str, ...]:
@@ -192,7 +204,8 @@ def found_in(spec: JobSpec) -> Found:
     lines.append(
         ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
     )
-    return Found(tuple(lines), spec.question, resume_plan(spec.knobs).how)
+    only_smaller = not spec.knobs.can_change_batch and spec.knobs.help.startswith(SMALLER_GLOBAL)
+    return Found(tuple(lines), spec.question, resume_plan(spec.knobs).how, only_smaller)
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
@@ -291,11 +304,16 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found | Non
         case Topic.NODES:
             return Question(topic, "how many machines?", str(slurm.nodes))
         case Topic.ADDRESS:
-            single = choices.nodes in {"1", "1:1"}
             text = "name or address of the first machine, as the others reach it?"
-            return None if single else Question(topic, text, slurm.first)
+            return Question(topic, text, slurm.first) if choices.several else None
         case Topic.BATCH:
             return None if found is None else _about_batch(found, choices)
+        case Topic.SMALLER:
+            options = (Option("no", "it waits for you"), Option("yes", "the learning rate stays as it is"))
+            text = "after an out-of-memory failure, go on with a smaller global batch?"
+            if found is None or not found.only_smaller_global or _SMALLER_KEY in choices.settings:
+                return None
+            return Question(topic, text, "no", options)
         case Topic.RESUME:
             return None if found is None else _about_resume(found, choices)
         case Topic.FILE:
@@ -353,18 +371,23 @@ def _free_name(entry: str, taken: frozenset[str]) -> str:
     return next(name for name in names if name not in taken | _RESERVED)
 
 
+def given_by(question: Question, text: str) -> str:
+    """What an answer says: what is proposed where it is empty, an option where it is a number of one. Raises JobError."""
+    given = text.strip() or question.default
+    if not question.options or not (given.isascii() and given.isdigit()):
+        return given
+    if not 0 < int(given[:9]) <= len(question.options):
+        raise JobError(f"{given}: choose one of 1 to {len(question.options)}")
+    return question.options[int(given) - 1].value
+
+
 def answered(choices: Choices, question: Question, text: str) -> Choices:
     """The choices with one answer; empty: the default. A number names an option.
 
     Raises:
         JobError: it is no answer to this question.
     """
-    given = text.strip() or question.default
-    if question.options and given.isascii() and given.isdigit():
-        if not 0 < int(given[:9]) <= len(question.options):
-            raise JobError(f"{given}: choose one of 1 to {len(question.options)}")
-        given = question.options[int(given) - 1].value
-    topic = question.topic
+    topic, given = question.topic, given_by(question, text)
     match topic:
         case Topic.SCRIPT:
             if not given:
@@ -385,6 +408,14 @@ def answered(choices: Choices, question: Question, text: str) -> Choices:
             return choices.having(topic, run__master_addr=given)
         case Topic.BATCH:
             return _with_batch(choices, question, given)
+        case Topic.SMALLER:
+            if given not in {"no", "yes"}:
+                raise JobError(f"{given}: one of {_values(question)}")
+            return (
+                choices.having(topic, policy__allow_smaller_global=True)
+                if given == "yes"
+                else choices.having(topic)
+            )
         case Topic.RESUME:
             return _with_resume(choices, question, given)
         case Topic.FILE:
@@ -400,29 +431,31 @@ def _words(text: str) -> tuple[str, ...]:
         raise JobError(f"{str(error).lower()}: close the quote") from error
 
 
+def _values(question: Question) -> str:
+    return ", ".join(option.value for option in question.options)
+
+
 def _with_batch(choices: Choices, question: Question, given: str) -> Choices:
     assert question.batch is not None, "a question about the batch has one"
     if given == _LATER:
         return choices.having(Topic.BATCH)
-    known = [option.value for option in question.options]
-    if given not in known:
-        raise JobError(f"{given}: one of {', '.join(known)}")
+    if given not in {option.value for option in question.options}:
+        raise JobError(f"{given}: one of {_values(question)}")
     # Another question may follow from this answer, so the topic stays open.
     return replace(choices, settings={**choices.settings, _batch_key(question.batch): given})
 
 
 def _with_resume(choices: Choices, question: Question, given: str) -> Choices:
-    known = [option.value for option in question.options]
     match given:
         case "wait":
             return choices.having(Topic.RESUME)
         case "scratch":
             return choices.having(Topic.RESUME, policy__restart_from_scratch=True)
-        case "self" if _SELF in known:
+        case "self" if _SELF in {option.value for option in question.options}:
             return choices.having(Topic.RESUME, resume__self_resuming=True)
     if not _FLAG_NAME.fullmatch(given) or ("=" not in given and not given.startswith("-")):
         raise JobError(
-            f"{given}: one of {', '.join(known)}, or the script's flag, as --resume or resume=auto"
+            f"{given}: one of {_values(question)}, or the script's flag, as --resume or resume=auto"
         )
     return choices.having(Topic.RESUME, resume__knob=given)
 
@@ -465,7 +498,7 @@ def _toml(value: Setting) -> str:
 def command_of(choices: Choices, around: Around) -> str:
     """The one command that starts the job; with several machines the one for each of them, or SLURM's for all."""
     start = f"stoker run --config {shlex.quote(choices.file)}"
-    if choices.nodes in {"1", "1:1"}:
+    if not choices.several:
         return start
     if around.slurm is not None:
         return f"srun --ntasks-per-node=1 sh -c {shlex.quote(f'{start} --no-ui --node-rank $SLURM_NODEID')}"
@@ -473,7 +506,7 @@ def command_of(choices: Choices, around: Around) -> str:
 
 
 class GuidedStart:
-    """The course of one guided start: what is asked, what was answered, one step back.
+    """The course of one guided start: what is asked, what was answered (`answers`), one step back.
 
     Args:
         around: what is known before.
@@ -485,6 +518,7 @@ class GuidedStart:
         self.around, self.choices = around, choices
         self._read = read
         self._before: list[tuple[Choices, Found | None]] = []
+        self.answers: list[tuple[Question, str]] = []
         self.found: Found | None = None
         self._require_possible(choices)
         if choices.entry:
@@ -506,6 +540,7 @@ class GuidedStart:
         self._require_possible(choices)
         found = self.found if question.topic is Topic.FILE else self._read(choices)
         self._before.append((self.choices, self.found))
+        self.answers.append((question, given_by(question, text)))
         self.choices, self.found = choices, found
 
     def back(self) -> bool:
@@ -513,6 +548,7 @@ class GuidedStart:
         if not self._before:
             return False
         self.choices, self.found = self._before.pop()
+        self.answers.pop()
         return True
 
     def _require_possible(self, choices: Choices) -> None:

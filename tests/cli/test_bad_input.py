@@ -141,10 +141,3 @@ def test_a_terminal_that_knows_few_letters_gets_escapes(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert b"exit codes: 0 succeeded" in done.stdout
-
-
-def test_a_run_of_nothing_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run"]) == 2
-    said = capsys.readouterr()
-    assert "usage: stoker run" in said.out
-    assert said.err == "stoker run: a script is missing: stoker run [flags] SCRIPT.py\n"

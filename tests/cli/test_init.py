@@ -185,3 +185,28 @@ def test_chinese(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "训练" in out
     assert "which" not in out
+
+
+def test_run_with_nothing_is_one_line_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert "stoker init" in printed.err
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_run_with_nothing_offers_the_guided_start_on_a_terminal(folder: Path, answer: str) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
+    child = pexpect.spawn(STOKER[0], [*STOKER[1:], "run"], cwd=folder, env=env, encoding="utf-8")
+    try:
+        child.expect("no script is named")
+        child.sendline(answer)
+        if answer == "y":
+            child.expect("which script trains")
+            child.sendeof()
+        child.expect("the input ended" if answer == "y" else "a script is missing")
+        child.expect(pexpect.EOF)
+    finally:
+        child.close()
+    assert child.exitstatus == 2

@@ -135,6 +135,19 @@ def test_what_is_left_for_later_is_not_asked_again() -> None:
     assert "batch" not in tomllib.loads(job_file(start.choices))
 
 
+@pytest.mark.parametrize(
+    ("answer", "written"), [("", {}), ("yes", {"policy": {"allow_smaller_global": True}})]
+)
+def test_a_smaller_global_batch_is_asked_about_where_nothing_else_helps(
+    answer: str, written: dict[str, object]
+) -> None:
+    start = course(Around(("t.py",)), Found((), None, "self", True))
+    assert answer_all(start, {Topic.SMALLER: answer}).count(Topic.SMALLER) == 1
+    held = tomllib.loads(job_file(start.choices))
+    del held["run"]
+    assert held == written
+
+
 def test_what_was_given_is_not_asked() -> None:
     words = ("--nproc-per-node", "2", "--nnodes=1", "--max-retries", "5", "--self-resuming", "--no-retry")
     choices = given_words(*words, "--env", "A=b", "--hold", "1.5", "t.py", "--lr", "1", file="j.toml")
@@ -161,13 +174,14 @@ def test_what_was_given_is_not_asked() -> None:
         (Topic.NODES, "²", "at least 1"),
         (Topic.RESUME, "maybe", "--resume"),
         (Topic.RESUME, "self", "one of wait, scratch"),
+        (Topic.SMALLER, "perhaps", "no, yes"),
         (Topic.FILE, "job.yaml", ".toml"),
         (Topic.FILE, "stoker.toml", "stoker.toml"),
         (Topic.FILE, "taken.toml", "left as it is"),
     ],
 )
 def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) -> None:
-    start = course(Around(("t.py", "u.py"), files=frozenset(["taken.toml"])), Found((), None, "none"))
+    start = course(Around(("t.py", "u.py"), files=frozenset(["taken.toml"])), Found((), None, "none", True))
     while (question := start.question()) is not None and question.topic is not topic:
         start.take("")
     before = start.choices

@@ -1,0 +1,222 @@
+"""The guided start as a form: one question at a time, what was found beside it, the job file before it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.filter import LineFilter
+from textual.widgets import Input, Label
+
+from supervisor.job.errors import JobError
+from supervisor.job.guided import GuidedStart, Question, Topic, command_of, job_file
+from supervisor.text.redact import redact_text
+from supervisor.views.appearance import USUAL, Appearance
+from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.theme.textual_theme import ThemedApp
+from supervisor.views.tui.widgets.paint import HarmlessFilter
+from supervisor.views.wording.translate import words_in
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class StartForm(ThemedApp):
+    """Asks until all is known, then shows the file. `write`: whether the person wants it; `begin`: and the run.
+
+    Args:
+        start: the course of the start.
+        appearance: how it looks.
+        remembered: the theme that was chosen last.
+        can_begin: whether the run can be started from here.
+        signals: SIGTERM and SIGHUP leave as Ctrl-C does, so that the terminal is given back whole.
+    """
+
+    CSS_PATH = "stoker.tcss"
+    TITLE = "stoker"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c,ctrl+q", "leave", "leave", priority=True),
+        Binding("escape", "before", "back", priority=True),
+        Binding("enter", "next", "next", priority=True),
+        Binding("up", "option(-1)", "option before", priority=True),
+        Binding("down", "option(1)", "next option", priority=True),
+        Binding("w", "only_write", "write only"),
+    ]
+
+    def __init__(
+        self,
+        start: GuidedStart,
+        *,
+        appearance: Appearance = USUAL,
+        remembered: str | None = None,
+        can_begin: Callable[[], bool] = lambda: True,
+        signals: bool = False,
+    ) -> None:
+        super().__init__(appearance.theme, remembered)
+        self.tr = words_in(appearance.spoken)
+        self.start = start
+        self.write = self.begin = False
+        self._can_begin = can_begin
+        self._signals = SIGNALS if signals else ()
+        self._gates: list[LineFilter] = [HarmlessFilter()]
+        if appearance.ascii:
+            from supervisor.views.tui.theme.filters import AsciiFilter
+
+            self._gates.append(AsciiFilter())
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
+        if not self.no_color:
+            return [*super().get_line_filters(), *self._gates]
+        from supervisor.views.tui.theme.filters import no_colour
+
+        return [*self._gates, no_colour(self.theme_variables["foreground"])]
+
+    def compose(self) -> ComposeResult:
+        """What is known, the question, what was found, the keys."""
+        box = Vertical(classes="box", id="start")
+        box.border_title = self.tr("a script you have")
+        with box:
+            yield Label(id="known")
+            yield Label(id="asked", classes="group")
+            yield Label(id="options")
+            yield Input(compact=True, id="answer")
+            yield Label(id="effect", classes="-wrong")
+            with VerticalScroll(id="found", can_focus=False):
+                yield Label(id="text", classes="quiet")
+            yield Label(id="keys", classes="quiet")
+
+    def on_mount(self) -> None:
+        """The first question."""
+        for number in self._signals:
+            asyncio.get_running_loop().add_signal_handler(number, self.exit)
+        self._show()
+
+    def on_unmount(self) -> None:
+        """Give the signals back."""
+        for number in self._signals:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def action_next(self) -> None:
+        """Take what stands in the field; after the last question: write and start."""
+        if self.start.question() is None:
+            self.write, self.begin = True, self._can_begin()
+            self.exit()
+            return
+        try:
+            self.start.take(self.query_one(Input).value)
+        except JobError as error:
+            self._tell(self.tr(redact_text(error.message)))
+            self.bell()
+            return
+        self._show()
+
+    def action_before(self) -> None:
+        """The question before."""
+        if self.start.back():
+            self._show()
+
+    def action_option(self, by: int) -> None:
+        """Another of the options, or as far as the text below goes."""
+        question = self.start.question()
+        if question is None or not question.options:
+            self.query_one("#found", VerticalScroll).scroll_relative(y=by, animate=False)
+            return
+        field = self.query_one(Input)
+        values = [option.value for option in question.options]
+        at = values.index(field.value) + by if field.value in values else 0
+        self._fill(values[at % len(values)])
+        self._show_options(question)
+
+    def action_only_write(self) -> None:
+        """Write the file; the run is started later."""
+        if self.start.question() is None:
+            self.write = True
+            self.exit()
+
+    def action_leave(self) -> None:
+        """Leave; nothing is written."""
+        self.exit()
+
+    def on_input_changed(self, _event: Input.Changed) -> None:
+        """The option that stands in the field is marked."""
+        self._tell("")
+        if (question := self.start.question()) is not None:
+            self._show_options(question)
+
+    def _tell(self, text: str) -> None:
+        label = self.query_one("#effect", Label)
+        label.update(Content(text))
+        label.display = bool(text)
+
+    def _fill(self, value: str) -> None:
+        field = self.query_one(Input)
+        field.value = value
+        field.action_select_all()
+
+    def _show(self) -> None:
+        tr, question, field = self.tr, self.start.question(), self.query_one(Input)
+        rows = [Content.styled(f"· {tr(line)}\n", "$dim") for line in self.start.around.lines()]
+        for asked, given in self.start.answers:
+            mark = Content.styled("✓ ", "$success")
+            rows.append(
+                Content.assemble(mark, (f"{tr(asked.text)} ", "$dim"), f"{redact_text(given) or '-'}\n")
+            )
+        self.query_one("#known", Label).update(Content("").join(rows).rstrip())
+        self._tell("")
+        field.display = question is not None
+        if question is None:
+            self._show_end()
+            self.set_focus(None)
+            return
+        self.query_one("#asked", Label).update(Content(tr(question.text)))
+        self._fill(question.default)
+        field.focus()
+        self._show_options(question)
+        self.query_one("#text", Label).update(self._found())
+        choose = (("↑ ↓", "choose"),) if question.options else ()
+        keys = key_line(tr, ("Enter", "next"), *choose, ("Esc", "back"), ("Ctrl-C", "leave"))
+        self.query_one("#keys", Label).update(keys)
+
+    def _show_options(self, question: Question) -> None:
+        now = self.query_one(Input).value.strip()
+        width = max((len(option.value) for option in question.options), default=0)
+        rows = []
+        for option in question.options:
+            text = f"{option.value:<{width}}  {self.tr(option.text)}".rstrip()
+            chosen = option.value == now
+            rows.append(
+                Content.styled(f"{'▸' if chosen else ' '} {text}\n", "$success" if chosen else "$dim")
+            )
+        self.query_one("#options", Label).update(Content("").join(rows).rstrip())
+        self.query_one("#options", Label).display = bool(rows)
+
+    def _found(self) -> Content:
+        """What was read of the script, once its arguments and ranks are known."""
+        found, tr = self.start.found, self.tr
+        if found is None or Topic.RANKS not in self.start.choices.settled:
+            return Content("")
+        rows = [Content.styled(tr("found in the script:"), "$dim")]
+        for label, text in found.lines:
+            rows.append(Content.assemble((f"\n{tr(label)}: ", "$strong"), tr(redact_text(text))))
+        return Content("").join(rows)
+
+    def _show_end(self) -> None:
+        """The file and the one command."""
+        tr, choices = self.tr, self.start.choices
+        self.query_one("#asked", Label).update(Content(tr(f"this will be {choices.file}")))
+        self.query_one("#options", Label).display = False
+        text = f"{job_file(choices)}\n{tr('to start it:')}\n  {command_of(choices, self.start.around)}"
+        self.query_one("#text", Label).update(Content(text))
+        begin = (
+            (("Enter", "write it and start"), ("w", "write only"))
+            if self._can_begin()
+            else (("Enter", "write it"),)
+        )
+        self.query_one("#keys", Label).update(key_line(tr, *begin, ("Esc", "back"), ("Ctrl-C", "leave")))

@@ -1,0 +1,139 @@
+"""The form of the guided start: questions, options, a step back, wrong answers, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.job.errors import JobError
+from supervisor.job.guided import Around, Choices, Found, GuidedStart, Topic
+from supervisor.views.appearance import Appearance, Lang
+from supervisor.views.tui.start_form import StartForm
+
+FOUND = Found((("batch", "micro-batch 8"), ("resume", "by itself")), None, "unknown")
+
+
+def read(choices: Choices) -> Found:
+    if choices.entry == "nope.py":
+        raise JobError("nope.py: no such script")
+    return FOUND
+
+
+def play(
+    scenario: Callable[[StartForm, Pilot[None]], Awaitable[None]],
+    *,
+    appearance: Appearance | None = None,
+    several: bool = False,
+    size: tuple[int, int] = (100, 40),
+) -> StartForm:
+    choices = Choices({"run.nnodes": 2, "run.master_addr": "n1"} if several else {})
+    choices = choices.having(Topic.NODES).having(Topic.ADDRESS) if several else choices
+    start = GuidedStart(Around(("train.py", "eval.py"), gpus=2), choices, read)
+    form = StartForm(start, appearance=appearance or Appearance(), can_begin=lambda: not several)
+
+    async def run() -> None:
+        async with form.run_test(size=size) as pilot:
+            await pilot.pause()
+            await scenario(form, pilot)
+
+    asyncio.run(run())
+    return form
+
+
+async def type_line(pilot: Pilot[None], text: str) -> None:
+    await pilot.press(*text, "enter")
+    await pilot.pause()
+
+
+def shown(form: StartForm) -> str:
+    return "\n".join(strip.text for strip in form.screen._compositor.render_strips())
+
+
+def test_enter_takes_what_is_proposed_and_starts() -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        for asked in ("which script", "what follows train.py", "how many ranks", "how many machines"):
+            assert asked in shown(form)
+            await type_line(pilot, "")
+        assert "micro-batch 8" in shown(form)
+        await type_line(pilot, "")
+        await type_line(pilot, "")
+        page = shown(form)
+        assert "nproc_per_node = 2" in page
+        assert "stoker run --config train.toml" in page
+        await pilot.press("enter")
+
+    form = play(scenario)
+    assert (form.write, form.begin) == (True, True)
+
+
+def test_options_are_chosen_and_a_step_back_is_taken() -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        await pilot.press("down", "enter")
+        await type_line(pilot, "--lr 1")
+        assert form.start.choices.args == ("--lr", "1")
+        await pilot.press("escape", "escape", "escape")
+        await pilot.pause()
+        assert "which script" in shown(form)
+        await pilot.press("up", "enter")
+        await pilot.pause()
+        assert form.start.choices.entry == "eval.py"
+        await pilot.press("ctrl+c")
+
+    form = play(scenario)
+    assert (form.write, form.begin) == (False, False)
+
+
+def test_a_wrong_answer_stays_with_its_reason() -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        await type_line(pilot, "nope.py")
+        assert "no such script" in shown(form)
+        assert "which script" in shown(form)
+        await pilot.press("backspace")
+        await pilot.pause()
+        assert "no such script" not in shown(form)
+
+    play(scenario)
+
+
+def test_several_machines_are_not_started_from_here() -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        for _ in range(5):
+            await type_line(pilot, "")
+        assert "--node-rank K" in shown(form)
+        assert "start" not in shown(form).splitlines()[-4]
+        await pilot.press("enter")
+
+    form = play(scenario, several=True)
+    assert (form.write, form.begin) == (True, False)
+
+
+def test_w_only_writes() -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        for _ in range(6):
+            await type_line(pilot, "")
+        await pilot.press("w")
+
+    form = play(scenario)
+    assert (form.write, form.begin) == (True, False)
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (200, 60)])
+@pytest.mark.parametrize("lang", list(Lang))
+def test_any_size_and_language(size: tuple[int, int], lang: Lang) -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        for _ in range(6):
+            await type_line(pilot, "")
+        assert form.start.question() is None
+
+    play(scenario, size=size, appearance=Appearance(lang=lang))
+
+
+def test_plain_ascii() -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        await type_line(pilot, "")
+        assert form.get_line_filters()[-1].__class__.__name__ == "AsciiFilter"
+
+    play(scenario, appearance=Appearance(ascii=True, lang=Lang.ZH))
