@@ -9,8 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "failures.md"
 sys.path.insert(0, str(ROOT))
 
-from scripts.recovery_page import WORDS  # noqa: E402 - the path comes first
-from supervisor.diagnosis.cause.other_evidence import CORRECTIONS  # noqa: E402
+from supervisor.diagnosis.cause.other_evidence import CORRECTIONS  # noqa: E402 - the path comes first
 from supervisor.diagnosis.cause.rules import RULES as RULES_OF_THE_ROOT  # noqa: E402
 from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     WARNING_COSTS,
@@ -20,7 +19,7 @@ from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     parse_tables,
 )
 from supervisor.diagnosis.wording.class_texts import class_texts  # noqa: E402
-from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402
+from supervisor.policy.rule_words import done_about  # noqa: E402
 from supervisor.run.failures import FailureClass  # noqa: E402
 from supervisor.sources.signature_files import read_tables  # noqa: E402
 
@@ -62,7 +61,7 @@ def page() -> str:
             parts.append(_table(own))
         if text.advice:
             parts.append("**What to do.** " + " ".join(text.advice) + "\n")
-        parts.append(f"**What stoker does.** {_done_about(failure)} (suggested: `{text.action.value}`)\n")
+        parts.append(f"**What stoker does.** {done_about(failure)} (suggested: `{text.action.value}`)\n")
     parts += [DECISION, _rules(), CORRECTED, _corrections(), _strengths()]
     return "\n".join(parts)
 
@@ -96,33 +95,6 @@ def _table(entries: list[Signature]) -> str:
         must_not = entry.must_not.replace("|", "\\|")
         rows.append(f"| {entry.id} | {entry.role.value} | `{shown}` | {must_not} |")
     return "\n".join(rows) + "\n"
-
-
-def _done_about(failure: FailureClass) -> str:
-    """The rule of a class, and those of its reasons, as sentences."""
-    text = _sentence(RULES[failure])
-    if failure is FailureClass.HEALTHY:
-        text = f"Nothing, where the exit code is 0. Else: {text[0].lower()}{text[1:]}"
-    own = (
-        f"`{reason.value}`: {_sentence(rule)}" for (of, reason), rule in REASON_RULES.items() if of is failure
-    )
-    return " ".join((text, *own))
-
-
-def _sentence(rule: Rule) -> str:
-    what = WORDS[rule.answer]
-    what = what[0].upper() + what[1:]
-    if rule.answer in {Answer.STOP, Answer.HOLD}:
-        return f"{what}: {rule.advice_if_not_restarted}."
-    if rule.answer is Answer.REQUEUE:
-        return f"{what}."
-    times = {None: "while `--max-retries` lasts", 1: "once"}.get(
-        rule.max_times, f"{rule.max_times} times at most"
-    )
-    progress = ", only after progress" if rule.requires_progress else ""
-    proofs = [proof.value.replace("_", " ") for proof in rule.show_first if proof.value != "gpu_memory"]
-    first = f"; first it waits for the {' and the '.join(proofs)}" if proofs else ""
-    return f"{what} ({times}{progress}{first})."
 
 
 if __name__ == "__main__":

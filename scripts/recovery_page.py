@@ -9,22 +9,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "recovery.md"
 sys.path.insert(0, str(ROOT))
 
-from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402 - the path comes first
+from supervisor.policy.rule_words import WORDS  # noqa: E402 - the path comes first
+from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402
 from tests.integration.matrix import MATRIX  # noqa: E402
-
-WORDS = {
-    Answer.SHRINK: "restart with a smaller micro-batch, same global batch",
-    Answer.RESTART: "restart from the newest checkpoint",
-    Answer.NEW_PORT: "restart on another port, unless a person named it",
-    Answer.NO_LIBUV: "restart with USE_LIBUV=0 for agent and workers",
-    Answer.RAISE_FILES: "restart with the soft limit raised to the hard one",
-    Answer.FEWER_WORKERS: "restart with less shared memory: file_system sharing, workers, prefetch",
-    Answer.RESUME_EARLIER: "restart from an earlier checkpoint",
-    Answer.EXCLUDE_GPU: "restart without the faulty GPU where `--min-ranks` allows, else on all",
-    Answer.REQUEUE: "exit 75 with a checkpoint, else 5",
-    Answer.HOLD: "hold",
-    Answer.STOP: "stop",
-}
 
 
 def rules_table() -> str:

@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "continue": ("continuing", "start another attempt of a run that is no longer running"),
     "runs": ("runs", "list known runs"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
+    "troubleshoot": ("troubleshoot", "from a symptom to its cause: what stoker does, what you can do"),
     "signatures": ("signatures", "try your own failure signatures on a log"),
     "metrics": ("metrics", "print the metrics found in a log"),
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
@@ -132,7 +133,7 @@ def _unknown_verb(verb: str) -> int:
 
 
 def _help() -> str:
-    verbs = "\n".join(f"  {name:10} {line}" for name, (_, line) in VERBS.items())
+    verbs = "\n".join(f"  {name:12} {line}" for name, (_, line) in VERBS.items())
     return f"""\
 usage: stoker VERB [arguments]          (stoker VERB --help for each)
        stoker [--theme NAME] [--ascii] [--lang LANG] [--runs-dir DIR] [--all]

@@ -1,0 +1,101 @@
+"""From a symptom to what it means, what stoker does about it, and what you can do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import textwrap
+from collections.abc import Iterable
+
+from supervisor.cli.common import appearance_from, complain
+from supervisor.diagnosis.symptoms import Lead, Wording, leads, nearest_words, samples_of, wordings
+from supervisor.diagnosis.wording.class_texts import class_texts
+from supervisor.policy.rule_words import rules_about
+from supervisor.run.failures import FailureClass
+from supervisor.sources.signature_files import read_tables
+from supervisor.text.decode import printable
+from supervisor.text.redact import redact_text
+from supervisor.views.appearance import BadAppearance
+from supervisor.views.wording.translate import Tr, words_in
+
+MOST_SAMPLES = 3
+WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "symptom",
+        nargs="*",
+        metavar="SYMPTOM",
+        help="words (stuck, loss is nan), a line of a log in quotes, or a class (cuda_oom); none: all classes",
+    )
+    parser.add_argument("--lang", metavar="en|zh", help="language of the text (default: by LANG)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0: a page, or those that it may be; 2: nothing is known of these words."""
+    try:
+        tr = words_in(appearance_from({"lang": args.lang}, os.environ).spoken)
+    except BadAppearance as error:
+        return complain("troubleshoot", str(error))
+    known = wordings(read_tables())
+    symptom = " ".join(args.symptom).strip()
+    if not symptom:
+        classes = [
+            failure
+            for failure in class_texts()
+            if failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
+        ]
+        _list("what stoker can tell apart:", classes, tr)
+        return 0
+    found = leads(symptom, known)
+    if not found:
+        near = nearest_words(symptom, known)
+        hint = f"do you mean {', '.join(near)}?" if near else "`stoker troubleshoot` lists what is known"
+        what = f"nothing is known of “{symptom[:80]}”: {hint} (a log is read by `stoker diagnose LOG`)"
+        return complain("troubleshoot", what)
+    if len(found) == 1:
+        _page(found[0], known, tr)
+    else:
+        _list("it may be one of these:", [lead.failure for lead in found], tr)
+    return 0
+
+
+def _list(head: str, classes: Iterable[FailureClass], tr: Tr) -> None:
+    _say(tr(head))
+    for failure in classes:
+        _say(f"  {failure.value:18} {tr(class_texts()[failure].title)}")
+    _say(tr("`stoker troubleshoot CLASS` tells of one; a log is read by `stoker diagnose LOG`"))
+
+
+def _page(lead: Lead, known: tuple[Wording, ...], tr: Tr) -> None:
+    text = class_texts()[lead.failure]
+    _say(f"{lead.failure.value}: {tr(text.title)}")
+    _part(tr("what it means"), [tr(text.meaning)])
+    samples = [f"  {line[:WIDTH]}" for line in samples_of(lead.failure, known, MOST_SAMPLES)]
+    if samples:
+        _say(f"\n{tr('lines that show it')}")
+        for line in samples:
+            _say(line)
+    rules = [f"{reason}: {tr(said)}" if reason else tr(said) for reason, said in rules_about(lead.failure)]
+    if lead.failure is FailureClass.HEALTHY:
+        rules.insert(0, tr("nothing, where the exit code is 0; else as follows"))
+    _part(tr("what stoker does"), rules)
+    _part(tr("what you can do"), map(tr, text.advice))
+    _say(
+        f"\n{tr('more')}: docs/failures.md, docs/recovery.md; `stoker diagnose LOG`, `stoker policy explain RUN`"
+    )
+
+
+def _part(head: str, lines: Iterable[str]) -> None:
+    width = min(shutil.get_terminal_size().columns, WIDTH + 2)
+    _say(f"\n{head}")
+    for line in lines:
+        for row in textwrap.wrap(line, max(width - 2, 20)):
+            _say(f"  {row}")
+
+
+def _say(text: str) -> None:
+    print("\n".join(map(printable, redact_text(text).split("\n"))))

@@ -1,0 +1,182 @@
+"""From a symptom in a person's words, or a line of a log, to the failure classes that it may be; pure.
+
+A line that a signature matches leads to that signature's class. Other words are looked up in what is written of the classes: a word
+counts more the fewer classes know it, and more in a class's name or in what people call it than in a sample line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Final, NamedTuple
+
+from supervisor.diagnosis.wording.class_texts import class_texts
+from supervisor.run.failures import FailureClass
+from supervisor.text.patterns import compile_linear
+from supervisor.text.secret_values import word_set
+
+MOST_CHARACTERS: Final = 2000
+"""A symptom is some words or a line; more is a log, which `stoker diagnose` reads."""
+
+# How near another class must come to the best for the symptom to mean either.
+NEAR: Final = 0.6
+_FIRM: Final = 60
+_NAME, _CALLED, _TITLE, _TEXT, _SAMPLE = 6.0, 5.0, 4.0, 1.5, 0.5
+# What says nothing of a failure. Slowness is none.
+_STOP_WORDS: Final = word_set(
+    "a an and are as at be been but by can cannot could did do does for from has have how i if in is it its me my no not of on or our "
+    "out so some stoker that the their them then there they this to too training train run runs running was we what when which "
+    "while why will with you your job script get gets got after before error errors failed fails failure problem slow slowly"
+)
+_NUMBERS: Final = word_set("137 401 403 29500")
+# What people call a failure and no text of it says.
+_CALLED_SO: Final[Mapping[FailureClass, str]] = {
+    FailureClass.CUDA_OOM: "oom vram gpu memory batch large big fit cublas_status_alloc_failed",
+    FailureClass.HOST_OOM: "oom ram swap killed kill 137 sigkill cgroup memory leak",
+    FailureClass.SHM_EXHAUSTED: "shm docker bus sigbus shared container",
+    FailureClass.FD_LIMIT: "ulimit descriptor nofile emfile",
+    FailureClass.DISK_FULL: "space quota enospc disk storage",
+    FailureClass.NCCL_TIMEOUT: "watchdog timeout collective allreduce",
+    FailureClass.NCCL_ERROR: "nccl network infiniband socket ib connection reset peer gloo",
+    FailureClass.LIBUV: "libuv windows tcpstore",
+    FailureClass.PORT_IN_USE: "port address bind eaddrinuse 29500 taken",
+    FailureClass.RENDEZVOUS: "rendezvous rdzv node join multinode nodes endpoint resolve hostname",
+    FailureClass.DATALOADER_WORKER: "dataloader loader worker workers data",
+    FailureClass.WORKER_CRASH: "segfault sigsegv segmentation fault core dumped crash crashed abort exit code signal",
+    FailureClass.HANG: "hang hangs hung stuck freeze frozen freezes waiting deadlock stalled stops progress nothing moves forever",
+    FailureClass.DDP_MISMATCH: "ddp unused parameters mismatch shape find_unused_parameters",
+    FailureClass.CUDA_ERROR: "device assert illegal access kernel cuda index",
+    FailureClass.GPU_FAULT: "xid ecc fallen bus hardware broken gpu lost nvlink",
+    FailureClass.CUDA_UNAVAILABLE: "driver gpu found visible available nvidia-smi cpu",
+    FailureClass.NAN_LOSS: "nan inf loss diverge diverges diverged explode exploding gradient spike",
+    FailureClass.CHECKPOINT_LOAD: "checkpoint corrupt load state_dict resume missing keys unexpected",
+    FailureClass.MISSING_FILE: "missing file found enoent directory path",
+    FailureClass.PERMISSION_DENIED: "permission denied read-only access eacces rights",
+    FailureClass.AUTH_OR_HUB: "hub token login wandb huggingface 401 403 gated download offline s3",
+    FailureClass.IMPORT_ERROR: "import module named modulenotfounderror library pip install version",
+    FailureClass.USAGE_ERROR: "argument arguments flag usage unrecognized argparse config hydra",
+    FailureClass.COMPILE_ERROR: "compile compiler triton inductor nvcc dynamo ninja",
+    FailureClass.CODE_ERROR: "exception traceback bug keyerror valueerror typeerror",
+    FailureClass.TERMINATED: "preempted sigterm time limit cancelled slurm scancel walltime ctrl-c interrupted",
+}
+_WORD: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9]|[a-z0-9]")
+
+
+class Wording(NamedTuple):
+    """One signature: its class, how much a match alone proves (0-100), what it looks like."""
+
+    failure: FailureClass
+    role: str
+    strength: int
+    regex: str
+    triggers: tuple[str, ...]
+    samples: tuple[str, ...]
+
+
+class Lead(NamedTuple):
+    """A class that the symptom may be. `line`: the symptom is itself a line of that class."""
+
+    failure: FailureClass
+    score: float
+    line: bool = False
+
+
+def wordings(tables: Mapping[str, bytes]) -> tuple[Wording, ...]:
+    """The signatures of raw tables, unchecked: causes and consequences, the firmest first."""
+    found = []
+    for text in tables.values():
+        for raw in tomllib.loads(text.decode("utf-8")).get("signature", []):
+            failure = FailureClass(raw.get("class", "unknown"))
+            if raw.get("role") in {"cause", "consequence"} and failure in _CALLED_SO:
+                triggers, samples = tuple(raw.get("triggers", ())), tuple(raw.get("samples", ()))
+                found.append(Wording(failure, raw["role"], raw["strength"], raw["regex"], triggers, samples))
+    return tuple(sorted(found, key=lambda one: (one.role != "cause", -one.strength)))
+
+
+def samples_of(failure: FailureClass, known: Iterable[Wording], most: int) -> tuple[str, ...]:
+    """Lines by which a class is known, the firmest first."""
+    lines = (one.samples[0].strip() for one in known if one.failure is failure and one.samples)
+    return tuple(dict.fromkeys(lines))[:most]
+
+
+def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
+    """The classes that a symptom may be, the best first; several: it may be any of them; none: no word of it is known."""
+    symptom = symptom[:MOST_CHARACTERS]
+    name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
+    if name in set(FailureClass):
+        return (Lead(FailureClass(name), 1.0),)
+    for one in known:
+        if one.strength >= _FIRM and _shows(one, symptom):
+            return (Lead(one.failure, one.strength / 100, line=True),)
+    scores = _scores(symptom, known)
+    best = max(scores.values(), default=0.0)
+    order = sorted(scores, key=lambda failure: -scores[failure])
+    return tuple(Lead(failure, scores[failure]) for failure in order if scores[failure] >= NEAR * best)
+
+
+def _shows(one: Wording, line: str) -> bool:
+    low = line.lower()
+    if one.triggers and not any(trigger.lower() in low for trigger in one.triggers):
+        return False
+    # A signature of one plain word, as "Killed", would take a person's word for a line of a log.
+    return len(line.split()) > 2 and compile_linear(one.regex).search(line) is not None
+
+
+def nearest_words(symptom: str, known: tuple[Wording, ...]) -> tuple[str, ...]:
+    """Known words that look like those of the symptom, for when none is known."""
+    table = _table(known)
+    near = (difflib.get_close_matches(word, table, n=2, cutoff=0.6) for word in _words(symptom))
+    return tuple(dict.fromkeys(word for words in near for word in words))[:6]
+
+
+def _scores(symptom: str, known: tuple[Wording, ...]) -> dict[FailureClass, float]:
+    table = _table(known)
+    scores: dict[FailureClass, float] = {}
+    for word in _words(symptom):
+        where = table.get(word, {})
+        rarity = math.log(1 + len(FailureClass) / len(where)) if where else 0.0
+        for failure, weight in where.items():
+            scores[failure] = scores.get(failure, 0.0) + weight * rarity
+    return scores
+
+
+@cache
+def _table(known: tuple[Wording, ...]) -> dict[str, dict[FailureClass, float]]:
+    """Word to class to its weight there: the largest of the places where it stands."""
+    table: dict[str, dict[FailureClass, float]] = {}
+
+    def enter(failure: FailureClass, text: str, weight: float) -> None:
+        for word in _words(text):
+            held = table.setdefault(word, {})
+            held[failure] = max(held.get(failure, 0.0), weight)
+
+    for failure, text in class_texts().items():
+        if failure in _CALLED_SO:
+            enter(failure, failure.value.replace("_", " "), _NAME)
+            enter(failure, _CALLED_SO[failure], _CALLED)
+            enter(failure, text.title, _TITLE)
+            enter(failure, " ".join((text.meaning, *text.advice)), _TEXT)
+    for one in known:
+        enter(one.failure, " ".join((*one.triggers, *one.samples)), _SAMPLE)
+    return table
+
+
+def _words(text: str) -> list[str]:
+    found = _WORD.findall(text.lower().replace("_", " "))
+    return [
+        _stem(word)
+        for word in dict.fromkeys(found)
+        if word not in _STOP_WORDS and (not word.isdigit() or word in _NUMBERS)
+    ]
+
+
+def _stem(word: str) -> str:
+    """Hangs, hanging and hang are one word."""
+    for ending in ("ing", "ies", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            return word.removesuffix(ending)
+    return word

@@ -1,0 +1,97 @@
+"""From a symptom to the failure classes: people's words, lines of logs, names of classes, and words that nobody knows."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from supervisor.diagnosis.symptoms import Wording, leads, nearest_words, samples_of, wordings
+from supervisor.run.failures import FailureClass
+from supervisor.sources.signature_files import read_tables
+
+C = FailureClass
+
+
+@cache
+def known() -> tuple[Wording, ...]:
+    return wordings(read_tables())
+
+
+@pytest.mark.parametrize(
+    ("symptom", "failure"),
+    [
+        ("it hangs", C.HANG),
+        ("training is stuck, nothing moves", C.HANG),
+        ("the loss is nan", C.NAN_LOSS),
+        ("loss diverges", C.NAN_LOSS),
+        ("bus error in docker", C.SHM_EXHAUSTED),
+        ("port 29500 is taken", C.PORT_IN_USE),
+        ("no space left on device", C.DISK_FULL),
+        ("segfault", C.WORKER_CRASH),
+        ("a node cannot join", C.RENDEZVOUS),
+        ("corrupt checkpoint", C.CHECKPOINT_LOAD),
+        ("GPU fell off the bus", C.GPU_FAULT),
+        ("nccl watchdog", C.NCCL_TIMEOUT),
+        ("too many open files", C.FD_LIMIT),
+        ("time limit", C.TERMINATED),
+        ("cuda oom", C.CUDA_OOM),
+        ("wandb login", C.AUTH_OR_HUB),
+        ("unused parameters", C.DDP_MISMATCH),
+        ("no GPU found", C.CUDA_UNAVAILABLE),
+        ("RuntimeError: CUDA error: out of memory", C.CUDA_OOM),
+        ("ModuleNotFoundError: No module named 'flash_attn'", C.IMPORT_ERROR),
+        ("OSError: [Errno 28] No space left on device", C.DISK_FULL),
+        ("CUDA_OOM", C.CUDA_OOM),
+        ("nan-loss", C.NAN_LOSS),
+    ],
+)
+def test_what_people_say(symptom: str, failure: FailureClass) -> None:
+    assert [lead.failure for lead in leads(symptom, known())] == [failure]
+
+
+@pytest.mark.parametrize(
+    ("symptom", "either"),
+    [("out of memory", {C.CUDA_OOM, C.HOST_OOM}), ("exit code 137", {C.HOST_OOM, C.WORKER_CRASH})],
+)
+def test_what_may_be_several(symptom: str, either: set[FailureClass]) -> None:
+    found = {lead.failure for lead in leads(symptom, known())}
+    assert either <= found
+    assert len(found) <= 3
+
+
+@pytest.mark.parametrize("symptom", ["", "qqqq", "it is slow", "the of and", "42"])
+def test_what_is_not_known(symptom: str) -> None:
+    assert leads(symptom, known()) == ()
+
+
+def test_near_words_are_named() -> None:
+    assert "frozen" in nearest_words("frozzen", known())
+    assert nearest_words("qqqq", known()) == ()
+
+
+@pytest.mark.parametrize("failure", [c for c in C if c not in {C.HEALTHY, C.UNKNOWN}])
+def test_each_class_leads_to_itself(failure: FailureClass) -> None:
+    assert leads(failure.value.replace("_", " "), known())[0].failure is failure
+
+
+def test_most_samples_of_firm_causes_lead_to_their_class() -> None:
+    firm = [
+        one
+        for one in known()
+        if one.role == "cause" and one.strength >= 80 and len(one.samples[0].split()) > 2
+    ]
+    right = [one for one in firm if leads(one.samples[0], known())[0].failure is one.failure]
+    assert len(right) >= 0.9 * len(firm)
+
+
+def test_samples_are_the_firmest() -> None:
+    assert "CUDA out of memory" in samples_of(C.CUDA_OOM, known(), 3)[0]
+
+
+@given(some.text(max_size=400))
+def test_any_text(symptom: str) -> None:
+    leads(symptom, known())
+    nearest_words(symptom, known())
