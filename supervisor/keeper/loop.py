@@ -238,7 +238,14 @@ class Keeper:
             from supervisor.preflight.interpreter import Interpreter
 
             record = self._record
-            found = Interpreter(record.interpreter, record.python_version or "", record.torch_version, "")
+            found = Interpreter(
+                path=record.interpreter,
+                version=record.python_version or "",
+                torch_version=record.torch_version,
+                why="",
+                torch_cuda=record.torch_cuda,
+                torch_hip=record.torch_hip,
+            )
             context = CheckContext(record.job, self._context.run.root.parent, self._env, found)
             return run_checks(BESIDE, context)
 

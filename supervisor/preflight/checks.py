@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from supervisor.preflight import host, network, target
+from supervisor.preflight import gpus, host, network, target
 from supervisor.preflight.context import Check, CheckContext, note
 from supervisor.run.records import Finding, FindingLevel
 
@@ -22,7 +22,7 @@ BEFORE: Final[tuple[Check, ...]] = (
     host.check_cores,
 )
 # Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses.
-BESIDE: Final[tuple[Check, ...]] = ()
+BESIDE: Final[tuple[Check, ...]] = (gpus.check_gpus,)
 # Made only when asked for (`--deep`): they take seconds.
 ASKED: Final[tuple[Check, ...]] = ()
 

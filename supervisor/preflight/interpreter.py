@@ -25,7 +25,7 @@ HELP_TIMEOUT_S: Final = 60.0
 # touch the GPU.
 _ASK: Final = """
 import importlib.util, json, os, sys
-version = None
+version, build = None, {}
 spec = importlib.util.find_spec("torch")
 if spec is not None and spec.submodule_search_locations:
     version = "unknown"
@@ -33,12 +33,15 @@ if spec is not None and spec.submodule_search_locations:
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:
-                if line.startswith("__version__"):
-                    version = line.split("=", 1)[1].strip().strip("'\\"")
-                    break
+                name, _, value = line.partition("=")
+                name, value = name.partition(":")[0].strip(), value.strip().strip("'\\"")
+                if name == "__version__":
+                    version = value
+                elif name in ("cuda", "hip") and value != "None":
+                    build[name] = value
     except OSError:
         pass
-print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "torch": version}))
+print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "torch": version, **build}))
 """
 
 
@@ -49,12 +52,17 @@ FLOOR: Final = (3, 8)
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A target interpreter. `torch_version` None: it has no torch (allowed only for a plain command)."""
+    """A target interpreter. `torch_version` None: it has no torch (allowed only for a plain command).
+
+    `torch_cuda`: the CUDA that this torch was built with, such as "12.8"; None for a build without it. `torch_hip`: the same of ROCm.
+    """
 
     path: str
     version: str
     torch_version: str | None
     why: str
+    torch_cuda: str | None = None
+    torch_hip: str | None = None
 
     def is_at_least(self, floor: tuple[int, int]) -> bool:
         """Whether its version reaches `floor` (major, minor)."""
@@ -196,7 +204,9 @@ def _ask(path: str, why: str, env: Mapping[str, str], asked: Asked | None) -> In
                 process.kill()
                 return None
         parsed = json.loads(answer)
-        return Interpreter(path, str(parsed["python"]), parsed["torch"], why)
+        return Interpreter(
+            path, str(parsed["python"]), parsed["torch"], why, parsed.get("cuda"), parsed.get("hip")
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not a Python, or one that does not start: the next place is asked
 

@@ -48,6 +48,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     stoker_version: str
     python_version: str | None = None
     torch_version: str | None = None
+    torch_cuda: str | None = None
+    torch_hip: str | None = None
     git_commit: str | None = None
     trainer_main: str | None = None
     path: str | None = None

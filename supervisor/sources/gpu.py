@@ -89,6 +89,24 @@ class GpuSample:
         return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")
 
 
+@dataclass(frozen=True, slots=True)
+class GpuModes:
+    """How a card is set up; None: it has no such mode, or does not say."""
+
+    persistence: bool | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSurvey:
+    """All that one look at NVML tells before a run. `cuda`: the newest CUDA that the driver runs, such as (12, 8)."""
+
+    samples: tuple[GpuSample, ...]
+    modes: tuple[GpuModes, ...]
+    driver: str | None
+    cuda: tuple[int, int] | None
+
+
 class GpuNoteCode(StrEnum):
     """What is worth saying once about the GPUs."""
 
@@ -166,6 +184,31 @@ class GpuReader:
         """
         self._receive_xids()
         return [self._sample(device) for device in self.devices]
+
+    def survey(self) -> GpuSurvey:
+        """One reading of all GPUs, with what does not change while a run lasts.
+
+        Raises:
+            NvmlUnavailableError: the driver is gone.
+        """
+        cuda = self._ask(None, "nvmlSystemGetCudaDriverVersion_v2")
+        return GpuSurvey(
+            samples=tuple(self.read()),
+            modes=tuple(self._modes(device.index) for device in self.devices),
+            driver=_text(self._ask(None, "nvmlSystemGetDriverVersion")),
+            cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,
+        )
+
+    def _modes(self, index: int) -> GpuModes:
+        handle = self._handles[index]
+        if handle is None:
+            return GpuModes()
+        persistence = self._ask(index, "nvmlDeviceGetPersistenceMode", handle)
+        mig = self._ask(index, "nvmlDeviceGetMigMode", handle)
+        return GpuModes(
+            persistence=bool(persistence) if persistence is not None else None,
+            mig=bool(mig[0]) if mig is not None else None,
+        )
 
     def close(self) -> None:
         """Let go of NVML."""
@@ -357,6 +400,18 @@ def probe_gpus() -> tuple[tuple[GpuDevice, ...], str | None]:
         return (), str(error)
     reader.close()
     return reader.devices, None
+
+
+def survey_gpus() -> GpuSurvey | str:
+    """One look at all GPUs of this machine; where there are none, why (one line)."""
+    try:
+        reader = GpuReader(lambda _note: None)
+        try:
+            return reader.survey()
+        finally:
+            reader.close()
+    except NvmlUnavailableError as error:
+        return str(error)
 
 
 def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:

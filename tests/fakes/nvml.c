@@ -6,6 +6,8 @@
  *   gone 0|1                      the driver was unloaded: every call answers DRIVER_NOT_LOADED
  *   card TOTAL USED UTIL POWER_MW THROTTLE_BITS ECC UUID NAME…
  *   process CARD PID BYTES        BYTES -1: not available
+ *   modes CARD PERSISTENCE MIG    0, 1; MIG -1: the card has no such mode
+ *   driver VERSION CUDA           CUDA as NVML says it: 12040 for 12.4
  *   fail CARD FUNCTION|* CODE
  *   xid NUMBER CARD CODE          events are numbered from 1; each is given once
  *
@@ -21,6 +23,7 @@ typedef struct Card Card;
 struct Card {
     u64 total, used, throttle, ecc;
     unsigned util, power_mw;
+    int persistence, mig;
     char uuid[96], name[96];
 };
 typedef struct { unsigned pid; u64 bytes; unsigned gpu_instance, compute_instance; } Process;  /* nvmlProcessInfo_v2_t */
@@ -30,6 +33,8 @@ static Card cards[MOST];
 static Process processes[MOST];
 static struct { int card, code; char function[64]; } fails[MOST];
 static struct { int number, card; u64 code; } xids[MOST];
+static char driver[32];
+static int driver_cuda;
 static int owner[MOST], card_count, process_count, fail_count, xid_count, init_code, gone, open_count, last_xid;
 
 static void look(void) {
@@ -41,12 +46,22 @@ static void look(void) {
         init_code = NOT_LOADED;
         return;
     }
+    strcpy(driver, "570.86.15");
+    driver_cuda = 12080;
     while (fgets(line, sizeof line, file)) {
         long long bytes;
+        int at, persistence, mig;
         Card *card = &cards[card_count < MOST ? card_count : MOST - 1];
         if (sscanf(line, "init %d", &init_code) == 1 || sscanf(line, "gone %d", &gone) == 1) continue;
         if (sscanf(line, "card %llu %llu %u %u %llu %llu %95s %95[^\n]", &card->total, &card->used, &card->util, &card->power_mw,
-                   &card->throttle, &card->ecc, card->uuid, card->name) == 8 && card_count < MOST) card_count++;
+                   &card->throttle, &card->ecc, card->uuid, card->name) == 8 && card_count < MOST) {
+            card->persistence = 1;
+            card->mig = -1;
+            card_count++;
+        } else if (sscanf(line, "modes %d %d %d", &at, &persistence, &mig) == 3 && at < card_count) {
+            cards[at].persistence = persistence;
+            cards[at].mig = mig;
+        } else if (sscanf(line, "driver %31s %d", driver, &driver_cuda) == 2) continue;
         else if (process_count < MOST && sscanf(line, "process %d %u %lld", &owner[process_count], &processes[process_count].pid, &bytes) == 3)
             processes[process_count++].bytes = (u64)bytes;  /* -1 is NVML_VALUE_NOT_AVAILABLE */
         else if (fail_count < MOST && sscanf(line, "fail %d %63s %d", &fails[fail_count].card, fails[fail_count].function, &fails[fail_count].code) == 3) fail_count++;
@@ -129,6 +144,15 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Card *card, unsigned *count, Process
         }
     *count = found;
     return found > room ? SMALL : SUCCESS;
+}
+int nvmlSystemGetDriverVersion(char *to, unsigned size) { ASK(NULL); text(to, size, driver); return SUCCESS; }
+int nvmlSystemGetCudaDriverVersion_v2(int *to) { ASK(NULL); *to = driver_cuda; return SUCCESS; }
+int nvmlDeviceGetPersistenceMode(Card *card, unsigned *to) { ASK(card); *to = (unsigned)card->persistence; return SUCCESS; }
+int nvmlDeviceGetMigMode(Card *card, unsigned *now, unsigned *pending) {
+    ASK(card);
+    if (card->mig < 0) return 3;  /* NVML_ERROR_NOT_SUPPORTED */
+    *now = *pending = (unsigned)card->mig;
+    return SUCCESS;
 }
 int nvmlEventSetCreate(void **set) { ASK(NULL); *set = &last_xid; return SUCCESS; }
 int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }

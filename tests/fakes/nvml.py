@@ -20,7 +20,7 @@ ALL_FUNCTIONS = "*"
 
 @dataclass
 class Card:
-    """One GPU. `processes`: pid and bytes, None where NVML has none. `fails`: a function's name (or "*") to the error that it answers (nvml.h)."""
+    """One GPU. `mig`: None where the card has no such mode. `processes`: pid and bytes, None where NVML has none. `fails`: a function's name (or "*") to the error that it answers (nvml.h)."""
 
     uuid: str
     name: str = "NVIDIA H100 80GB HBM3"
@@ -30,6 +30,8 @@ class Card:
     power_mw: int = 300_000
     throttle: int = 0
     ecc: int = 0
+    persistence: bool = True
+    mig: bool | None = None
     processes: list[tuple[int, int | None]] = field(default_factory=list)
     fails: dict[str, int] = field(default_factory=dict)
 
@@ -43,6 +45,8 @@ class StandIn:
     xids: list[tuple[int, int]] = field(default_factory=list)
     init_code: int = 0
     gone: bool = False
+    driver: str = "570.86.15"
+    cuda: int = 12_080
 
     @property
     def env(self) -> dict[str, str]:
@@ -52,10 +56,11 @@ class StandIn:
     def show(self, *cards: Card) -> None:
         """Let the library know: `cards`, or those that it has with what was changed of them."""
         self.cards = list(cards) or self.cards
-        lines = [f"init {self.init_code}", f"gone {int(self.gone)}"]
+        lines = [f"init {self.init_code}", f"gone {int(self.gone)}", f"driver {self.driver} {self.cuda}"]
         for place, card in enumerate(self.cards):
             numbers = (card.total, card.used, card.util, card.power_mw, card.throttle, card.ecc)
             lines.append(f"card {' '.join(map(str, numbers))} {card.uuid} {card.name}")
+            lines.append(f"modes {place} {int(card.persistence)} {-1 if card.mig is None else int(card.mig)}")
             lines += [f"process {place} {pid} {-1 if size is None else size}" for pid, size in card.processes]
             lines += [f"fail {place} {function} {code}" for function, code in card.fails.items()]
         lines += [f"xid {number} {card} {code}" for number, (card, code) in enumerate(self.xids, start=1)]

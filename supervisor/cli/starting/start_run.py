@@ -143,6 +143,8 @@ def _record(
         stoker_version=__version__,
         python_version=interpreter.version,
         torch_version=interpreter.torch_version,
+        torch_cuda=interpreter.torch_cuda,
+        torch_hip=interpreter.torch_hip,
         git_commit=commit,
         trainer_main=trainer_main(),
         path=os.path.realpath(run.root),

@@ -1,0 +1,206 @@
+"""The GPUs of this machine as NVML shows them: enough of them, free, sound, and set up for what will run.
+
+NVML may take a second to start on a machine without persistence mode, so they are looked at once, beside the start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from supervisor.job.spec import EntryKind
+from supervisor.preflight.context import GIB, CheckContext, note, ok, size_words, warn
+from supervisor.run.records import Finding
+from supervisor.sources.gpu import GpuProcess, GpuSample, GpuSurvey, survey_gpus, visible_devices
+
+# An idle CUDA context holds some hundred MiB.
+WORTH_SAYING_BYTES: Final = 512 * 2**20
+# The ranks themselves may be there already when the checks run beside the start.
+NEWER_THAN_S: Final = 2.0
+# Of the reasons to run slower than asked for those that a person can do something about; a power cap is normal under load.
+SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the looks below share. `mine`: the GPUs that the ranks will see, in CUDA's order; None where that is not known (a MIG slice)."""
+
+    context: CheckContext
+    survey: GpuSurvey
+    mine: tuple[GpuSample, ...] | None
+    begun_t: float
+
+    @property
+    def used(self) -> tuple[GpuSample, ...]:
+        """The GPUs that ranks will sit on: as many as there are ranks, or all where that is not known."""
+        mine = self.survey.samples if self.mine is None else self.mine
+        spec = self.context.spec
+        return (
+            mine if spec.entry_kind is EntryKind.COMMAND or self.mine is None else mine[: spec.nproc_per_node]
+        )
+
+
+def check_gpus(context: CheckContext) -> Iterator[Finding]:
+    """All that NVML tells about the GPUs of a job, in one look."""
+    begun_t = time.time()
+    survey = survey_gpus()
+    build = _build_of(context)
+    if isinstance(survey, str):
+        if build:
+            yield note("GPUs", f"none ({survey}): torch with {build} will run on the CPU")
+        return
+    devices = visible_devices(
+        context.env.get("CUDA_VISIBLE_DEVICES"), [sample.device for sample in survey.samples]
+    )
+    by_index = {sample.device.index: sample for sample in survey.samples}
+    mine = None if devices is None else tuple(by_index[device.index] for device in devices)
+    seen = Seen(context, survey, mine, begun_t)
+    for look in LOOKS:
+        yield from look(seen)
+
+
+def _enough(seen: Seen) -> Iterator[Finding]:
+    """As many as ranks are asked for."""
+    spec, named = seen.context.spec, seen.context.env.get("CUDA_VISIBLE_DEVICES")
+    there = len(seen.survey.samples)
+    if seen.mine is None:
+        yield note("GPUs", f"CUDA_VISIBLE_DEVICES names MIG instances: {named}")
+        return
+    if named is not None:
+        entries = [part for part in named.split(",") if part.strip() and part.strip() != "-1"]
+        if len(seen.mine) < len(entries):
+            bad = entries[len(seen.mine)]
+            what = f"CUDA_VISIBLE_DEVICES names {bad}, which is none of the {there} GPUs here: it and what follows are not seen"
+            yield warn("GPUs", what, "name what `nvidia-smi -L` lists")
+    ranks = spec.nproc_per_node
+    if spec.entry_kind is EntryKind.COMMAND:
+        yield ok("GPUs", f"{len(seen.mine)} of {there} GPUs are visible")
+    elif not seen.mine:
+        yield note("GPUs", f"none of {there} GPUs is visible to the ranks (CUDA_VISIBLE_DEVICES={named})")
+    elif ranks > len(seen.mine):
+        what = f"{ranks} ranks for {len(seen.mine)} GPUs: two ranks of one GPU cannot use NCCL together"
+        yield warn("GPUs", what, f"--nproc-per-node {len(seen.mine)}")
+    elif ranks < len(seen.mine):
+        yield note("GPUs", f"{ranks} of {len(seen.mine)} visible GPUs will be used")
+    else:
+        yield ok("GPUs", f"{ranks} GPUs for as many ranks")
+
+
+def _free(seen: Seen) -> Iterator[Finding]:
+    """Who sits there already, since when, and how much is left."""
+    for sample in seen.used:
+        used, total = sample.memory_used_bytes, sample.memory_total_bytes
+        if used is None or total is None or used < WORTH_SAYING_BYTES:
+            continue
+        before = [p for p in sample.processes or () if not _is_newer(p.pid, seen.begun_t - NEWER_THAN_S)]
+        if sample.processes and not before:
+            continue
+        name, free, size = _name(sample), size_words(total - used), size_words(total)
+        if not before:
+            what = f"{name}: {free} of {size} free; who holds the rest is not visible from here"
+            yield warn("GPU memory", what, "nvidia-smi on the host lists them")
+            continue
+        greatest = max(before, key=lambda process: process.memory_used_bytes or 0)
+        more = f"; {len(before) - 1} more" if len(before) > 1 else ""
+        fix = "wait for it, or leave that GPU out with CUDA_VISIBLE_DEVICES"
+        yield warn("GPU memory", f"{name}: {free} of {size} free; {_who(greatest)}{more}", fix)
+
+
+def _sound(seen: Seen) -> Iterator[Finding]:
+    """Lost cards, memory errors, cards that run slower than they should."""
+    for sample in seen.used:
+        if sample.lost:
+            yield warn(
+                "GPU health",
+                f"{_name(sample)} is lost: it does not answer the driver",
+                "reset or reboot, or leave it out with CUDA_VISIBLE_DEVICES",
+            )
+        if sample.ecc_uncorrected:
+            what = f"{_name(sample)}: {sample.ecc_uncorrected} uncorrected memory errors since the driver was loaded"
+            yield warn(
+                "GPU health",
+                what,
+                "a run may get wrong numbers or end with Xid 48 or 94: reset the GPU, or leave it out",
+            )
+        slowed = sorted(SLOWED.intersection(sample.throttle or ()))
+        if slowed:
+            yield warn(
+                "GPU health",
+                f"{_name(sample)} is slowed down now ({', '.join(slowed)})",
+                "look at cooling and power: all ranks wait for the slowest",
+            )
+
+
+def _set_up(seen: Seen) -> Iterator[Finding]:
+    """MIG and persistence."""
+    used = {sample.device.index for sample in seen.used}
+    for sample, modes in zip(seen.survey.samples, seen.survey.modes, strict=True):
+        if sample.device.index not in used:
+            continue
+        if modes.mig and seen.mine is not None:
+            what = f"{_name(sample)} is in MIG mode: a process sees one instance of it, and NCCL does not join instances of one GPU"
+            yield warn("GPU modes", what, "one rank, with CUDA_VISIBLE_DEVICES=MIG-… of `nvidia-smi -L`")
+        if modes.persistence is False:
+            what = f"{_name(sample)}: persistence mode is off, so the driver is started anew, for seconds, whenever the first process comes"
+            yield note("GPU modes", what, "sudo nvidia-smi -pm 1")
+
+
+def _driver(seen: Seen) -> Iterator[Finding]:
+    """The driver against the CUDA of torch: within a major version an older driver will do, a newer major needs a newer driver.
+
+    https://docs.nvidia.com/deploy/cuda-compatibility/: minor version compatibility.
+    """
+    interpreter = seen.context.interpreter
+    if interpreter is None or interpreter.torch_version is None:
+        return
+    cuda, driver = seen.survey.cuda, seen.survey.driver
+    if interpreter.torch_cuda is None and interpreter.torch_hip is None and seen.used:
+        what = f"torch {interpreter.torch_version} of {interpreter.path} is built without CUDA: the GPUs will not be used"
+        yield warn("driver", what, "install a build of torch with CUDA, or name another --python")
+    elif interpreter.torch_cuda is not None and cuda is not None:
+        wanted = int(interpreter.torch_cuda.partition(".")[0])
+        what = f"driver {driver} runs CUDA up to {cuda[0]}.{cuda[1]}, torch is built for CUDA {interpreter.torch_cuda}"
+        if wanted > cuda[0]:
+            yield warn("driver", what, f"update the driver, or install torch for CUDA {cuda[0]}")
+        else:
+            yield ok("driver", what)
+
+
+LOOKS: Final[tuple[Callable[[Seen], Iterator[Finding]], ...]] = (_enough, _free, _sound, _set_up, _driver)
+
+
+def _build_of(context: CheckContext) -> str:
+    """What GPUs this torch was built for, in words; empty for none."""
+    interpreter = context.interpreter
+    if interpreter is None:
+        return ""
+    return f"CUDA {interpreter.torch_cuda}" if interpreter.torch_cuda else ""
+
+
+def _name(sample: GpuSample) -> str:
+    return f"GPU {sample.device.index}"
+
+
+def _who(process: GpuProcess) -> str:
+    """A process by pid, name, user, since when, and what it holds; what cannot be known is left out."""
+    import psutil
+
+    held = process.memory_used_bytes
+    size = f"{held / GIB:.1f} GiB" if held is not None else "some memory"
+    try:
+        found = psutil.Process(process.pid)
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.create_time()))
+        return f"process {process.pid} ({found.name()}) of {found.username()} since {since} holds {size}"
+    except psutil.Error:
+        return f"process {process.pid} holds {size}"
+
+
+def _is_newer(pid: int, t: float) -> bool:
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).create_time()) > t
+    except psutil.Error:
+        return False
