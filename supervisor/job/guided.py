@@ -352,15 +352,13 @@ def _batch_key(about: BatchQuestion) -> str:
 def _about_resume(found: Found, choices: Choices) -> Question | None:
     if found.resume not in {"none", "unknown"} or any(key in choices.settings for key in _RESUME_KEYS):
         return None
-    options = [
+    options = (
         Option(_WAIT, "a failure after the first step waits for you"),
         Option(_SCRATCH, "it begins at step 0 again"),
-    ]
-    text = "how does the script go on from a checkpoint?"
-    if found.resume == "unknown":
-        options.append(Option(_SELF, "the script finds its newest checkpoint itself"))
-        text = "how does the script go on from a checkpoint? (or name its flag, as --resume=auto)"
-    return Question(Topic.RESUME, text, _WAIT, tuple(options))
+        Option(_SELF, "the script finds its newest checkpoint itself"),
+    )
+    text = "how does the script go on from a checkpoint? (or name its flag, as --resume=auto)"
+    return Question(Topic.RESUME, text, _WAIT, options)
 
 
 def _free_name(entry: str, taken: frozenset[str]) -> str:
@@ -451,7 +449,7 @@ def _with_resume(choices: Choices, question: Question, given: str) -> Choices:
             return choices.having(Topic.RESUME)
         case "scratch":
             return choices.having(Topic.RESUME, policy__restart_from_scratch=True)
-        case "self" if _SELF in {option.value for option in question.options}:
+        case "self":
             return choices.having(Topic.RESUME, resume__self_resuming=True)
     if not _FLAG_NAME.fullmatch(given) or ("=" not in given and not given.startswith("-")):
         raise JobError(

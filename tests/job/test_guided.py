@@ -90,6 +90,7 @@ def test_answers_of_a_person() -> None:
     [
         ("unknown", "wait", None),
         ("unknown", "self", {"resume": {"self_resuming": True}}),
+        ("none", "3", {"resume": {"self_resuming": True}}),
         ("none", "scratch", {"policy": {"restart_from_scratch": True}}),
         ("unknown", "resume=auto", {"resume": {"knob": "resume=auto"}}),
     ],
@@ -173,7 +174,6 @@ def test_what_was_given_is_not_asked() -> None:
         (Topic.NODES, "0", "at least 1"),
         (Topic.NODES, "²", "at least 1"),
         (Topic.RESUME, "maybe", "--resume"),
-        (Topic.RESUME, "self", "one of wait, scratch"),
         (Topic.SMALLER, "perhaps", "no, yes"),
         (Topic.FILE, "job.yaml", ".toml"),
         (Topic.FILE, "stoker.toml", "stoker.toml"),

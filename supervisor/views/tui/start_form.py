@@ -26,6 +26,26 @@ from supervisor.views.wording.translate import words_in
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
+class Answer(Input):
+    """The field. Keys act in its own queue, in the order in which they were typed: an answer that was typed ahead belongs to the next question."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "form('before')", "back"),
+        Binding("up", "form('option', -1)", "option before"),
+        Binding("down", "form('option', 1)", "next option"),
+    ]
+
+    async def action_submit(self) -> None:
+        """Take what stands here."""
+        self.action_form("answer")
+
+    def action_form(self, name: str, *args: int) -> None:
+        """Have the form act, here and now."""
+        form = self.app
+        assert isinstance(form, StartForm), "the field is the form's"
+        getattr(form, f"action_{name}")(*args)
+
+
 class StartForm(ThemedApp):
     """Asks until all is known, then shows the file. `write`: whether the person wants it; `begin`: and the run.
 
@@ -42,10 +62,10 @@ class StartForm(ThemedApp):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "leave", "leave", priority=True),
-        Binding("escape", "before", "back", priority=True),
-        Binding("enter", "next", "next", priority=True),
-        Binding("up", "option(-1)", "option before", priority=True),
-        Binding("down", "option(1)", "next option", priority=True),
+        Binding("escape", "before", "back"),
+        Binding("enter", "finish", "write it and start"),
+        Binding("up", "scroll(-1)", "up"),
+        Binding("down", "scroll(1)", "down"),
         Binding("w", "only_write", "write only"),
     ]
 
@@ -62,6 +82,7 @@ class StartForm(ThemedApp):
         self.tr = words_in(appearance.spoken)
         self.start = start
         self.write = self.begin = False
+        self._refused: str | None = None
         self._can_begin = can_begin
         self._signals = SIGNALS if signals else ()
         self._gates: list[LineFilter] = [HarmlessFilter()]
@@ -86,7 +107,7 @@ class StartForm(ThemedApp):
             yield Label(id="known")
             yield Label(id="asked", classes="group")
             yield Label(id="options")
-            yield Input(compact=True, id="answer")
+            yield Answer(compact=True, id="answer")
             yield Label(id="effect", classes="-wrong")
             with VerticalScroll(id="found", can_focus=False):
                 yield Label(id="text", classes="quiet")
@@ -103,19 +124,25 @@ class StartForm(ThemedApp):
         for number in self._signals:
             asyncio.get_running_loop().remove_signal_handler(number)
 
-    def action_next(self) -> None:
-        """Take what stands in the field; after the last question: write and start."""
+    def action_answer(self) -> None:
+        """Take what stands in the field. A key that was typed ahead of the last page does nothing there."""
         if self.start.question() is None:
-            self.write, self.begin = True, self._can_begin()
-            self.exit()
             return
+        value = self.query_one(Answer).value
         try:
-            self.start.take(self.query_one(Input).value)
+            self.start.take(value)
         except JobError as error:
+            self._refused = value
             self._tell(self.tr(redact_text(error.message)))
             self.bell()
             return
         self._show()
+
+    def action_finish(self) -> None:
+        """Write the file, and start where that can be done from here."""
+        if self.start.question() is None:
+            self.write, self.begin = True, self._can_begin()
+            self.exit()
 
     def action_before(self) -> None:
         """The question before."""
@@ -124,15 +151,18 @@ class StartForm(ThemedApp):
 
     def action_option(self, by: int) -> None:
         """Another of the options, or as far as the text below goes."""
-        question = self.start.question()
+        question, field = self.start.question(), self.query_one(Answer)
         if question is None or not question.options:
-            self.query_one("#found", VerticalScroll).scroll_relative(y=by, animate=False)
+            self.action_scroll(by)
             return
-        field = self.query_one(Input)
         values = [option.value for option in question.options]
         at = values.index(field.value) + by if field.value in values else 0
         self._fill(values[at % len(values)])
         self._show_options(question)
+
+    def action_scroll(self, by: int) -> None:
+        """The text below, by rows."""
+        self.query_one("#found", VerticalScroll).scroll_relative(y=by, animate=False)
 
     def action_only_write(self) -> None:
         """Write the file; the run is started later."""
@@ -145,8 +175,9 @@ class StartForm(ThemedApp):
         self.exit()
 
     def on_input_changed(self, _event: Input.Changed) -> None:
-        """The option that stands in the field is marked."""
-        self._tell("")
+        """The option that stands in the field is marked; a refusal goes once another answer stands there."""
+        if self.query_one(Answer).value != self._refused:
+            self._tell("")
         if (question := self.start.question()) is not None:
             self._show_options(question)
 
@@ -156,12 +187,12 @@ class StartForm(ThemedApp):
         label.display = bool(text)
 
     def _fill(self, value: str) -> None:
-        field = self.query_one(Input)
+        field = self.query_one(Answer)
         field.value = value
         field.action_select_all()
 
     def _show(self) -> None:
-        tr, question, field = self.tr, self.start.question(), self.query_one(Input)
+        tr, question, field = self.tr, self.start.question(), self.query_one(Answer)
         rows = [Content.styled(f"· {tr(line)}\n", "$dim") for line in self.start.around.lines()]
         for asked, given in self.start.answers:
             mark = Content.styled("✓ ", "$success")
@@ -185,7 +216,7 @@ class StartForm(ThemedApp):
         self.query_one("#keys", Label).update(keys)
 
     def _show_options(self, question: Question) -> None:
-        now = self.query_one(Input).value.strip()
+        now = self.query_one(Answer).value.strip()
         width = max((len(option.value) for option in question.options), default=0)
         rows = []
         for option in question.options:

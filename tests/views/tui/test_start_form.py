@@ -86,6 +86,19 @@ def test_options_are_chosen_and_a_step_back_is_taken() -> None:
     assert (form.write, form.begin) == (False, False)
 
 
+def test_answers_typed_ahead_belong_to_their_questions() -> None:
+    async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
+        keys = ["enter", *"--lr 1", "enter", "4", "enter", "enter", "down", "enter", "enter", "enter"]
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert form.start.choices.args == ("--lr", "1")
+        assert form.start.choices.settings["run.nproc_per_node"] == 4
+        assert form.start.choices.settings["policy.restart_from_scratch"] is True
+        assert form.start.question() is None
+
+    play(scenario)
+
+
 def test_a_wrong_answer_stays_with_its_reason() -> None:
     async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
         await type_line(pilot, "nope.py")
