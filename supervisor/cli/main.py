@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "metrics": ("metrics", "print the metrics found in a log"),
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
     "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),
+    "export": ("export", "a run's GPU samples as CSV, with nvidia-smi's column names"),
     "chart": ("chart", "draw a run's loss as a still chart"),
     "service": ("service", "a systemd user unit that adopts runs whose supervisor process died (optional)"),
     "check": ("check", "check a job, this machine or data files before a run"),

@@ -138,6 +138,15 @@ class PreflightFound(JournalEvent, frozen=True, kw_only=True, tag="preflight_fou
     finding: Finding
 
 
+class GpuFound(JournalEvent, frozen=True, kw_only=True, tag="gpu_found"):
+    """A card that the series `gpu` has samples of, under NVML's index. None: the driver does not tell."""
+
+    index: int
+    uuid: str | None = None
+    name: str | None = None
+    memory_total_bytes: int | None = None
+
+
 class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intended"):
     """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
 
@@ -678,6 +687,7 @@ Event: TypeAlias = (
     | KeeperLeft
     | ClockSet
     | PreflightFound
+    | GpuFound
     | LaunchIntended
     | AttemptStarted
     | RankStarted

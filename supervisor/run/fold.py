@@ -322,6 +322,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.KeeperLeft: lambda s, event: replace(s, keeper_left=event.why),
     ev.ClockSet: lambda s, event: replace(s, clock_ahead_s=event.ahead_s),
     ev.PreflightFound: lambda s, event: replace(s, findings=(*s.findings, event.finding)),
+    ev.GpuFound: _nothing,
     ev.LaunchIntended: _launch_intended,
     ev.AttemptStarted: _attempt_started,
     ev.RankStarted: _rank_started,

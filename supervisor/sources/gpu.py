@@ -63,7 +63,7 @@ class GpuProcess:
 class GpuSample:
     """One reading of one GPU, at wall time `t`. Every reading may be None: the card or driver does not report it.
 
-    Ratios are 0–1. `throttle` names the active reasons for running slower than asked for. `ecc_uncorrected`
+    Ratios are 0–1; `memory_util_ratio` is the share of time in which memory was read or written. `throttle` names the active reasons for running slower than asked for. `ecc_uncorrected`
     counts since the driver was loaded. `lost`: the GPU does not answer any more, and nothing else is known.
     """
 
@@ -71,6 +71,7 @@ class GpuSample:
     device: GpuDevice
     lost: bool = False
     util_ratio: float | None = None
+    memory_util_ratio: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     temperature_celsius: float | None = None
@@ -286,6 +287,7 @@ class GpuReader:
             t=t,
             device=device,
             util_ratio=rates.gpu / 100 if rates is not None else None,
+            memory_util_ratio=rates.memory / 100 if rates is not None else None,
             memory_used_bytes=memory.used if memory is not None else None,
             memory_total_bytes=memory.total if memory is not None else device.memory_total_bytes,
             temperature_celsius=self._ask(index, "nvmlDeviceGetTemperature", handle, 0),

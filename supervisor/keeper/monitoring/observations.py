@@ -10,6 +10,7 @@ from typing import TypeAlias, assert_never
 from supervisor.keeper.clock import Clock, of_others
 from supervisor.run.events import Phase
 from supervisor.run.records import FailureClass
+from supervisor.sources.gpu import GpuDevice
 from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_telemetry
 
 MAX_LINE_BYTES = 1 << 16
@@ -132,6 +133,15 @@ class SensorFact:
     from_telemetry: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class GpuSeen:
+    """A card that is sampled under this index."""
+
+    t: float
+    device: GpuDevice
+    from_telemetry: bool = False
+
+
 Observation: TypeAlias = (
     StepSeen
     | StepHint
@@ -142,6 +152,7 @@ Observation: TypeAlias = (
     | EvidenceHit
     | Sampled
     | SensorFact
+    | GpuSeen
 )
 
 

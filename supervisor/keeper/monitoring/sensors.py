@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from supervisor.keeper.clock import Clock, of_others
-from supervisor.keeper.monitoring.observations import Observation, Sampled, SensorFact
+from supervisor.keeper.monitoring.observations import GpuSeen, Observation, Sampled, SensorFact
 from supervisor.keeper.monitoring.other_gpu_users import OtherGpuUsers, Use
 from supervisor.run.series import GPU, HOST
-from supervisor.sources.gpu import GpuNote, GpuNoteCode, GpuSample, GpuSampler
+from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuSample, GpuSampler
 from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
 from supervisor.sources.processes import ProcessId
 
@@ -39,6 +39,7 @@ class Sensors:
         self._processes: dict[str, ProcessId] = {}
         self._lock = threading.Lock()
         self._other_gpu_users = OtherGpuUsers()
+        self._named: set[GpuDevice] = set()
         self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
         self._host = HostSampler(stop, self._watched, self._on_host, disks=(SHM, disk), interval_s=interval_s)
 
@@ -66,6 +67,9 @@ class Sensors:
         uses = {use.index: use for use in self._other_gpu_users.uses(samples, watched)}
         for sample in samples:
             index = sample.device.index
+            if sample.device not in self._named:
+                self._named.add(sample.device)
+                self._put(GpuSeen(of_others(sample.t, self._clock), sample.device))
             self._put(
                 Sampled(
                     of_others(sample.t, self._clock), GPU, str(index), gpu_values(sample, uses.get(index))
@@ -92,6 +96,7 @@ def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | N
     clock_hz = sample.sm_clock_hz
     return {
         "util_ratio": sample.util_ratio,
+        "memory_util_ratio": sample.memory_util_ratio,
         "memory_used_bytes": sample.memory_used_bytes,
         "memory_total_bytes": sample.memory_total_bytes,
         "temperature_c": sample.temperature_celsius,

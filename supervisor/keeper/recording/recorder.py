@@ -23,6 +23,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,
+    GpuSeen,
     Observation,
     PhaseSeen,
     ReadySeen,
@@ -229,6 +230,16 @@ class Recorder:
                 self._advise(attempt, seen.t, seen.code, seen.text, seen.rank)
             case SensorFact():
                 self._advise(attempt, seen.t, seen.code, seen.text, None)
+            case GpuSeen(device=gpu):
+                self._emit(
+                    ev.GpuFound(
+                        t=seen.t,
+                        index=gpu.index,
+                        uuid=gpu.uuid,
+                        name=gpu.name,
+                        memory_total_bytes=gpu.memory_total_bytes,
+                    )
+                )
             case EvidenceHit():
                 self._evidence(attempt, seen)
             case Sampled():

@@ -1,0 +1,178 @@
+"""Export what a run recorded: the samples of its GPUs as CSV, as `nvidia-smi --query-gpu=… --format=csv` prints them."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from supervisor.cli.common import add_runs_dir, complain
+from supervisor.run.events import GpuFound
+from supervisor.run.journal import facts_in
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import GPU, Sample, SeriesReader
+
+MIB: Final = 2**20
+# What nvidia-smi prints where a card does not report a value.
+MISSING: Final = "[N/A]"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A measured column: nvidia-smi's name and unit, the value's name in the series, and by what it is divided."""
+
+    name: str
+    unit: str
+    value: str
+    per: float = 1.0
+    digits: int = 0
+
+    @property
+    def head(self) -> str:
+        """As in nvidia-smi's first line."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+    def cell(self, number: float | None, *, with_unit: bool) -> str:
+        """A number as nvidia-smi prints it."""
+        if number is None:
+            return MISSING
+        text = f"{number / self.per:.{self.digits}f}"
+        return f"{text} {self.unit}" if with_unit and self.unit else text
+
+
+# The order of the common query (timestamp, name, utilization, memory): a script that counts columns finds them there.
+MEASURED: Final = (
+    Column("utilization.gpu", "%", "util_ratio", 0.01),
+    Column("utilization.memory", "%", "memory_util_ratio", 0.01),
+    Column("memory.used", "MiB", "memory_used_bytes", MIB),
+    Column("memory.total", "MiB", "memory_total_bytes", MIB),
+    Column("temperature.gpu", "", "temperature_c"),
+    Column("power.draw", "W", "power_w", digits=2),
+    Column("power.limit", "W", "power_limit_w", digits=2),
+    Column("clocks.current.sm", "MHz", "sm_clock_mhz"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
+    )
+    parser.add_argument(
+        "--gpu-csv",
+        action="store_true",
+        required=True,
+        help="the samples of its GPUs, a row each; times are this machine's local time",
+    )
+    parser.add_argument(
+        "--averages",
+        action="store_true",
+        help="a row a GPU, and one of all, in place of the samples: the mean of each column",
+    )
+    parser.add_argument("--nounits", action="store_true", help="numbers alone, as `--format=csv,nounits`")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write there; a file that exists is not overwritten (default: stdout)",
+    )
+    add_runs_dir(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the rows. Exit 2 where there is no such run or it has no GPU samples."""
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    try:
+        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+    except RunNotFound as error:
+        return complain("export", str(error))
+    names = {str(fact.index): fact for fact in facts_in(paths.node().journal) if isinstance(fact, GpuFound)}
+    samples = _samples(paths)
+    first = next(samples, None)
+    if first is None:
+        return complain("export", f"{paths.run_id}: it has no samples of a GPU")
+
+    def rest() -> Iterator[Sample]:
+        yield first
+        yield from samples
+
+    write = _averages if args.averages else _rows
+    if args.output is None:
+        write(sys.stdout, rest(), names, with_unit=not args.nounits)
+        return 0
+    try:
+        with open(args.output, "x", encoding="utf-8", newline="") as file:
+            write(file, rest(), names, with_unit=not args.nounits)
+    except FileExistsError:
+        return complain("export", f"{args.output} exists already: name another file")
+    return 0
+
+
+def _samples(run: RunPaths) -> Iterator[Sample]:
+    reader = SeriesReader(run.node().series, GPU)
+    while found := reader.read():
+        yield from found
+
+
+def _rows(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, with_unit: bool) -> None:
+    write = _writer(to)
+    write(["timestamp", "name", *(column.head for column in MEASURED), "index", "uuid"])
+    for sample in samples:
+        cells = [column.cell(sample.v.get(column.value), with_unit=with_unit) for column in MEASURED]
+        write([_time(sample.t), _name(names, sample.k), *cells, sample.k, _uuid(names, sample.k)])
+
+
+def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, with_unit: bool) -> None:
+    """Means over the samples that have a value: of each GPU, then of all."""
+    sums: dict[str, dict[str, list[float]]] = {}
+    counts: dict[str, int] = {}
+    for sample in samples:
+        counts[sample.k] = counts.get(sample.k, 0) + 1
+        for column in MEASURED:
+            number = sample.v.get(column.value)
+            if number is not None:
+                for key in (sample.k, "all"):
+                    total = sums.setdefault(key, {}).setdefault(column.value, [0.0, 0.0])
+                    total[0] += number
+                    total[1] += 1
+    counts["all"] = sum(counts.values())
+    write = _writer(to)
+    write(["index", "name", *(column.head for column in MEASURED), "samples", "uuid"])
+    gpus = sorted((key for key in counts if key != "all"), key=lambda key: (len(key), key))
+    for key in [*gpus, "all"]:
+        means = {name: total / number for name, (total, number) in sums.get(key, {}).items()}
+        cells = [column.cell(means.get(column.value), with_unit=with_unit) for column in MEASURED]
+        write([key, _name(names, key), *cells, str(counts[key]), _uuid(names, key)])
+
+
+def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
+    """Rows as nvidia-smi writes them: a space after each comma."""
+    line = csv.writer(to, lineterminator="\n")
+
+    def write(cells: Sequence[str]) -> object:
+        return line.writerow([cells[0], *(f" {cell}" for cell in cells[1:])])
+
+    return write
+
+
+def _name(names: dict[str, GpuFound], key: str) -> str:
+    found = names.get(key)
+    return (found.name if found is not None else None) or MISSING
+
+
+def _uuid(names: dict[str, GpuFound], key: str) -> str:
+    found = names.get(key)
+    return (found.uuid if found is not None else None) or MISSING
+
+
+def _time(t: float) -> str:
+    return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(t)) + f".{int(t % 1 * 1000):03d}"

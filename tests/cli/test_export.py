@@ -1,0 +1,140 @@
+"""``stoker export RUN --gpu-csv``: what a run recorded of its GPUs, as nvidia-smi writes it."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+from supervisor.run.events import GpuFound
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import GPU, SeriesWriter
+from tests.fakes.nvml import GIB, Card, StandIn
+from tests.keeper.fakes import run_in
+
+ROOT = Path(__file__).parents[2]
+T = 1_800_000_000.25
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunPaths]:
+    """Two GPUs: one that grew busy, one that was lost midway."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    card = GpuFound(t=T, index=0, uuid="GPU-a", name="NVIDIA H100", memory_total_bytes=80 * GIB)
+    run = run_in(tmp_path / "runs", card)
+    series = SeriesWriter(run.node().series)
+    for second, (util, used) in enumerate([(0.0, 10), (0.5, 20), (1.0, 30)]):
+        whole = {
+            "util_ratio": util,
+            "memory_util_ratio": util / 2,
+            "memory_used_bytes": used * GIB,
+            "power_w": 300.126,
+        }
+        series.append(
+            GPU,
+            T + second,
+            "0",
+            1,
+            {**whole, "memory_total_bytes": 80 * GIB, "temperature_c": 61.0, "sm_clock_mhz": 1980.0},
+        )
+        series.append(
+            GPU, T + second, "1", 1, {"util_ratio": None if second else 0.25, "lost": float(second > 0)}
+        )
+    series.close()
+    yield run
+    monkeypatch.delenv("TZ")
+    time.tzset()
+
+
+def rows(text: str) -> list[list[str]]:
+    return list(csv.reader(text.splitlines(), skipinitialspace=True))
+
+
+def test_samples_stand_in_nvidia_smis_columns(recorded: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(recorded.root), "--gpu-csv"]) == 0
+    said = capsys.readouterr().out
+    head, first, second, *_ = said.splitlines()
+    assert head.startswith(
+        "timestamp, name, utilization.gpu [%], utilization.memory [%], memory.used [MiB], memory.total [MiB], "
+    )
+    assert first.startswith(
+        "2027/01/15 08:00:00.250, NVIDIA H100, 0 %, 0 %, 10240 MiB, 81920 MiB, 61, 300.13 W, [N/A], 1980 MHz, 0, GPU-a"
+    )
+    assert rows(second)[0][1:4] == ["[N/A]", "25 %", "[N/A]"], (
+        "a card that the journal does not name, a value that it does not report"
+    )
+    assert len(said.splitlines()) == 7
+    third = next(row for row in rows(said) if row[0].endswith("01.250") and row[-2] == "1")
+    assert third[2] == "[N/A]", "it is lost"
+
+
+def test_the_usual_awk_line_counts_the_same_average(
+    recorded: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Guides average the third column of nvidia-smi's file so."""
+    assert main(["export", str(recorded.root), "--gpu-csv"]) == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if not line.endswith(("1, [N/A]",))]
+    counted = subprocess.run(
+        ["awk", "-F,", 'NR>1 {sum+=$3; count++} END {print sum/count "%"}'],
+        input="\n".join(table) + "\n", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert counted.stdout == "50%\n"
+
+
+def test_averages_of_each_gpu_and_of_all(recorded: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(recorded.root), "--gpu-csv", "--averages", "--nounits"]) == 0
+    head, first, second, total = rows(capsys.readouterr().out)
+    assert head[:3] == ["index", "name", "utilization.gpu [%]"]
+    assert first[:5] == ["0", "NVIDIA H100", "50", "25", "20480"]
+    assert first[-2:] == ["3", "GPU-a"]
+    assert second[:3] == ["1", "[N/A]", "25"], "the mean of what was reported"
+    assert total[:3] == ["all", "[N/A]", "44"]
+
+
+def test_a_file_is_written_once(
+    recorded: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", str(recorded.root), "--gpu-csv", "-o", str(tmp_path / "gpu.csv")]
+    assert main(words) == 0
+    written = (tmp_path / "gpu.csv").read_text()
+    assert len(written.splitlines()) == 7
+    assert main(words) == 2
+    assert (
+        capsys.readouterr().err
+        == f"stoker export: {tmp_path / 'gpu.csv'} exists already: name another file\n"
+    )
+    assert (tmp_path / "gpu.csv").read_text() == written
+
+
+def test_without_a_gpu_or_a_run_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_in(tmp_path / "runs")
+    assert main(["export", str(run.root), "--gpu-csv"]) == 2
+    assert capsys.readouterr().err == f"stoker export: {run.run_id}: it has no samples of a GPU\n"
+    assert main(["export", "no-such-run", "--gpu-csv", "--runs-dir", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_real_run_names_its_cards(nvml: StandIn, tmp_path: Path) -> None:
+    nvml.show(Card("GPU-aaaa", util=37, used=3 * GIB), Card("GPU-bbbb", name="NVIDIA A10G", fails={"*": 15}))
+    env = {**os.environ, **nvml.env, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def stoker(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "supervisor", *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    assert stoker("run", "--no-ui", "--", "sleep", "2").returncode == 0
+    done = stoker("export", "--gpu-csv", "--averages")
+    assert done.returncode == 0, done.stderr
+    _, first, second, _ = rows(done.stdout)
+    assert first[:5] == ["0", "NVIDIA H100 80GB HBM3", "37 %", "0 %", "3072 MiB"]
+    assert first[-1] == "GPU-aaaa"
+    assert second[:3] == ["1", "[N/A]", "[N/A]"], "it is lost, and tells nothing"
