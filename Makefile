@@ -12,6 +12,7 @@
 #   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it anew, with hashes)
+#   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, docs/reliability.md)
 #   make pictures   the pictures of the docs, drawn from recorded runs
@@ -31,10 +32,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest lock audit clean
+.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants clean
 
 help:
-	@sed -n '2,21s/^# \{0,1\}//p' Makefile
+	@sed -n '2,22s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -178,6 +179,10 @@ soak: $(STAMP)
 	$(BIN)/python bench/follow.py --training --minutes 60 --keep bench/results/follow_training.json
 	$(BIN)/python bench/load.py --seconds 60 --keep bench/results/load.json
 	$(BIN)/python bench/fuzz.py --seconds 1800 --big --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/fuzz.json
+
+COUNT ?= 20
+mutants: $(STAMP)
+	$(BIN)/python bench/mutants.py --count $(COUNT) --seed "$${SEED:-1}" --keep bench/results/mutants.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,7 @@ from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.trash import KEPT_S, empty, throw_away
 from supervisor.views.model.run_list import Scope
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
@@ -83,6 +84,16 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         text = shown(app)
         assert "mark the run, to compare another with it" in text
         assert "dark, light, or safe" in text
+        assert isinstance(app.screen, HelpScreen)
+        keys = {line.key: (line.word, line.possible) for line in app.screen.lines}
+        assert keys["?"][0] == "this help"
+        assert keys["Enter"] == ("open the run: its dashboard; Esc comes back here", True)
+        assert keys["Space"] == ("mark the run, to compare another with it", True)
+        assert keys["q d"] == ("leave; nothing is ended by it", True)
+        assert not keys["c"][1], "nothing is marked that could be compared with"
+        assert not keys["u"][1], "nothing was deleted"
+        assert not keys["Esc"][1], "nothing is filtered"
+        assert {line.group for line in app.screen.lines} == {"the list of runs", "move"}
         await pilot.press("escape")
         assert app.screen is app.browser
 

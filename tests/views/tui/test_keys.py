@@ -88,8 +88,15 @@ def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
         await pilot.press("backspace", "5", "enter")
         assert isinstance(app.screen, BatchScreen), "a number that does not divide is not sent"
         assert "does not divide" in shown(app)
-        await pilot.press("backspace", "4")
+        effect = app.screen.query_one("#effect")
+        assert effect.has_class("-wrong"), "drawn as an error"
+        await pilot.press("backspace")
         await pilot.pause()
+        assert "type how many samples a rank holds at once" in shown(app)
+        assert effect.has_class("-wrong")
+        await pilot.press("4")
+        await pilot.pause()
+        assert not effect.has_class("-wrong")
         assert "micro-batch 16 → 4, accumulation 2 → 8, global batch 64 unchanged" in shown(app)
         await pilot.press("down")
         assert field.value == "2"
@@ -434,3 +441,28 @@ def test_an_answer_fades_though_the_run_is_over(tmp_path: Path, monkeypatch: pyt
         await until(pilot, lambda: "note: done" not in pane(app, "notice"), "the answer to fade")
 
     drive(recorded.succeeded(tmp_path / "run"), play)
+
+
+@pytest.mark.parametrize(
+    ("maker", "key", "wanted"),
+    [
+        (recorded.healthy, "1", "loss"),
+        (recorded.failed, "1", "card"),
+        (recorded.healthy, "2", "devices"),
+        (recorded.healthy, "3", "ranks"),
+        (recorded.failed, "3", "ranks"),
+        (recorded.healthy, "4", "log"),
+        (recorded.healthy, "l", "log"),
+        (recorded.healthy, "5", "timeline"),
+        (recorded.healthy, "t", "timeline"),
+    ],
+)
+def test_a_number_goes_to_its_pane(tmp_path: Path, maker: Maker, key: str, wanted: str) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab", key)
+        await pilot.pause()
+        assert app.focused is not None
+        assert app.focused.id == wanted
+        assert app.focused.region.height > 0, "it is on the screen"
+
+    drive(maker(tmp_path / "run"), play, size=(120, 40))
