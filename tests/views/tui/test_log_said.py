@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
+from textual.app import App, SuspendNotSupported
 from textual.pilot import Pilot
 
 from supervisor.views.logs.commands import LogAt
@@ -103,3 +107,32 @@ def test_how_large_a_small_log_is(tmp_path: Path) -> None:
         await settled(pilot, lambda: "100% of 6 B" in shown(app), "some bytes")
 
     drive(run, play)
+
+
+def test_a_program_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it left is drawn over, in the size that the terminal has by then; how it ended is said."""
+    drawn: list[dict[str, bool]] = []
+    lent: list[str] = []
+
+    class Lent:
+        @contextmanager
+        def suspend(self) -> Iterator[None]:
+            lent.append("lent")
+            yield
+            lent.append("back")
+
+        def refresh(self, **how: bool) -> None:
+            drawn.append(how)
+
+    app = cast("App[object]", Lent())
+    assert outside.run_outside(app, ["true"]) == ""
+    assert outside.run_outside(app, ["sh", "-c", "exit 3"]) == "sh ended with 3"
+    assert lent == ["lent", "back"] * 2
+    assert drawn == [{"layout": True}] * 2
+    assert outside.run_outside(app, ["/nowhere/vi"]) == "/nowhere/vi: No such file or directory"
+
+    def refuse(_self: object) -> object:
+        raise SuspendNotSupported
+
+    monkeypatch.setattr(Lent, "suspend", refuse)
+    assert outside.run_outside(app, ["true"]) == "this terminal cannot be lent to another program"

@@ -29,7 +29,7 @@ from supervisor.views.tui.charts import live
 from supervisor.views.tui.dashboard import failure_card as card
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.pages import advisories, failure, processes, settings
-from supervisor.views.tui.pages.page import PAGES, Page, new_page
+from supervisor.views.tui.pages.page import LABEL, PAGES, Page, labelled, new_page
 from supervisor.views.tui.runs.replay_screen import ReplayBar
 from supervisor.views.tui.theme.textual_theme import LOOKS, THEMES, styles_of
 from supervisor.views.tui.widgets.lists import ListPanel
@@ -502,3 +502,13 @@ def test_warnings_of_pre_flight_stand_below_until_a_loss_is_there() -> None:
     ]
     assert live._wanting(snapshot_of(state), 30, 5, english) == rows
     assert live._wanting(snapshot_of(state), 30, 4, english) == []
+
+
+def test_a_label_stands_beside_the_first_row_of_its_text() -> None:
+    rows = labelled("why", " ".join(["word"] * 100), 40)
+    texts = [text_of([row]) for row in rows]
+    assert len(texts) == 6, "what is longer is cut"
+    assert texts[0].startswith("why ")
+    assert all(text.startswith(" " * LABEL) for text in texts[1:])
+    assert len(labelled("why", "", 40)) == 1, "a label alone"
+    assert len(labelled("why", "a b c d e f", 12, most=2, label_cells=4)) == 2
