@@ -15,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
 
+from supervisor.job.arguments.assignments import names_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.search import SMALLER_GLOBAL
+from supervisor.job.knobs.source.declarations import ScriptFlag
 from supervisor.job.oom_plan import four_lines, resume_plan
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.text.redact import redact, redact_argv, redact_text
@@ -51,6 +53,7 @@ class Topic(StrEnum):
 
     SCRIPT = "script"
     ARGUMENTS = "arguments"
+    PYTHON = "python"
     RANKS = "ranks"
     NODES = "nodes"
     ADDRESS = "address"
@@ -100,12 +103,14 @@ class Around:
         gpus: GPUs that a job would see.
         slurm: SLURM's facts; None where there is no SLURM.
         files: names that the folder has already.
+        python: the interpreter with torch that `stoker run` would take, for people; empty: none was found.
     """
 
     scripts: tuple[str, ...] = ()
     gpus: int = 0
     slurm: Slurm | None = None
     files: frozenset[str] = frozenset()
+    python: str = ""
 
     def lines(self) -> tuple[str, ...]:
         """The same for people."""
@@ -114,6 +119,7 @@ class Around:
             found.append(f"SLURM job {self.slurm.job}, nodes: {self.slurm.nodes}")
         elif self.slurm is not None:
             found.append("SLURM is installed, and this shell is in no job of it")
+        found.append(self.python or "no Python with torch is found here")
         return tuple(found)
 
 
@@ -121,13 +127,14 @@ class Around:
 class Found:
     """What was read of the script. `lines`: label and text; `question`: what of its batch could not be read; `resume`: as in `ResumePlan.how`.
 
-    `only_smaller_global`: a smaller micro-batch cannot keep the global batch.
+    `only_smaller_global`: a smaller micro-batch cannot keep the global batch. `required`: flags that the script demands and that are not given.
     """
 
     lines: tuple[tuple[str, str], ...]
     question: BatchQuestion | None = None
     resume: str = "unknown"
     only_smaller_global: bool = False
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +204,23 @@ def _first_host(names: str) -> str:
     return "".join(part or "" for part in match.groups()) if match else ""
 
 
-def found_in(spec: JobSpec) -> Found:
-    """What a resolved draft says of the script's batch, of an out-of-memory failure, of its resume and outputs."""
+def found_in(spec: JobSpec, flags: Iterable[ScriptFlag] = ()) -> Found:
+    """What a resolved draft says of the script's batch, of an out-of-memory failure, of its resume and outputs.
+
+    `flags`: those that the script declares.
+    """
     batch, smaller, then, resume = four_lines(spec)
     lines = [("batch", batch), ("out of memory", smaller), ("then", then), ("resume", resume)]
     lines.append(
         ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
     )
+    given = set(names_of(spec.entry_args))
+    demanded = (flag.names for flag in flags if flag.required and flag.names[0].startswith("-"))
+    missing = tuple(dict.fromkeys(names[-1] for names in demanded if not given & set(names)))
+    if missing:
+        lines.append(("required and not given", ", ".join(missing)))
     only_smaller = not spec.knobs.can_change_batch and spec.knobs.help.startswith(SMALLER_GLOBAL)
-    return Found(tuple(lines), spec.question, resume_plan(spec.knobs).how, only_smaller)
+    return Found(tuple(lines), spec.question, resume_plan(spec.knobs).how, only_smaller, missing)
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
@@ -278,16 +293,17 @@ def with_file(choices: Choices, name: str) -> Choices:
 
 def next_question(around: Around, choices: Choices, found: Found | None) -> Question | None:
     """What is asked next; None: all is known. `found`: once there is a script."""
+    known = found or Found((), None, "self")
     for topic in Topic:
         if (
             topic not in choices.settled
-            and (question := _question(topic, around, choices, found)) is not None
+            and (question := _question(topic, around, choices, known)) is not None
         ):
             return question
     return None
 
 
-def _question(topic: Topic, around: Around, choices: Choices, found: Found | None) -> Question | None:
+def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Question | None:
     """The question of one topic; None where there is nothing to ask."""
     slurm = around.slurm or Slurm()
     match topic:
@@ -296,7 +312,13 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found | Non
             first = around.scripts[0] if around.scripts else ""
             return Question(topic, "which script trains?", first, options)
         case Topic.ARGUMENTS:
-            return Question(topic, f"what follows {choices.entry} on its command line?")
+            text = f"what follows {choices.entry} on its command line?"
+            if found.required:
+                text = f"what follows {choices.entry} on its command line? it requires {', '.join(found.required)}"
+            return Question(topic, text)
+        case Topic.PYTHON:
+            text = "which Python has torch? (empty: looked for again when it starts)"
+            return None if around.python or "run.python" in choices.settings else Question(topic, text)
         case Topic.RANKS:
             return Question(
                 topic, "how many ranks on each machine (one for each GPU)?", str(around.gpus or 1)
@@ -307,19 +329,23 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found | Non
             text = "name or address of the first machine, as the others reach it?"
             return Question(topic, text, slurm.first) if choices.several else None
         case Topic.BATCH:
-            return None if found is None else _about_batch(found, choices)
+            return _about_batch(found, choices)
         case Topic.SMALLER:
-            options = (Option("no", "it waits for you"), Option("yes", "the learning rate stays as it is"))
-            text = "after an out-of-memory failure, go on with a smaller global batch?"
-            if found is None or not found.only_smaller_global or _SMALLER_KEY in choices.settings:
-                return None
-            return Question(topic, text, "no", options)
+            return _about_smaller(found, choices)
         case Topic.RESUME:
-            return None if found is None else _about_resume(found, choices)
+            return _about_resume(found, choices)
         case Topic.FILE:
             return Question(topic, "write the job file as?", _free_name(choices.entry, around.files))
         case _:
             assert_never(topic)
+
+
+def _about_smaller(found: Found, choices: Choices) -> Question | None:
+    if not found.only_smaller_global or _SMALLER_KEY in choices.settings:
+        return None
+    text = "after an out-of-memory failure, go on with a smaller global batch?"
+    options = (Option("no", "it waits for you"), Option("yes", "the learning rate stays as it is"))
+    return Question(Topic.SMALLER, text, "no", options)
 
 
 def _about_batch(found: Found, choices: Choices) -> Question | None:
@@ -393,6 +419,8 @@ def answered(choices: Choices, question: Question, text: str) -> Choices:
             return choices.having(topic, run__script=given)
         case Topic.ARGUMENTS:
             return replace(choices.having(topic), args=_words(given))
+        case Topic.PYTHON:
+            return choices.having(topic, run__python=given) if given else choices.having(topic)
         case Topic.RANKS:
             check_nproc(given)
             return choices.having(topic, run__nproc_per_node=int(given) if given.isdigit() else given)

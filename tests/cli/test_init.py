@@ -117,6 +117,31 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert not list(folder.rglob("*.toml"))
 
 
+def test_what_the_script_requires_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = 'parser.add_argument("--data", required=True)\nargs = parser.parse_args()'
+    text = SCRIPT.replace("args = parser.parse_args()", more)
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    lines(monkeypatch, "\n--data x\n\n\n\n")
+    assert main(["init"]) == 0
+    out = capsys.readouterr().out
+    assert "it requires --data" in out
+    assert "required and not given" not in out
+
+
+def test_an_interpreter_without_torch_is_refused_where_it_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = folder / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
+    bare.chmod(0o755)
+    assert main(["init", "--yes", "--python", str(bare), "train.py"]) == 2
+    assert "no torch" in capsys.readouterr().err
+    assert not list(folder.glob("*.toml"))
+    assert main(["init", "--yes", "--python", sys.executable, "train.py"]) == 0
+
+
 def test_a_folder_without_a_script_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "train.py").unlink()
     assert main(["init", "--yes"]) == 2

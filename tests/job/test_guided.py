@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,7 @@ def given_words(*words: str, file: str = "") -> Choices:
 
 
 def course(around: Around, found: Found, choices: Choices | None = None) -> GuidedStart:
+    around = replace(around, python=around.python or "torch 2.9 in python")
     return GuidedStart(around, choices or Choices(), lambda _: found)
 
 
@@ -112,7 +114,7 @@ def test_what_the_batch_counts_is_asked_until_all_is_known() -> None:
             return Found((), scope, "self")
         return Found((), None if "batch.accumulation_knob" in choices.settings else steps, "self")
 
-    start = GuidedStart(Around(("t.py",)), Choices(), read)
+    start = GuidedStart(Around(("t.py",), python="torch"), Choices(), read)
     for answer in ("", "", "", ""):
         start.take(answer)
     question = start.question()
@@ -147,6 +149,22 @@ def test_a_smaller_global_batch_is_asked_about_where_nothing_else_helps(
     held = tomllib.loads(job_file(start.choices))
     del held["run"]
     assert held == written
+
+
+@pytest.mark.parametrize(("answer", "written"), [("", None), ("/opt/python", "/opt/python")])
+def test_without_a_torch_the_interpreter_is_asked_for(answer: str, written: str | None) -> None:
+    start = GuidedStart(Around(("t.py",)), Choices(), lambda _: KNOWN)
+    assert "no Python with torch is found here" in start.around.lines()
+    assert Topic.PYTHON in answer_all(start, {Topic.PYTHON: answer})
+    assert tomllib.loads(job_file(start.choices))["run"].get("python") == written
+
+
+def test_required_flags_are_named() -> None:
+    start = course(Around(("t.py",)), Found((), None, "self", required=("--data", "--out")))
+    start.take("")
+    question = start.question()
+    assert question is not None
+    assert "it requires --data, --out" in question.text
 
 
 def test_what_was_given_is_not_asked() -> None:

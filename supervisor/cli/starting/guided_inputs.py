@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from supervisor.cli.starting.job_inputs import gpu_count, load_draft
+from supervisor.cli.starting.job_inputs import gpu_count, load_draft, script_text
 from supervisor.job.errors import JobError
 from supervisor.job.guided import (
     Around,
@@ -21,6 +21,11 @@ from supervisor.job.guided import (
     likely_scripts,
     slurm_of,
 )
+from supervisor.job.knobs.source.declarations import ScriptFlag
+from supervisor.job.knobs.source.program import read_program
+from supervisor.job.knobs.source.read_source import scan_files
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.regular import read_regular
 
 # A folder of more files than this is not gone through further: it is a data set or a home folder.
@@ -39,11 +44,20 @@ def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedS
     Raises:
         JobError: what was given does not work.
     """
-    return GuidedStart(look_around(env, cwd), choices, lambda draft: read_draft(draft, env, cwd))
+    checked: set[object] = set()
+
+    def read(draft: Choices) -> Found:
+        spec = load_draft(draft.file or "new.toml", job_file(draft), env, cwd)
+        if spec.python is not None and spec.python not in checked:
+            find_interpreter(spec, env)
+            checked.add(spec.python)
+        return found_in(spec, declared_flags_of(spec, cwd))
+
+    return GuidedStart(look_around(env, cwd), choices, read)
 
 
 def look_around(env: Mapping[str, str], cwd: Path) -> Around:
-    """The folder's scripts and names, the GPUs, SLURM; nothing is started or imported."""
+    """The folder's scripts and names, the GPUs, SLURM, the Python that has torch; no script is run or imported."""
     texts = {}
     for name in islice(_sources(cwd), MOST_FILES):
         try:
@@ -52,7 +66,8 @@ def look_around(env: Mapping[str, str], cwd: Path) -> Around:
             continue
     installed = shutil.which("sbatch", path=env.get("PATH")) is not None
     names = frozenset(islice(_names(cwd), MOST_NAMES))
-    return Around(likely_scripts(texts), gpu_count(env), slurm_of(env, installed=installed), names)
+    slurm = slurm_of(env, installed=installed)
+    return Around(likely_scripts(texts), gpu_count(env), slurm, names, _torch_here(env))
 
 
 def _sources(cwd: Path) -> Iterator[str]:
@@ -76,9 +91,21 @@ def _names(folder: Path) -> Iterator[str]:
         return
 
 
-def read_draft(draft: Choices, env: Mapping[str, str], cwd: Path) -> Found:
-    """What the script of a draft says of itself. Raises JobError."""
-    return found_in(load_draft(draft.file or "new.toml", job_file(draft), env, cwd))
+def declared_flags_of(spec: JobSpec, cwd: Path) -> tuple[ScriptFlag, ...]:
+    """The flags that the script declares, in its own file and in those that it imports."""
+    script, module = (spec.entry, None) if spec.entry_kind is EntryKind.SCRIPT else (None, spec.entry)
+    program = read_program(
+        lambda name: script_text(cwd / name), script=script, module=module, args=spec.entry_args
+    )
+    return scan_files(program.files).flags
+
+
+def _torch_here(env: Mapping[str, str]) -> str:
+    try:
+        found = find_interpreter(JobSpec("", EntryKind.SCRIPT, ""), env)
+    except JobError:
+        return ""
+    return f"torch {found.torch_version} in {found.path}"
 
 
 def write_new(path: Path, text: str) -> None:

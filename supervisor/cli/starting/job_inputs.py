@@ -74,7 +74,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
         project=_optional(cwd / "stoker.toml"),
         user=_optional(user_settings(env)),
         script_configs=_script_configs(parsed, job_file, cwd),
-        read=lambda name: _script_text(cwd / os.path.expanduser(name)),
+        read=lambda name: script_text(cwd / os.path.expanduser(name)),
         accelerate_config=_accelerate_config(env),
         answered=lambda question: _answered(question, env),
         gpus=gpu_count(env),
@@ -139,7 +139,8 @@ def _optional(path: Path) -> ConfigFile | None:
     return _config_file(path, str(path), str(path)) if path.is_file() else None
 
 
-def _script_text(path: Path) -> str | None:
+def script_text(path: Path) -> str | None:
+    """A script's or a config's text; None where it cannot be read."""
     try:
         if not path.is_file():  # reading a pipe would wait
             return None
@@ -171,7 +172,7 @@ def _script_configs(parsed: ParsedRun, job_file: ConfigFile | None, cwd: Path) -
     more = [str(word) for word in listed] if isinstance(listed, list) else []
     found = {}
     for name in config_words([*more, *parsed.entry_args]):
-        text = _script_text(cwd / name)
+        text = script_text(cwd / name)
         if text is not None:
             found[name] = text
     return found

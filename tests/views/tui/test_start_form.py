@@ -31,7 +31,7 @@ def play(
 ) -> StartForm:
     choices = Choices({"run.nnodes": 2, "run.master_addr": "n1"} if several else {})
     choices = choices.having(Topic.NODES).having(Topic.ADDRESS) if several else choices
-    start = GuidedStart(Around(("train.py", "eval.py"), gpus=2), choices, read)
+    start = GuidedStart(Around(("train.py", "eval.py"), gpus=2, python="torch 2.9 in python"), choices, read)
     form = StartForm(start, appearance=appearance or Appearance(), can_begin=lambda: not several)
 
     async def run() -> None:
