@@ -152,7 +152,12 @@ def _ask(question: Question, tr: Tr) -> str:
     for number, option in enumerate(question.options, start=1):
         _say(f"  {number}  {option.value}{f'  {tr(option.text)}' if option.text else ''}")
     print(printable(f"  [{question.default}] > " if question.default else "  > "), end="", flush=True)
-    line = sys.stdin.readline()
+    try:
+        line = sys.stdin.readline()
+        line.encode()  # where the locale is C, what is no UTF-8 comes as surrogates
+    except UnicodeError:
+        print()
+        raise JobError(f"the answer to “{question.text}” is no UTF-8 text; nothing is written") from None
     if not line.endswith("\n"):
         print()
     if not line:

@@ -146,6 +146,7 @@ says why a run failed, and restarts it with the one change that lets it go on.
 {verbs}
 
 examples:
+  stoker init                   a script you have, and no idea of the flags: asks, then starts it
   stoker run --nproc-per-node 2 train.py --lr 3e-4
   stoker run --config dual_gpu/balanced --device_batch_size=6
   stoker attach                 back to the newest live run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -140,6 +141,46 @@ def test_an_interpreter_without_torch_is_refused_where_it_is_named(
     assert "no torch" in capsys.readouterr().err
     assert not list(folder.glob("*.toml"))
     assert main(["init", "--yes", "--python", sys.executable, "train.py"]) == 0
+
+
+def test_the_script_is_found_among_many(folder: Path) -> None:
+    for number in range(100):
+        (folder / f"a{number}.py").write_text("optimizer, loss, DataLoader", encoding="utf-8")
+    assert main(["init", "--yes"]) == 0
+    assert (folder / "train.toml").is_file()
+
+
+def test_bytes_that_are_no_text_are_no_answer(folder: Path) -> None:
+    done = subprocess.run(
+        [*STOKER, "init"],
+        cwd=folder,
+        input=b"\xff\xfe\0.py\n",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(folder.glob("*.toml"))
+
+
+def test_a_folder_of_hostile_names_and_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").unlink()
+    (folder / "\x1b]0;train\x07.py").write_text(SCRIPT, encoding="utf-8")
+    (folder / "train_'$(touch hacked)'.py").write_text(SCRIPT, encoding="utf-8")
+    (folder / "broken.py").write_bytes(b"\xff\xfe\0 backward(" * 1000)
+    os.mkfifo(folder / "pipe_train.py")
+    (folder / "loop").symlink_to(folder)
+    assert main(["init", "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    (made,) = folder.glob("*.toml")
+    assert written(folder, made.name)["run"] == {
+        "script": "train_'$(touch hacked)'.py",
+        "nproc_per_node": 1,
+        "nnodes": 1,
+    }
 
 
 def test_a_folder_without_a_script_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def look_around(env: Mapping[str, str], cwd: Path) -> Around:
 def _sources(cwd: Path) -> Iterator[str]:
     """Python files of the folder, then of the folders in it."""
     folders = []
-    for name in sorted(islice(_names(cwd), MOST_NAMES)):
+    for name in sorted(islice(_names(cwd), MOST_NAMES), key=_named_first):
         if name.endswith(".py") and name.isprintable():
             yield name
         elif not name.startswith(".") and name not in SKIPPED and (cwd / name).is_dir():
@@ -81,6 +81,11 @@ def _sources(cwd: Path) -> Iterator[str]:
     for folder in folders:
         inside = (f"{folder}/{name}" for name in sorted(islice(_names(cwd / folder), MOST_NAMES)))
         yield from (name for name in inside if name.endswith(".py") and name.isprintable())
+
+
+def _named_first(name: str) -> tuple[bool, str]:
+    """Not all are read: those that are named as scripts that train come first."""
+    return not any(word in name.lower() for word in ("train", "tune", "main", "run")), name
 
 
 def _names(folder: Path) -> Iterator[str]:
