@@ -95,7 +95,8 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         assert not keys["Esc"][1], "nothing is filtered"
         assert {line.group for line in app.screen.lines} == {"the list of runs", "move"}
         await pilot.press("escape")
-        assert app.screen is app.browser
+        top: object = app.screen
+        assert top is app.browser
 
     browse(runs, play)
 
