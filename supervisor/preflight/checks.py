@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from supervisor.preflight import gpus, host, network, target
+from supervisor.preflight import collective, gpus, host, network, target
 from supervisor.preflight.context import Check, CheckContext, note
 from supervisor.run.records import Finding, FindingLevel
 
@@ -14,17 +14,27 @@ BEFORE: Final[tuple[Check, ...]] = (
     target.check_knobs,
     target.check_batch_memory,
     target.check_script,
+    target.check_data,
+    target.check_resume,
+    target.check_allocation,
     network.check_port,
     host.check_runs_dir,
     host.check_disk,
+    host.check_host_memory,
     host.check_shm,
     host.check_open_files,
     host.check_cores,
 )
 # Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses.
-BESIDE: Final[tuple[Check, ...]] = (gpus.check_gpus,)
+BESIDE: Final[tuple[Check, ...]] = (
+    gpus.check_gpus,
+    network.check_master,
+    network.check_interfaces,
+    host.check_clock,
+    host.check_stacks,
+)
 # Made only when asked for (`--deep`): they take seconds.
-ASKED: Final[tuple[Check, ...]] = ()
+ASKED: Final[tuple[Check, ...]] = (target.check_launcher_flags, collective.check_collective)
 
 
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:

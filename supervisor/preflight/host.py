@@ -1,7 +1,8 @@
-"""The machine that a job will run on: folders, disk, shared memory, limits."""
+"""The machine that a job will run on: folders, disk, memory, limits, its clock, and whether its processes may be looked into."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import shutil
@@ -22,12 +23,24 @@ from supervisor.preflight.context import (
     warn,
 )
 from supervisor.run.records import Finding
+from supervisor.run.regular import open_regular
+from supervisor.sources.host.cgroup import read_cgroup_memory
+from supervisor.sources.stacks.python_stacks import find_py_spy
 
 # Logs and series of a long run stay well below this; checkpoints come on top and are the user's.
 LOW_DISK_BYTES: Final = 1 * GIB
 NO_DISK_BYTES: Final = 64 * 2**20
 # Docker's default of 64 MiB is what DataLoader workers run out of; a batch of images is some 100 MiB.
 LOW_SHM_BYTES: Final = 512 * 2**20
+# Two floating-point images of 224 pixels fill 1.2 MB: a batch of 32 and what goes with it.
+BATCH_BYTES: Final = 32 * 2**20
+# Below this the run folder itself, its logs and its series may not be made.
+FEW_ENTRIES: Final = 200
+# Python with torch and a CUDA context: 0.6 to 1.5 GiB of the host's memory on builds of 2024 to 2026.
+RANK_BYTES: Final = 1 * GIB
+PTRACE_SCOPE: Final = "/proc/sys/kernel/yama/ptrace_scope"
+CAP_SYS_PTRACE: Final = 19
+TIME_ERROR: Final = 5
 # Each rank and each DataLoader worker holds some tens of descriptors; 1024 is the usual soft limit.
 FILES_PER_RANK: Final = 128
 
@@ -46,26 +59,60 @@ def check_runs_dir(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_disk(context: CheckContext) -> Iterator[Finding]:
-    """Space for logs and checkpoints where the run folder will be."""
+    """Space and file entries for logs and checkpoints where the run folder will be."""
     parent = existing_parent(context.runs_dir)
     free = shutil.disk_usage(parent).free
+    entries = os.statvfs(parent)
     if free < NO_DISK_BYTES:
         what = f"{size_words(free)} left at {parent}"
         yield refuse("disk", what, "free some space, or choose another --runs-dir")
+    elif (
+        entries.f_files and entries.f_favail < FEW_ENTRIES
+    ):  # 0: a filesystem that makes them as it needs them
+        what = f"{entries.f_favail} more files fit at {parent} (its inodes are used up)"
+        yield refuse("disk", what, "remove files there, or choose another --runs-dir")
     elif free < LOW_DISK_BYTES:
         yield warn("disk", f"only {size_words(free)} left at {parent}", "free some space")
     else:
         yield ok("disk", f"{size_words(free)} free at {parent}")
 
 
+def check_host_memory(context: CheckContext) -> Iterator[Finding]:
+    """Memory that is free now, within the control group's limit, against what the ranks take before they load any data."""
+    import psutil
+
+    ranks = context.spec.nproc_per_node
+    free, limit = int(psutil.virtual_memory().available), None
+    group = read_cgroup_memory()
+    if group is not None and group.limit_bytes is not None:
+        limit = group.limit_bytes
+        free = min(free, max(limit - (group.used_bytes or 0), 0))
+    what = f"{size_words(free)} free for {ranks} ranks"
+    if limit is not None:
+        what = f"{size_words(free)} free for {ranks} ranks, within the control group's {size_words(limit)}"
+    if free >= ranks * RANK_BYTES:
+        yield ok("host memory", what)
+        return
+    fix = "end what else runs here, or start fewer ranks"
+    if limit is not None:
+        fix = "raise the limit (docker run --memory, SLURM --mem), or start fewer ranks"
+    yield warn(
+        "host memory", f"{what}; a rank with torch takes about {size_words(RANK_BYTES)} before any data", fix
+    )
+
+
 def check_shm(context: CheckContext) -> Iterator[Finding]:
-    """Shared memory, through which DataLoader workers hand over batches."""
+    """Shared memory, through which DataLoader workers hand over batches: two each lie there at a time (prefetch_factor)."""
     try:
         usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - its size is the question; nothing is written
     except OSError:
         return
-    workers = find_loader(context.spec.entry_args).workers or context.spec.loader.workers
-    if usage.free >= LOW_SHM_BYTES or (workers is not None and workers[1] == 0):
+    spec = context.spec
+    workers = find_loader(spec.entry_args).workers or spec.loader.workers
+    wanted = LOW_SHM_BYTES
+    if workers is not None:
+        wanted = max(wanted, spec.nproc_per_node * workers[1] * 2 * BATCH_BYTES) if workers[1] else 0
+    if usage.free >= wanted:
         yield ok("shared memory", f"{size_words(usage.free)} free in /dev/shm")
         return
     what = f"only {size_words(usage.free)} free in /dev/shm (of {size_words(usage.total)})"
@@ -75,13 +122,17 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
 
 def check_open_files(context: CheckContext) -> Iterator[Finding]:
     """The soft limit on open files, against what this many ranks tend to need."""
+    spec = context.spec
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max(256, FILES_PER_RANK * context.spec.nproc_per_node)
+    workers = find_loader(spec.entry_args).workers or spec.loader.workers
+    wanted = max(
+        256, FILES_PER_RANK * spec.nproc_per_node * (1 + (workers[1] if workers is not None else 0) // 4)
+    )
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         yield ok("open files", f"limit {soft}")
         return
     limit = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    what = f"limit {soft} is low for {context.spec.nproc_per_node} ranks"
+    what = f"limit {soft} is low for {spec.nproc_per_node} ranks"
     yield warn("open files", what, f"ulimit -n {wanted} (hard limit {limit})")
 
 
@@ -99,3 +150,66 @@ def check_cores(context: CheckContext) -> Iterator[Finding]:
         yield note("ranks", what, "ranks share GPUs, unless the script runs on CPU")
     else:
         yield note("ranks", what)
+
+
+def check_clock(context: CheckContext) -> Iterator[Finding]:
+    """Whether the kernel knows the clock to be right (adjtimex(2)): of one machine it matters little, of several their logs would not fit."""
+    if context.spec.nnodes in {"1", "1:1"}:
+        return
+    state = _clock_state()
+    if state == TIME_ERROR:
+        yield warn(
+            "clock",
+            "the clock is not synchronised: times of several machines will not fit together",
+            "chronyc makestep, or timedatectl set-ntp true",
+        )
+    elif state is not None:
+        yield ok("clock", "synchronised")
+
+
+def _clock_state() -> int | None:
+    """What adjtimex(2) answers; None where it cannot be asked."""
+    try:
+        # struct timex is 208 bytes on 64-bit Linux; with modes 0 nothing is set.
+        return int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))
+    except (OSError, AttributeError):
+        return None
+
+
+def check_stacks(context: CheckContext) -> Iterator[Finding]:
+    """Whether the stacks of a rank that hangs can be read: py-spy, and the right to look into a process that is no child of its own."""
+    python = context.interpreter.path if context.interpreter is not None else None
+    if find_py_spy(python) is None:
+        yield note(
+            "stacks",
+            "py-spy is not installed: of a rank that hangs in C only the kernel's view is known",
+            "pip install py-spy",
+        )
+        return
+    scope = _yama(PTRACE_SCOPE)
+    if scope and not _has_capability(CAP_SYS_PTRACE):
+        what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope})"
+        yield note(
+            "stacks", what, "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"
+        )
+    else:
+        yield ok("stacks", "py-spy may look into ranks")
+
+
+def _yama(path: str) -> int:
+    """The kernel's setting; 0 where there is no Yama."""
+    try:
+        with open_regular(path) as file:
+            return int(file.read(16))
+    except (OSError, ValueError):
+        return 0
+
+
+def _has_capability(number: int) -> bool:
+    """Whether this process has a capability, as its children will (/proc/self/status: CapEff)."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    effective = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> number & 1)

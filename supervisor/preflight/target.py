@@ -1,22 +1,30 @@
-"""What will be run: the script, what an out-of-memory failure could change of it, what earlier runs say of its batch."""
+"""What will be run, and with what: script, batch, data, the checkpoint to go on from, torchrun, the allocation it runs in."""
 
 from __future__ import annotations
 
 import ast
+import os
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from supervisor.job.arguments.assignments import value_of
 from supervisor.job.knobs.batch_settings.find import why_not_changeable
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.spec import EntryKind
-from supervisor.preflight.context import CheckContext, ok, warn
+from supervisor.preflight.context import CheckContext, note, ok, refuse, warn
+from supervisor.preflight.interpreter import torchrun_flags
 from supervisor.preflight.memory import check_memory
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
+from supervisor.sources.checkpoints import whole_at
 
 MAX_SOURCE_BYTES: Final = 4 * 2**20
+FILES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+# Less than this is gone before a run of some size has begun.
+SHORT_S: Final = 600.0
 
 
 def check_script(context: CheckContext) -> Iterator[Finding]:
@@ -78,3 +86,86 @@ def check_batch_memory(context: CheckContext) -> Iterator[Finding]:
     found = check_memory(context.spec, context.env)
     if found is not None:
         yield found
+
+
+def check_resume(context: CheckContext) -> Iterator[Finding]:
+    """The checkpoint that the arguments name: whether it is there, and whole in a layout that is known."""
+    spec = context.spec
+    for flag in dict.fromkeys(each for each in (spec.knobs.start, spec.knobs.resume_path) if each):
+        given = value_of(spec.entry_args, flag)
+        if not given or (os.sep not in given and not given.endswith(FILES)):
+            continue  # a word such as "latest", a switch, or a name on a hub
+        path = Path(spec.cwd, os.path.expanduser(given))
+        if not path.exists():
+            yield warn(
+                "resume",
+                f"{flag} names {given}, and there is no such file or folder",
+                "name one that exists, or leave the flag out",
+            )
+        elif (found := whole_at(str(path))) is None:
+            yield note(
+                "resume", f"{flag} names {given}: not a whole checkpoint of a layout that stoker knows"
+            )
+        else:
+            yield ok("resume", f"{given}: a whole checkpoint ({found.layout}, step {found.step})")
+
+
+def check_data(context: CheckContext) -> Iterator[Finding]:
+    """The files that the bundled trainer is told to read."""
+    spec = context.spec
+    if spec.entry_kind is not EntryKind.TRAINER:
+        return
+    for flag in ("train_data_path", "valid_data_path"):
+        given = value_of(spec.entry_args, f"--{flag}")
+        if not given:
+            continue
+        if Path(spec.cwd, os.path.expanduser(given)).exists():
+            yield ok("data", f"{flag}: {given} is there")
+        else:
+            fix = "name one that exists; `stoker check --data PATH` reads it through"
+            yield refuse("data", f"{flag} names {given}, and there is no such file or folder", fix)
+
+
+def check_allocation(context: CheckContext) -> Iterator[Finding]:
+    """A SLURM allocation against the job: its nodes, its tasks, and the time that is left."""
+    env, spec = context.env, context.spec
+    if "SLURM_JOB_ID" not in env:
+        return
+    nodes, tasks = _count(env.get("SLURM_JOB_NUM_NODES")), _count(env.get("SLURM_NTASKS"))
+    if nodes is not None and nodes > 1 and spec.nnodes == "1" and spec.entry_kind is not EntryKind.COMMAND:
+        what = f"the SLURM job has {nodes} nodes, and this start uses one of them"
+        yield warn("SLURM", what, f"--nnodes {nodes} with --node-rank and --master-addr on each node")
+    if (
+        tasks is not None
+        and nodes is not None
+        and tasks > nodes
+        and spec.nproc_per_node > 1
+        and "SLURM_STEP_ID" in env
+    ):
+        what = f"srun starts {tasks} tasks on {nodes} nodes, and each would start {spec.nproc_per_node} ranks"
+        yield warn("SLURM", what, "--ntasks-per-node=1: torchrun starts the ranks")
+    end = _count(env.get("SLURM_JOB_END_TIME"))
+    if end is not None and (left_s := end - time.time()) < SHORT_S:
+        what = f"{max(int(left_s // 60), 0)} minutes of the SLURM job are left"
+        yield warn("SLURM", what, "ask for more (--time), or save often")
+
+
+def check_launcher_flags(context: CheckContext) -> Iterator[Finding]:
+    """Flags that are handed on to torchrun, against those that the target's torchrun knows; asking it imports torch."""
+    spec, interpreter = context.spec, context.interpreter
+    if not spec.torchrun_flags or interpreter is None or spec.entry_kind is EntryKind.COMMAND:
+        return
+    known = torchrun_flags(interpreter.path, context.env)
+    given = [flag.partition("=")[0] for flag in spec.torchrun_flags]
+    unknown = [flag for flag in given if flag not in known and flag.replace("_", "-") not in known]
+    if not known:
+        yield note("torchrun", f"{interpreter.path} did not list torchrun's flags")
+    elif unknown:
+        what = f"torchrun of torch {interpreter.torch_version} does not know {', '.join(unknown)}"
+        yield refuse("torchrun", what, "leave it out, or use a torch that has it")
+    else:
+        yield ok("torchrun", f"knows {', '.join(given)}")
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

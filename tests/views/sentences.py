@@ -20,6 +20,7 @@ SILENT_CALLS = frozenset(
         "sub",
         "_number",
         "_size",
+        "dedent",  # a program for another interpreter
         "size_words",
         "startswith",
         "LookupError",

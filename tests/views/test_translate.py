@@ -55,7 +55,10 @@ RECORDS = [
     ),
     *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
-    *(ROOT / "preflight" / f"{name}.py" for name in ("gpus", "host", "memory", "network", "target")),
+    *(
+        ROOT / "preflight" / f"{name}.py"
+        for name in ("collective", "gpus", "host", "memory", "network", "target")
+    ),
     ROOT / "preflight/checks.py",
     ROOT / "cli/starting/check_job.py",
     ROOT / "run/trash.py",

@@ -84,8 +84,9 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         text = shown(app)
         assert "mark the run, to compare another with it" in text
         assert "dark, light, or safe" in text
-        assert isinstance(app.screen, HelpScreen)
-        keys = {line.key: (line.word, line.possible) for line in app.screen.lines}
+        helped = app.screen
+        assert isinstance(helped, HelpScreen)
+        keys = {line.key: (line.word, line.possible) for line in helped.lines}
         assert keys["?"][0] == "this help"
         assert keys["Enter"] == ("open the run: its dashboard; Esc comes back here", True)
         assert keys["Space"] == ("mark the run, to compare another with it", True)
@@ -93,7 +94,7 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         assert not keys["c"][1], "nothing is marked that could be compared with"
         assert not keys["u"][1], "nothing was deleted"
         assert not keys["Esc"][1], "nothing is filtered"
-        assert {line.group for line in app.screen.lines} == {"the list of runs", "move"}
+        assert {line.group for line in helped.lines} == {"the list of runs", "move"}
         await pilot.press("escape")
         top: object = app.screen
         assert top is app.browser

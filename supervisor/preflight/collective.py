@@ -1,0 +1,110 @@
+"""The ranks meet once before the real thing: as many processes as the job has on this machine, one process group, one sum."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Final
+
+from supervisor.job.spec import EntryKind
+from supervisor.preflight.context import CheckContext, ok, refuse
+from supervisor.run.records import Finding
+from supervisor.text.decode import printable
+
+# Importing torch in all ranks at once takes up to 20 s from a cold disk; the group itself waits MEET_S.
+LIMIT_S: Final = 90.0
+MEET_S: Final = 30
+TICK_S: Final = 0.05
+# https://docs.pytorch.org/docs/stable/distributed.html: a file of its own needs neither a port nor a name.
+_RANK: Final = dedent("""
+    import datetime, sys
+    import torch, torch.distributed as dist
+    rank, ranks, store, wait_s = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    gpu = torch.cuda.is_available() and torch.cuda.device_count() >= ranks
+    if gpu:
+        torch.cuda.set_device(rank)
+    backend = "nccl" if gpu else "gloo"
+    wait = datetime.timedelta(seconds=wait_s)
+    dist.init_process_group(backend, init_method="file://" + store, rank=rank, world_size=ranks, timeout=wait)
+    numbers = torch.full((1 << 20,), float(rank + 1), device="cuda" if gpu else "cpu")
+    dist.all_reduce(numbers)
+    right = bool((numbers == ranks * (ranks + 1) / 2).all())
+    dist.destroy_process_group()
+    print(backend if right else "wrong", flush=True)
+""")
+
+
+def check_collective(
+    context: CheckContext, *, limit_s: float = LIMIT_S, meet_s: int = MEET_S
+) -> Iterator[Finding]:
+    """Whether this machine's ranks come together and add up the same 4 MiB, with the job's Python and environment."""
+    spec, interpreter = context.spec, context.interpreter
+    if spec.entry_kind is EntryKind.COMMAND or interpreter is None or interpreter.torch_version is None:
+        return
+    ranks = spec.nproc_per_node
+    env = {**context.env, **dict(spec.env)}
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="stoker-check-") as folder:
+        outputs = [Path(folder, f"{rank}") for rank in range(ranks)]
+        children = [
+            _start(interpreter.path, env, rank, ranks, Path(folder, "store"), outputs[rank], meet_s)
+            for rank in range(ranks)
+        ]
+        try:
+            while any(child.poll() is None for child in children) and time.monotonic() - begun < limit_s:
+                if any(child.returncode for child in children):
+                    break  # the others would wait for the one that ended
+                time.sleep(TICK_S)
+            codes = [child.poll() for child in children]
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+        said = [_last_line(output) for output in outputs]
+    yield _judged(codes, said, time.monotonic() - begun)
+
+
+def _judged(codes: list[int | None], said: list[str], took_s: float) -> Finding:
+    ranks = len(codes)
+    failed = next((rank for rank, code in enumerate(codes) if code), None)
+    missing = [rank for rank, code in enumerate(codes) if code is None]
+    fix = "`stoker run` would fail in the same way: look at the interface and the driver"
+    if failed is not None:
+        what = (
+            f"rank {failed} of {ranks} ended with exit code {codes[failed]} as the ranks met: {said[failed]}"
+        )
+        return refuse("collective", what, fix)
+    if missing:
+        what = f"{len(missing)} of {ranks} ranks did not come within {took_s:.0f} s: {', '.join(map(str, missing[:8]))}"
+        return refuse("collective", what, fix)
+    if "wrong" in said:
+        return refuse(
+            "collective",
+            f"the sum over {ranks} ranks is wrong on rank {said.index('wrong')}",
+            "a GPU or its link is broken",
+        )
+    return ok("collective", f"{ranks} ranks met over {said[0]} and added up 4 MiB, in {took_s:.1f} s")
+
+
+def _start(
+    python: str, env: dict[str, str], rank: int, ranks: int, store: Path, output: Path, meet_s: int
+) -> subprocess.Popen[bytes]:
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            [python, "-c", _RANK, str(rank), str(ranks), str(store), str(meet_s)],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**env, "LOCAL_RANK": str(rank)},
+            cwd=os.sep,  # else what lies in the present folder would come before what is installed
+        )
+
+
+def _last_line(output: Path) -> str:
+    lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return printable(lines[-1])[:300] if lines else "it said nothing"

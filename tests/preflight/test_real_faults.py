@@ -1,0 +1,378 @@
+"""Each check in front of a real fault: namespaces, limits, names, files. Nothing of the checks is replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.spec import EntryKind, JobSpec, Knobs
+from supervisor.preflight import host, network, target
+from supervisor.preflight.collective import check_collective
+from supervisor.preflight.context import Check, CheckContext
+from supervisor.preflight.interpreter import Interpreter, find_interpreter
+from supervisor.run.records import Finding, FindingLevel
+from tests.disks import fill, small_disk
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=2)
+OK, INFO, WARNING, REFUSE = FindingLevel.OK, FindingLevel.INFO, FindingLevel.WARNING, FindingLevel.REFUSE
+# One check, in a process of its own, as JSON.
+ONE = """
+import sys, json
+from pathlib import Path
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight import host, network
+from supervisor.preflight.context import CheckContext
+module, name, ranks, workers = sys.argv[1:5]
+spec = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=int(ranks), entry_args=("--num_workers", workers) if workers else ())
+found = getattr({"host": host, "network": network}[module], name)(CheckContext(spec, Path("runs"), dict(__import__("os").environ)))
+print(json.dumps([(f.level, f.what, f.fix) for f in found]))
+"""
+
+
+def found_by(check: Check, spec: JobSpec, folder: Path, **env: str) -> list[Finding]:
+    return list(check(CheckContext(spec, folder / "runs", env)))
+
+
+def alone(prefix: list[str], module: str, name: str, *, ranks: int = 2, workers: str = "") -> list[list[str]]:
+    """A check in a process that `prefix` starts, such as one in a namespace."""
+    own = [sys.executable, "-c", ONE, module, name, str(ranks), workers]
+    done = subprocess.run(
+        [*prefix, *own], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+    if done.returncode and "unshare" in prefix[:1] and "unshare:" in done.stderr:
+        pytest.skip(f"no namespace of our own here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, list)
+    return found
+
+
+def in_namespace(script: str) -> list[str]:
+    """What runs a command in namespaces of its own, after `script`."""
+    if os.geteuid() or shutil.which("unshare") is None:
+        pytest.skip("namespaces need root here")
+    return ["unshare", "--mount", "--net", "sh", "-c", f'{script} && exec "$@"', "sh"]
+
+
+# -- the machine ------------------------------------------------------------------------------------------------
+
+
+def test_8_mib_of_shared_memory() -> None:
+    small = in_namespace("mount -t tmpfs -o size=8m tmpfs /dev/shm")
+    ((level, what, fix),) = alone(small, "host", "check_shm")
+    assert (level, what) == ("warning", "only 8 MiB free in /dev/shm (of 8 MiB)")
+    assert "--shm-size" in fix
+    ((level, what, _),) = alone(small, "host", "check_shm", workers="0")
+    assert level == "ok", "without workers nothing is handed over there"
+
+
+def test_shared_memory_against_the_workers() -> None:
+    """2 ranks × 8 workers × 2 batches of 32 MiB are 1 GiB; what is enough for few is not for many."""
+    enough = in_namespace("mount -t tmpfs -o size=700m tmpfs /dev/shm")
+    assert alone(enough, "host", "check_shm")[0][0] == "ok"
+    assert alone(enough, "host", "check_shm", workers="4")[0][0] == "ok"
+    assert alone(enough, "host", "check_shm", workers="8")[0][0] == "warning"
+
+
+def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "full") as full:
+        fill(full)
+        (finding,) = found_by(host.check_disk, SCRIPT, full)
+        assert finding.level is REFUSE
+        assert finding.what == f"0 MiB left at {full}"
+    with small_disk(tmp_path / "many", "100m,nr_inodes=50") as many:
+        (finding,) = found_by(host.check_disk, SCRIPT, many)
+        assert finding.level is REFUSE
+        assert "more files fit" in finding.what
+        assert "inodes" in finding.what
+
+
+def test_few_open_files() -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+    own = [sys.executable, "-c", ONE, "host", "check_open_files", "4", ""]
+    done = subprocess.run(
+        own, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True, preexec_fn=limit
+    )  # fmt: skip
+    ((level, what, fix),) = json.loads(done.stdout)
+    assert (level, what, fix) == ("warning", "limit 300 is low for 4 ranks", "ulimit -n 512 (hard limit 300)")
+
+
+def test_a_control_group_with_little_memory() -> None:
+    folder = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup")
+    group = folder / f"stoker-test-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if folder.name == "memory" else "memory.max"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(512 << 20))
+    except OSError as error:
+        group.rmdir() if group.is_dir() else None
+        pytest.skip(f"no control group of our own here: {error}")
+    try:
+        enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+        ((level, what, fix),) = alone(enter, "host", "check_host_memory")
+        assert level == "warning"
+        assert (
+            "free for 2 ranks, within the control group's 512 MiB; a rank with torch takes about 1.0 GiB"
+            in what
+        )
+        assert "--memory" in fix
+    finally:
+        deadline = time.monotonic() + 10
+        while group.is_dir() and time.monotonic() < deadline:
+            try:
+                group.rmdir()
+            except OSError:
+                time.sleep(0.05)
+
+
+def test_memory_is_counted_against_the_ranks(tmp_path: Path) -> None:
+    (few,) = found_by(host.check_host_memory, replace(SCRIPT, nproc_per_node=1), tmp_path)
+    (many,) = found_by(host.check_host_memory, replace(SCRIPT, nproc_per_node=100_000), tmp_path)
+    assert (few.level, many.level) == (OK, WARNING)
+
+
+def test_ptrace_denied(tmp_path: Path) -> None:
+    """Yama's setting is a file here: it cannot be set for one process. The capability is really dropped."""
+    scope = tmp_path / "scope"
+    scope.write_text("1\n")
+    body = f"from supervisor.preflight import host; host.PTRACE_SCOPE = {str(scope)!r}; host.find_py_spy = lambda _: 'py-spy'\n"
+    program = body + ONE
+    if os.geteuid() or shutil.which("setpriv") is None:
+        pytest.skip("only root can drop a capability")
+    said = {}
+    for name, drop in (
+        ("denied", ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]),
+        ("allowed", []),
+    ):
+        done = subprocess.run(
+            [*drop, sys.executable, "-c", program, "host", "check_stacks", "2", ""],
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        ((level, what, _),) = json.loads(done.stdout)
+        said[name] = (level, what)
+    assert said["denied"] == ("info", "py-spy may not look into ranks (kernel.yama.ptrace_scope is 1)")
+    assert said["allowed"] == ("ok", "py-spy may look into ranks")
+
+
+def test_the_clock_matters_to_several_machines_alone(tmp_path: Path) -> None:
+    assert not found_by(host.check_clock, SCRIPT, tmp_path)
+    (finding,) = found_by(host.check_clock, replace(SCRIPT, nnodes="2"), tmp_path)
+    assert (finding.level, finding.check) in {(OK, "clock"), (WARNING, "clock")}
+
+
+# -- names and interfaces ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "what"),
+    [
+        ({"master_addr": "no-such-host.invalid"}, WARNING, "no machine is known by the name no-such-host.invalid"),
+        ({"torchrun_flags": ("--rdzv-endpoint=no-such-host.invalid:29400",)}, WARNING, "no machine is known by the name"),
+        ({"master_addr": "127.0.0.1", "nnodes": "2"}, WARNING, "127.0.0.1 is 127.0.0.1, which other machines take for themselves"),
+        ({"master_addr": "127.0.0.1"}, OK, "the ranks meet at 127.0.0.1 (127.0.0.1)"),
+        ({"torchrun_flags": ("--rdzv-endpoint=[::1]:29400",)}, OK, "the ranks meet at ::1 (::1)"),
+    ],
+)  # fmt: skip
+def test_where_the_ranks_are_told_to_meet(
+    tmp_path: Path, change: dict[str, object], level: FindingLevel, what: str
+) -> None:
+    (finding,) = found_by(network.check_master, replace(SCRIPT, **change), tmp_path)  # type: ignore[arg-type]
+    assert finding.level is level
+    assert finding.what.startswith(what)
+    assert not found_by(network.check_master, SCRIPT, tmp_path), "one machine, and nobody named it"
+
+
+def test_a_name_server_that_does_not_answer(tmp_path: Path) -> None:
+    """A port that swallows every question, as the only name server there is."""
+    silent = tmp_path / "resolv.conf"
+    silent.write_text("nameserver 127.0.0.53\noptions timeout:30 attempts:1\n")
+    nss = tmp_path / "nsswitch.conf"
+    nss.write_text("hosts: dns\n")
+    program = (
+        "import socket; from supervisor.preflight import network\n"
+        "held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); held.bind(('127.0.0.53', 53))\n"
+        "print(network.resolved('somewhere.example', 0.5))"
+    )
+    mounts = f"ip link set lo up && mount --bind {silent} /etc/resolv.conf && mount --bind {nss} /etc/nsswitch.conf"
+    begun = time.monotonic()
+    done = subprocess.run(
+        [*in_namespace(mounts), sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"no namespace of our own here: {done.stderr.strip()[-200:]}")
+    assert done.stdout == "None\n"
+    assert time.monotonic() - begun < 20, "the resolver itself would wait for 30 s"
+
+
+def test_interfaces_that_are_not_there_or_down() -> None:
+    def look(**env: str) -> list[tuple[str, str]]:
+        os.environ.update(env)
+        try:
+            links = (
+                "ip link set lo up && ip link add fast0 type veth peer name fast1 && "
+                "ip link add docker0 type veth peer name inside0 && ip link set docker0 up && ip link set inside0 up"
+            )
+            return [
+                (level, what) for level, what, _ in alone(in_namespace(links), "network", "check_interfaces")
+            ]
+        finally:
+            for name in env:
+                del os.environ[name]
+
+    try:
+        first = look(NCCL_SOCKET_IFNAME="ib")
+    except AssertionError as error:
+        pytest.skip(f"no interfaces of our own here: {error}")
+    assert first[0][0] == "warning"
+    assert first[0][1].startswith("NCCL_SOCKET_IFNAME=ib: no interface of this machine is meant by it (")
+    assert look(NCCL_SOCKET_IFNAME="fast") == [("warning", "NCCL_SOCKET_IFNAME=fast: fast0, fast1: down")]
+    assert look(NCCL_SOCKET_IFNAME="=fast")[0][1].startswith("NCCL_SOCKET_IFNAME==fast: no interface")
+    assert look(NCCL_SOCKET_IFNAME="^fast,lo,in") == [("ok", "NCCL_SOCKET_IFNAME=^fast,lo,in means docker0")]
+    assert look(GLOO_SOCKET_IFNAME="lo") == [("ok", "GLOO_SOCKET_IFNAME=lo means lo")]
+    assert look(GLOO_SOCKET_IFNAME="l")[0][0] == "warning", "gloo takes whole names"
+
+
+# -- the job --------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_venv_does_not_run(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python3"
+    python.unlink()
+    python.symlink_to("/usr/bin/python-that-was-upgraded-away")
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "check", "--python", str(python), "--", "true"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert f"x interpreter: --python {python}: no such interpreter" in done.stdout
+
+
+def test_files_that_are_missing(tmp_path: Path) -> None:
+    spec = JobSpec("t", EntryKind.TRAINER, "trainer", cwd=str(tmp_path))
+    there = tmp_path / "train.bin"
+    there.write_bytes(struct.pack("<8H", *range(8)))
+    args = ("--train_data_path=train.bin", "--valid_data_path=gone.bin")
+    good, bad = found_by(target.check_data, replace(spec, entry_args=args), tmp_path)
+    assert (good.level, good.what) == (OK, "train_data_path: train.bin is there")
+    assert (bad.level, bad.what) == (
+        REFUSE,
+        "valid_data_path names gone.bin, and there is no such file or folder",
+    )
+
+
+@pytest.mark.e2e  # torch is imported
+def test_the_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    spec = replace(SCRIPT, cwd=str(tmp_path), knobs=Knobs(resume_path="--resume"))
+
+    def resumed(named: str) -> list[Finding]:
+        return found_by(target.check_resume, replace(spec, entry_args=("--resume", named)), tmp_path)
+
+    assert resumed("out/gone.pt")[0].level is WARNING
+    torch.save({"model": {"w": torch.zeros(2)}, "optimizer": {}, "step": 7}, tmp_path / "ckpt_7.pt")
+    assert resumed("ckpt_7.pt")[0].level is OK
+    whole = (tmp_path / "ckpt_7.pt").read_bytes()
+    (tmp_path / "ckpt_7.pt").write_bytes(whole[: len(whole) // 2])
+    assert (
+        resumed("ckpt_7.pt")[0].what
+        == "--resume names ckpt_7.pt: not a whole checkpoint of a layout that stoker knows"
+    )
+    assert not resumed("latest"), "a word of the script's own"
+    assert not found_by(target.check_resume, spec, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("env", "change", "what"),
+    [
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2"}, {}, "the SLURM job has 2 nodes, and this start uses one of them"),
+        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}, {"nproc_per_node": 8}, "srun starts 8 tasks on 1 nodes, and each would start 8 ranks"),
+        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_END_TIME": str(int(time.time()) + 150)}, {}, "2 minutes of the SLURM job are left"),
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, {"nnodes": "2"}, ""),
+        ({"SLURM_JOB_NUM_NODES": "x", "SLURM_JOB_END_TIME": "soon"}, {}, ""),
+    ],
+)  # fmt: skip
+def test_a_slurm_allocation_against_the_job(
+    tmp_path: Path, env: dict[str, str], change: dict[str, object], what: str
+) -> None:
+    found = found_by(target.check_allocation, replace(SCRIPT, **change), tmp_path, SLURM_JOB_ID="7", **env)  # type: ignore[arg-type]
+    assert [(f.level, f.what) for f in found] == ([(WARNING, what)] if what else [])
+    assert not found_by(target.check_allocation, replace(SCRIPT, **change), tmp_path, **env), "no SLURM job"  # type: ignore[arg-type]
+
+
+# -- what takes seconds ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def torch_here() -> Interpreter:
+    return find_interpreter(replace(SCRIPT, python=sys.executable), os.environ)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_the_ranks_meet(tmp_path: Path, torch_here: Interpreter) -> None:
+    context = CheckContext(SCRIPT, tmp_path / "runs", dict(os.environ), torch_here)
+    (finding,) = check_collective(context)
+    assert finding.level is OK
+    assert finding.what.startswith("2 ranks met over gloo and added up 4 MiB")
+    wrong = replace(context, env={**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0"})
+    (finding,) = check_collective(wrong)
+    assert finding.level is REFUSE
+    assert "Unable to find address for: nosuch0" in finding.what
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_ranks_that_do_not_come_are_named_and_ended(tmp_path: Path, torch_here: Interpreter) -> None:
+    """The second rank's Python sleeps before it begins: the first waits for it in vain."""
+    slow = tmp_path / "python"
+    slow.write_text(f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && exec sleep 600\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    context = CheckContext(SCRIPT, tmp_path / "runs", dict(os.environ), replace(torch_here, path=str(slow)))
+    (finding,) = check_collective(context, limit_s=2.0)
+    assert finding.level is REFUSE
+    assert finding.what.startswith("2 of 2 ranks did not come within ")
+    (finding,) = check_collective(context, limit_s=120.0, meet_s=2)
+    assert finding.what.startswith("rank 0 of 2 ended with exit code 1 as the ranks met: ")
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_flags_that_this_torchrun_does_not_know(tmp_path: Path, torch_here: Interpreter) -> None:
+    def flags(*words: str) -> Finding:
+        spec = replace(SCRIPT, torchrun_flags=words)
+        (finding,) = target.check_launcher_flags(CheckContext(spec, tmp_path, dict(os.environ), torch_here))
+        return finding
+
+    assert flags("--rdzv-conf=timeout=9").level is OK
+    bad = flags("--rdzv-conf=timeout=9", "--from-next-year=1")
+    assert bad.level is REFUSE
+    assert "does not know --from-next-year" in bad.what
+    assert not list(target.check_launcher_flags(CheckContext(SCRIPT, tmp_path, {}, torch_here)))
+
+
+def test_a_port_that_another_process_holds(tmp_path: Path) -> None:
+    listening = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", listening], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        port = int(other.stdout.readline())
+        (finding,) = found_by(network.check_port, replace(SCRIPT, master_port=port), tmp_path)
+        assert finding.level is REFUSE
+        assert f"(pid {other.pid})" in finding.what
+        other.communicate("\n")
