@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import Resize
 from textual.filter import LineFilter
 from textual.widgets import Input, Label
 
@@ -23,6 +24,9 @@ from supervisor.views.tui.theme.textual_theme import ThemedApp
 from supervisor.views.tui.widgets.paint import HarmlessFilter
 from supervisor.views.wording.translate import words_in
 
+# Below so many rows the box fills the terminal, and of what is known the latest stands there alone.
+LOW_ROWS = 40
+LATEST = 3
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -119,6 +123,12 @@ class StartForm(ThemedApp):
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._show()
 
+    def on_resize(self, event: Resize) -> None:
+        """A low terminal shows less of what is known."""
+        low = event.size.height < LOW_ROWS
+        self.query_one("#start").set_class(low, "-low")
+        self._show_known(low=low)
+
     def on_unmount(self) -> None:
         """Give the signals back."""
         for number in self._signals:
@@ -193,13 +203,7 @@ class StartForm(ThemedApp):
 
     def _show(self) -> None:
         tr, question, field = self.tr, self.start.question(), self.query_one(Answer)
-        rows = [Content.styled(f"· {tr(line)}\n", "$dim") for line in self.start.around.lines()]
-        for asked, given in self.start.answers:
-            mark = Content.styled("✓ ", "$success")
-            rows.append(
-                Content.assemble(mark, (f"{tr(asked.text)} ", "$dim"), f"{redact_text(given) or '-'}\n")
-            )
-        self.query_one("#known", Label).update(Content("").join(rows).rstrip())
+        self._show_known(low=self.size.height < LOW_ROWS)
         self._tell("")
         field.display = question is not None
         if question is None:
@@ -214,6 +218,15 @@ class StartForm(ThemedApp):
         choose = (("↑ ↓", "choose"),) if question.options else ()
         keys = key_line(tr, ("Enter", "next"), *choose, ("Esc", "back"), ("Ctrl-C", "leave"))
         self.query_one("#keys", Label).update(keys)
+
+    def _show_known(self, *, low: bool) -> None:
+        tr, answers = self.tr, self.start.answers
+        facts = () if low and answers else self.start.around.lines()
+        rows = [Content.styled(f"· {tr(line)}\n", "$dim") for line in facts]
+        for asked, given in answers[-LATEST:] if low else answers:
+            text = redact_text(given) or "-"
+            rows.append(Content.assemble(("✓ ", "$success"), (f"{tr(asked.text)} ", "$dim"), f"{text}\n"))
+        self.query_one("#known", Label).update(Content("").join(rows).rstrip())
 
     def _show_options(self, question: Question) -> None:
         now = self.query_one(Answer).value.strip()

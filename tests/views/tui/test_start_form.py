@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from supervisor.job.errors import JobError
 from supervisor.job.guided import Around, Choices, Found, GuidedStart, Topic
 from supervisor.views.appearance import Appearance, Lang
-from supervisor.views.tui.start_form import StartForm
+from supervisor.views.tui.start_form import Answer, StartForm
 
 FOUND = Found((("batch", "micro-batch 8"), ("resume", "by itself")), None, "unknown")
 
@@ -133,13 +133,17 @@ def test_w_only_writes() -> None:
     assert (form.write, form.begin) == (True, False)
 
 
-@pytest.mark.parametrize("size", [(40, 12), (80, 24), (200, 60)])
+@pytest.mark.parametrize("size", [(50, 18), (80, 24), (200, 60)])
 @pytest.mark.parametrize("lang", list(Lang))
-def test_any_size_and_language(size: tuple[int, int], lang: Lang) -> None:
+def test_at_any_size_and_in_any_language_the_keys_are_in_sight(size: tuple[int, int], lang: Lang) -> None:
     async def scenario(form: StartForm, pilot: Pilot[None]) -> None:
         for _ in range(6):
+            assert "Ctrl-C" in shown(form)
+            assert form.query_one(Answer).region.height == 1
             await type_line(pilot, "")
         assert form.start.question() is None
+        assert "Esc" in shown(form)
+        assert "[run]" in shown(form)
 
     play(scenario, size=size, appearance=Appearance(lang=lang))
 
