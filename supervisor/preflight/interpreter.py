@@ -22,9 +22,12 @@ ASK_TIMEOUT_S: Final = 20.0
 HELP_TIMEOUT_S: Final = 60.0
 
 # Finds torch by its spec and reads its version from a file: importing it would cost seconds and may
-# touch the GPU.
+# touch the GPU. The present folder stands first on the path of `python -c`: a json.py there would be run.
 _ASK: Final = """
-import importlib.util, json, os, sys
+import sys
+path, sys.path = sys.path, [entry for entry in sys.path if entry]
+import importlib.util, json, os
+sys.path = path
 version, build = None, {}
 spec = importlib.util.find_spec("torch")
 if spec is not None and spec.submodule_search_locations:

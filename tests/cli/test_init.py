@@ -183,6 +183,15 @@ def test_a_folder_of_hostile_names_and_files(folder: Path, capsys: pytest.Captur
     }
 
 
+@pytest.mark.parametrize("words", [["init", "--yes"], ["run", "--dry-run", "train.py"]])
+def test_looking_runs_nothing_of_the_folder(folder: Path, words: list[str]) -> None:
+    """`python -c` looks for modules in the present folder first."""
+    for name in ("json", "importlib", "os", "torch", "sitecustomize", "argparse", "io"):
+        (folder / f"{name}.py").write_text(f"open('{folder}/ran', 'w')\n", encoding="utf-8")
+    main(words)
+    assert not (folder / "ran").exists()
+
+
 def test_a_folder_without_a_script_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "train.py").unlink()
     assert main(["init", "--yes"]) == 2
