@@ -301,7 +301,7 @@ def test_the_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     [
         ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2"}, {}, "the SLURM job has 2 nodes, and this start uses one of them"),
         ({"SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}, {"nproc_per_node": 8}, "srun starts 8 tasks on 1 nodes, and each would start 8 ranks"),
-        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_END_TIME": str(int(time.time()) + 150)}, {}, "2 minutes of the SLURM job are left"),
+        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_END_TIME": "in 150 s"}, {}, "2 minutes of the SLURM job are left"),
         ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, {"nnodes": "2"}, ""),
         ({"SLURM_JOB_NUM_NODES": "x", "SLURM_JOB_END_TIME": "soon"}, {}, ""),
     ],
@@ -309,6 +309,8 @@ def test_the_checkpoint_to_go_on_from(tmp_path: Path) -> None:
 def test_a_slurm_allocation_against_the_job(
     tmp_path: Path, env: dict[str, str], change: dict[str, object], what: str
 ) -> None:
+    if env.get("SLURM_JOB_END_TIME") == "in 150 s":
+        env = {**env, "SLURM_JOB_END_TIME": str(int(time.time()) + 150)}
     found = found_by(target.check_allocation, replace(SCRIPT, **change), tmp_path, SLURM_JOB_ID="7", **env)  # type: ignore[arg-type]
     assert [(f.level, f.what) for f in found] == ([(WARNING, what)] if what else [])
     assert not found_by(target.check_allocation, replace(SCRIPT, **change), tmp_path, **env), "no SLURM job"  # type: ignore[arg-type]
