@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from trainer.fileformat import another_format, no_text
 from trainer.text import BrokenLine, text_of
 from trainer.tokenfile import BIN_VOCABULARY, TokenFile, noted_vocabulary, read_header
 
@@ -55,10 +56,14 @@ def check_files(
                     result.add(f"{name}: no .bin, .jsonl or .txt file in this folder")
                 elif os.path.getsize(name) == 0:
                     result.add(f"{name}: the file is empty")
+                elif (other := another_format(name)) is not None:
+                    result.add(f"{name}: {other}")
                 elif name.endswith(".bin"):
                     _check_bin(result, vocab_size, dtype, length)
                 elif name.endswith(".jsonl"):
                     _check_jsonl(result, text_key, length)
+                elif (why := no_text(name, whole=True)) is not None:
+                    result.add(f"{name}: {why}")
                 else:
                     _check_length(result, os.path.getsize(name), length)
                     result.summary = f"{os.path.getsize(name)} bytes of text"

@@ -20,6 +20,7 @@ from torch import Tensor
 from trainer.config import Config, UsageError
 from trainer.corpus import embedded
 from trainer.errors import DataError
+from trainer.fileformat import another_format, no_text
 from trainer.text import BYTE_VOCABULARY
 from trainer.textfile import jsonl_bytes
 from trainer.tokenfile import BIN_VOCABULARY, noted_vocabulary, read_header
@@ -161,10 +162,14 @@ def open_stream(config: Config, path: str) -> Stream:
     try:
         if os.path.getsize(path) == 0:
             raise DataError(f"{path}: the file is empty")
+        if (other := another_format(path)) is not None:
+            raise DataError(f"{path}: {other}")
         if Path(path).suffix == ".bin":
             return _bin(config, path)
         if Path(path).suffix == ".jsonl":
             return Stream(path, jsonl_bytes(path), config.vocab_size or BYTE_VOCABULARY)
+        if (why := no_text(path, whole=False)) is not None:
+            raise DataError(f"{path}: {why}")
         return Stream(path, np.memmap(path, np.uint8, "r"), config.vocab_size or BYTE_VOCABULARY)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None

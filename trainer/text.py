@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from trainer.errors import DataError
+from trainer.fileformat import another_format, no_text
 from trainer.tokenfile import HEADER_BYTES, header
 
 BYTE_VOCABULARY: Final = 256
@@ -61,9 +62,13 @@ def documents(path: str, text_key: str = "text") -> Iterator[Iterable[bytes]]:
             names.sort()
             for name in sorted(files):
                 yield from documents(os.path.join(folder, name), text_key)
+    elif (other := another_format(path)) is not None:
+        raise DataError(f"{path}: {other}")
     elif path.endswith(".jsonl"):
         for text in jsonl_documents(path, text_key):
             yield (text,)
+    elif (why := no_text(path, whole=True)) is not None:
+        raise DataError(f"{path}: {why}")
     else:
         yield _pieces(path)
 

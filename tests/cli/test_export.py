@@ -135,6 +135,6 @@ def test_a_real_run_names_its_cards(nvml: StandIn, tmp_path: Path) -> None:
     done = stoker("export", "--gpu-csv", "--averages")
     assert done.returncode == 0, done.stderr
     _, first, second, _ = rows(done.stdout)
-    assert first[:5] == ["0", "NVIDIA H100 80GB HBM3", "37 %", "0 %", "3072 MiB"]
+    assert first[:5] == ["0", "NVIDIA H100 80GB HBM3", "37 %", "18 %", "3072 MiB"]
     assert first[-1] == "GPU-aaaa"
     assert second[:3] == ["1", "[N/A]", "[N/A]"], "it is lost, and tells nothing"

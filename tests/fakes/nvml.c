@@ -124,7 +124,7 @@ int nvmlDeviceGetPciInfo_v3(Card *card, Pci *to) {
     return SUCCESS;
 }
 int nvmlDeviceGetMemoryInfo(Card *card, u64 *to) { ASK(card); to[0] = card->total; to[1] = card->total - card->used; to[2] = card->used; return SUCCESS; }
-int nvmlDeviceGetUtilizationRates(Card *card, unsigned *to) { ASK(card); to[0] = card->util; to[1] = 0; return SUCCESS; }
+int nvmlDeviceGetUtilizationRates(Card *card, unsigned *to) { ASK(card); to[0] = card->util; to[1] = card->util / 2;  /* memory: half as busy */ return SUCCESS; }
 int nvmlDeviceGetTemperature(Card *card, int sensor, unsigned *to) { (void)sensor; ASK(card); *to = 61; return SUCCESS; }
 int nvmlDeviceGetPowerUsage(Card *card, unsigned *to) { ASK(card); *to = card->power_mw; return SUCCESS; }
 int nvmlDeviceGetEnforcedPowerLimit(Card *card, unsigned *to) { ASK(card); *to = 700000; return SUCCESS; }

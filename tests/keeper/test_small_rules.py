@@ -13,7 +13,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.keeper.background import Background, BackgroundTask, within
 from supervisor.keeper.clock import SET_S, ClockWatch, of_others
-from supervisor.keeper.monitoring.observations import Sampled, SensorFact
+from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
 from supervisor.keeper.monitoring.other_gpu_users import DEEPEST, WORTH_SAYING_BYTES, Use, _descends
 from supervisor.keeper.monitoring.sensors import Sensors, gpu_values
 from supervisor.keeper.recording.epoch_counters import MAX_COUNTERS, Counters, Places
@@ -370,13 +370,14 @@ def test_who_shares_a_gpu_is_a_fact_beside_its_numbers(monkeypatch: pytest.Monke
         made._other_gpu_users, "uses", lambda _samples, _watched: [replace(use(1 << 30), index=2)]
     )
     made._on_gpus([gpu_sample()])
-    assert [type(one) for one in told] == [Sampled, SensorFact]
-    assert (told[0].key, told[0].stream) == ("2", "gpu")
-    assert told[1].code == "gpu_shared_2"
+    assert [type(one) for one in told] == [GpuSeen, Sampled, SensorFact]
+    assert told[0].device == gpu_sample().device
+    assert (told[1].key, told[1].stream) == ("2", "gpu")
+    assert told[2].code == "gpu_shared_2"
     told.clear()
     monkeypatch.setattr(made._other_gpu_users, "uses", lambda _samples, _watched: [])
     made._on_gpus([gpu_sample()])
-    assert [type(one) for one in told] == [Sampled]
+    assert [type(one) for one in told] == [Sampled], "a card is named once"
 
 
 def test_a_machine_without_gpus_is_no_news() -> None:

@@ -67,6 +67,7 @@ def test_a_reading_is_in_base_units(two_cards: StandIn, reader: GpuReader, notes
     assert second.processes is not None
     assert [(p.pid, p.memory_used_bytes) for p in second.processes] == [(71, 19 * GIB), (72, None)]
     kept = gpu_values(second)
+    assert kept["memory_util_ratio"] == 0.46, "the stand-in's memory is half as busy, in whole percents"
     assert (kept["util_ratio"], kept["power_w"], kept["sm_clock_mhz"]) == (0.93, 300.0, 1980.0)
     assert kept["throttle"] == 0x20, "a power cap is normal under load"
     assert notes == []

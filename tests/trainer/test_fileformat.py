@@ -1,0 +1,137 @@
+"""Data files that are something else than their name says."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import pickle
+import random
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trainer.data import open_stream
+from trainer.errors import DataError
+from trainer.fileformat import PIECE_BYTES, another_format, no_text
+from trainer.text import prepare
+
+TEXT = "Ein kurzer Text, größer als nichts: 你好.\n".encode() * 50
+
+
+def zipped() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.txt", TEXT)
+    return buffer.getvalue()
+
+
+OTHERS = {
+    "parquet": b"PAR1" + bytes(100) + b"PAR1",
+    "gzip": gzip.compress(TEXT),
+    "xz": lzma.compress(TEXT),
+    "bzip2": bz2.compress(TEXT),
+    "zip": zipped(),
+    "pickle": pickle.dumps({"text": TEXT}),
+    "numpy": b"\x93NUMPY\x01\x00" + bytes(120),
+    "PNG": b"\x89PNG\r\n\x1a\n" + bytes(50),
+    "ELF": b"\x7fELF\x02\x01\x01" + bytes(50),
+    "UTF-16": TEXT.decode().encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("suffix", ["txt", "jsonl", "parquet", "gz", ""])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_formats_are_known_whatever_they_are_called(tmp_path: Path, kind: str, suffix: str) -> None:
+    path = tmp_path / (f"data.{suffix}" if suffix else "data")
+    path.write_bytes(OTHERS[kind])
+    why = another_format(str(path))
+    assert why is not None
+    assert why.startswith("it is ")
+    assert ": " in why, "what to do about it"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "zip", "numpy", "xz", "ELF"])
+def test_what_begins_surely_is_no_token_file_either(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes(OTHERS[kind])
+    assert another_format(str(path)) is not None
+
+
+def test_tokens_may_begin_like_a_short_magic(tmp_path: Path) -> None:
+    path = tmp_path / "train.bin"
+    for head in (b"\x1f\x8b", b"BZh\x00", b"\xff\xfe", b"\x80\x04", b"PAR1"):
+        path.write_bytes(head + bytes(range(96)))
+        assert another_format(str(path)) is None
+
+
+def test_text_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(TEXT)
+    assert another_format(str(path)) is None
+    assert no_text(str(path), whole=True) is None
+    path.write_text('{"text": "a"}\n')
+    assert another_format(str(tmp_path / "a.txt")) is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_character_may_lie_across_pieces(tmp_path: Path, whole: bool) -> None:
+    path = tmp_path / "a.txt"
+    for shift in range(3):
+        path.write_bytes(b"x" * shift + "你".encode() * (2 * PIECE_BYTES))
+        assert no_text(str(path), whole=whole) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"text\x00more", "byte 4 is NUL"),
+        ("caf\xe9 au lait".encode("latin-1"), "byte 3 is no UTF-8"),
+        (b"cut " + "é".encode()[:1], "byte 4 is no UTF-8"),
+        (b"x" * (PIECE_BYTES - 1) + "é".encode()[:1] + b"y" * 9, f"byte {PIECE_BYTES - 1} is no UTF-8"),
+        (random.Random(1).randbytes(100_000), "byte "),
+    ],
+)
+def test_what_is_no_text_is_named_by_its_byte(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    for whole in (True, False):
+        assert str(no_text(str(path), whole=whole)).startswith(why)
+
+
+def test_of_a_large_file_its_end_is_looked_at_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x" * (5 * PIECE_BYTES) + b"\x00")
+    assert str(no_text(str(path), whole=False)).startswith(f"byte {5 * PIECE_BYTES} is NUL")
+    path.write_bytes(b"x" * (4 * PIECE_BYTES) + b"\xff" + b"x" * (PIECE_BYTES // 4))
+    assert str(no_text(str(path), whole=True)).startswith(f"byte {4 * PIECE_BYTES} is no UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("data.parquet", OTHERS["parquet"], "it is a parquet file"),
+        ("data.jsonl.gz", OTHERS["gzip"], "it is compressed by gzip: gunzip it first"),
+        ("data.json", b'[{"text": "a"}]', "JSON in one piece is not read"),
+        ("data.txt", b"a\x00b", "byte 1 is NUL"),
+    ],
+)
+def test_a_training_the_check_and_prepare_say_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, said: str
+) -> None:
+    from trainer import checkdata
+    from trainer.config import Config
+
+    path = tmp_path / name
+    path.write_bytes(data)
+    wanted = f"{path}: {said}"
+    with pytest.raises(DataError) as error:
+        open_stream(Config(), str(path))
+    assert str(error.value).startswith(wanted)
+    with pytest.raises(DataError) as error:
+        prepare([str(path)], tmp_path / "out")
+    assert str(error.value).startswith(wanted)
+    assert checkdata.run([str(path)]) == 2
+    assert capsys.readouterr().err.startswith(wanted)
