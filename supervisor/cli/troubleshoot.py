@@ -9,7 +9,15 @@ import textwrap
 from collections.abc import Iterable
 
 from supervisor.cli.common import appearance_from, complain
-from supervisor.diagnosis.symptoms import Lead, Wording, leads, nearest_words, samples_of, wordings
+from supervisor.diagnosis.symptoms import (
+    Lead,
+    Wording,
+    is_slowness,
+    leads,
+    nearest_words,
+    samples_of,
+    wordings,
+)
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.policy.rule_words import rules_about
 from supervisor.run.failures import FailureClass
@@ -21,6 +29,8 @@ from supervisor.views.wording.translate import Tr, words_in
 
 MOST_SAMPLES = 3
 WIDTH = 100
+LONGEST_WORDS = 80
+"""A longer text is a line of a log, in which a word means less."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
         ]
         _list("what stoker can tell apart:", classes, tr)
         return 0
+    if is_slowness(symptom) and len(symptom) < LONGEST_WORDS:
+        _slow(tr)
+        return 0
     found = leads(symptom, known)
     if not found:
         near = nearest_words(symptom, known)
@@ -68,6 +81,15 @@ def _list(head: str, classes: Iterable[FailureClass], tr: Tr) -> None:
     for failure in classes:
         _say(f"  {failure.value:18} {tr(class_texts()[failure].title)}")
     _say(tr("`stoker troubleshoot CLASS` tells of one; a log is read by `stoker diagnose LOG`"))
+
+
+def _slow(tr: Tr) -> None:
+    """Slowness ends no run, so that no verdict is about it: advice is given while it lasts."""
+    _say(tr("slow training is no failure"))
+    does = "it names what holds a step up, while the run goes on: waiting for data, a slow rank and why, throttled or hot GPUs, a busy machine"
+    do = "look at the advisories of the dashboard (a), and at the share of a step that is waiting for data"
+    _part(tr("what stoker does"), [tr(does)])
+    _part(tr("what you can do"), [tr(do), tr("if it stands still altogether: `stoker troubleshoot hang`")])
 
 
 def _page(lead: Lead, known: tuple[Wording, ...], tr: Tr) -> None:

@@ -32,6 +32,9 @@ _STOP_WORDS: Final = word_set(
     "out so some stoker that the their them then there they this to too training train run runs running was we what when which "
     "while why will with you your job script get gets got after before error errors failed fails failure problem slow slowly"
 )
+_SLOW: Final = word_set(
+    "slow slower slowly slowdown throughput utilization utilisation straggler starved idle"
+)
 _NUMBERS: Final = word_set("137 401 403 29500")
 # What people call a failure and no text of it says.
 _CALLED_SO: Final[Mapping[FailureClass, str]] = {
@@ -124,6 +127,11 @@ def _shows(one: Wording, line: str) -> bool:
         return False
     # A signature of one plain word, as "Killed", would take a person's word for a line of a log.
     return len(line.split()) > 2 and compile_linear(one.regex).search(line) is not None
+
+
+def is_slowness(symptom: str) -> bool:
+    """Whether the symptom is that training goes on too slowly, which no failure class is."""
+    return bool(_SLOW & set(_WORD.findall(symptom[:MOST_CHARACTERS].lower())))
 
 
 def nearest_words(symptom: str, known: tuple[Wording, ...]) -> tuple[str, ...]:
