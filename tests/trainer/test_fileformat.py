@@ -30,7 +30,7 @@ def zipped() -> bytes:
 
 OTHERS = {
     "parquet": b"PAR1" + bytes(100) + b"PAR1",
-    "gzip": gzip.compress(TEXT),
+    "gzip": gzip.compress(TEXT, mtime=0),
     "xz": lzma.compress(TEXT),
     "bzip2": bz2.compress(TEXT),
     "zip": zipped(),
@@ -93,6 +93,7 @@ def test_a_character_may_lie_across_pieces(tmp_path: Path, whole: bool) -> None:
         (b"x" * (PIECE_BYTES - 1) + "é".encode()[:1] + b"y" * 9, f"byte {PIECE_BYTES - 1} is no UTF-8"),
         (random.Random(1).randbytes(100_000), "byte "),
     ],
+    ids=["NUL", "latin-1", "cut", "across pieces", "noise"],
 )
 def test_what_is_no_text_is_named_by_its_byte(tmp_path: Path, data: bytes, why: str) -> None:
     path = tmp_path / "a.txt"
@@ -117,6 +118,7 @@ def test_of_a_large_file_its_end_is_looked_at_too(tmp_path: Path) -> None:
         ("data.json", b'[{"text": "a"}]', "JSON in one piece is not read"),
         ("data.txt", b"a\x00b", "byte 1 is NUL"),
     ],
+    ids=["parquet", "gzip", "json", "NUL"],
 )
 def test_a_training_the_check_and_prepare_say_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, said: str
