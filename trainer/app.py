@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from trainer.config import Config, UsageError, plan_batch
+from trainer.config import Config, UsageError, plan_batch, warnings_of
 from trainer.faults import parse
 from trainer.place import detect
 from trainer.settings import help_text, read
@@ -29,6 +29,9 @@ def main(argv: Sequence[str]) -> NoReturn:
         sys.exit(0)
     try:
         config = read(argv).config
+        if os.environ.get("RANK", "0") == "0":
+            for warning in warnings_of(config):
+                print(f"trainer: {warning}", file=sys.stderr)
         if config.distributed and "RANK" not in os.environ and config.world_size > 1:
             from trainer.spawn import spawn_ranks
 
@@ -86,7 +89,7 @@ def _leave(execute: Callable[[Config], int], config: Config) -> NoReturn:
 def _refuse(message: str) -> NoReturn:
     """One line from rank 0, exit 2 from every rank."""
     if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
-        sys.stderr.write(f"trainer: {message}\n")
+        sys.stderr.write("".join(f"trainer: {line}\n" for line in message.split("\n")))
     _exit_now(EXIT_USAGE)
 
 

@@ -6,7 +6,7 @@ in its help. Nothing here imports torch: a usage error costs no three seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isqrt
 from typing import TypeVar
 
@@ -17,9 +17,43 @@ class UsageError(Exception):
     """The user asked for something that cannot be: one line that says what works instead."""
 
 
-def key(default: T, text: str, choices: tuple[str, ...] = (), *, section: str = "") -> T:
-    """A setting with its default, its help and, for text, the values it takes; `section` begins a part of the help."""
-    value: T = field(default=default, metadata={"help": text, "choices": choices, "section": section})
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a setting takes. `open_low`, `open_high`: the bound itself is left out."""
+
+    low: float
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        below = self.high is None or (value < self.high if self.open_high else value <= self.high)
+        return above and below
+
+    @property
+    def words(self) -> str:
+        """As a message says it, after "must be"."""
+        low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
+        if self.high is None:
+            return low
+        return f"{low} and {'below' if self.open_high else 'at most'} {self.high:g}"
+
+
+COUNT = Range(1)
+NATURAL = Range(0)
+SECONDS = Range(0, open_low=True)
+SHARE = Range(0, 1)
+DECAY = Range(0, 1, open_high=True)
+
+
+def key(
+    default: T, text: str, choices: tuple[str, ...] = (), *, section: str = "", of: Range | None = None
+) -> T:
+    """A setting with its default and its help, the values (`choices`) or numbers (`of`) it takes; `section` begins a part of the help."""
+    value: T = field(
+        default=default, metadata={"help": text, "choices": choices, "section": section, "range": of}
+    )
     return value
 
 
@@ -27,48 +61,56 @@ def key(default: T, text: str, choices: tuple[str, ...] = (), *, section: str = 
 class Config:
     """The settings of one training run; see each field's help, also in configs/README.md."""
 
-    depth: int = key(4, "transformer blocks: the one size knob", section="Model")
-    model_dim: int = key(0, "width of the residual stream; 0: 64 × depth")
+    depth: int = key(4, "transformer blocks: the one size knob", section="Model", of=COUNT)
+    model_dim: int = key(0, "width of the residual stream; 0: 64 × depth", of=NATURAL)
     head_dim: int = key(
-        0, "width of an attention head; 0: 128 if it divides a width of 1024 or more, else 64"
+        0, "width of an attention head; 0: 128 if it divides a width of 1024 or more, else 64", of=NATURAL
     )
-    vocab_size: int = key(0, "token ids; 0: 256 for bytes, 50304 for .bin token files")
+    vocab_size: int = key(0, "token ids; 0: 256 for bytes, 50304 for .bin token files", of=NATURAL)
     tie_embeddings: bool = key(False, "share the input embedding with the output head")
     gradient_checkpointing: bool = key(
         False, "recompute each block in the backward pass: less memory, more time"
     )
     compile: str = key("auto", "torch.compile; TORCH_COMPILE=0 turns it off", ("auto", "on", "off"))
-    device_batch_size: int = key(16, "micro-batch: samples a rank holds at once", section="Batch and length")
-    total_batch_size: int = key(0, "global batch in tokens at max_seq_len; 0: accumulation alone decides")
-    gradient_accumulation_steps: int = key(0, "micro-steps a step; 0: from total_batch_size, which wins")
-    max_seq_len: int = key(256, "tokens of a sample, at its final length")
+    device_batch_size: int = key(
+        16, "micro-batch: samples a rank holds at once", section="Batch and length", of=COUNT
+    )
+    total_batch_size: int = key(
+        0, "global batch in tokens at max_seq_len; 0: accumulation alone decides", of=NATURAL
+    )
+    gradient_accumulation_steps: int = key(
+        0, "micro-steps a step; 0: from total_batch_size, which wins", of=NATURAL
+    )
+    max_seq_len: int = key(256, "tokens of a sample, at its final length", of=COUNT)
     seq_len_schedule: str = key("", "length warm-up as step:length,…; the last length is max_seq_len")
-    num_iterations: int = key(200, "optimizer steps in all", section="Run")
+    num_iterations: int = key(200, "optimizer steps in all", section="Run", of=COUNT)
     seed: int = key(1337, "seed of the weights and of the data order")
-    eval_every: int = key(0, "steps between evaluations; 0: none; one more at the end")
-    eval_samples: int = key(32, "validation samples of an evaluation, over all ranks")
-    log_interval: int = key(10, "steps between console lines")
-    save_every: int = key(0, "steps between checkpoints; 0: only at the end")
-    keep_checkpoints: int = key(3, "newest checkpoints kept; 0: all")
+    eval_every: int = key(0, "steps between evaluations; 0: none; one more at the end", of=NATURAL)
+    eval_samples: int = key(32, "validation samples of an evaluation, over all ranks", of=COUNT)
+    log_interval: int = key(10, "steps between console lines", of=COUNT)
+    save_every: int = key(0, "steps between checkpoints; 0: only at the end", of=NATURAL)
+    keep_checkpoints: int = key(3, "newest checkpoints kept; 0: all", of=NATURAL)
     keep_best: bool = key(False, "keep the checkpoint of the lowest validation loss besides")
     checkpoint_dir: str = key("", "folder of checkpoints; default: in the run directory, else ./checkpoints")
     async_save: bool = key(True, "write checkpoints in the background from a copy in memory")
-    save_timeout_s: float = key(1800.0, "longest wait for a checkpoint to be written")
+    save_timeout_s: float = key(1800.0, "longest wait for a checkpoint to be written", of=SECONDS)
     continue_on_save_error: bool = key(
         False, "warn and train on when a checkpoint cannot be written; the last one must be"
     )
     resume_from: str = key("", "a checkpoint folder, or auto: the newest committed one, if any")
-    learning_rate: float = key(1e-3, "peak learning rate", section="Optimizer")
+    learning_rate: float = key(
+        1e-3, "peak learning rate", section="Optimizer", of=Range(0, 100, open_low=True)
+    )
     lr_scaling: str = key("none", "scale the learning rate by the world size", ("none", "linear", "sqrt"))
     lr_schedule: str = key("cosine", "shape after the warm-up", ("cosine", "wsd", "constant"))
-    warmup_steps: int = key(0, "steps of linear warm-up")
-    cooldown_ratio: float = key(0.2, "share of the steps in which wsd comes down")
-    min_lr_ratio: float = key(0.1, "last learning rate as a share of the peak")
-    weight_decay: float = key(0.1, "AdamW decay, on matrices only")
-    beta1: float = key(0.9, "AdamW: how much of the mean of gradients a step keeps")
-    beta2: float = key(0.95, "AdamW: the same for the mean of their squares")
-    gradient_clip_val: float = key(1.0, "largest gradient norm; 0: no clipping")
-    ema_decay: float = key(0.0, "decay of an average of the weights, saved beside them; 0: none")
+    warmup_steps: int = key(0, "steps of linear warm-up", of=NATURAL)
+    cooldown_ratio: float = key(0.2, "share of the steps in which wsd comes down", of=SHARE)
+    min_lr_ratio: float = key(0.1, "last learning rate as a share of the peak", of=SHARE)
+    weight_decay: float = key(0.1, "AdamW decay, on matrices only", of=NATURAL)
+    beta1: float = key(0.9, "AdamW: how much of the mean of gradients a step keeps", of=DECAY)
+    beta2: float = key(0.95, "AdamW: the same for the mean of their squares", of=DECAY)
+    gradient_clip_val: float = key(1.0, "largest gradient norm; 0: no clipping", of=NATURAL)
+    ema_decay: float = key(0.0, "decay of an average of the weights, saved beside them; 0: none", of=DECAY)
     dtype: str = key(
         "float32", "compute type of the model", ("float32", "bfloat16", "float16"), section="Numbers"
     )
@@ -83,19 +125,19 @@ class Config:
     )
     valid_data_path: str = key("", "the same for validation; default: the last 5 % of the training data")
     data_dtype: str = key("auto", "type in a .bin without header", ("auto", "uint16", "uint32"))
-    corpus_mib: int = key(4, "size of the embedded corpus")
-    num_workers: int = key(0, "data loading processes a rank; -1: from cores and ranks")
+    corpus_mib: int = key(4, "size of the embedded corpus", of=COUNT)
+    num_workers: int = key(0, "data loading processes a rank; -1: from cores and ranks", of=Range(-1))
     pin_memory: bool = key(True, "page-locked batches, with CUDA")
     persistent_workers: bool = key(True, "keep data loading processes between uses")
-    data_timeout_s: float = key(120.0, "longest wait for a data loading process")
+    data_timeout_s: float = key(120.0, "longest wait for a data loading process", of=SECONDS)
     device: str = key("auto", "where to train", ("auto", "cuda", "cpu"), section="Ranks")
     backend: str = key("auto", "collectives: nccl with a GPU a rank, else gloo", ("auto", "nccl", "gloo"))
     distributed: bool = key(False, "start --world_size ranks here, where no launcher did")
-    world_size: int = key(0, "ranks to start with --distributed")
+    world_size: int = key(0, "ranks to start with --distributed", of=NATURAL)
     single_gpu: bool = key(False, "one process, whatever the machine has")
-    local_rank: int = key(-1, "set by old launchers")
-    init_timeout_s: float = key(1800.0, "longest wait for all ranks to meet")
-    dist_timeout_s: float = key(600.0, "longest wait in a collective")
+    local_rank: int = key(-1, "set by old launchers", of=Range(-1))
+    init_timeout_s: float = key(1800.0, "longest wait for all ranks to meet", of=SECONDS)
+    dist_timeout_s: float = key(600.0, "longest wait in a collective", of=SECONDS)
     find_unused_parameters: bool = key(False, "let DDP look for parameters without gradient")
     shard: str = key("none", "what is split over ranks", ("none", "zero1", "fsdp2"))
     telemetry_dir: str = key(
@@ -114,7 +156,7 @@ class Config:
         section="Memory cap and faults, for demonstrations and tests",
     )
     memory_cap_cuda_mib: str = key("", "the same where the model is on a GPU")
-    memory_cap_step: int = key(4, "steps of this process after which the cap is set")
+    memory_cap_step: int = key(4, "steps of this process after which the cap is set", of=NATURAL)
     fault: str = key("", "kind[:argument]@step[:rank],…; see docs/telemetry.md")
 
     @property
@@ -223,35 +265,19 @@ def check(config: Config) -> None:
     """Refuses values that cannot be, whatever the world size.
 
     Raises:
-        UsageError: one line with the setting and the range.
+        UsageError: a line for each setting that is out of its range, with the range; else the first thing that does not fit together.
     """
-    for name in (
-        "depth",
-        "device_batch_size",
-        "max_seq_len",
-        "num_iterations",
-        "log_interval",
-        "eval_samples",
-    ):
-        if getattr(config, name) < 1:
-            raise UsageError(f"{name} must be at least 1, got {getattr(config, name)}")
-    for name in (
-        "eval_every",
-        "save_every",
-        "keep_checkpoints",
-        "warmup_steps",
-        "memory_cap_step",
-        "world_size",
-    ):
-        if getattr(config, name) < 0:
-            raise UsageError(f"{name} must be at least 0, got {getattr(config, name)}")
-    for name in ("cooldown_ratio", "min_lr_ratio", "beta1", "beta2", "ema_decay"):
-        if not 0 <= getattr(config, name) <= 1:
-            raise UsageError(f"{name} is a share from 0 to 1, got {getattr(config, name)}")
-    if config.save_timeout_s <= 0:
-        raise UsageError(f"save_timeout_s must be above 0, got {config.save_timeout_s}")
-    if not 0 < config.learning_rate < 100:
-        raise UsageError(f"learning_rate must be above 0, got {config.learning_rate}")
+    wrong = [
+        f"{f.name} must be {f.metadata['range'].words}, got {value:g}"
+        for f in fields(config)
+        if f.metadata["range"] is not None and (value := getattr(config, f.name)) not in f.metadata["range"]
+    ]
+    if wrong:
+        raise UsageError("\n".join(wrong))
+    if config.world_size > 1 and not config.distributed:
+        raise UsageError(
+            f"world_size {config.world_size} starts ranks only with distributed; a launcher counts them itself"
+        )
     if config.width % config.head_width or config.head_width % 2:
         raise UsageError(
             f"model_dim {config.width} does not divide into heads of {config.head_width}; "
@@ -283,3 +309,11 @@ def _even_divisor(width: int) -> int:
 
 def _ranks(world_size: int) -> str:
     return "1 rank" if world_size == 1 else f"{world_size} ranks"
+
+
+def warnings_of(config: Config) -> list[str]:
+    """What is allowed and hardly meant, a line each."""
+    if config.warmup_steps <= config.num_iterations:
+        return []
+    more = f"warmup_steps {config.warmup_steps} is more than num_iterations {config.num_iterations}"
+    return [f"{more}: the learning rate never reaches its peak"]

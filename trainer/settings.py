@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -54,8 +55,24 @@ def read(argv: Sequence[str]) -> Effective:
         values[name] = value
         origins[name] = "flag"
     config = replace(Config(), **values)
-    check(config)
+    try:
+        check(config)
+    except UsageError as error:
+        raise UsageError("\n".join(_placed(line, origins, path) for line in str(error).split("\n"))) from None
     return Effective(config, origins)
+
+
+def _placed(line: str, origins: Mapping[str, str], path: str | None) -> str:
+    """A complaint about a setting, behind the file and line that sets it."""
+    name = line.partition(" ")[0]
+    if path is None or origins.get(name) != path:
+        return line
+    spellings = "|".join(
+        re.escape(each) for each in (name, *(old for old, new in ALIASES.items() if new == name))
+    )
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    found = re.search(rf"^[ \t]*[\"']?(?:{spellings})[\"']?[ \t]*[:=]", text, re.MULTILINE)
+    return f"{path}:{text.count(chr(10), 0, found.start()) + 1}: {line}" if found else f"{path}: {line}"
 
 
 def help_text() -> str:
@@ -72,6 +89,8 @@ def help_text() -> str:
             lines += ["", f"{f.metadata['section']}:"]
         choices = f.metadata["choices"]
         note = f" ({'|'.join(choices)})" if choices else ""
+        if f.metadata["range"] is not None:
+            note = f" ({f.metadata['range'].words})"
         default = f" [{shown(f.default)}]" if f.default != "" else ""
         lines.append(f"  --{f.name:<27} {f.metadata['help']}{note}{default}")
     lines += [
@@ -105,6 +124,8 @@ def _flags(argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
                 raise UsageError(f"--{given} wants a value")
             text = words.pop(0)
         if name == "config":
+            if path is not None:
+                raise UsageError(f"--config is given twice: {path} and {text}; one file holds all settings")
             path = text
         elif name not in LAUNCH_KEYS:
             values[name] = _converted(f"--{given}", name, text)
@@ -177,7 +198,7 @@ def _converted(shown: str, name: str, value: object) -> int | float | str | bool
         raise UsageError(f"{shown} wants {_wanted(kind)}, got {value!r}")
     try:
         if kind is int:
-            return int(text) if not isinstance(value, float) else _whole(value)
+            return _of_64_bits(int(text) if not isinstance(value, float) else _whole(value))
         if kind is float:
             return _finite(float(text))
     except ValueError:
@@ -192,6 +213,12 @@ def _whole(value: float) -> int:
     if value != int(value):
         raise ValueError(value)
     return int(value)
+
+
+def _of_64_bits(value: int) -> int:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(value)
+    return value
 
 
 def _finite(value: float) -> float:

@@ -13,11 +13,17 @@ from trainer.config import Config
 TYPES = {int: KeyType.INT, float: KeyType.FLOAT, str: KeyType.TEXT, bool: KeyType.SWITCH}
 
 
-def test_keys_types_and_choices_are_the_trainers() -> None:
+def test_keys_types_choices_and_ranges_are_the_trainers() -> None:
     theirs = {name: TYPES[kind] for name, kind in settings.types().items()}
     assert theirs == trainer_keys.TRAINER_KEYS
     choices = {f.name: tuple(f.metadata["choices"]) for f in fields(Config) if f.metadata["choices"]}
     assert choices == trainer_keys.TRAINER_CHOICES
+    ranges = {f.name: r for f in fields(Config) if (r := f.metadata["range"]) is not None}
+    assert {
+        name: (r.low, r.high, r.open_low, r.open_high) for name, r in ranges.items()
+    } == trainer_keys.TRAINER_RANGES
+    numbers = {name for name, kind in settings.types().items() if kind in {int, float}}
+    assert numbers - set(ranges) == {"seed"}, "every other number has its range"
     assert dict(settings.ALIASES) == trainer_keys.ALIASES
 
 

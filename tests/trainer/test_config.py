@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import Config, UsageError, check, plan_batch, plan_lengths, shown
+from trainer.config import Config, UsageError, check, plan_batch, plan_lengths, shown, warnings_of
 from trainer.settings import help_text, read
 
 ROOT = Path(__file__).parents[2]
@@ -128,3 +128,39 @@ def test_our_own_configs_are_read(path: Path) -> None:
     config = read(["--config", str(path)]).config
     check(config)
     plan_batch(config, 2)
+
+
+def test_all_that_is_out_of_range_is_said_at_once_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("# a comment\ndepth = -1\nbatch_size = 0\n\nbeta1 = 1.0\n")
+    with pytest.raises(UsageError) as error:
+        read(["--config", str(path), "--gradient_clip_val=-1", "--gradient_accumulation_steps=-3"])
+    assert str(error.value).split("\n") == [
+        f"{path}:2: depth must be at least 1, got -1",
+        f"{path}:3: device_batch_size must be at least 1, got 0",
+        "gradient_accumulation_steps must be at least 0, got -3",
+        f"{path}:5: beta1 must be at least 0 and below 1, got 1",
+        "gradient_clip_val must be at least 0, got -1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--world_size=2"], "world_size 2 starts ranks only with distributed"),
+        (["--config", "a.toml", "--config", "b.toml"], "--config is given twice: a.toml and b.toml"),
+        (["--depth=" + "9" * 30], "--depth wants a whole number"),
+        (["--beta2=1"], "beta2 must be at least 0 and below 1, got 1"),
+        (["--vocab_size=-5"], "vocab_size must be at least 0, got -5"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(words)
+    assert str(error.value).startswith(said)
+
+
+def test_a_warm_up_that_never_ends_is_said() -> None:
+    assert warnings_of(Config(warmup_steps=100, num_iterations=100)) == []
+    (said,) = warnings_of(Config(warmup_steps=101, num_iterations=100))
+    assert said.startswith("warmup_steps 101 is more than num_iterations 100")

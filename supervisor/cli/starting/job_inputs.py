@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,19 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     spec = resolve_job(inputs)
     if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
         raise JobError(f"{spec.entry}: no such script: give the path of the .py file to run, or -m MODULE")
+    if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
+        words = " ".join([spec.entry, *spec.entry_args])
+        raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
     return Job(parsed, spec)
+
+
+def _shell_of(script: Path) -> str | None:
+    """The shell that a script is written for, by its first line, else by its name; None for any other."""
+    first = (script_text(script) or "").partition("\n")[0]
+    if first.startswith("#!"):
+        program = re.search(r"\b(bash|sh|zsh|dash|ksh|fish)\s*(?:\s-\S*)*$", first)
+        return program[1] if program else None
+    return {".sh": "bash", ".bash": "bash", ".zsh": "zsh", ".fish": "fish"}.get(script.suffix)
 
 
 def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:

@@ -23,6 +23,8 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind
 
 HELP: Final = frozenset({"-h", "--help"})
+# Ranks of one machine: no node has as many GPUs or cores, and each is a process.
+MOST_RANKS = 1024
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
@@ -292,11 +294,11 @@ def check_nproc(value: str) -> None:
     """Refuses what torchrun would refuse only after loading torch.
 
     Raises:
-        JobError: neither a whole number of at least 1 nor auto, gpu, cpu, xpu.
+        JobError: neither a whole number from 1 to `MOST_RANKS` nor auto, gpu, cpu, xpu.
     """
     if value in {"auto", "gpu", "cpu", "xpu"}:
         return
-    if not (value.isascii() and value.isdigit()) or len(value) > 6 or int(value) < 1:
+    if not (value.isascii() and value.isdigit()) or len(value) > 6 or not 1 <= int(value) <= MOST_RANKS:
         raise JobError(
-            f"--nproc-per-node wants a whole number of at least 1, or auto, gpu, cpu: got {value!r}"
+            f"--nproc-per-node wants a whole number from 1 to {MOST_RANKS}, or auto, gpu, cpu: got {value!r}"
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -29,12 +29,13 @@ from supervisor.job.config.setting_keys import (
     SIGNATURE,
     SIGNATURE_KEYS,
 )
-from supervisor.job.config.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, KeyType
+from supervisor.job.config.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, TRAINER_RANGES, KeyType
 from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, OwnSignature, signature_key
 from supervisor.text.patterns import compile_linear
 
 _FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+MOST_INT: Final = 1 << 63
 _TYPES: dict[KeyType, Any] = {
     KeyType.SWITCH: bool,
     KeyType.TEXT: str,
@@ -94,7 +95,9 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         return FileSettings()
     checked = _Checked(file, classes, is_job)
     for key, value in file.values.items():
-        checked.add(key, value)
+        checked.attempt(checked.add, key, value)
+    if checked.wrong:
+        raise JobError("\n".join(checked.wrong))
     return FileSettings(
         file.name,
         checked.settings,
@@ -112,6 +115,7 @@ class _Checked:
 
     def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
         self.file, self.known_classes, self.is_job = file, known_classes, is_job
+        self.wrong: list[str] = []
         self.settings: dict[str, Any] = {}
         self.trainer: dict[str, Any] = {}
         self.env: dict[str, str] = {}
@@ -119,6 +123,13 @@ class _Checked:
         self.classes: dict[str, Mapping[str, Any]] = {}
         self.metrics: tuple[tuple[str, str], ...] = ()
         self.signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
+
+    def attempt(self, take: Callable[..., None], *what: object) -> None:
+        """Take a key, or note what is wrong with it: a person mends all of a file at once."""
+        try:
+            take(*what)
+        except JobError as error:
+            self.wrong.append(error.message)
 
     def add(self, key: str, value: object) -> None:
         """One key at the top of the file."""
@@ -131,7 +142,7 @@ class _Checked:
             self.env = {n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()}
         elif key in LAUNCH_SECTIONS or (key == SCREEN and not self.is_job):
             for name, inner in _table(file, key, value).items():
-                self._in_section(key, name, inner)
+                self.attempt(self._in_section, key, name, inner)
         elif self.is_job and key in FLAT:
             self.settings[FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
         elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
@@ -308,6 +319,10 @@ def convert(
         # YAML reads a bare `on` as true: the fix is to quote it.
         quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
         raise JobError(f"{name} wants {wanted}, got {value!r}{quote}") from None
+    if isinstance(done, int) and not -MOST_INT <= done < MOST_INT:
+        raise JobError(
+            f"{name} wants {'a ' if kind is KeyType.INT else ''}{kind.value} of 64 bits, got {str(value)[:40]}"
+        )
     if choices and done not in choices:
         raise JobError(f"{name} takes one of {', '.join(map(str, choices))}, got {done!r}")
     return done
@@ -322,12 +337,23 @@ def _number(text: str) -> int | float | str:
 
 
 def convert_key(shown: str, key: str, value: object) -> int | float | str | bool:
-    """A value of one of the bundled trainer's settings, of its type and among its choices.
+    """A value of one of the bundled trainer's settings, of its type, among its choices, within its range.
 
     Raises:
         JobError: it is not; the message calls the setting `shown`.
     """
-    return convert(shown, TRAINER_KEYS[key], value, TRAINER_CHOICES.get(key, ()))
+    done = convert(shown, TRAINER_KEYS[key], value, TRAINER_CHOICES.get(key, ()))
+    if key in TRAINER_RANGES and isinstance(done, int | float):
+        low, high, open_low, open_high = TRAINER_RANGES[key]
+        fits = (done > low if open_low else done >= low) and (
+            high is None or (done < high if open_high else done <= high)
+        )
+        if not fits:
+            wanted = f"above {low:g}" if open_low else f"at least {low:g}"
+            if high is not None:
+                wanted += f" and {'below' if open_high else 'at most'} {high:g}"
+            raise JobError(f"{shown} must be {wanted}, got {value!r}")
+    return done
 
 
 @dataclass(slots=True)

@@ -105,6 +105,41 @@ TRAINER_CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "backend": ("auto", "nccl", "gloo"),
     "shard": ("none", "zero1", "fsdp2"),
 }
+# The lowest and the highest number; True: the bound itself is left out.
+TRAINER_RANGES: Final[dict[str, tuple[float, float | None, bool, bool]]] = {
+    "depth": (1, None, False, False),
+    "model_dim": (0, None, False, False),
+    "head_dim": (0, None, False, False),
+    "vocab_size": (0, None, False, False),
+    "device_batch_size": (1, None, False, False),
+    "total_batch_size": (0, None, False, False),
+    "gradient_accumulation_steps": (0, None, False, False),
+    "max_seq_len": (1, None, False, False),
+    "num_iterations": (1, None, False, False),
+    "eval_every": (0, None, False, False),
+    "eval_samples": (1, None, False, False),
+    "log_interval": (1, None, False, False),
+    "save_every": (0, None, False, False),
+    "keep_checkpoints": (0, None, False, False),
+    "save_timeout_s": (0, None, True, False),
+    "learning_rate": (0, 100, True, False),
+    "warmup_steps": (0, None, False, False),
+    "cooldown_ratio": (0, 1, False, False),
+    "min_lr_ratio": (0, 1, False, False),
+    "weight_decay": (0, None, False, False),
+    "beta1": (0, 1, False, True),
+    "beta2": (0, 1, False, True),
+    "gradient_clip_val": (0, None, False, False),
+    "ema_decay": (0, 1, False, True),
+    "corpus_mib": (1, None, False, False),
+    "num_workers": (-1, None, False, False),
+    "data_timeout_s": (0, None, True, False),
+    "world_size": (0, None, False, False),
+    "local_rank": (-1, None, False, False),
+    "init_timeout_s": (0, None, True, False),
+    "dist_timeout_s": (0, None, True, False),
+    "memory_cap_step": (0, None, False, False),
+}
 
 # What the trainer uses where nothing is said; only what a batch and progress need.
 TRAINER_DEFAULTS: Final[dict[str, int]] = {
