@@ -300,5 +300,5 @@ def check_nproc(value: str) -> None:
         return
     if not (value.isascii() and value.isdigit()) or len(value) > 6 or not 1 <= int(value) <= MOST_RANKS:
         raise JobError(
-            f"--nproc-per-node wants a whole number from 1 to {MOST_RANKS}, or auto, gpu, cpu: got {value!r}"
+            f"--nproc-per-node wants a whole number of at least 1 and at most {MOST_RANKS}, or auto, gpu, cpu: got {value!r}"
         )
