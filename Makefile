@@ -15,6 +15,7 @@
 #   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, docs/reliability.md)
+#   make guides  runs every command of docs/from-the-guides.md, shortened
 #   make pictures   the pictures of the docs, drawn from recorded runs
 #
 # PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
@@ -32,10 +33,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants clean
+.PHONY: guides help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants clean
 
 help:
-	@sed -n '2,22s/^# \{0,1\}//p' Makefile
+	@sed -n '2,23s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -166,6 +167,9 @@ pages: $(STAMP)
 	$(BIN)/python scripts/recovery_page.py
 	$(BIN)/python scripts/commands_page.py
 	$(BIN)/python scripts/reliability_page.py
+
+guides: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) -m e2e tests/integration/test_from_the_guides.py
 
 pictures: $(STAMP)
 	$(BIN)/python docs/pictures.py
