@@ -68,7 +68,7 @@ test: $(STAMP)
 E2E_WORKERS ?= 2
 e2e: $(STAMP)
 	@status=0; \
-	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not serial' || status=$$?; \
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not serial and not guides' || status=$$?; \
 	$(BIN)/python -m pytest -q -m 'e2e and serial' || status=$$?; \
 	exit $$status
 
@@ -169,7 +169,7 @@ pages: $(STAMP)
 	$(BIN)/python scripts/reliability_page.py
 
 guides: $(STAMP)
-	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) -m e2e tests/integration/test_from_the_guides.py
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) -m 'e2e or guides' tests/integration/test_from_the_guides.py
 
 pictures: $(STAMP)
 	$(BIN)/python docs/pictures.py

@@ -88,8 +88,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize("command", commands())
+def by_target() -> list[object]:
+    """All in `make guides`; in `make e2e` every sixth, as they take four minutes together."""
+    long = [pytest.mark.e2e, pytest.mark.guides]
+    return [pytest.param(command, marks=long if n % 6 else long[:1]) for n, command in enumerate(commands())]
+
+
+@pytest.mark.parametrize("command", by_target())
 def test_a_command_of_the_page_does_what_it_is_there_for(folder: Path, command: str) -> None:
     _, verb, *words = shlex.split(command)
     match verb:
