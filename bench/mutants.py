@@ -206,18 +206,22 @@ def _silent(tree: ast.Module) -> Iterator[int]:
 
 
 def killed_by(mutation: Mutation, copy: Path) -> str:
-    """The first test that fails with the mutation; empty if none does."""
+    """The first test that fails with the mutation and passes without it; empty if none does."""
     path = copy / mutation.path
     original = path.read_bytes()
     end = mutation.start + len(mutation.old.encode())
-    path.write_bytes(original[: mutation.start] + mutation.new.encode() + original[end:])
-    try:
-        for tests in (near, folder_of):
-            chosen = tests(mutation.path, copy)
-            if chosen and (killer := failing(chosen, copy)):
-                return killer
-    finally:
-        path.write_bytes(original)
+    mutated = original[: mutation.start] + mutation.new.encode() + original[end:]
+    for tests in (near, folder_of):
+        chosen = tests(mutation.path, copy)
+        path.write_bytes(mutated)
+        try:
+            killer = failing(chosen, copy) if chosen else ""
+        finally:
+            path.write_bytes(original)
+        if killer and "::" in killer and failing([killer], copy):
+            print(f"{killer} fails without a mutation too", file=sys.stderr)
+        elif killer:
+            return killer
     return ""
 
 
@@ -258,7 +262,7 @@ def failing(tests: list[str], copy: Path) -> str:
         return "the limit of time"
     if done.returncode in {0, 5}:
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     return failed[1] if failed else f"pytest's exit code {done.returncode}"
 
 
