@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -133,3 +135,16 @@ def test_jobs_are_done_by_the_reader_and_their_failure_is_said() -> None:
     feeder.stop()
     assert done == ["stoker-view-reader"], "also what was asked right before the end"
     assert "no space left on device" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("paths", "written"),
+    [({"a.log"}, True), (set(), False), (None, True)],
+    ids=["something was written", "nothing", "so much that nobody knows"],
+)
+def test_only_a_wait_in_which_nothing_was_written_is_quiet(paths: set[str] | None, written: bool) -> None:
+    reading: Feeder[str] = Feeder.__new__(Feeder)
+    reading._written_t = float("-inf")
+    reading._waker = cast("Any", SimpleNamespace(wait=lambda _timeout_s: (paths, False)))
+    assert reading._wait_for_writing(0.0) is written
+    assert (reading._written_t > 0) is written, "when it was written is remembered"
