@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,24 @@ from supervisor.job.spec import EntryKind, JobSpec
 WIRE_REASON: Final = "tells a trainer that knows stoker where to report"
 WIRE_NAMES: Final = ("STOKER_RUN_DIR", "STOKER_ATTEMPT", "STOKER_TELEMETRY_DIR", "STOKER_STOP_FILE")
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+# INFO, not DETAIL: that wraps each process group in another one that checks every call, and changes what is debugged.
+DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
+    "NCCL_DEBUG": "INFO",
+    "TORCH_DISTRIBUTED_DEBUG": "INFO",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+}
+"""What shows how the ranks meet and where a collective waits: NCCL's own log, DDP's checks, PyTorch's flight recorder.
+
+https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications, and its tutorial of the flight recorder.
+"""
+DETERMINISTIC: Final[Mapping[str, str]] = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTHONHASHSEED": "0"}
+"""What has to stand in the environment before a process begins; the rest is the script's: seeds, `torch.use_deterministic_algorithms`.
+
+https://docs.pytorch.org/docs/stable/notes/randomness.html
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +56,8 @@ def environment(
 ) -> tuple[EnvChange, ...]:
     """What a launch changes in the environment `base`, in the order to show it.
 
-    Later sources win: stoker's defaults, the user's own, the wire, then `extra` (the plan of a restart).
+    Later sources win: stoker's defaults and switches, the user's own, the wire, then `extra` (the plan of a restart). A switch sets
+    nothing that `base` has.
     """
     changes: dict[str, EnvChange] = {}
 
@@ -56,15 +75,8 @@ def environment(
             name = f"PET_{key.upper()}"
             if name in base:
                 put(name, None, "stoker sets this flag of torchrun itself")
-    if not spec.libuv:
-        why = "libuv = false: this PyTorch has no libuv; agent and workers need to know"
-        put("USE_LIBUV", "0", why)
-        put("TORCHELASTIC_USE_AGENT_STORE", "0", why)
-    if spec.torch_local_path:
-        path = spec.torch_local_path
-        why = "torch_local_path: a PyTorch built here comes first"
-        put("PYTHONPATH", _joined(path, base.get("PYTHONPATH")), why)
-        put("LD_LIBRARY_PATH", _joined(f"{path}/torch/lib", base.get("LD_LIBRARY_PATH")), why)
+    for change in _asked_for(spec, base):
+        put(change.name, change.value, change.reason)
     origins = {name: origin for name, _, origin in spec.origins if name.startswith("env.")}
     for name, value in spec.env:
         put(name, value, f"yours ({origins.get(f'env.{name}', 'config')})")
@@ -82,6 +94,36 @@ def environment(
     for name, value in (extra or {}).items():
         put(name, value, extra_reason)
     return tuple(changes.values())
+
+
+def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
+    """What settings and switches of the job put into its environment."""
+    libraries = base.get("LD_LIBRARY_PATH")
+    if not spec.libuv:
+        why = "libuv = false: this PyTorch has no libuv; agent and workers need to know"
+        yield EnvChange("USE_LIBUV", "0", why)
+        yield EnvChange("TORCHELASTIC_USE_AGENT_STORE", "0", why)
+    if spec.torch_local_path:
+        path = spec.torch_local_path
+        why = "torch_local_path: a PyTorch built here comes first"
+        libraries = _joined(f"{path}/torch/lib", libraries)
+        yield EnvChange("PYTHONPATH", _joined(path, base.get("PYTHONPATH")), why)
+        yield EnvChange("LD_LIBRARY_PATH", libraries, why)
+    if spec.cuda_home:
+        why = "cuda_home: this CUDA comes first"
+        yield EnvChange("CUDA_HOME", spec.cuda_home, why)
+        yield EnvChange("PATH", _joined(f"{spec.cuda_home}/bin", base.get("PATH")), why)
+        yield EnvChange("LD_LIBRARY_PATH", _joined(f"{spec.cuda_home}/lib64", libraries), why)
+    for wanted, table, why in (
+        (
+            spec.debug_distributed,
+            DEBUG_DISTRIBUTED,
+            "--debug-distributed: how ranks meet and where they wait",
+        ),
+        (spec.deterministic, DETERMINISTIC, "--deterministic: what a script cannot set for itself"),
+    ):
+        if wanted:  # what stands in the shell is yours
+            yield from (EnvChange(name, value, why) for name, value in table.items() if name not in base)
 
 
 def applied(base: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:

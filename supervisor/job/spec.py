@@ -386,6 +386,9 @@ class JobSpec:
     hang: HangSettings = field(default_factory=HangSettings)
     libuv: bool = True
     torch_local_path: str | None = None
+    cuda_home: str | None = None
+    debug_distributed: bool = False
+    deterministic: bool = False
     total_steps: int | None = None
     log_level: str = "info"
     config_path: str | None = None

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.main import main
+
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "dry-run.schema.json").read_text(encoding="utf-8"))
 SCRIPT = (
@@ -102,3 +104,23 @@ def test_people_read_the_same_in_four_lines(tmp_path: Path) -> None:
     assert lines[1] == "# out of memory: --batch_size 8 → 4, --accum 1 → 2 (same global batch)"
     assert lines[2].startswith("# then: --batch_size 4 → 2")
     assert lines[3].startswith("# resume: ")
+
+
+def test_show_config_has_the_variables_of_the_job_with_their_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ["--deterministic", "--env", "API_KEY=hunter2hunter2", "train.py"]
+    assert main(["run", "--show-config", *words]) == 0
+    settings, _, variables = capsys.readouterr().out.partition("\nvariables of the job:\n")
+    assert any(line.split()[:2] == ["run.deterministic", "True"] for line in settings.splitlines())
+    rows = {line.split()[0]: line for line in variables.splitlines()}
+    assert rows["CUBLAS_WORKSPACE_CONFIG"].split(maxsplit=2)[1:] == [
+        ":4096:8",
+        "--deterministic: what a script cannot set for itself",
+    ]
+    assert "buffer is full" in rows["PYTHONUNBUFFERED"]
+    assert "hunter2" not in settings + variables
+    assert not (tmp_path / "runs").exists()

@@ -353,3 +353,28 @@ def test_secret_values_and_arguments() -> None:
     assert redact_argv(argv) == (
         "a.py", "--api-key", HIDDEN, "--lr", "3", f"--token={HIDDEN}", f"hub.token={HIDDEN}", HIDDEN,
     )  # fmt: skip
+
+
+def test_switches_for_the_environment_yield_to_the_shell_and_to_the_job() -> None:
+    made = plan(
+        job("--debug-distributed --deterministic --env PYTHONHASHSEED=7 train.py"),
+        base_env={"NCCL_DEBUG": "TRACE"},
+    )
+    changes = {change.name: change for change in made.env}
+    assert "NCCL_DEBUG" not in changes, "what stands in the shell is left alone"
+    assert changes["TORCH_DISTRIBUTED_DEBUG"].value == "INFO"
+    assert changes["TORCH_NCCL_TRACE_BUFFER_SIZE"].value == "2000"
+    assert changes["TORCH_DISTRIBUTED_DEBUG"].reason.startswith("--debug-distributed")
+    assert changes["CUBLAS_WORKSPACE_CONFIG"].value == ":4096:8"
+    assert changes["PYTHONHASHSEED"].value == "7", "what the job says wins over a switch"
+    plain = {change.name for change in plan(job("train.py"), base_env={}).env}
+    assert not plain & {"TORCH_DISTRIBUTED_DEBUG", "CUBLAS_WORKSPACE_CONFIG", "CUDA_HOME"}
+
+
+def test_a_cuda_of_ones_own_comes_first() -> None:
+    config = "torch_local_path = '/opt/pytorch'\n[run]\ncuda_home = '/opt/cuda-12.4'\n"
+    base = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib"}
+    child = applied(base, plan(job("--config job.toml", config), base_env=base).env)
+    assert child["CUDA_HOME"] == "/opt/cuda-12.4"
+    assert child["PATH"] == "/opt/cuda-12.4/bin:/bin"
+    assert child["LD_LIBRARY_PATH"] == "/opt/cuda-12.4/lib64:/opt/pytorch/torch/lib:/lib"

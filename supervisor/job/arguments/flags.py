@@ -61,6 +61,20 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag("--runs-dir", _TX, "folder of run directories (default: $STOKER_RUNS_DIR, else ./runs)", "DIR"),
     Flag("--env", _TX, "set a variable for the job; may be repeated", "KEY=VALUE", repeatable=True),
     Flag(
+        "--debug-distributed",
+        _SW,
+        "have NCCL and PyTorch log how ranks meet and where they wait (NCCL_DEBUG, TORCH_DISTRIBUTED_DEBUG, flight recorder)",
+        "",
+        "run.debug_distributed",
+    ),
+    Flag(
+        "--deterministic",
+        _SW,
+        "set what a script cannot set for itself: CUBLAS_WORKSPACE_CONFIG, PYTHONHASHSEED; the rest is the script's",
+        "",
+        "run.deterministic",
+    ),
+    Flag(
         "--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"
     ),
     Flag(
