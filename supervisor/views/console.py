@@ -34,6 +34,7 @@ from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
 from supervisor.views.wording.kinds import end_of_request, unread_text, values_of
 from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
+from supervisor.views.wording.start_warnings import foreseen, foreseen_text
 from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
@@ -177,6 +178,8 @@ class ConsoleView:
             return
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
+            for finding in foreseen(self.state, event.verdict.failure):
+                yield Level.WARNING, foreseen_text(finding)
             return
         if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
             # All of its logs may take minutes to read; what was found until now is worth knowing before.

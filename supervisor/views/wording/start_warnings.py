@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
+from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
+from supervisor.views.wording.translate import Tr, english
 
 # They are shown for so long of the first attempt; the page `P` keeps all of them.
 SHOWN_S = 600.0
 # stoker's own flags; a sentence may name the script's beside them, which are no one's to declare.
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
+
+_LINKS = frozenset(("interface", "rendezvous", "GPU health", "GPU modes", "GPUs"))
+# Names of the checks (`preflight`) whose warnings bear on a failure.
+BEARING: Final[Mapping[FailureClass, frozenset[str]]] = MappingProxyType(
+    {
+        FailureClass.CUDA_OOM: frozenset(("GPU memory", "memory", "GPU modes")),
+        FailureClass.HOST_OOM: frozenset(("host memory",)),
+        FailureClass.SHM_EXHAUSTED: frozenset(("shared memory",)),
+        FailureClass.DATALOADER_WORKER: frozenset(("shared memory", "host memory", "open files")),
+        FailureClass.WORKER_CRASH: frozenset(("host memory", "shared memory", "GPU health")),
+        FailureClass.FD_LIMIT: frozenset(("open files",)),
+        FailureClass.DISK_FULL: frozenset(("disk",)),
+        FailureClass.PORT_IN_USE: frozenset(("port",)),
+        FailureClass.RENDEZVOUS: frozenset(("rendezvous", "interface", "SLURM")),
+        FailureClass.NCCL_TIMEOUT: _LINKS,
+        FailureClass.NCCL_ERROR: _LINKS,
+        FailureClass.HANG: _LINKS,
+        FailureClass.GPU_FAULT: frozenset(("GPU health",)),
+        FailureClass.CUDA_ERROR: frozenset(("GPU health", "driver")),
+        FailureClass.CUDA_UNAVAILABLE: frozenset(("driver", "GPUs", "GPU modes")),
+        FailureClass.CHECKPOINT_LOAD: frozenset(("resume",)),
+        FailureClass.MISSING_FILE: frozenset(("resume", "data")),
+        FailureClass.TERMINATED: frozenset(("SLURM",)),
+    }
+)
 
 
 def warnings_of(state: RunState) -> tuple[Finding, ...]:
@@ -31,3 +61,14 @@ def in_one_line(finding: Finding) -> str:
     if finding.check == "restarts" and flags:
         return f"some failures will not restart: add {', '.join(flags)}"
     return f"{finding.check}: {finding.what}"
+
+
+def foreseen(state: RunState, failure: FailureClass) -> tuple[Finding, ...]:
+    """Warnings from before the start that bear on a failure: it might have been prevented."""
+    checks = BEARING.get(failure, frozenset())
+    return tuple(finding for finding in warnings_of(state) if finding.check in checks)
+
+
+def foreseen_text(finding: Finding, tr: Tr = english) -> str:
+    """Such a warning in one line."""
+    return f"{tr('found before the start')}: {tr(finding.check)}: {tr(finding.what)}"

@@ -22,6 +22,7 @@ from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.wording.places import is_stacks, place_of
+from supervisor.views.wording.start_warnings import foreseen, foreseen_text
 from supervisor.views.wording.translate import Tr
 
 NUMBER_CELLS = 8
@@ -159,6 +160,10 @@ def _head(attempt: st.AttemptState, verdict: Verdict, state: st.RunState, width:
         )
     if verdict.confidence < UNSURE:
         rows.append(row(Span(tr("not sure: read the evidence before you act"), TextStyle.WARN)))
+    for finding in foreseen(state, verdict.failure):
+        rows += [row(Span(line, TextStyle.WARN)) for line in wrap(foreseen_text(finding, tr), width, 3)]
+        if finding.fix:
+            rows += [row(Span(line, TextStyle.DIM)) for line in wrap(f"→ {tr(finding.fix)}", width, 3)]
     same = same_failure(state, verdict.fingerprint, attempt.number)
     if same:
         many = "s" if len(same) > 1 else ""

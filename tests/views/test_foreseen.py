@@ -1,0 +1,74 @@
+"""A failure that a warning from before the start bears on quotes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.events import PreflightFound
+from supervisor.run.failures import FailureClass
+from supervisor.run.records import Finding, FindingLevel
+from supervisor.views.tui.pages import failure as page
+from supervisor.views.wording.start_warnings import BEARING, foreseen, foreseen_text
+from supervisor.views.wording.translate import english, words_in
+from tests.keeper.fakes import run_in
+from tests.views.test_console import journal, printed
+from tests.views.tui.still import attempt_of, state_of, text_of, verdict
+
+PREFLIGHT = Path(__file__).parents[2] / "supervisor" / "preflight"
+SHM = Finding(
+    FindingLevel.WARNING,
+    "shared memory",
+    "only 8 MiB free in /dev/shm (of 64 MiB)",
+    "docker run --shm-size=8g",
+)
+DISK = Finding(FindingLevel.WARNING, "disk", "only 500 MiB left at /runs", "free some space")
+FINE = Finding(FindingLevel.OK, "shared memory", "4.0 GiB free in /dev/shm")
+
+
+def test_every_name_in_the_table_is_one_that_a_check_gives() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in PREFLIGHT.glob("*.py"))
+    given = set(re.findall(r'\b(?:ok|note|warn|refuse)\(\s*"([^"]+)"', source))
+    given |= set(re.findall(r'FindingLevel\.\w+,\s*"([^"]+)"', source))
+    assert frozenset().union(*BEARING.values()) <= given
+
+
+@pytest.mark.parametrize(
+    ("failure", "found"),
+    [
+        (FailureClass.SHM_EXHAUSTED, (SHM,)),
+        (FailureClass.DATALOADER_WORKER, (SHM,)),
+        (FailureClass.DISK_FULL, (DISK,)),
+        (FailureClass.CODE_ERROR, ()),
+        (FailureClass.CUDA_OOM, ()),
+    ],
+)
+def test_only_warnings_that_bear_on_it(failure: FailureClass, found: tuple[Finding, ...]) -> None:
+    assert foreseen(state_of(findings=(FINE, SHM, DISK)), failure) == found
+
+
+def test_the_failure_page_quotes_it_with_what_to_do() -> None:
+    failed = verdict(FailureClass.SHM_EXHAUSTED)
+    attempt = attempt_of(verdict=failed)
+    rows = text_of(page._head(attempt, failed, state_of(None, attempt, findings=(SHM, DISK)), 100, english))
+    assert "found before the start: shared memory: only 8 MiB free in /dev/shm (of 64 MiB)" in rows
+    assert "→ docker run --shm-size=8g" in rows
+    assert "/runs" not in rows
+    quiet = text_of(page._head(attempt, failed, state_of(None, attempt), 100, english))
+    assert "found before" not in quiet
+
+
+def test_it_is_said_in_chinese_too() -> None:
+    assert foreseen_text(SHM, words_in("zh")) == "启动前已发现: 共享内存: /dev/shm 仅剩 8 MiB（共 64 MiB）"
+
+
+def test_headless_it_follows_the_verdict(tmp_path: Path) -> None:
+    known = Finding(FindingLevel.WARNING, "host memory", "1.0 GiB free for 4 ranks")
+    first, *rest = journal()
+    text = printed(run_in(tmp_path, first, PreflightFound(t=first.t, finding=known), *rest))
+    assert "[WARNING]" in text
+    assert text.index("out of memory on rank 1") < text.index(
+        "found before the start: host memory: 1.0 GiB free for 4 ranks"
+    )
