@@ -124,3 +124,46 @@ def test_show_config_has_the_variables_of_the_job_with_their_reasons(
     assert "buffer is full" in rows["PYTHONUNBUFFERED"]
     assert "hunter2" not in settings + variables
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("preset", "ranks", "variable"),
+    [
+        ("cluster/single_gpu", "run.nproc_per_node 1", ""),
+        ("cluster/debug", "run.nproc_per_node 2", "NCCL_DEBUG INFO"),
+    ],
+)
+def test_presets_of_a_first_and_of_a_talkative_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    preset: str,
+    ranks: str,
+    variable: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NCCL_DEBUG", raising=False)
+    assert main(["run", "--show-config", "--config", preset]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith(ranks) for line in said)
+    assert any(line.startswith(variable) for line in said)
+
+
+@pytest.mark.parametrize(
+    ("level", "effective"), [("DEBUG", "debug env LOG_LEVEL"), ("20", "info default"), ("", "info default")]
+)
+def test_log_level_of_the_shell_counts_where_it_is_one_of_ours(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    level: str,
+    effective: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOG_LEVEL", level)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert main(["run", "--show-config", "train.py"]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"run.log_level {effective}" in said
+    assert main(["run", "--show-config", "--log-level", "error", "train.py"]) == 0
+    assert "run.log_level error flag --log-level" in " ".join(capsys.readouterr().out.split())

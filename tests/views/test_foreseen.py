@@ -10,6 +10,7 @@ import pytest
 from supervisor.run.events import PreflightFound
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
+from supervisor.views.appearance import Lang
 from supervisor.views.tui.pages import failure as page
 from supervisor.views.wording.start_warnings import BEARING, foreseen, foreseen_text
 from supervisor.views.wording.translate import english, words_in
@@ -61,7 +62,7 @@ def test_the_failure_page_quotes_it_with_what_to_do() -> None:
 
 
 def test_it_is_said_in_chinese_too() -> None:
-    assert foreseen_text(SHM, words_in("zh")) == "启动前已发现: 共享内存: /dev/shm 仅剩 8 MiB（共 64 MiB）"
+    assert foreseen_text(SHM, words_in(Lang.ZH)) == "启动前已发现: 共享内存: /dev/shm 仅剩 8 MiB（共 64 MiB）"
 
 
 def test_headless_it_follows_the_verdict(tmp_path: Path) -> None:

@@ -412,6 +412,9 @@ class Resolver:
             yield self.parsed.launcher(launcher.key), f"env PET_{launcher.key.upper()}"
         if key == "run.nproc_per_node":
             yield self.env.get("NPROC_PER_NODE"), "env NPROC_PER_NODE"
+        if key == "run.log_level":  # other programs give it other values: those are theirs
+            level = self.env.get("LOG_LEVEL", "").lower()
+            yield level if level in CHOICES[key] else None, "env LOG_LEVEL"
 
     def _flat_flags(self) -> list[tuple[str, str]]:
         return [(key, value) for key, value in reversed(self.parsed.spec_keys) if key in FLAT]
