@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from supervisor.job.errors import JobError
 from supervisor.run.regular import read_regular
 
 if TYPE_CHECKING:
+    from supervisor.job.arguments.run_arguments import ParsedRun
     from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
@@ -113,6 +115,25 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
         (str(user), _ui_table(user)),
     ]
     return appearance_of(sources, env)
+
+
+def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
+    """The same from the words after ``stoker run``.
+
+    Raises:
+        JobError: as `appearance_from` says.
+    """
+    from supervisor.views.appearance import BadAppearance
+
+    flags = {
+        "theme": parsed.flag("theme"),
+        "ascii": parsed.switch("ascii") or None,
+        "lang": parsed.flag("lang"),
+    }
+    try:
+        return appearance_from(flags, env)
+    except BadAppearance as error:
+        raise JobError(str(error)) from error
 
 
 def _ui_table(path: Path) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import appearance_from, complain
+from supervisor.cli.common import appearance_given, complain
 from supervisor.job.arguments.flags import INIT_FLAGS
 from supervisor.job.errors import JobError
 from supervisor.job.guided import Found, GuidedStart, Question, choices_of, command_of, job_file
 from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
-from supervisor.views.appearance import Appearance, BadAppearance
+from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import Tr, words_in
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
     """
     from supervisor.cli.starting.guided_inputs import guided_start, write_new
 
-    appearance = _appearance(parsed, env)
+    appearance = appearance_given(parsed, env)
     start = guided_start(choices_of(parsed, parsed.flag("out") or ""), env, cwd)
     tr = words_in(appearance.spoken)
     begin: bool | None = None
@@ -104,18 +104,6 @@ def _form(start: GuidedStart, appearance: Appearance, env: Mapping[str, str]) ->
     )
     form.run()
     return form
-
-
-def _appearance(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
-    flags = {
-        "theme": parsed.flag("theme"),
-        "ascii": parsed.switch("ascii") or None,
-        "lang": parsed.flag("lang"),
-    }
-    try:
-        return appearance_from(flags, env)
-    except BadAppearance as error:
-        raise JobError(str(error)) from error
 
 
 def _start(file: str, parsed: ParsedRun) -> int:

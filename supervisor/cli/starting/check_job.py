@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, appearance_from
+from supervisor.cli.common import EXIT_REFUSED, appearance_given
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
@@ -20,7 +20,7 @@ from supervisor.run.index import runs_dir
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
-from supervisor.views.appearance import Appearance, BadAppearance
+from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes
 
     With ``--json`` one object on one line: `job`, `refused`, `seconds`, and `findings` with `level`, `check`, `what` and `fix`.
     """
-    appearance = appearance_of(parsed, env)
+    appearance = appearance_given(parsed, env)
     begun = time.monotonic()
     findings = _all(spec, parsed, env, probes)
     took_s = time.monotonic() - begun
@@ -109,20 +109,3 @@ def _lines(findings: Sequence[Finding], appearance: Appearance, fixes: bool) -> 
         yield f"{mark} {tr(finding.check)}: {tr(finding.what)}"
         if fixes and finding.fix:
             yield f"    {'->' if appearance.ascii else '→'} {tr(finding.fix)}"
-
-
-def appearance_of(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
-    """How a start's words are to look, by its flags and the environment.
-
-    Raises:
-        JobError: a setting of the appearance is unknown.
-    """
-    flags = {
-        "theme": parsed.flag("theme"),
-        "ascii": parsed.switch("ascii") or None,
-        "lang": parsed.flag("lang"),
-    }
-    try:
-        return appearance_from(flags, env)
-    except BadAppearance as error:
-        raise JobError(str(error)) from error

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.cli.common import EXIT_REFUSED, complain
-from supervisor.cli.starting.check_job import appearance_of, look, print_findings
+from supervisor.cli.common import EXIT_REFUSED, appearance_given, complain
+from supervisor.cli.starting.check_job import look, print_findings
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -69,7 +69,7 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
 def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     """Check, claim the run directory, start the keeper in the way that was asked for."""
     parsed = job.parsed
-    appearance = appearance_of(parsed, env)
+    appearance = appearance_given(parsed, env)
     detached = parsed.switch("detach")
     has_screen = _has_terminal() and not parsed.switch("no_ui") and not detached
     if not has_screen and not detached:
