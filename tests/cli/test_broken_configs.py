@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,16 @@ def test_a_shell_script_is_not_given_to_python(
     assert main(["run", "--no-ui", name, "8"]) == 2
     assert capsys.readouterr().err.endswith(f": stoker run -- {shell} {name} 8\n")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_not_waited_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[Path], None],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "job.toml")
+    assert main(["run", "--no-ui", "--config", "job.toml"]) == 2
+    assert capsys.readouterr().err == "stoker run: --config job.toml: not a file\n"
