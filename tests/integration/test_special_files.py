@@ -121,12 +121,15 @@ def test_the_one_input_that_a_person_names_may_be_a_pipe(tmp_path: Path) -> None
 
 
 SCRIPT = """
-import os, sys
+import os, sys, time
 attempt = os.path.join(os.environ["STOKER_RUN_DIR"], "nodes", "0", "attempts", os.environ["STOKER_ATTEMPT"])
 os.mkfifo(os.path.join(os.environ["STOKER_RUN_DIR"], "control", "x.json"))
 os.mkfifo(os.path.join(os.environ["STOKER_RUN_DIR"], "control", "viewer-1@here"))
 os.mkfifo(os.path.join(attempt, "error.json"))
 os.mkfifo(os.path.join(attempt, "telemetry", "rank0.jsonl"))
+request, end = os.path.join(os.environ["STOKER_RUN_DIR"], "control", "x.json"), time.monotonic() + 30
+while os.path.lexists(request) and time.monotonic() < end:
+    time.sleep(0.02)  # a run that ends at once may be over before its keeper looks there
 print("ValueError: it broke", flush=True)
 sys.exit(1)
 """
