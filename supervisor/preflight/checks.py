@@ -20,7 +20,6 @@ BEFORE: Final[tuple[Check, ...]] = (
     network.check_port,
     host.check_runs_dir,
     host.check_disk,
-    host.check_host_memory,
     host.check_shm,
     host.check_open_files,
     host.check_cores,
@@ -28,6 +27,7 @@ BEFORE: Final[tuple[Check, ...]] = (
 # Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses.
 BESIDE: Final[tuple[Check, ...]] = (
     gpus.check_gpus,
+    host.check_host_memory,
     network.check_master,
     network.check_interfaces,
     host.check_clock,
