@@ -7,19 +7,13 @@ import os
 import shutil
 import sys
 
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_recorded_run, complain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
-    )
+    add_recorded_run(parser)
     parser.add_argument("--metric", default="loss", help="which series (default loss)")
-    add_runs_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -33,6 +33,17 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_recorded_run(parser: argparse.ArgumentParser) -> None:
+    """The run that a verb reads, and where runs lie."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
+    )
+    add_runs_dir(parser)
+
+
 def add_scope(parser: argparse.ArgumentParser) -> None:
     """The flags that say which runs are listed: the same for `stoker` and for `stoker runs`."""
     add_runs_dir(parser)

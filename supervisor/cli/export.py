@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_recorded_run, complain
 from supervisor.run.events import GpuFound
 from supervisor.run.journal import facts_in
 from supervisor.run.paths import RunPaths
@@ -60,12 +60,7 @@ MEASURED: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
-    )
+    add_recorded_run(parser)
     parser.add_argument(
         "--gpu-csv",
         action="store_true",
@@ -84,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write there; a file that exists is not overwritten (default: stdout)",
     )
-    add_runs_dir(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,23 +7,17 @@ import os
 import re
 import sys
 
-from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain
+from supervisor.cli.common import add_appearance_flags, add_recorded_run, appearance_from, complain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
-    )
+    add_recorded_run(parser)
     parser.add_argument(
         "--speed",
         metavar="N",
         help="recorded seconds a second, as 60x or 60 (default: the whole run in about half a minute)",
     )
-    add_runs_dir(parser)
     add_appearance_flags(parser)
 
 

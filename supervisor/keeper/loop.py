@@ -233,9 +233,10 @@ class Keeper:
             return
 
         def look() -> list[Finding]:
-            from supervisor.preflight.checks import BESIDE, run_checks
+            from supervisor.preflight.checks import run_checks
             from supervisor.preflight.context import CheckContext
             from supervisor.preflight.interpreter import Interpreter
+            from supervisor.preflight.later_checks import BESIDE
 
             record = self._record
             found = Interpreter(

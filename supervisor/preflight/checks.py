@@ -1,11 +1,11 @@
-"""The checks, in tables by when they are made."""
+"""The checks that a start waits for, and how checks are made. What it does not wait for: `later_checks.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from supervisor.preflight import collective, gpus, host, network, target
+from supervisor.preflight import host, network, target
 from supervisor.preflight.context import Check, CheckContext, note
 from supervisor.run.records import Finding, FindingLevel
 
@@ -24,17 +24,6 @@ BEFORE: Final[tuple[Check, ...]] = (
     host.check_open_files,
     host.check_cores,
 )
-# Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses.
-BESIDE: Final[tuple[Check, ...]] = (
-    gpus.check_gpus,
-    host.check_host_memory,
-    network.check_master,
-    network.check_interfaces,
-    host.check_clock,
-    host.check_stacks,
-)
-# Made only when asked for (`--deep`): they take seconds.
-ASKED: Final[tuple[Check, ...]] = (target.check_launcher_flags, collective.check_collective)
 
 
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:

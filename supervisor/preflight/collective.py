@@ -51,11 +51,13 @@ def check_collective(
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as folder:
         outputs = [Path(folder, f"{rank}") for rank in range(ranks)]
-        children = [
-            _start(interpreter.path, env, rank, ranks, Path(folder, "store"), outputs[rank], meet_s)
-            for rank in range(ranks)
-        ]
+        children: list[subprocess.Popen[bytes]] = []
         try:
+            for rank, output in enumerate(
+                outputs
+            ):  # one at a time: those before one that does not start are ended
+                store = Path(folder, "store")
+                children.append(_start(interpreter.path, env, rank, ranks, store, output, meet_s))
             while any(child.poll() is None for child in children) and time.monotonic() - begun < limit_s:
                 if any(child.returncode for child in children):
                     break  # the others would wait for the one that ended

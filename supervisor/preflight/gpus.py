@@ -46,10 +46,10 @@ def check_gpus(context: CheckContext) -> Iterator[Finding]:
     """All that NVML tells about the GPUs of a job, in one look."""
     begun_t = time.time()
     survey = survey_gpus()
-    build = _build_of(context)
     if isinstance(survey, str):
-        if build:
-            yield note("GPUs", f"none ({survey}): torch with {build} will run on the CPU")
+        cuda = context.interpreter.torch_cuda if context.interpreter is not None else None
+        if cuda is not None:
+            yield note("GPUs", f"none ({survey}): torch with CUDA {cuda} will run on the CPU")
         return
     devices = visible_devices(
         context.env.get("CUDA_VISIBLE_DEVICES"), [sample.device for sample in survey.samples]
@@ -169,14 +169,6 @@ def _driver(seen: Seen) -> Iterator[Finding]:
 
 
 LOOKS: Final[tuple[Callable[[Seen], Iterator[Finding]], ...]] = (_enough, _free, _sound, _set_up, _driver)
-
-
-def _build_of(context: CheckContext) -> str:
-    """What GPUs this torch was built for, in words; empty for none."""
-    interpreter = context.interpreter
-    if interpreter is None:
-        return ""
-    return f"CUDA {interpreter.torch_cuda}" if interpreter.torch_cuda else ""
 
 
 def _name(sample: GpuSample) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.job.knobs.data_loader import find_loader
-from supervisor.job.spec import EntryKind
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import (
     GIB,
     CheckContext,
@@ -24,8 +23,6 @@ from supervisor.preflight.context import (
 )
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
-from supervisor.sources.host.cgroup import read_cgroup_memory
-from supervisor.sources.stacks.python_stacks import find_py_spy
 
 # Logs and series of a long run stay well below this; checkpoints come on top and are the user's.
 LOW_DISK_BYTES: Final = 1 * GIB
@@ -81,6 +78,8 @@ def check_host_memory(context: CheckContext) -> Iterator[Finding]:
     """Memory that is free now, within the control group's limit, against what the ranks take before they load any data."""
     import psutil
 
+    from supervisor.sources.host.cgroup import read_cgroup_memory
+
     ranks = context.spec.nproc_per_node
     free, limit = int(psutil.virtual_memory().available), None
     group = read_cgroup_memory()
@@ -108,10 +107,10 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
     except OSError:
         return
     spec = context.spec
-    workers = find_loader(spec.entry_args).workers or spec.loader.workers
+    workers = _workers(spec)
     wanted = LOW_SHM_BYTES
     if workers is not None:
-        wanted = max(wanted, spec.nproc_per_node * workers[1] * 2 * BATCH_BYTES) if workers[1] else 0
+        wanted = max(wanted, spec.nproc_per_node * workers * 2 * BATCH_BYTES) if workers else 0
     if usage.free >= wanted:
         yield ok("shared memory", f"{size_words(usage.free)} free in /dev/shm")
         return
@@ -124,16 +123,20 @@ def check_open_files(context: CheckContext) -> Iterator[Finding]:
     """The soft limit on open files, against what this many ranks tend to need."""
     spec = context.spec
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    workers = find_loader(spec.entry_args).workers or spec.loader.workers
-    wanted = max(
-        256, FILES_PER_RANK * spec.nproc_per_node * (1 + (workers[1] if workers is not None else 0) // 4)
-    )
+    workers = _workers(spec)
+    wanted = max(256, FILES_PER_RANK * spec.nproc_per_node * (1 + (workers or 0) // 4))
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         yield ok("open files", f"limit {soft}")
         return
     limit = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
     what = f"limit {soft} is low for {spec.nproc_per_node} ranks"
     yield warn("open files", what, f"ulimit -n {wanted} (hard limit {limit})")
+
+
+def _workers(spec: JobSpec) -> int | None:
+    """DataLoader workers of a rank; None: not known."""
+    known = find_loader(spec.entry_args).workers or spec.loader.workers
+    return known[1] if known is not None else None
 
 
 def check_cores(context: CheckContext) -> Iterator[Finding]:
@@ -169,6 +172,8 @@ def check_clock(context: CheckContext) -> Iterator[Finding]:
 
 def _clock_state() -> int | None:
     """What adjtimex(2) answers; None where it cannot be asked."""
+    import ctypes
+
     try:
         # struct timex is 208 bytes on 64-bit Linux; with modes 0 nothing is set.
         return int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))
@@ -178,6 +183,8 @@ def _clock_state() -> int | None:
 
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
     """Whether the stacks of a rank that hangs can be read: py-spy, and the right to look into a process that is no child of its own."""
+    from supervisor.sources.stacks.python_stacks import find_py_spy
+
     python = context.interpreter.path if context.interpreter is not None else None
     if find_py_spy(python) is None:
         yield note(

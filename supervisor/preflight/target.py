@@ -19,7 +19,6 @@ from supervisor.preflight.interpreter import torchrun_flags
 from supervisor.preflight.memory import check_memory
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
-from supervisor.sources.checkpoints import whole_at
 
 MAX_SOURCE_BYTES: Final = 4 * 2**20
 FILES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
@@ -90,6 +89,8 @@ def check_batch_memory(context: CheckContext) -> Iterator[Finding]:
 
 def check_resume(context: CheckContext) -> Iterator[Finding]:
     """The checkpoint that the arguments name: whether it is there, and whole in a layout that is known."""
+    from supervisor.sources.checkpoints import whole_at
+
     spec = context.spec
     for flag in dict.fromkeys(each for each in (spec.knobs.start, spec.knobs.resume_path) if each):
         given = value_of(spec.entry_args, flag)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.main import main
-from supervisor.preflight import checks
+from supervisor.preflight import checks, later_checks
 from supervisor.preflight.context import CheckContext, warn
 from tests.conftest import wait_until
 
@@ -105,7 +105,7 @@ def test_what_refuses_nothing_is_looked_at_beside_the_start(
         wait_until((script / "ran").exists, 30)
         yield warn("slow", f"looked beside the start of {context.spec.name}", "do that")
 
-    monkeypatch.setattr(checks, "BESIDE", (check_slow,))
+    monkeypatch.setattr(later_checks, "BESIDE", (check_slow,))
     assert main(["run", "--no-ui", "--runs-dir", "runs", "--", "python3", "train.py", "--seconds", "3"]) == 0
     journal = script / "runs" / "latest" / "nodes" / "0" / "events.jsonl"
     found = [json.loads(line) for line in journal.read_text().splitlines() if "looked beside" in line]
@@ -117,8 +117,8 @@ def test_no_check_makes_none(script: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def check_never(context: CheckContext):  # type: ignore[no-untyped-def]
         raise AssertionError(f"{context} was looked at")
 
-    for table in ("BEFORE", "BESIDE"):
-        monkeypatch.setattr(checks, table, (check_never,))
+    monkeypatch.setattr(checks, "BEFORE", (check_never,))
+    monkeypatch.setattr(later_checks, "BESIDE", (check_never,))
     monkeypatch.setattr("supervisor.cli.starting.check_job.BEFORE", (check_never,))
     assert main(["run", "--no-ui", "--no-check", "--runs-dir", "runs", "--", "python3", "train.py"]) == 0
     assert (script / "ran").exists()

@@ -13,7 +13,7 @@ from supervisor.cli.common import EXIT_REFUSED, appearance_given
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.preflight.checks import ASKED, BEFORE, BESIDE, refused, run_checks
+from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import CheckContext, ok, refuse
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.index import runs_dir
@@ -38,7 +38,12 @@ _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
     """What is checked before a start: what costs milliseconds, and with ``--deep`` what takes seconds."""
-    return run_checks((*BEFORE, *(ASKED if parsed.switch("deep") else ())), context)
+    found = run_checks(BEFORE, context)
+    if parsed.switch("deep"):
+        from supervisor.preflight.later_checks import ASKED
+
+        found += run_checks(ASKED, context)
+    return found
 
 
 def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> int:
@@ -71,6 +76,8 @@ def this_machine() -> JobSpec:
 
 
 def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> list[Finding]:
+    from supervisor.preflight.later_checks import BESIDE
+
     found: list[Finding] = []
     interpreter = None
     try:

@@ -1,0 +1,20 @@
+"""The checks that no start waits for, in a module of their own: a start need not even load what they look with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from supervisor.preflight import collective, gpus, host, network, target
+from supervisor.preflight.context import Check
+
+# Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses.
+BESIDE: Final[tuple[Check, ...]] = (
+    gpus.check_gpus,
+    host.check_host_memory,
+    network.check_master,
+    network.check_interfaces,
+    host.check_clock,
+    host.check_stacks,
+)
+# Made only when asked for (`--deep`): they take seconds.
+ASKED: Final[tuple[Check, ...]] = (target.check_launcher_flags, collective.check_collective)
