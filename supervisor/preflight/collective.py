@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -30,6 +31,7 @@ _RANK: Final = dedent("""
         torch.cuda.set_device(rank)
     backend = "nccl" if gpu else "gloo"
     wait = datetime.timedelta(seconds=wait_s)
+    open(store + "-" + str(rank), "w").close()  # it has come this far
     dist.init_process_group(backend, init_method="file://" + store, rank=rank, world_size=ranks, timeout=wait)
     numbers = torch.full((1 << 20,), float(rank + 1), device="cuda" if gpu else "cpu")
     dist.all_reduce(numbers)
@@ -52,11 +54,10 @@ def check_collective(
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as folder:
         outputs = [Path(folder, f"{rank}") for rank in range(ranks)]
         children: list[subprocess.Popen[bytes]] = []
+        store = Path(folder, "store")
         try:
-            for rank, output in enumerate(
-                outputs
-            ):  # one at a time: those before one that does not start are ended
-                store = Path(folder, "store")
+            # In the `try` one by one: where one cannot be started, those before it are ended.
+            for rank, output in enumerate(outputs):
                 children.append(_start(interpreter.path, env, rank, ranks, store, output, meet_s))
             while any(child.poll() is None for child in children) and time.monotonic() - begun < limit_s:
                 if any(child.returncode for child in children):
@@ -65,24 +66,42 @@ def check_collective(
             codes = [child.poll() for child in children]
         finally:
             for child in children:
-                child.kill()
-                child.wait()
+                if child.returncode is None:  # not reaped: the number is still its own
+                    os.killpg(child.pid, signal.SIGKILL)  # each leads a group: a wrapper's own child too
+                    child.wait()
+        ended_t = time.time()
         said = [_last_line(output) for output in outputs]
-    yield _judged(codes, said, time.monotonic() - begun)
+        waited_s = [_waited_s(Path(f"{store}-{rank}"), ended_t) for rank in range(ranks)]
+    yield _judged(codes, said, waited_s, meet_s, time.monotonic() - begun)
 
 
-def _judged(codes: list[int | None], said: list[str], took_s: float) -> Finding:
+def _waited_s(began: Path, ended_t: float) -> float | None:
+    """How long ago a rank began to meet the others; None: it never did."""
+    try:
+        return ended_t - began.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _judged(
+    codes: list[int | None], said: list[str], waited_s: list[float | None], meet_s: int, took_s: float
+) -> Finding:
+    """A rank that ended by itself explains it; one that gave up after `meet_s` was let down by those that never began."""
     ranks = len(codes)
-    failed = next((rank for rank, code in enumerate(codes) if code), None)
-    missing = [rank for rank, code in enumerate(codes) if code is None]
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
+    never = [rank for rank in range(ranks) if waited_s[rank] is None and not codes[rank]]
+    ended = [rank for rank in range(ranks) if codes[rank]]
+    by_itself = [rank for rank in ended if (waited_s[rank] or 0.0) < meet_s]
+    failed = next(iter(by_itself or ([] if never else ended)), None)
     if failed is not None:
         what = (
             f"rank {failed} of {ranks} ended with exit code {codes[failed]} as the ranks met: {said[failed]}"
         )
         return refuse("collective", what, fix)
-    if missing:
-        what = f"{len(missing)} of {ranks} ranks did not come within {took_s:.0f} s: {', '.join(map(str, missing[:8]))}"
+    late = never or [rank for rank, code in enumerate(codes) if code is None]
+    if late:
+        named = ", ".join(map(str, late[:8]))
+        what = f"{len(late)} of {ranks} ranks did not come within {took_s:.0f} s: {named}"
         return refuse("collective", what, fix)
     if "wrong" in said:
         return refuse(
@@ -103,6 +122,7 @@ def _start(
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**env, "LOCAL_RANK": str(rank)},
+            start_new_session=True,
             cwd=os.sep,  # else what lies in the present folder would come before what is installed
         )
 

@@ -21,6 +21,7 @@ from supervisor.preflight.collective import check_collective
 from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.run.records import Finding, FindingLevel
+from supervisor.sources.processes import identify
 from tests.disks import fill, small_disk
 
 ROOT = Path(__file__).parents[2]
@@ -340,16 +341,25 @@ def test_the_ranks_meet(tmp_path: Path, torch_here: Interpreter) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_ranks_that_do_not_come_are_named_and_ended(tmp_path: Path, torch_here: Interpreter) -> None:
-    """The second rank's Python sleeps before it begins: the first waits for it in vain."""
+    """The second rank's Python is a wrapper whose child sleeps: the first waits in vain, and nothing is left."""
     slow = tmp_path / "python"
-    slow.write_text(f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && exec sleep 600\nexec {sys.executable} "$@"\n')
+    mark = tmp_path / "asleep"
+    slow.write_text(
+        f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && {{ sleep 600 & echo $! > {mark}; wait; }}\nexec {sys.executable} "$@"\n'
+    )
     slow.chmod(0o755)
     context = CheckContext(SCRIPT, tmp_path / "runs", dict(os.environ), replace(torch_here, path=str(slow)))
-    (finding,) = check_collective(context, limit_s=2.0)
-    assert finding.level is REFUSE
-    assert finding.what.startswith("2 of 2 ranks did not come within ")
     (finding,) = check_collective(context, limit_s=120.0, meet_s=2)
-    assert finding.what.startswith("rank 0 of 2 ended with exit code 1 as the ranks met: ")
+    assert finding.level is REFUSE
+    assert finding.what.startswith("1 of 2 ranks did not come within ")
+    assert finding.what.endswith(" s: 1"), "not the one that waited for it"
+    assert identify(int(mark.read_text())) is None, "the wrapper's child"
+    broken = tmp_path / "broken"
+    broken.write_text(f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && echo no driver && exit 3\nexec {sys.executable} "$@"\n')
+    broken.chmod(0o755)
+    worse = replace(context, interpreter=replace(torch_here, path=str(broken)))
+    (finding,) = check_collective(worse, limit_s=120.0)
+    assert finding.what == "rank 1 of 2 ended with exit code 3 as the ranks met: no driver"
 
 
 @pytest.mark.e2e
