@@ -6,7 +6,7 @@ NVML may take a second to start on a machine without persistence mode, so they a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from supervisor.sources.gpu import GpuProcess, GpuSample, GpuSurvey, survey_gpus
 WORTH_SAYING_BYTES: Final = 512 * 2**20
 # The ranks themselves may be there already when the checks run beside the start.
 NEWER_THAN_S: Final = 2.0
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 # Of the reasons to run slower than asked for those that a person can do something about; a power cap is normal under load.
 SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"))
 
@@ -31,6 +32,7 @@ class Seen:
     survey: GpuSurvey
     mine: tuple[GpuSample, ...] | None
     begun_t: float
+    env: Mapping[str, str]
 
     @property
     def used(self) -> tuple[GpuSample, ...]:
@@ -51,34 +53,49 @@ def check_gpus(context: CheckContext) -> Iterator[Finding]:
         if cuda is not None:
             yield note("GPUs", f"none ({survey}): torch with CUDA {cuda} will run on the CPU")
         return
-    devices = visible_devices(
-        context.env.get("CUDA_VISIBLE_DEVICES"), [sample.device for sample in survey.samples]
-    )
+    env = {**context.env, **dict(context.spec.env)}
+    devices = visible_devices(env.get(VISIBLE), [sample.device for sample in survey.samples])
     by_index = {sample.device.index: sample for sample in survey.samples}
     mine = None if devices is None else tuple(by_index[device.index] for device in devices)
-    seen = Seen(context, survey, mine, begun_t)
+    seen = Seen(context, survey, mine, begun_t, env)
     for look in LOOKS:
         yield from look(seen)
 
 
 def _enough(seen: Seen) -> Iterator[Finding]:
     """As many as ranks are asked for."""
-    spec, named = seen.context.spec, seen.context.env.get("CUDA_VISIBLE_DEVICES")
+    spec, named = seen.context.spec, seen.env.get(VISIBLE)
     there = len(seen.survey.samples)
     if seen.mine is None:
-        yield note("GPUs", f"CUDA_VISIBLE_DEVICES names MIG instances: {named}")
+        if spec.nproc_per_node > 1 and spec.entry_kind is not EntryKind.COMMAND:
+            # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: CUDA sees one instance.
+            ranks = spec.nproc_per_node
+            what = f"{VISIBLE} names MIG instances: {named}; each of {ranks} ranks sees the first alone"
+            yield warn("GPUs", what, "one rank")
+        else:
+            yield note("GPUs", f"{VISIBLE} names MIG instances: {named}")
         return
     if named is not None:
-        entries = [part for part in named.split(",") if part.strip() and part.strip() != "-1"]
-        if len(seen.mine) < len(entries):
-            bad = entries[len(seen.mine)]
-            what = f"CUDA_VISIBLE_DEVICES names {bad}, which is none of the {there} GPUs here: it and what follows are not seen"
+        entries = [part.strip() for part in named.split(",")]
+        repeated = next((entry for entry in entries if entries.count(entry) > 1), None)
+        bad = entries[len(seen.mine)] if len(seen.mine) < len(entries) else ""
+        if not seen.mine and repeated:
+            yield warn(
+                "GPUs", f"{VISIBLE} names {repeated} twice: CUDA takes that for none", "name each once"
+            )
+        elif bad and not bad.startswith("-"):  # -1 ends the list on purpose
+            what = f"{VISIBLE} names {bad}, which is none of the {there} GPUs here: it and what follows are not seen"
             yield warn("GPUs", what, "name what `nvidia-smi -L` lists")
+        if _differ(seen) and any(entry.isdigit() for entry in entries):
+            what = f"{VISIBLE}={named}: CUDA counts the fastest GPU first, nvidia-smi and stoker by slot"
+            yield note("GPUs", what, "CUDA_DEVICE_ORDER=PCI_BUS_ID makes them agree")
     ranks = spec.nproc_per_node
     if spec.entry_kind is EntryKind.COMMAND:
         yield ok("GPUs", f"{len(seen.mine)} of {there} GPUs are visible")
     elif not seen.mine:
-        yield note("GPUs", f"none of {there} GPUs is visible to the ranks (CUDA_VISIBLE_DEVICES={named})")
+        yield note("GPUs", f"none of {there} GPUs is visible to the ranks ({VISIBLE}={named})")
+    elif ranks > len(seen.mine) and spec.entry_kind is EntryKind.TRAINER:
+        yield note("GPUs", f"{ranks} ranks share {len(seen.mine)} GPUs, and meet over gloo")
     elif ranks > len(seen.mine):
         what = f"{ranks} ranks for {len(seen.mine)} GPUs: two ranks of one GPU cannot use NCCL together"
         yield warn("GPUs", what, f"--nproc-per-node {len(seen.mine)}")
@@ -86,6 +103,12 @@ def _enough(seen: Seen) -> Iterator[Finding]:
         yield note("GPUs", f"{ranks} of {len(seen.mine)} visible GPUs will be used")
     else:
         yield ok("GPUs", f"{ranks} GPUs for as many ranks")
+
+
+def _differ(seen: Seen) -> bool:
+    """Whether CUDA's numbers may differ from NVML's: cards of several kinds, and no order by slot asked for."""
+    kinds = {sample.device.name for sample in seen.survey.samples}
+    return len(kinds) > 1 and seen.env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
 
 
 def _free(seen: Seen) -> Iterator[Finding]:
@@ -156,8 +179,9 @@ def _driver(seen: Seen) -> Iterator[Finding]:
     if interpreter is None or interpreter.torch_version is None:
         return
     cuda, driver = seen.survey.cuda, seen.survey.driver
-    if interpreter.torch_cuda is None and interpreter.torch_hip is None and seen.used:
-        what = f"torch {interpreter.torch_version} of {interpreter.path} is built without CUDA: the GPUs will not be used"
+    if interpreter.torch_cuda is None and seen.used:
+        build = "for ROCm" if interpreter.torch_hip is not None else "without CUDA"
+        what = f"torch {interpreter.torch_version} of {interpreter.path} is built {build}: the GPUs will not be used"
         yield warn("driver", what, "install a build of torch with CUDA, or name another --python")
     elif interpreter.torch_cuda is not None and cuda is not None:
         wanted = int(interpreter.torch_cuda.partition(".")[0])

@@ -36,6 +36,7 @@ FEW_ENTRIES: Final = 200
 # Python with torch and a CUDA context: 0.6 to 1.5 GiB of the host's memory on builds of 2024 to 2026.
 RANK_BYTES: Final = 1 * GIB
 PTRACE_SCOPE: Final = "/proc/sys/kernel/yama/ptrace_scope"
+NO_ATTACH: Final = 3  # Documentation/admin-guide/LSM/Yama.rst: nobody may attach, and the setting stays
 CAP_SYS_PTRACE: Final = 19
 TIME_ERROR: Final = 5
 # Each rank and each DataLoader worker holds some tens of descriptors; 1024 is the usual soft limit.
@@ -120,17 +121,19 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_open_files(context: CheckContext) -> Iterator[Finding]:
-    """The soft limit on open files, against what this many ranks tend to need."""
+    """The hard limit on open files, to which a start raises the soft one, against what this many ranks tend to need."""
     spec = context.spec
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = _workers(spec)
     wanted = max(256, FILES_PER_RANK * spec.nproc_per_node * (1 + (workers or 0) // 4))
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        yield ok("open files", f"limit {soft}")
-        return
-    limit = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    what = f"limit {soft} is low for {spec.nproc_per_node} ranks"
-    yield warn("open files", what, f"ulimit -n {wanted} (hard limit {limit})")
+    if hard == resource.RLIM_INFINITY:
+        yield ok("open files", "no limit")
+    elif hard >= wanted:
+        yield ok("open files", f"limit {hard}")
+    else:
+        what = f"limit {hard} is low for {spec.nproc_per_node} ranks"
+        fix = f"{wanted} or more: docker run --ulimit nofile=…, LimitNOFILE of a service, /etc/security/limits.conf"
+        yield warn("open files", what, fix)
 
 
 def _workers(spec: JobSpec) -> int | None:
@@ -176,9 +179,10 @@ def _clock_state() -> int | None:
 
     try:
         # struct timex is 208 bytes on 64-bit Linux; with modes 0 nothing is set.
-        return int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))
     except (OSError, AttributeError):
         return None
+    return state if state >= 0 else None  # -1: it was refused (a sandbox)
 
 
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
@@ -194,7 +198,10 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
         )
         return
     scope = _yama(PTRACE_SCOPE)
-    if scope and not _has_capability(CAP_SYS_PTRACE):
+    if scope == NO_ATTACH:
+        what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope}, for everybody)"
+        yield note("stacks", what, "it cannot be changed before the next boot")
+    elif scope and not _has_capability(CAP_SYS_PTRACE):
         what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope})"
         yield note(
             "stacks", what, "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"

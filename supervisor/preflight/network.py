@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Final
 
@@ -14,25 +14,35 @@ from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding
 
 RESOLVE_S: Final = 3.0
+FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
+ENDPOINT: Final = "--rdzv-endpoint="
+# torch/distributed/run.py: an endpoint without a port means this one.
+ENDPOINT_PORT: Final = 29400
 # Bridges and the ends of containers' cables: what begins so leads to no other machine.
 INNER: Final = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman")
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
-    """Whether a named port is free on the machine that will listen on it."""
+    """Whether a named port is free on the machine that will listen on it, and the rendezvous endpoint's where that is this one."""
     spec = context.spec
-    if spec.master_port is None or spec.entry_kind is EntryKind.COMMAND or spec.node_rank != 0:
+    if spec.entry_kind is EntryKind.COMMAND:
         return
-    if is_free(spec.master_port):
-        yield ok("port", f"port {spec.master_port} is free")
-        return
-    holder = port_holder(spec.master_port)
-    what = f"port {spec.master_port} is taken" + (f" by {holder}" if holder else "")
-    yield refuse(
-        "port",
-        what,
-        "name another with --master-port, or leave it out: stoker finds one",
-    )
+    if spec.master_port is not None and spec.node_rank == 0:
+        if is_free(spec.master_port):
+            yield ok("port", f"port {spec.master_port} is free")
+        else:
+            holder = port_holder(spec.master_port)
+            what = f"port {spec.master_port} is taken" + (f" by {holder}" if holder else "")
+            yield refuse("port", what, "name another with --master-port, or leave it out: stoker finds one")
+    host, port = _endpoint(context)
+    if port is None:
+        what = f"{ENDPOINT}{_endpoint_named(context)}: a port is a whole number below 65536"
+        yield refuse("port", what, "HOST:PORT, and an IPv6 address in brackets: [::1]:29400")
+    elif host and host in _own_names() and not is_free(port):
+        # Not refused: a second agent of the same job joins the store that the first one holds.
+        holder = port_holder(port)
+        what = f"port {port} of the rendezvous endpoint is taken" + (f" by {holder}" if holder else "")
+        yield warn("port", what, "unless that is this very job on another node: name another port")
 
 
 def check_master(context: CheckContext) -> Iterator[Finding]:
@@ -48,9 +58,10 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
             "name an address instead; a name server does not answer",
         )
     elif not found:
-        yield warn(
-            "rendezvous", f"no machine is known by the name {host}", "look for a typo, or name its address"
-        )
+        fix = "look for a typo, or name its address"
+        if ":" in host:
+            fix = "an IPv6 address stands in brackets: [::1]:29400"
+        yield warn("rendezvous", f"no machine is known by the name {host}", fix)
     elif _several_nodes(context) and all(ip_address(address).is_loopback for address in found):
         fix = "name the address that the other machines know it by; /etc/hosts often has 127.0.1.1 for a machine's own name"
         yield warn("rendezvous", f"{host} is {found[0]}, which other machines take for themselves", fix)
@@ -65,42 +76,80 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_interfaces(context: CheckContext) -> Iterator[Finding]:
-    """The interfaces that gloo and NCCL are told to use, and without a word the one that they would find."""
+    """The interfaces that gloo and NCCL are told to use; of several machines, without a word, those that they would choose."""
     import psutil
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    there = set(psutil.net_if_addrs())
+    addresses = {
+        name: [each.address.partition("%")[0] for each in each_of if each.family in FAMILIES]
+        for name, each_of in psutil.net_if_addrs().items()
+    }
     env = {**context.env, **dict(context.spec.env)}
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    for variable, choose in (("GLOO_SOCKET_IFNAME", _gloo_choice), ("NCCL_SOCKET_IFNAME", _nccl_choice)):
         named = env.get(variable)
-        if not named:
-            continue
-        chosen = (
-            _chosen(named, there)
-            if variable.startswith("NCCL")
-            else [name for name in named.split(",") if name in there]
-        )
-        if not chosen:
-            what = f"{variable}={named}: no interface of this machine is meant by it ({', '.join(sorted(there))})"
-            yield warn("interface", what, "name one that `ip -br link` lists")
-        elif not set(chosen) & up:
-            yield warn(
-                "interface",
-                f"{variable}={named}: {', '.join(chosen)}: down",
-                "name one that is up, or bring it up",
-            )
-        else:
-            yield ok("interface", f"{variable}={named} means {', '.join(sorted(set(chosen) & up))}")
-    outward = sorted(name for name in up if name != "lo")
-    inner = [name for name in outward if name.startswith(INNER)]
-    if _several_nodes(context) and inner and not env.get("NCCL_SOCKET_IFNAME"):
-        others = [name for name in outward if name not in inner]
-        what = f"{', '.join(inner)} is up: NCCL and gloo may choose a bridge that other machines cannot reach"
-        yield warn(
-            "interface",
-            what,
-            f"NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: {others[0] if others else 'the one that leads to the others'}",
-        )
+        if named:
+            yield _told(variable, named, set(addresses), up)
+        elif _several_nodes(context):
+            yield choose({name: addresses[name] for name in addresses if name in up and addresses[name]})
+
+
+def _told(variable: str, named: str, there: set[str], up: set[str]) -> Finding:
+    """What a variable names: gloo wants each whole name (it makes a device of each), NCCL what its pattern matches."""
+    words = [word for word in named.split(",") if word]
+    chosen = (
+        _chosen(named, there) if variable.startswith("NCCL") else [name for name in words if name in there]
+    )
+    unknown = [] if variable.startswith("NCCL") else [name for name in words if name not in there]
+    if unknown or not chosen:
+        meant = ", ".join(unknown) or named
+        what = f"{variable}={named}: no interface of this machine is meant by {meant} ({', '.join(sorted(there))})"
+        return warn("interface", what, "name one that `ip -br link` lists")
+    down = [name for name in chosen if name not in up]
+    if down and (len(down) == len(chosen) or not variable.startswith("NCCL")):
+        what = f"{variable}={named}: {', '.join(down)}: down"
+        return warn("interface", what, "name one that is up, or bring it up")
+    return ok("interface", f"{variable}={named} means {', '.join(sorted(set(chosen) & up))}")
+
+
+def _nccl_choice(addresses: Mapping[str, list[str]]) -> Finding:
+    """NCCL's own choice among interfaces that are up and have an address, in the kernel's order.
+
+    "ib…" first, then all but docker's and the loopback, then docker's, then the loopback: NCCL's src/misc/socket.cc.
+    """
+    names = [name for _, name in socket.if_nameindex() if name in addresses]
+    groups = (
+        [name for name in names if name.startswith("ib")],
+        [name for name in names if not name.startswith(("docker", "lo"))],
+        [name for name in names if name.startswith("docker")],
+    )
+    chosen = next((group[0] for group in groups if group), "lo")
+    if chosen == "lo" or chosen.startswith(INNER):
+        what = f"NCCL would choose {chosen}, which leads to no other machine"
+        return warn("interface", what, f"NCCL_SOCKET_IFNAME={_outer(addresses)}")
+    return ok("interface", f"NCCL will choose {chosen}")
+
+
+def _gloo_choice(addresses: Mapping[str, list[str]]) -> Finding:
+    """Gloo's own choice: the address of this machine's name where that is its own, else the loopback.
+
+    torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, createDefaultDevice.
+    """
+    host = socket.gethostname()
+    found = resolved(host) or []
+    for name, own in addresses.items():
+        address = next((each for each in found if each in own), "")
+        if address and name != "lo" and not name.startswith(INNER):
+            return ok("interface", f"gloo will choose {name} ({host} is {address})")
+    # 127.0.1.1 stands on no interface and can be bound all the same, as all of 127.0.0.0/8.
+    told = found[0] if found else "unknown"
+    what = f"gloo would choose the address of this machine's name, and {host} is {told}: other machines cannot reach it"
+    return warn("interface", what, f"GLOO_SOCKET_IFNAME={_outer(addresses)}")
+
+
+def _outer(addresses: Mapping[str, list[str]]) -> str:
+    """An interface that may lead to other machines, or words for it."""
+    outer = [name for name in sorted(addresses) if name != "lo" and not name.startswith(INNER)]
+    return outer[0] if outer else "the one that leads to the others"
 
 
 def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
@@ -129,11 +178,36 @@ def _master(context: CheckContext) -> str | None:
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return None
-    endpoint = next(
-        (flag.partition("=")[2] for flag in spec.torchrun_flags if flag.startswith("--rdzv-endpoint=")), ""
-    )
-    host = endpoint.rpartition(":")[0] if ":" in endpoint else endpoint
-    return spec.master_addr or host.strip("[]") or None
+    return spec.master_addr or _endpoint(context)[0] or None
+
+
+def _endpoint(context: CheckContext) -> tuple[str, int | None]:
+    """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) where none is named, None for what is no port.
+
+    torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
+    """
+    endpoint = _endpoint_named(context)
+    if endpoint.startswith("[") and endpoint.endswith("]"):
+        return endpoint[1:-1], ENDPOINT_PORT
+    host, colon, port = endpoint.rpartition(":")
+    if not colon:
+        return endpoint, ENDPOINT_PORT
+    number = int(port) if port.isdecimal() else 2**16
+    return host.removeprefix("[").removesuffix("]"), number if number < 2**16 else None
+
+
+def _endpoint_named(context: CheckContext) -> str:
+    flags = context.spec.torchrun_flags
+    return next((flag.removeprefix(ENDPOINT) for flag in flags if flag.startswith(ENDPOINT)), "").strip()
+
+
+def _own_names() -> set[str]:
+    """What this machine is called without asking a name server."""
+    import psutil
+
+    each_of = psutil.net_if_addrs().values()
+    own = {address.address.partition("%")[0] for group in each_of for address in group}
+    return {"localhost", socket.gethostname(), *own}
 
 
 def _several_nodes(context: CheckContext) -> bool:

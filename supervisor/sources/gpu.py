@@ -420,7 +420,8 @@ def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[Gp
     """What CUDA_VISIBLE_DEVICES lets a process see, in its order.
 
     None where it is not known (a MIG slice). Numbers count as NVML does, which is CUDA's own order only with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID or cards all alike. As CUDA does, the list ends at the first bad entry.
+    CUDA_DEVICE_ORDER=PCI_BUS_ID or cards all alike. As for CUDA, the list ends at the first bad entry, and one that
+    names a GPU twice names none (torch/cuda/__init__.py, _parse_visible_devices).
     """
     if value is None:
         return tuple(devices)
@@ -434,6 +435,8 @@ def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[Gp
             match = [d for d in devices if entry.startswith("GPU-") and (d.uuid or "").startswith(entry)]
         if len(match) != 1:
             break
+        if match[0] in found:
+            return ()
         found += match
     return tuple(found)
 

@@ -125,13 +125,14 @@ def test_little_space_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_open_files_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 4096))
+    assert found_by(host.check_open_files, SCRIPT, tmp_path).what == "limit 4096"
     many = replace(SCRIPT, nproc_per_node=64)
     files, ranks = (
         found_by(host.check_open_files, many, tmp_path),
         found_by(host.check_cores, many, tmp_path),
     )
     assert (files.level, ranks.level) == (FindingLevel.WARNING, FindingLevel.WARNING)
-    assert "ulimit -n" in files.fix
+    assert files.what == "limit 4096 is low for 64 ranks"
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY,) * 2)
     files = found_by(host.check_open_files, many, tmp_path)
     assert files.level is FindingLevel.OK

@@ -62,7 +62,15 @@ def test_two_sound_gpus_for_two_ranks(nvml: StandIn) -> None:
         (4, 2, "2", WARNING, "2 ranks for 1 GPUs"),
         (4, 2, "", INFO, "none of 4 GPUs is visible to the ranks"),
         (4, 2, "-1", INFO, "none of 4 GPUs is visible to the ranks"),
-        (4, 2, "MIG-7a,MIG-7b", INFO, "CUDA_VISIBLE_DEVICES names MIG instances"),
+        (
+            4,
+            2,
+            "MIG-7a,MIG-7b",
+            WARNING,
+            "CUDA_VISIBLE_DEVICES names MIG instances: MIG-7a,MIG-7b; each of 2 ranks sees the first alone",
+        ),
+        (4, 1, "MIG-7a", INFO, "CUDA_VISIBLE_DEVICES names MIG instances: MIG-7a"),
+        (4, 1, "0,-1,1", OK, "1 GPUs for as many ranks"),
     ],
 )
 def test_as_many_gpus_as_ranks(
@@ -79,6 +87,48 @@ def test_a_gpu_that_is_not_there_is_named(nvml: StandIn) -> None:
     named, few = findings(visible="1,7,0")["GPUs"]
     assert "names 7, which is none of the 2 GPUs here" in named.what
     assert "2 ranks for 1 GPUs" in few.what, "as CUDA does, the list ends there"
+
+
+def test_a_gpu_that_is_named_twice_is_none(nvml: StandIn) -> None:
+    nvml.show(*cards(2))
+    named, none = findings(visible="0,0")["GPUs"]
+    assert (named.level, named.what) == (
+        WARNING,
+        "CUDA_VISIBLE_DEVICES names 0 twice: CUDA takes that for none",
+    )
+    assert none.what.startswith("none of 2 GPUs is visible")
+
+
+def test_the_job_s_own_choice_of_gpus_counts(nvml: StandIn) -> None:
+    nvml.show(*cards(4))
+    spec = replace(TWO_RANKS, env=(("CUDA_VISIBLE_DEVICES", "2,3"),))
+    assert only(findings(spec, visible="0")["GPUs"]).what == "2 GPUs for as many ranks"
+
+
+def test_cards_of_two_kinds_may_be_counted_otherwise_by_cuda(nvml: StandIn) -> None:
+    first, second = cards(2)
+    nvml.show(replace(first, name="NVIDIA T4"), second)
+    assert findings(visible="0,1")["GPUs"][0].what.startswith(
+        "CUDA_VISIBLE_DEVICES=0,1: CUDA counts the fastest"
+    )
+    assert len(findings()["GPUs"]) == 1, "no number was named"
+    assert len(findings(visible="GPU-0,GPU-1")["GPUs"]) == 1
+    in_order = replace(TWO_RANKS, env=(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),))
+    assert len(findings(in_order, visible="0,1")["GPUs"]) == 1
+
+
+def test_the_trainer_s_ranks_may_share_a_gpu(nvml: StandIn) -> None:
+    nvml.show(*cards(1))
+    spec = replace(TWO_RANKS, entry_kind=EntryKind.TRAINER)
+    finding = only(findings(spec)["GPUs"])
+    assert (finding.level, finding.what) == (INFO, "2 ranks share 1 GPUs, and meet over gloo")
+
+
+def test_a_build_for_other_cards(nvml: StandIn) -> None:
+    nvml.show(*cards(2))
+    finding = only(findings(torch=replace(TORCH, torch_cuda=None, torch_hip="6.4"))["driver"])
+    assert finding.level is WARNING
+    assert "is built for ROCm: the GPUs will not be used" in finding.what
 
 
 def test_who_sits_there_already(nvml: StandIn) -> None:

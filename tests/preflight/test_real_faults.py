@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.sources.processes import identify
+from tests.conftest import wait_until
 from tests.disks import fill, small_disk
 
 ROOT = Path(__file__).parents[2]
@@ -100,15 +102,21 @@ def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:
 
 
 def test_few_open_files() -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+    def look(soft: int, hard: int) -> list[list[str]]:
+        own = [sys.executable, "-c", ONE, "host", "check_open_files", "4", ""]
+        done = subprocess.run(
+            own, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+        )  # fmt: skip
+        found = json.loads(done.stdout)
+        assert isinstance(found, list)
+        return found
 
-    own = [sys.executable, "-c", ONE, "host", "check_open_files", "4", ""]
-    done = subprocess.run(
-        own, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True, preexec_fn=limit
-    )  # fmt: skip
-    ((level, what, fix),) = json.loads(done.stdout)
-    assert (level, what, fix) == ("warning", "limit 300 is low for 4 ranks", "ulimit -n 512 (hard limit 300)")
+    ((level, what, fix),) = look(300, 300)
+    assert (level, what) == ("warning", "limit 300 is low for 4 ranks")
+    assert fix.startswith("512 or more: ")
+    assert look(300, 4096) == [["ok", "limit 4096", ""]], "a start raises the soft limit to the hard one"
+    assert look(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])[0][0] == "ok"
 
 
 def test_a_control_group_with_little_memory() -> None:
@@ -168,10 +176,43 @@ def test_ptrace_denied(tmp_path: Path) -> None:
     assert said["allowed"] == ("ok", "py-spy may look into ranks")
 
 
+def test_a_kernel_that_lets_nobody_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Yama's 3 forbids it to root with every capability as well."""
+    scope = tmp_path / "scope"
+    scope.write_text("3\n")
+    monkeypatch.setattr(host, "PTRACE_SCOPE", str(scope))
+    monkeypatch.setattr("supervisor.sources.stacks.python_stacks.find_py_spy", lambda _: "py-spy")
+    (finding,) = found_by(host.check_stacks, SCRIPT, tmp_path)
+    assert (finding.level, finding.fix) == (INFO, "it cannot be changed before the next boot")
+
+
 def test_the_clock_matters_to_several_machines_alone(tmp_path: Path) -> None:
     assert not found_by(host.check_clock, SCRIPT, tmp_path)
     (finding,) = found_by(host.check_clock, replace(SCRIPT, nnodes="2"), tmp_path)
     assert (finding.level, finding.check) in {(OK, "clock"), (WARNING, "clock")}
+
+
+@pytest.mark.parametrize(
+    ("answer", "level"), [(0, OK), (1, OK), (host.TIME_ERROR, WARNING), (-1, None), (None, None)]
+)
+def test_what_the_kernel_says_of_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None, level: FindingLevel | None
+) -> None:
+    """The call is replaced: a clock that runs free holds for the whole machine. -1: a sandbox refuses the call."""
+    import ctypes
+
+    class Library:
+        def __init__(self, name: str | None) -> None:
+            if answer is None:
+                raise OSError(name)
+
+        def adjtimex(self, buffer: object) -> int:
+            assert answer is not None
+            return answer
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    found = found_by(host.check_clock, replace(SCRIPT, nnodes="2"), tmp_path)
+    assert [finding.level for finding in found] == ([level] if level is not None else [])
 
 
 # -- names and interfaces ------------------------------------------------------------------------------------------
@@ -185,6 +226,10 @@ def test_the_clock_matters_to_several_machines_alone(tmp_path: Path) -> None:
         ({"master_addr": "127.0.0.1", "nnodes": "2"}, WARNING, "127.0.0.1 is 127.0.0.1, which other machines take for themselves"),
         ({"master_addr": "127.0.0.1"}, OK, "the ranks meet at 127.0.0.1 (127.0.0.1)"),
         ({"torchrun_flags": ("--rdzv-endpoint=[::1]:29400",)}, OK, "the ranks meet at ::1 (::1)"),
+        ({"torchrun_flags": ("--rdzv-endpoint=[::1]",)}, OK, "the ranks meet at ::1 (::1)"),
+        ({"torchrun_flags": ("--rdzv-endpoint=::1:29400",)}, OK, "the ranks meet at ::1 (::1)"),
+        ({"torchrun_flags": ("--rdzv-endpoint=fe80::ab:29400",)}, OK, "the ranks meet at fe80::ab (fe80::ab)"),
+        ({"torchrun_flags": ("--rdzv-endpoint=::1",)}, WARNING, "no machine is known by the name :"),
     ],
 )  # fmt: skip
 def test_where_the_ranks_are_told_to_meet(
@@ -219,32 +264,81 @@ def test_a_name_server_that_does_not_answer(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 20, "the resolver itself would wait for 30 s"
 
 
-def test_interfaces_that_are_not_there_or_down() -> None:
-    def look(**env: str) -> list[tuple[str, str]]:
-        os.environ.update(env)
-        try:
-            links = (
-                "ip link set lo up && ip link add fast0 type veth peer name fast1 && "
-                "ip link add docker0 type veth peer name inside0 && ip link set docker0 up && ip link set inside0 up"
-            )
-            return [
-                (level, what) for level, what, _ in alone(in_namespace(links), "network", "check_interfaces")
-            ]
-        finally:
-            for name in env:
-                del os.environ[name]
+LINKS = (
+    "ip link set lo up && ip link add fast0 type veth peer name fast1 && "
+    "ip link add docker0 type veth peer name veth1 && ip link set docker0 up && ip link set veth1 up && "
+    "ip address add 172.17.0.1/16 dev docker0"
+)
 
-    try:
-        first = look(NCCL_SOCKET_IFNAME="ib")
-    except AssertionError as error:
-        pytest.skip(f"no interfaces of our own here: {error}")
-    assert first[0][0] == "warning"
-    assert first[0][1].startswith("NCCL_SOCKET_IFNAME=ib: no interface of this machine is meant by it (")
-    assert look(NCCL_SOCKET_IFNAME="fast") == [("warning", "NCCL_SOCKET_IFNAME=fast: fast0, fast1: down")]
-    assert look(NCCL_SOCKET_IFNAME="=fast")[0][1].startswith("NCCL_SOCKET_IFNAME==fast: no interface")
-    assert look(NCCL_SOCKET_IFNAME="^fast,lo,in") == [("ok", "NCCL_SOCKET_IFNAME=^fast,lo,in means docker0")]
-    assert look(GLOO_SOCKET_IFNAME="lo") == [("ok", "GLOO_SOCKET_IFNAME=lo means lo")]
-    assert look(GLOO_SOCKET_IFNAME="l")[0][0] == "warning", "gloo takes whole names"
+
+def interfaces(links: str, nodes: str = "1", **env: str) -> list[tuple[str, str]]:
+    """What is found in a network namespace with these links."""
+    given = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    own = [sys.executable, "-c", ONE.replace('"train.py",', f'"train.py", nnodes="{nodes}",')]
+    done = subprocess.run(
+        [*in_namespace(links), *own, "network", "check_interfaces", "2", ""],
+        env=given, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode and "Traceback" not in done.stderr:
+        pytest.skip(f"no interfaces of our own here: {done.stderr.strip()[-200:]}")
+    assert done.returncode == 0, done.stderr
+    return [(level, what) for level, what, _ in json.loads(done.stdout)]
+
+
+def test_interfaces_that_are_not_there_or_down() -> None:
+    ((level, what),) = interfaces(LINKS, NCCL_SOCKET_IFNAME="ib")
+    assert level == "warning"
+    assert what.startswith("NCCL_SOCKET_IFNAME=ib: no interface of this machine is meant by ib (")
+    assert interfaces(LINKS, NCCL_SOCKET_IFNAME="fast") == [
+        ("warning", "NCCL_SOCKET_IFNAME=fast: fast0, fast1: down")
+    ]
+    assert interfaces(LINKS, NCCL_SOCKET_IFNAME="fast,docker") == [
+        ("ok", "NCCL_SOCKET_IFNAME=fast,docker means docker0")
+    ]
+    assert "no interface" in interfaces(LINKS, NCCL_SOCKET_IFNAME="=fast")[0][1]
+    assert interfaces(LINKS, NCCL_SOCKET_IFNAME="^fast,lo,veth1") == [
+        ("ok", "NCCL_SOCKET_IFNAME=^fast,lo,veth1 means docker0")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("named", "level", "what"),
+    [
+        ("lo", "ok", "GLOO_SOCKET_IFNAME=lo means lo"),
+        ("l", "warning", "GLOO_SOCKET_IFNAME=l: no interface of this machine is meant by l ("),
+        ("lo,eth7", "warning", "GLOO_SOCKET_IFNAME=lo,eth7: no interface of this machine is meant by eth7 ("),
+        ("lo,fast0", "warning", "GLOO_SOCKET_IFNAME=lo,fast0: fast0: down"),
+    ],
+)
+def test_gloo_takes_whole_names_and_needs_each_of_them(named: str, level: str, what: str) -> None:
+    (found,) = interfaces(LINKS, GLOO_SOCKET_IFNAME=named)
+    assert found[0] == level
+    assert found[1].startswith(what)
+
+
+def test_what_gloo_and_nccl_would_choose_by_themselves(tmp_path: Path) -> None:
+    """Of several machines alone; docker's bridge is nobody's choice while another interface has an address."""
+    assert not interfaces(LINKS), "one machine needs no interface"
+    me = socket.gethostname()
+
+    def known_as(address: str) -> str:
+        hosts = tmp_path / address
+        hosts.write_text(f"{address} {me}\n")
+        return f"{LINKS} && mount --bind {hosts} /etc/hosts"
+
+    up = "ip link set fast0 up && ip link set fast1 up && ip address add 10.9.0.1/24 dev fast1"
+    assert interfaces(f"{known_as('10.9.0.1')} && {up}", "2") == [
+        ("ok", f"gloo will choose fast1 ({me} is 10.9.0.1)"),
+        ("ok", "NCCL will choose fast1"),
+    ]
+    assert interfaces(f"{known_as('127.0.1.1')} && {up}", "2") == [
+        ("warning", f"gloo would choose the address of this machine's name, and {me} is 127.0.1.1: other machines cannot reach it"),
+        ("ok", "NCCL will choose fast1"),
+    ]  # fmt: skip
+    assert interfaces(known_as("172.17.0.1"), "2") == [
+        ("warning", f"gloo would choose the address of this machine's name, and {me} is 172.17.0.1: other machines cannot reach it"),
+        ("warning", "NCCL would choose veth1, which leads to no other machine"),
+    ]  # fmt: skip
 
 
 # -- the job --------------------------------------------------------------------------------------------------------
@@ -353,9 +447,11 @@ def test_ranks_that_do_not_come_are_named_and_ended(tmp_path: Path, torch_here: 
     assert finding.level is REFUSE
     assert finding.what.startswith("1 of 2 ranks did not come within ")
     assert finding.what.endswith(" s: 1"), "not the one that waited for it"
-    assert identify(int(mark.read_text())) is None, "the wrapper's child"
+    assert wait_until(lambda: identify(int(mark.read_text())) is None, 10), "the wrapper's child"
     broken = tmp_path / "broken"
-    broken.write_text(f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && echo no driver && exit 3\nexec {sys.executable} "$@"\n')
+    broken.write_text(
+        f'#!/bin/sh\n[ "$LOCAL_RANK" = 1 ] && echo no driver && exit 3\nexec {sys.executable} "$@"\n'
+    )
     broken.chmod(0o755)
     worse = replace(context, interpreter=replace(torch_here, path=str(broken)))
     (finding,) = check_collective(worse, limit_s=120.0)
@@ -387,4 +483,19 @@ def test_a_port_that_another_process_holds(tmp_path: Path) -> None:
         (finding,) = found_by(network.check_port, replace(SCRIPT, master_port=port), tmp_path)
         assert finding.level is REFUSE
         assert f"(pid {other.pid})" in finding.what
+        for host in ("localhost", "127.0.0.1", socket.gethostname()):
+            meeting = replace(SCRIPT, torchrun_flags=(f"--rdzv-endpoint={host}:{port}",))
+            (finding,) = found_by(network.check_port, meeting, tmp_path)
+            assert finding.level is WARNING, "it may be the job's own store, of another node on this machine"
+            assert finding.what.startswith(f"port {port} of the rendezvous endpoint is taken by python")
+        elsewhere = replace(SCRIPT, torchrun_flags=(f"--rdzv-endpoint=other.example:{port}",))
+        assert not found_by(network.check_port, elsewhere, tmp_path)
         other.communicate("\n")
+
+
+@pytest.mark.parametrize("endpoint", ["here:port", "here:70000", "here:", "[::1]:x"])
+def test_an_endpoint_without_a_port_that_could_be(tmp_path: Path, endpoint: str) -> None:
+    spec = replace(SCRIPT, torchrun_flags=(f"--rdzv-endpoint={endpoint}",))
+    (finding,) = found_by(network.check_port, spec, tmp_path)
+    assert finding.level is REFUSE
+    assert finding.what == f"--rdzv-endpoint={endpoint}: a port is a whole number below 65536"

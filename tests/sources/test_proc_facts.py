@@ -199,6 +199,27 @@ def test_a_group_without_a_limit_and_none_at_all(tmp_path: Path) -> None:
     assert found == cgroup.CgroupMemory(version=2, used_bytes=50, limit_bytes=None, oom_kills=2)
 
 
+def test_what_is_used_is_that_of_the_tightest_group_without_cached_files(tmp_path: Path) -> None:
+    files = {
+        "proc/7/cgroup": "0::/job/step\n",
+        "sys/fs/cgroup/job/step/memory.current": "50\n",
+        "sys/fs/cgroup/job/step/memory.max": "900\n",
+        "sys/fs/cgroup/job/memory.current": "700\n",
+        "sys/fs/cgroup/job/memory.max": "800\n",
+        "sys/fs/cgroup/job/memory.stat": "anon 100\ninactive_file 600\n",
+    }
+    assert group(tmp_path / "a", files) == cgroup.CgroupMemory(2, 100, 800, None)
+    files["sys/fs/cgroup/job/memory.stat"] = "inactive_file 701\n"
+    assert group(tmp_path / "b", files) == cgroup.CgroupMemory(2, 0, 800, None), "read at two moments"
+    old = {
+        "proc/7/cgroup": "5:memory:/job\n",
+        "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "9\n",
+        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "10\n",
+        "sys/fs/cgroup/memory/job/memory.stat": "inactive_file 1\ntotal_inactive_file 5\n",
+    }
+    assert group(tmp_path / "c", old) == cgroup.CgroupMemory(1, 4, 10, None)
+
+
 def test_version_one_counts_where_memory_is_its_own(tmp_path: Path) -> None:
     files = {
         "proc/7/cgroup": "5:cpu,memory:/job\n0::/job\n",

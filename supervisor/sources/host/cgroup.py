@@ -7,6 +7,7 @@ by the group's limit leaves nothing in a log but exit -9: its counter here is th
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # v1 shows "no limit" as the largest page-aligned number; nothing real comes near it.
@@ -16,6 +17,9 @@ _NO_LIMIT_BYTES = 1 << 60
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
     """Memory of a process's control group. `limit_bytes`: the tightest on the way up; None: no limit.
+
+    `used_bytes`: in the group that has this limit, without file pages that the kernel gives up first when memory runs
+    short (inactive_file, as docker and Kubernetes count): after a dataset was read, these fill any limit.
 
     `oom_kills` counts processes of the group killed for memory, since the group was made; only a rise means
     something. `version`: 1 or 2.
@@ -57,11 +61,12 @@ def _read_v2(mount: str, path: str) -> CgroupMemory | None:
     folders = _upwards(mount, path, "memory.current")
     if not folders:
         return None
-    limits = [limit for folder in folders if (limit := _number(folder, "memory.max")) is not None]
+    limits = {folder: _number(folder, "memory.max") for folder in folders}
+    group, limit = _tightest(limits)
     return CgroupMemory(
         version=2,
-        used_bytes=_number(folders[0], "memory.current"),
-        limit_bytes=min(limits, default=None),
+        used_bytes=_used(group, "memory.current", "inactive_file"),
+        limit_bytes=limit,
         oom_kills=_field(folders[0], "memory.events", "oom_kill"),
     )
 
@@ -70,14 +75,29 @@ def _read_v1(mount: str, path: str) -> CgroupMemory | None:
     folders = _upwards(mount, path, "memory.usage_in_bytes")
     if not folders:
         return None
-    limits = [_number(folder, "memory.limit_in_bytes") for folder in folders]
-    real = [limit for limit in limits if limit is not None and limit < _NO_LIMIT_BYTES]
+    limits = {folder: _number(folder, "memory.limit_in_bytes") for folder in folders}
+    real = {folder: limit if limit and limit < _NO_LIMIT_BYTES else None for folder, limit in limits.items()}
+    group, limit = _tightest(real)
     return CgroupMemory(
         version=1,
-        used_bytes=_number(folders[0], "memory.usage_in_bytes"),
-        limit_bytes=min(real, default=None),
+        used_bytes=_used(group, "memory.usage_in_bytes", "total_inactive_file"),
+        limit_bytes=limit,
         oom_kills=_field(folders[0], "memory.oom_control", "oom_kill"),
     )
+
+
+def _tightest(limits: Mapping[str, int | None]) -> tuple[str, int | None]:
+    """The group whose limit is the lowest, and that; without any, the nearest group."""
+    limited = [(limit, folder) for folder, limit in limits.items() if limit is not None]
+    if not limited:
+        return next(iter(limits)), None
+    limit, folder = min(limited, key=lambda each: each[0])  # of equal ones the nearest
+    return folder, limit
+
+
+def _used(folder: str, name: str, given_up_first: str) -> int | None:
+    used = _number(folder, name)
+    return None if used is None else max(used - (_field(folder, "memory.stat", given_up_first) or 0), 0)
 
 
 def _upwards(mount: str, path: str, needed: str) -> list[str]:
