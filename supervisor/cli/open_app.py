@@ -52,6 +52,10 @@ def show(
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         over = tr.sentence("parting", "over", values)
         print(strip_escapes(over))  # a folder that somebody copied here may hold anything
+        from supervisor.views.trial_report import trial_lines  # no start waits for it
+
+        for line in trial_lines(state, run, tr):
+            print(line)
         return state.condition.exit_code
     if notice := place_of(run).notice:
         print(tr(f"{run.run_id}: {notice}"))

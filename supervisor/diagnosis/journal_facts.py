@@ -13,7 +13,7 @@ from supervisor.run.events import RanksAt, StopWhy
 from supervisor.run.state import AttemptState, RankState, RunState
 
 # Stops that are our doing alone; "rank_died" and "hang" follow a failure.
-OUR_STOPS = frozenset((StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE))
+OUR_STOPS = frozenset((StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE, StopWhy.TRIAL))
 ALLOCATOR_NAMES = frozenset(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
 # The run directory, seen from an attempt's folder: where paths in a keeper's verdicts begin.
 FROM_ATTEMPT = "../../../.."

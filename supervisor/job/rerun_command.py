@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import Final
 
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
@@ -14,6 +15,14 @@ _GIVEN: Final = "flag --"
 _SWITCHES: Final = frozenset(flag.name for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS) if not flag.takes_value)
 _ENV: Final = "env."
 _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
+
+
+def real_command_of(job: JobSpec) -> str | None:
+    """The command of the real run that a trial was of; None where `command_of` gives none."""
+    rows = tuple(row for row in job.origins if not row[2].startswith("flag --trial"))
+    if job.trial is not None:
+        job = replace(job, entry_args=job.trial.args, torchrun_flags=job.trial.flags, trial=None)
+    return command_of(replace(job, origins=rows))
 
 
 def command_of(job: JobSpec) -> str | None:
@@ -38,18 +47,21 @@ def command_of(job: JobSpec) -> str | None:
             words.append(f"{flag}={value}")
     if not job.retry.enabled and "--no-retry" not in words and not _from_file(job, "policy.retry"):
         words.append("--no-retry")
-    words += job.torchrun_flags
+    args, flags = job.entry_args, job.torchrun_flags
+    if job.trial is not None:
+        args, flags = job.trial.args, job.trial.flags
+    words += flags
     match job.entry_kind:
         case EntryKind.SCRIPT | EntryKind.MODULE if _from_file(job, "run.script") or _from_file(
             job, "run.module"
         ):
             pass
         case EntryKind.SCRIPT:
-            words += [job.entry, *job.entry_args]
+            words += [job.entry, *args]
         case EntryKind.MODULE:
-            words += ["-m", job.entry, *job.entry_args]
+            words += ["-m", job.entry, *args]
         case EntryKind.COMMAND:
-            words += ["--", job.entry, *job.entry_args]
+            words += ["--", job.entry, *args]
         case EntryKind.TRAINER if job.config_path is None:
             return None
         case EntryKind.TRAINER:

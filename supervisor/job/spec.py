@@ -27,8 +27,11 @@ __all__ = [
     "OwnSignature",
     "RetrySettings",
     "Timing",
+    "TrialKnob",
+    "TrialSettings",
     "Unread",
     "signature_key",
+    "steps_seen",
 ]
 
 
@@ -345,6 +348,46 @@ class FitSettings:
     timeout_s: float = 300.0
 
 
+BEYOND_STEPS: Final = 10
+"""A script that made this many times the steps that its own setting allows does not heed it: its trial is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialKnob:
+    """A setting that a trial changed: its name, its value now, and what it was before; None: the script's own default."""
+
+    name: str
+    value: str
+    before: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """``--trial``: one rank, a few steps, no restart.
+
+    Where a setting of the script makes it stop after `steps` (`ends_itself`), it is left to end by itself, else it is
+    stopped once so many are seen. It is ended after `timeout_s` seconds in any case. `args` are the script's arguments as
+    they were given and `flags` torchrun's, for the command of the real run; `knobs` what was changed of the arguments.
+    """
+
+    steps: int = 20
+    timeout_s: float = 1800.0
+    ends_itself: bool = False
+    knobs: tuple[TrialKnob, ...] = ()
+    args: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    def is_over(self, first: int | None, last: int | None, age_s: float) -> bool:
+        """Whether it is ended now: by its first and newest step seen, and the seconds since its launch."""
+        most = self.steps * BEYOND_STEPS if self.ends_itself else self.steps
+        return steps_seen(first, last) >= most or age_s > self.timeout_s
+
+
+def steps_seen(first: int | None, last: int | None) -> int:
+    """How many steps lie between the first that was seen and the newest, both included."""
+    return 0 if first is None or last is None else max(last - first + 1, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """One job: everything that is needed to plan its launches.
@@ -383,6 +426,7 @@ class JobSpec:
     loader: LoaderKnobs = field(default_factory=LoaderKnobs)
     set_knobs: tuple[tuple[str, str], ...] = ()
     fit: FitSettings | None = None
+    trial: TrialSettings | None = None
     hang: HangSettings = field(default_factory=HangSettings)
     libuv: bool = True
     torch_local_path: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, assert_never
 
+from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.policy.budget import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
 from supervisor.policy.changes import change_for, needs_answer, offer_for
 from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
@@ -87,10 +88,23 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
             return _requeue(history, "the batch system warned of its limit")
         case StopCause.RESTART:
             return Decision(DecisionKind.RESTART, "ended to be restarted", change=SpecChange())
+        case StopCause.TRIAL:
+            return _trial_over(history)
         case StopCause.RANK_DIED | StopCause.HANG:
             return None  # what made us end it is the cause, and the verdict names it
         case _:
             assert_never(now.stop)
+
+
+def _trial_over(history: PolicyInput) -> Decision:
+    """A trial that we ended: it has made its steps, or its time was over."""
+    trial, now = history.trial or TrialSettings(), history.now
+    seen = steps_seen(now.first_step, now.last_step)
+    if seen >= trial.steps:
+        reason = f"trial of {trial.steps} steps: stopped at step {now.last_step}"
+        return Decision(DecisionKind.SUCCEED, reason, exit_code=0)
+    reason = f"trial of {trial.steps} steps: {seen} seen within {trial.timeout_s:.0f} s"
+    return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
 
 
 def _requeue(history: PolicyInput, why: str) -> Decision:
@@ -102,6 +116,12 @@ def _requeue(history: PolicyInput, why: str) -> Decision:
 
 
 def _done(history: PolicyInput) -> str:
+    if history.trial is not None:
+        return f"trial of {history.trial.steps} steps: {_finished(history)}"
+    return _finished(history)
+
+
+def _finished(history: PolicyInput) -> str:
     last, unread = history.now.last_step, history.now.unread
     if unread:  # its last step is not known
         return f"finished; {unread}" if last is None else f"finished; {unread}, to step {last}"
@@ -119,6 +139,10 @@ def _aborted_at_exit(history: PolicyInput) -> Decision:
 
 def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision:
     change, what = change_for(history, rule)
+    if history.trial is not None:
+        return Decision(
+            DecisionKind.FAIL, f"{failure.value}: a trial is not restarted", exit_code=EXIT_FAILED
+        )
     if rule.answer in {Answer.STOP, Answer.HOLD}:
         return _hold(history, f"{failure.value}: {rule.advice_if_not_restarted}", SpecChange())
     if change is None:

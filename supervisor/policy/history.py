@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
+from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
 
 
@@ -20,6 +20,7 @@ class StopCause(StrEnum):
     RANK_DIED = "rank_died"
     REQUEUE = "requeue"
     HANG = "hang"
+    TRIAL = "trial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class PolicyInput:
         seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
         earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
         before_rise: likewise one from before the loss began to rise, and the step where it did.
+        trial: it is a trial: nothing is restarted.
         gpus: the GPUs, where one is known to be at fault.
         jitter: in [0, 1), spreads the back-off of many runs.
     """
@@ -110,6 +112,7 @@ class PolicyInput:
     seen_file: str | None = None
     earlier_checkpoint: str | None = None
     before_rise: tuple[str, int] | None = None
+    trial: TrialSettings | None = None
     gpus: Gpus | None = None
     jitter: float = 0.0
 

@@ -51,6 +51,7 @@ class StopWhy(StrEnum):
     RANK_DIED = "rank_died"  # a rank died by itself and its peers hang on
     REQUEUE = "requeue"  # SLURM's warning signal
     HANG = "hang"
+    TRIAL = "trial"  # a trial has made its steps, or run out of time
 
 
 class StopStep(StrEnum):

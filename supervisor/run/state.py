@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from supervisor.job.spec import BatchQuestion, JobSpec
 
 # Why an attempt is stopped on request, as opposed to after a failure.
-REQUESTED_STOPS = frozenset((ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE))
+REQUESTED_STOPS = frozenset(
+    (ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE, ev.StopWhy.TRIAL)
+)
 MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50

@@ -24,7 +24,13 @@ _Values: TypeAlias = dict[str, str | int | float | None]
 _Found: TypeAlias = tuple[MomentKind, Tone, _Values] | None
 
 # An attempt that is stopped for these has no request of its own on the timeline.
-_STOPS_SHOWN = {ev.StopWhy.SIGNAL, ev.StopWhy.RANK_DIED, ev.StopWhy.REQUEUE, ev.StopWhy.HANG}
+_STOPS_SHOWN = {
+    ev.StopWhy.SIGNAL,
+    ev.StopWhy.RANK_DIED,
+    ev.StopWhy.REQUEUE,
+    ev.StopWhy.HANG,
+    ev.StopWhy.TRIAL,
+}
 # Decisions that are followed at once by a hold, or by the run's end, with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
 # Requests whose own event stands on the timeline.

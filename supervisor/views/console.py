@@ -32,6 +32,7 @@ from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
+from supervisor.views.trial_report import trial_lines
 from supervisor.views.wording.kinds import end_of_request, unread_text, values_of
 from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
 from supervisor.views.wording.start_warnings import foreseen, foreseen_text
@@ -462,6 +463,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
         if curve:
             lines += ["", curve.rstrip("\n"), ""]
     lines.append(f"directory {run.root}")
+    lines += trial_lines(state, run, english)
     return "\n".join(lines)
 
 

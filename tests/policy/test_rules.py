@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import ClassOverride, RetrySettings
+from supervisor.job.spec import ClassOverride, RetrySettings, TrialSettings
 from supervisor.policy import RULES, Answer, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.records import DecisionKind, FailureClass, Reason
 from tests.policy.cases import (
@@ -27,6 +27,22 @@ from tests.policy.cases import (
 def test_every_class_has_a_rule_and_every_rule_a_word_for_the_person() -> None:
     assert set(RULES) == set(FailureClass)
     assert all(rule.advice_if_not_restarted for rule in RULES.values())
+
+
+def test_a_trial_ends_with_its_steps_and_is_never_restarted() -> None:
+    trial = TrialSettings(steps=20)
+    stopped = replace(ended(F.TERMINATED, Reason.USER, last=21), stop=StopCause.TRIAL)
+    done = one(stopped, trial=trial, interactive=True)
+    assert (done.kind, done.exit_code) == (DecisionKind.SUCCEED, 0)
+    assert done.reason == "trial of 20 steps: stopped at step 21"
+    late = one(replace(stopped, last_step=7), trial=trial)
+    assert (late.kind, late.exit_code) == (DecisionKind.FAIL, 1)
+    assert late.reason == "trial of 20 steps: 7 seen within 1800 s"
+    crashed = one(ended(F.NCCL_ERROR, last=7, saved=(5,)), trial=trial, interactive=True)
+    assert (crashed.kind, crashed.exit_code) == (DecisionKind.FAIL, 1)
+    assert one(ended(F.NCCL_ERROR, last=7, saved=(5,))).kind is DecisionKind.RESTART
+    by_itself = one(ended(None, exit_code=0, last=20), trial=trial)
+    assert by_itself.reason == "trial of 20 steps: finished at step 20"
 
 
 def test_a_taken_port_moves_unless_somebody_named_it() -> None:

@@ -49,6 +49,7 @@ RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang/hang_verdict.py",
     ROOT / "cli/diagnosing/verdict_text.py",
+    ROOT / "views/trial_report.py",
     *(
         ROOT / "policy" / f"{name}.py"
         for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
@@ -148,10 +149,12 @@ PARTS = frozenset(
         "nothing has moved for ~ s (~): ~",
         "usually ~ s",
         ", and ~ other rank~",
+        "trial of ~ steps: ~",
     )
 )
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 WHOLE = (
+    "trial of 20 steps: finished at step 20",
     "nothing has moved for 310 s, and it is not ended: rank 1 sleeps in sleep() at my/train.py:30",
     "nothing has moved for 310 s, and it is not ended: the job's process groups wait 3600 s (ended after 3600 s)",
     "only flagged: rank 1 waits for a thread of its own that is at work in Event.wait() at my/train.py:30, and 2 other ranks",

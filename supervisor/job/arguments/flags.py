@@ -75,6 +75,17 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "run.deterministic",
     ),
     Flag(
+        "--single-gpu",
+        _SW,
+        "one rank on the first of the visible GPUs, whatever else is said of ranks and machines; all else is the same",
+    ),
+    Flag(
+        "--trial",
+        _SW,
+        "try the job first: one rank on one GPU, a few steps, no restart; says what it saw, and the command of the real run",
+    ),
+    Flag("--trial-steps", _IN, "steps of a trial (default 20)", "N", "run.trial_steps"),
+    Flag(
         "--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"
     ),
     Flag(

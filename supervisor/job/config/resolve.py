@@ -27,6 +27,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import with_knobs
 from supervisor.job.knobs.group_timeout import longer_than_usual
+from supervisor.job.knobs.trial_settings import trial_notes
 from supervisor.job.spec import (
     AnswerGiven,
     BatchQuestion,
@@ -38,7 +39,11 @@ from supervisor.job.spec import (
     OwnSignature,
     RetrySettings,
     Timing,
+    TrialKnob,
+    TrialSettings,
 )
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +94,24 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     look = Resolver(inputs.parsed, inputs.env, files)
     job = files[0][1]
     kind, entry, args = _entry(inputs, job, look)
-    nproc = _nproc(str(look.get("run.nproc_per_node", "1")), inputs)
+    trial = _trial(look)
+    alone = "--trial" if trial is not None else "--single-gpu" if inputs.parsed.switch("single_gpu") else ""
+    ranks = str(look.get("run.nproc_per_node", "1"))
+    nproc = _nproc("1" if alone else ranks, inputs)
     nnodes = str(look.get("run.nnodes", "1"))
     nodes = _nodes(nnodes)
     node_rank = look.get("run.node_rank", 0)
     if nodes is not None and node_rank >= nodes:
         raise JobError(f"--node-rank {node_rank} is not below --nnodes {nnodes}")
+    launch = _Launch(
+        nnodes,
+        node_rank,
+        look.get("run.master_addr"),
+        look.get("run.master_port"),
+        _launcher_flags(inputs.parsed),
+    )
+    if alone:
+        launch, nodes = _of_one_rank(launch, look, alone), 1
     retry = _retry(inputs, files, look)
     if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
         raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
@@ -104,18 +121,21 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         entry=entry,
         entry_args=args,
         nproc_per_node=nproc,
-        nnodes=nnodes,
-        node_rank=node_rank,
-        master_addr=look.get("run.master_addr"),
-        master_port=look.get("run.master_port"),
-        torchrun_flags=_launcher_flags(inputs.parsed),
+        nnodes=launch.nnodes,
+        node_rank=launch.node_rank,
+        master_addr=launch.master_addr,
+        master_port=launch.master_port,
+        torchrun_flags=launch.flags,
         python=look.get("run.python"),
-        env=_env(inputs, files, look),
+        env=_first_gpu(_env(inputs, files, look), inputs, look, alone)
+        if alone
+        else _env(inputs, files, look),
         cwd=inputs.cwd,
         retry=retry,
         timing=_timing(look),
         hang=_hang(look),
         fit=_fit(look, inputs.parsed.entry_args) if inputs.parsed.switch("fit_batch") else None,
+        trial=trial,
         libuv=look.get("run.libuv", True),
         torch_local_path=look.get("run.torch_local_path"),
         cuda_home=look.get("run.cuda_home"),
@@ -139,7 +159,8 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
             script_text=inputs.script_text,
             script_configs=inputs.script_configs,
             read=inputs.read,
-            gpus=inputs.gpus,
+            gpus=min(inputs.gpus, 1) if alone else inputs.gpus,
+            alone=alone,
             accelerate_config=inputs.accelerate_config,
             answered=inputs.answered,
         )
@@ -228,6 +249,55 @@ def _nodes(value: str) -> int | None:
     if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
         raise JobError(f"--nnodes wants a whole number of at least 1, or MIN:MAX, got {value!r}")
     return int(match[1]) if match[2] in {None, match[1]} else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """Where torchrun's ranks meet."""
+
+    nnodes: str
+    node_rank: int
+    master_addr: str | None
+    master_port: int | None
+    flags: tuple[str, ...]
+
+
+def _of_one_rank(launch: _Launch, look: Resolver, why: str) -> _Launch:
+    """One rank on this machine: it waits for no other, so that what names the meeting point of several is left out."""
+    if why == "--single-gpu":
+        look.note("run.single_gpu", "true", f"flag {why}")
+    look.note("run.nproc_per_node", 1, why)
+    if launch.nnodes in {"1", "1:1"}:
+        return launch
+    look.note("run.nnodes", 1, why)
+    flags = tuple(flag for flag in launch.flags if not flag.startswith("--rdzv-"))
+    return _Launch("1", 0, None, None, flags)
+
+
+def _first_gpu(
+    env: tuple[tuple[str, str], ...], inputs: JobInputs, look: Resolver, why: str
+) -> tuple[tuple[str, str], ...]:
+    """The environment with the first of the visible GPUs alone; as it is where none is visible."""
+    seen = dict(env).get(VISIBLE, inputs.env.get(VISIBLE, "0" if inputs.gpus else ""))
+    first = seen.split(",")[0].strip()
+    if first in {"", "-1"} or first == dict(env).get(VISIBLE, inputs.env.get(VISIBLE)):
+        return env
+    look.note(f"env.{VISIBLE}", first, f"{why}: the first that is visible")
+    return (*((name, value) for name, value in env if name != VISIBLE), (VISIBLE, first))
+
+
+def _trial(look: Resolver) -> TrialSettings | None:
+    usual = TrialSettings()
+    steps = look.get("run.trial_steps", usual.steps)
+    timeout_s = look.get("run.trial_timeout_s", usual.timeout_s)
+    if steps < 1 or timeout_s <= 0:
+        raise JobError("run.trial_steps is at least 1, run.trial_timeout_s is more than 0 seconds")
+    if not look.parsed.switch("trial"):
+        if look.parsed.flag("trial_steps"):
+            raise JobError("--trial-steps is of a trial: say --trial too")
+        return None
+    look.note("run.trial", "true", "flag --trial")
+    return TrialSettings(steps=steps, timeout_s=timeout_s, flags=_launcher_flags(look.parsed))
 
 
 def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> str:
@@ -380,19 +450,50 @@ def _with_trainer(
             values[key], from_where[key] = number, look.origins[-1][2]
     for key, value in values.items():
         look.note(key, value, from_where[key])
+    trial = spec.trial
+    if trial is not None:
+        as_given = _trainer_args(values)
+        values, knobs = _trainer_trial(values, trial)
+        for knob in knobs:
+            look.note(knob.name.removeprefix("--"), knob.value, "--trial")
+        trial = replace(trial, ends_itself=not values.get("resume_from"), knobs=knobs, args=as_given)
     effective = {**TRAINER_DEFAULTS, **values}
     batch = _trainer_batch(effective, world)
     steps = effective.get("num_iterations")
-    args = tuple(f"--{key}={_flag_text(value)}" for key, value in values.items())
+    args = _trainer_args(values)
     return replace(
         spec,
         entry_args=args,
+        trial=trial,
+        notes=(*spec.notes, *trial_notes(trial)),
         knobs=TRAINER_KNOBS,
         batch=batch,
         loader=find_loader(args),
         group_timeout_s=longer_than_usual(values.get("dist_timeout_s")),
         total_steps=spec.total_steps or (steps if isinstance(steps, int) and steps > 0 else None),
     )
+
+
+def _trainer_args(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"--{key}={_flag_text(value)}" for key, value in values.items())
+
+
+def _trainer_trial(
+    values: Mapping[str, Any], trial: TrialSettings
+) -> tuple[dict[str, Any], tuple[TrialKnob, ...]]:
+    """The trainer's keys as a trial has them: few steps, checkpoints in the run directory, which no real run resumes from."""
+    wanted: dict[str, Any] = {}
+    steps = values.get("num_iterations", TRAINER_DEFAULTS["num_iterations"])
+    # From a checkpoint it may be beyond them at once: it is then stopped once they are seen.
+    if steps > trial.steps and not values.get("resume_from"):
+        wanted["num_iterations"] = trial.steps
+    if values.get("checkpoint_dir"):
+        wanted["checkpoint_dir"] = ""
+    knobs = tuple(
+        TrialKnob(f"--{key}", str(value), None if key not in values else _flag_text(values[key]))
+        for key, value in wanted.items()
+    )
+    return {**values, **wanted}, knobs
 
 
 def _trainer_batch(values: Mapping[str, Any], world: int | None) -> BatchSpec | None:

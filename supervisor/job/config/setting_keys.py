@@ -25,6 +25,8 @@ SETTINGS: Final[dict[str, KeyType]] = {
     "run.cuda_home": _T,
     "run.debug_distributed": _S,
     "run.deterministic": _S,
+    "run.trial_steps": _I,
+    "run.trial_timeout_s": _F,
     "batch.knob": _T,
     "batch.accumulation_knob": _T,
     "batch.global_knob": _T,

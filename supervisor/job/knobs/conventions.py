@@ -35,6 +35,7 @@ class Convention:
         resume_off: settings that keep it from doing so.
         resume_word: a keyword that some call of the source must have for that.
         selector: a setting whose value says which one holds the micro-batch: (its name, (value, name of the micro-batch)).
+        steps: the setting that ends the training after so many optimizer steps, as it is appended where nobody names it.
         only: packages, one of which the source must import where it could be read: names alone are evidence only where it could not.
         unsafe: settings that make a change of the micro-batch change the training, with the reason.
     """
@@ -57,6 +58,7 @@ class Convention:
     resume_off: tuple[str, ...] = ()
     resume_word: str = ""
     unsafe: tuple[tuple[str, str], ...] = ()
+    steps: str | None = None
     selector: tuple[str, tuple[tuple[str, str], ...]] | None = None
     only: tuple[str, ...] = ()
 
@@ -71,6 +73,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         needs=r"--(trainer|data|model)\.|#(trainer|data|model)\.|--config",
         accumulation="--trainer.accumulate_grad_batches",
         resume_flag="--ckpt_path",
+        steps="--trainer.max_steps",
     ),
     Convention(
         "Lightning's Trainer by Hydra",
@@ -80,11 +83,13 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         only=("lightning", "pytorch_lightning"),
         # With two plus signs Hydra sets a key that its config has, and adds one that it has not.
         accumulation="++trainer.accumulate_grad_batches",
+        steps="++trainer.max_steps",
         resume_flag="ckpt_path",
     ),
     Convention(
         "Lightning's Trainer.add_argparse_args",
         words=("add_argparse_args", "from_argparse_args"),
+        steps="--max_steps",
         accumulation="--accumulate_grad_batches",
         resume_flag="--resume_from_checkpoint",
     ),
@@ -123,6 +128,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         needs=r"--(max-tokens|max-sentences|batch-size|update-freq)$|--max_tokens$",
         micro=("max_tokens", "max_sentences"),
         accumulation="--update-freq",
+        steps="--max-update",
         always_resumes=True,
         resume_off=(
             "restore_file",
@@ -148,6 +154,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         needs=r"--micro-batch-size$",
         derived=True,
         resume_flag="--load",
+        steps="--train-iters",
     ),
     Convention(
         "torchtitan",
@@ -177,6 +184,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
             "parse_args_and_config",
         ),
         micro_default=8,
+        steps="--max_steps",
         accumulation="--gradient_accumulation_steps",
         resume_flag="--resume_from_checkpoint",
         unsafe=(

@@ -24,6 +24,7 @@ from supervisor.job.knobs.questions import Outcome, question_of, with_declared
 from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs
 from supervisor.job.knobs.source.program import Program, read_program
 from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_files
+from supervisor.job.knobs.trial_settings import plan_trial, trial_notes
 from supervisor.job.spec import (
     AccumulationCounts,
     AnswerGiven,
@@ -57,6 +58,7 @@ def with_knobs(
     script_configs: Mapping[str, str] | None = None,
     read: Callable[[str], str | None] | None = None,
     gpus: int = 0,
+    alone: str = "",
     accelerate_config: str | None = None,
     answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None,
 ) -> JobSpec:
@@ -70,13 +72,17 @@ def with_knobs(
         script_configs: config files that the caller opened already, text by name.
         read: opens a file by the name that the command line uses; the source's imports and nested configs come through it.
         gpus: GPUs that the job would see.
+        alone: the flag that asks for one rank; empty where none does.
         accelerate_config: path of accelerate's default config.
         answered: what a person answered to a question in an earlier run of the same script, and when.
 
     Raises:
-        JobError: a batch that a person asked for cannot be set or does not divide.
+        JobError: a batch that a person asked for cannot be set or does not divide; a command starts several ranks where one is
+            asked for.
     """
     asked = _Asked.of(look)
+    if alone:
+        _require_one_rank(spec, read or (lambda _: None), gpus, accelerate_config, alone)
     where, world, script = _places(
         spec, look, world, script_text, script_configs or {}, read, gpus, accelerate_config
     )
@@ -109,9 +115,18 @@ def with_knobs(
         look.note(
             "group timeout", f"{group_timeout_s:g} s", "found in the arguments, the source or the environment"
         )
+    trial, given = spec.trial, args
+    if trial is not None:
+        resumes = knobs.start is not None and value_of(args, knobs.start) is not None
+        trial = plan_trial(trial, args, where, batch, resumes=resumes)
+        for knob in trial.knobs:
+            look.note(knob.name, knob.value, "--trial")
+            args, where = _set_knob(args, where, set_knobs, knob.name, knob.value)
+        trial, notes = replace(trial, args=given), (*notes, *trial_notes(trial))
     return replace(
         spec,
         entry_args=args,
+        trial=trial,
         knobs=knobs,
         batch=batch,
         loader=find_loader(args, where),
@@ -121,6 +136,19 @@ def with_knobs(
         notes=notes,
         total_steps=spec.total_steps or _total_steps(args),
     )
+
+
+def _require_one_rank(
+    spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None, flag: str
+) -> None:
+    """Refuses a command of which another launcher starts several ranks: its arguments are its own."""
+    if spec.entry_kind is not EntryKind.COMMAND:
+        return
+    launch, _ = _launch(spec, read, gpus, accelerate_config)
+    if launch.ranks is not None and launch.ranks > 1:
+        raise JobError(
+            f"{flag} wants one rank, and the command after `--` starts {launch.ranks}: make it start one (its own flag, as --num_processes 1)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

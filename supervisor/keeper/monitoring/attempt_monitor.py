@@ -292,11 +292,21 @@ class AttemptMonitor:
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
             self._give_provisional(live.number, PROVISIONAL_DELAY_S)
+        elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
+            self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
         elif live.stop_sequence is None and live.exit is None:
             self._health.line_seen(collector.last_line())
             if self._health.tick():
                 # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
                 self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+
+    def _trial_is_over(self) -> bool:
+        """Whether a trial has made its steps, or its time is over."""
+        trial, view = self._record.job.trial, self._ledger.state.attempt
+        if trial is None or view is None or view.started_t is None:
+            return False
+        age_s = self._clock.wall() - view.started_t
+        return trial.is_over(view.first_step, view.last_step, age_s)
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
         """End it by the stop sequence; the intent is on disk before the act."""

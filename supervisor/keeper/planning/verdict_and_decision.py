@@ -202,6 +202,7 @@ def policy_input(
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
+        trial=job.trial,
         in_slurm="SLURM_JOB_ID" in env,
         loader=_loader(job, arguments),
         jitter=random.random(),

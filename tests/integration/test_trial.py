@@ -1,0 +1,88 @@
+"""`stoker run --trial` with real torchrun: few steps, no restart, what was seen, and the command of the real run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.events import Outcome, StopWhy
+from supervisor.run.state import Finished
+from tests.integration.harness import run_headless
+
+PRINTS = """\
+import time
+for step in range(1, 100_000):
+    time.sleep(0.05)
+    print(f"step {step} loss {5 - step / 1000:.4f} lr 1e-3", flush=True)
+"""
+SAVES = """\
+import argparse, os
+import torch, torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--max_steps", type=int, default=100_000)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(1, args.max_steps + 1):
+    loss = model(torch.ones(2, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    print(f"step {step} loss {loss.item():.4f} of {dist.get_world_size()}", flush=True)
+os.makedirs("out", exist_ok=True)
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "out/ckpt.pt")
+dist.destroy_process_group()
+"""
+BREAKS = "print('step 1 loss 5.0', flush=True)\nraise RuntimeError('NCCL error: unhandled system error')\n"
+
+
+def real_run(out: str) -> str:
+    """The command in the last line, without what `run_headless` adds."""
+    label, _, command = out.splitlines()[-1].partition("  ")
+    assert label == "real run"
+    return command.replace(f" --python {sys.executable}", "")
+
+
+@pytest.mark.e2e
+def test_a_script_without_a_setting_for_its_steps_is_stopped_once_they_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PRINTS)
+    done, _, state = run_headless("--trial", "--nproc-per-node", "2", "train.py", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is Outcome.SUCCEEDED
+    (attempt,) = state.attempts
+    assert len(attempt.ranks) == 1
+    assert attempt.stop is not None
+    assert attempt.stop.why is StopWhy.TRIAL
+    assert attempt.last_step is not None
+    assert 20 <= attempt.last_step < 2000
+    assert f"steps     {attempt.last_step} seen: 1 to {attempt.last_step}" in done.out
+    assert "no checkpoint was seen" in done.out
+    assert "step time 5" in done.out  # 50 ms and some
+    assert real_run(done.out) == "stoker run --nproc-per-node 2 train.py"
+
+
+@pytest.mark.e2e
+def test_a_script_with_a_setting_for_its_steps_ends_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SAVES)
+    words = ("--nproc-per-node", "2", "train.py", "--max_steps", "5000")
+    done, _, state = run_headless("--trial", "--trial-steps", "7", *words, cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    (attempt,) = state.attempts
+    assert (attempt.last_step, attempt.stop, attempt.exit_code) == (7, None, 0)
+    assert "set       --max_steps is 7, in the real run 5000" in done.out
+    assert f"a checkpoint at step 7: {tmp_path}/out/ckpt.pt" in done.out
+    assert real_run(done.out) == "stoker run " + " ".join(words)
+
+
+@pytest.mark.e2e
+def test_a_trial_that_fails_is_not_restarted_nor_followed_by_the_real_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BREAKS)
+    done, _, state = run_headless("--trial", "--restart-from-scratch", "train.py", cwd=tmp_path)
+    assert done.code == 1
+    assert len(state.attempts) == 1
+    assert "a trial is not restarted" in done.out
+    assert "real run" not in done.out

@@ -1,0 +1,200 @@
+"""What `--trial` and `--single-gpu` make of a job: one rank, few steps where the setting is known, nothing guessed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+import pytest
+
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.config.settings import ConfigFile
+from supervisor.job.errors import JobError
+from supervisor.job.plan import build_plan
+from supervisor.job.rerun_command import command_of, real_command_of
+from supervisor.job.spec import JobSpec, TrialSettings
+
+ARGPARSE = "import argparse\np = argparse.ArgumentParser()\n{flags}\nargs = p.parse_args()\nprint({used})\n"
+TRAINER = ConfigFile("demo.toml", {"num_iterations": 500, "checkpoint_dir": "/data/ckpt"})
+
+
+def resolved(
+    line: str,
+    files: Mapping[str, str] | None = None,
+    *,
+    job_file: ConfigFile | None = None,
+    env: Mapping[str, str] | None = None,
+    gpus: int = 0,
+) -> JobSpec:
+    named = ("--config", job_file.name) if job_file is not None else ()
+    parsed = parse_run_argv(
+        [*named, *shlex.split(line)], env=env, spec_keys=("num_iterations", "resume_from")
+    )
+    texts = files or {}
+    inputs = JobInputs(
+        parsed, env or {}, "/w", job_file=job_file, read=texts.get, script_configs=texts, gpus=gpus
+    )
+    return resolve_job(inputs)
+
+
+def script(*flags: str) -> str:
+    declared = "\n".join(f"p.add_argument('--{flag}', type=int, default=5000)" for flag in flags)
+    return ARGPARSE.format(flags=declared, used=", ".join(f"args.{flag}" for flag in flags))
+
+
+def changed(job: JobSpec) -> dict[str, str]:
+    assert job.trial is not None
+    return {knob.name: knob.value for knob in job.trial.knobs}
+
+
+def last_words(job: JobSpec) -> tuple[str, ...]:
+    """The script's arguments of the first launch."""
+    plan = build_plan(
+        job,
+        attempt=1,
+        interpreter="python",
+        run_dir="/r",
+        attempt_dir="/r/1",
+        base_env={},
+        trainer_main="/t/__main__.py",
+    )
+    at = next(i for i, word in enumerate(plan.argv) if word.endswith(".py"))
+    return plan.argv[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "steps"),
+    [
+        ("train.py --max_steps 9000", {}, {"--max_steps": "20"}),
+        ("train.py", {"train.py": script("max_iters")}, {"--max_iters": "20"}),
+        ("train.py --conf c.yaml", {"c.yaml": "train:\n  max_steps: 900\n"}, {"c.yaml#train.max_steps": "20"}),
+        # What stands on the command line is nearer than what else is declared.
+        ("train.py --max_steps 900", {"train.py": script("max_steps", "num_iterations")}, {"--max_steps": "20"}),
+        # Of two declared alike nobody knows which one ends the training.
+        ("train.py", {"train.py": script("max_steps", "num_iterations")}, {}),
+        # A sampler's steps, an epoch's, a schedule's: names that mean more than one thing.
+        ("train.py --num_steps 900 --steps 9 --total_steps 9", {}, {}),
+        ("train.py --max_steps auto", {}, {}),
+        # Declared, and read nowhere.
+        ("train.py", {"train.py": script("max_steps").replace("args.max_steps", "1")}, {}),
+        ("train.py", {}, {}),
+        # Few steps in all may be behind the checkpoint already.
+        ("train.py --max_steps 9000 --resume c.pt", {"train.py": script("max_steps") + "p.add_argument('--resume')"}, {}),
+    ],
+)  # fmt: skip
+def test_the_steps_are_set_where_their_setting_is_known(
+    line: str, files: dict[str, str], steps: dict[str, str]
+) -> None:
+    job = resolved(f"--trial {line}", files)
+    assert changed(job) == steps
+    assert job.trial is not None
+    assert job.trial.ends_itself == bool(steps)
+    noted = any("no setting for the steps is known" in note for note in job.notes)
+    assert noted != bool(steps)
+
+
+def test_a_script_that_makes_fewer_steps_is_left_as_it_is() -> None:
+    job = resolved("--trial train.py --max_steps 5")
+    assert job.trial is not None
+    assert (changed(job), job.trial.ends_itself) == ({}, True)
+    assert job.entry_args == ("--max_steps", "5")
+
+
+@pytest.mark.parametrize(("parses", "steps"), [("TrainingArguments", {"--max_steps": "20"}), ("Mine", {})])
+def test_a_framework_takes_its_own_setting_where_the_script_does(parses: str, steps: dict[str, str]) -> None:
+    text = (
+        f"from transformers import HfArgumentParser, TrainingArguments\np = HfArgumentParser(({parses},))\n"
+    )
+    text = text if parses == "TrainingArguments" else text.replace(", TrainingArguments", "")
+    job = resolved("--trial train.py --per_device_train_batch_size 8", {"train.py": text})
+    assert changed(job) == steps
+
+
+def test_little_data_where_the_setting_is_known_and_never_more_than_before() -> None:
+    flags = "--limit_val_batches 1.0 --eval_iters 5 --max_eval_samples 5000 --max_train_samples 90000"
+    job = resolved(f"--trial train.py --max_steps 900 {flags}")
+    # How many samples a step takes is not known, so that the training's are left alone.
+    assert changed(job) == {"--max_steps": "20", "--limit_val_batches": "20", "--max_eval_samples": "64"}
+    known = resolved(
+        f"--trial --trial-steps 50 --batch-knob --bs --batch-scope per_rank --nproc-per-node 4 train.py --bs 8 {flags}"
+    )
+    assert changed(known)["--max_train_samples"] == str(50 * 8)
+
+
+def test_one_rank_of_one_machine_whatever_the_real_run_has() -> None:
+    line = (
+        "--nproc-per-node 8 --nnodes 4 --node-rank 2 --master-addr n0 --rdzv-endpoint=n0:29400"
+        " train.py --max_steps 900 --lr 1"
+    )
+    job = resolved(f"--trial {line}", gpus=8)
+    assert (job.nproc_per_node, job.nnodes, job.node_rank, job.master_addr) == (1, "1", 0, None)
+    assert job.torchrun_flags == ()
+    assert job.env == (("CUDA_VISIBLE_DEVICES", "0"),)
+    assert last_words(job) == ("--max_steps", "20", "--lr", "1")
+    assert real_command_of(job) == f"stoker run {line}"
+    again = command_of(job)
+    assert again is not None
+    assert "--trial" in again
+    assert again.endswith("train.py --max_steps 900 --lr 1")
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "set_to"),
+    [
+        (None, 4, "0"),
+        (None, 0, None),
+        ("3,1", 2, "3"),
+        ("GPU-8a2b,GPU-77", 2, "GPU-8a2b"),
+        ("2", 1, None),
+        ("", 0, None),
+        ("-1", 0, None),
+    ],
+)
+def test_the_first_of_the_visible_gpus(visible: str | None, gpus: int, set_to: str | None) -> None:
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    job = resolved("--single-gpu --nproc-per-node 2 train.py --lr 1", env=env, gpus=gpus)
+    assert dict(job.env).get("CUDA_VISIBLE_DEVICES") == set_to
+    assert (job.nproc_per_node, job.trial, job.entry_args) == (1, None, ("--lr", "1"))
+    own = resolved("--single-gpu --env CUDA_VISIBLE_DEVICES=5,6 train.py", env=env, gpus=gpus)
+    assert own.env == (("CUDA_VISIBLE_DEVICES", "5"),)
+
+
+def test_a_command_that_starts_several_ranks_is_refused() -> None:
+    with pytest.raises(JobError, match="starts 2: make it start one"):
+        resolved("--trial -- accelerate launch --num_processes 2 train.py")
+    assert resolved("--trial -- accelerate launch --num_processes 1 train.py").trial is not None
+    assert resolved("--single-gpu -- python train.py").nproc_per_node == 1
+
+
+def test_the_bundled_trainer_leaves_no_checkpoint_where_the_real_run_has_its_own() -> None:
+    job = resolved("--trial --trial-steps 5", job_file=TRAINER)
+    assert last_words(job) == ("--num_iterations=5", "--checkpoint_dir=")
+    assert job.total_steps == 5
+    assert real_command_of(job) == "stoker run --config demo.toml"
+    resumes = resolved("--trial --resume_from=/data/ckpt/step_100", job_file=TRAINER)
+    assert "--num_iterations=500" in last_words(resumes)
+    assert resumes.trial is not None
+    assert not resumes.trial.ends_itself
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--trial-steps 5 train.py", "say --trial too"),
+        ("--trial --trial-steps 0 train.py", "at least 1"),
+    ],
+)
+def test_bad_values_are_refused(line: str, why: str) -> None:
+    with pytest.raises(JobError, match=why):
+        resolved(line)
+
+
+def test_a_trial_is_over_by_its_steps_or_its_time() -> None:
+    seen, known = TrialSettings(steps=20, timeout_s=60), TrialSettings(steps=20, ends_itself=True)
+    assert not seen.is_over(None, None, 59)
+    assert not seen.is_over(5001, 5019, 1)
+    assert seen.is_over(5001, 5020, 1)
+    assert seen.is_over(None, None, 61)
+    assert not known.is_over(1, 20, 1)  # it ends by itself, and may evaluate and save before
+    assert known.is_over(1, 200, 1)
