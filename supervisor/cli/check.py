@@ -98,7 +98,7 @@ def _check_data(args: argparse.Namespace) -> int:
     """Print a line for each file. Exit 0 if all can be trained on, else 2."""
     if not args.data:
         return complain("check", "nothing to check: name files with --data PATH…")
-    from supervisor.keeper.planning.launch_plans import trainer_main
+    from supervisor.preflight.interpreter import trainer_main
 
     program = trainer_main()
     if not os.path.exists(program):

@@ -27,6 +27,9 @@ from supervisor.run.regular import open_regular
 # Logs and series of a long run stay well below this; checkpoints come on top and are the user's.
 LOW_DISK_BYTES: Final = 1 * GIB
 NO_DISK_BYTES: Final = 64 * 2**20
+CHECKPOINTS_AHEAD: Final = 2
+# Of the newest runs, whichever job they had.
+LOOK_BACK: Final = 20
 # Docker's default of 64 MiB is what DataLoader workers run out of; a batch of images is some 100 MiB.
 LOW_SHM_BYTES: Final = 512 * 2**20
 # Two floating-point images of 224 pixels fill 1.2 MB: a batch of 32 and what goes with it.
@@ -73,6 +76,40 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
         yield warn("disk", f"only {size_words(free)} left at {parent}", "free some space")
     else:
         yield ok("disk", f"{size_words(free)} free at {parent}")
+
+
+def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
+    """Space where the last run of this job left its newest checkpoint, against the size of that: two must fit.
+
+    A new one is written before an old one is deleted.
+    """
+    from supervisor.run.index import known_runs
+    from supervisor.run.journal import read_state
+    from supervisor.run.runfile import BadRunFile, read_run_file
+    from supervisor.sources.file_facts import tree_bytes
+
+    spec = context.spec
+    for run in known_runs(context.runs_dir, context.env)[:LOOK_BACK]:
+        try:
+            job = read_run_file(run.run_json).job
+        except BadRunFile:
+            continue
+        if (job.entry_kind, job.entry, job.cwd) != (spec.entry_kind, spec.entry, spec.cwd):
+            continue
+        saved = read_state(run.node().journal).checkpoints
+        path = Path(job.cwd, saved[-1].path) if saved else None
+        size = tree_bytes(path) if path is not None else None
+        if path is None or not size:
+            continue  # it saved nothing, or that was deleted since
+        free = shutil.disk_usage(path).free
+        what = f"{size_words(free)} free at {path.parent}, and a checkpoint of {run.run_id} takes {size_words(size)}"
+        if free < CHECKPOINTS_AHEAD * size:
+            yield warn(
+                "checkpoints", what, "free some space, or save elsewhere: a failed save ends most scripts"
+            )
+        else:
+            yield ok("checkpoints", what)
+        return
 
 
 def check_host_memory(context: CheckContext) -> Iterator[Finding]:

@@ -250,3 +250,9 @@ def _fit(found: Interpreter, floor: tuple[int, int]) -> Interpreter:
             f"{found.path} is Python {found.version}, at least {wanted} is needed: name another with --python"
         )
     return found
+
+
+def trainer_main() -> str:
+    """Absolute path of the bundled trainer's ``__main__.py``, beside this package."""
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return os.path.join(here, "trainer", "__main__.py")

@@ -11,10 +11,15 @@ from supervisor.preflight.context import Check
 BESIDE: Final[tuple[Check, ...]] = (
     gpus.check_gpus,
     host.check_host_memory,
+    host.check_checkpoint_space,
     network.check_master,
     network.check_interfaces,
     host.check_clock,
     host.check_stacks,
 )
 # Made only when asked for (`--deep`): they take seconds.
-ASKED: Final[tuple[Check, ...]] = (target.check_launcher_flags, collective.check_collective)
+ASKED: Final[tuple[Check, ...]] = (
+    target.check_launcher_flags,
+    target.check_data_through,
+    collective.check_collective,
+)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
+import re
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -13,15 +17,20 @@ from typing import Final
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.knobs.batch_settings.find import why_not_changeable
 from supervisor.job.oom_plan import OomRefusal, oom_plan
-from supervisor.job.spec import EntryKind
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import CheckContext, note, ok, refuse, warn
-from supervisor.preflight.interpreter import torchrun_flags
+from supervisor.preflight.interpreter import torchrun_flags, trainer_main
 from supervisor.preflight.memory import check_memory
 from supervisor.run.records import Finding
 from supervisor.run.regular import open_regular
+from supervisor.text.decode import printable
 
 MAX_SOURCE_BYTES: Final = 4 * 2**20
 FILES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+# What tells the checker how to read, and what.
+DATA_FLAGS: Final = ("train_data_path", "valid_data_path", "vocab_size", "data_dtype", "max_seq_len")
+MOST_FILES: Final = 20
+_RANK_FILE: Final = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt")
 # Less than this is gone before a run of some size has begun.
 SHORT_S: Final = 600.0
 
@@ -107,8 +116,33 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
             yield note(
                 "resume", f"{flag} names {given}: not a whole checkpoint of a layout that stoker knows"
             )
+        elif (wrote := _ranks_of(path)) is not None and (world := _world(spec)) not in {wrote, None}:
+            what = f"{given} was written by {wrote} ranks, and this start has {world}"
+            fix = f"start {wrote} ranks, unless the script can take it up with another number (DeepSpeed: a universal checkpoint)"
+            yield warn("resume", what, fix)
         else:
             yield ok("resume", f"{given}: a whole checkpoint ({found.layout}, step {found.step})")
+
+
+def _ranks_of(path: Path) -> int | None:
+    """How many ranks wrote their own part of the optimizer into a checkpoint; None: none did, or it is not known.
+
+    deepspeed/runtime/engine.py names these files; ``latest`` names the folder of the newest.
+    """
+    tag = path / "latest"
+    with contextlib.suppress(OSError, ValueError), open_regular(tag) as file:
+        path = path / Path(file.read(200).decode("utf-8", "replace").strip()).name
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return None
+    ranks = {int(match[1]) for name in names if (match := _RANK_FILE.fullmatch(name))}
+    return len(ranks) or None
+
+
+def _world(spec: JobSpec) -> int | None:
+    """Ranks of all nodes; None where the number of nodes may change."""
+    return int(spec.nnodes) * spec.nproc_per_node if spec.nnodes.isdecimal() else None
 
 
 def check_data(context: CheckContext) -> Iterator[Finding]:
@@ -125,6 +159,26 @@ def check_data(context: CheckContext) -> Iterator[Finding]:
         else:
             fix = "name one that exists; `stoker check --data PATH` reads it through"
             yield refuse("data", f"{flag} names {given}, and there is no such file or folder", fix)
+
+
+def check_data_through(context: CheckContext) -> Iterator[Finding]:
+    """Those files read to their end, as `stoker check --data` does: header, size, every token within the vocabulary."""
+    spec = context.spec
+    named = {flag: value_of(spec.entry_args, f"--{flag}") for flag in DATA_FLAGS}
+    files = [path for flag in ("train_data_path", "valid_data_path") if (path := named.pop(flag))]
+    if spec.entry_kind is not EntryKind.TRAINER or not files:
+        return
+    flags = [f"--{name}={value}" for name, value in named.items() if value]
+    done = subprocess.run(
+        [sys.executable, "-I", trainer_main(), "data", "check", *flags, "--", *files],
+        cwd=spec.cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    said = [printable(line) for line in done.stdout.decode("utf-8", "replace").splitlines()]
+    for line in said[:MOST_FILES]:
+        if done.returncode == 0:
+            yield ok("data", line)
+        else:
+            yield refuse("data", line, "`stoker check --data PATH` reads it alone")
 
 
 def check_allocation(context: CheckContext) -> Iterator[Finding]:

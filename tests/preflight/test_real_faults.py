@@ -11,20 +11,27 @@ import struct
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from supervisor.job.spec import EntryKind, JobSpec, Knobs
 from supervisor.preflight import host, network, target
 from supervisor.preflight.collective import check_collective
 from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
+from supervisor.run import events as ev
+from supervisor.run.jsonl import append_line
+from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.runfile import write_run_file
 from supervisor.sources.processes import identify
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
+from tests.keeper.fakes import job_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=2)
@@ -389,6 +396,95 @@ def test_the_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     )
     assert not resumed("latest"), "a word of the script's own"
     assert not found_by(target.check_resume, spec, tmp_path)
+
+
+def test_data_is_read_through_only_when_asked_for(tmp_path: Path) -> None:
+    """The trainer's own checker in a process; a token of the vocabulary's size is the first that does not fit."""
+    (tmp_path / "good.bin").write_bytes(struct.pack("<64H", *range(64)))
+    (tmp_path / "bad.bin").write_bytes(struct.pack("<64H", *range(37), 64, *range(26)))
+    spec = JobSpec("t", EntryKind.TRAINER, "trainer", cwd=str(tmp_path))
+
+    def read(*words: str, spec: JobSpec = spec) -> list[Finding]:
+        return found_by(target.check_data_through, replace(spec, entry_args=words), tmp_path)
+
+    (finding,) = read("--train_data_path=good.bin", "--vocab_size=64", "--max_seq_len=8")
+    assert finding.level is OK
+    assert finding.what.startswith("good.bin: 64 tokens")
+    found = read(
+        "--train_data_path=good.bin", "--valid_data_path=bad.bin", "--vocab_size=64", "--max_seq_len=8"
+    )
+    bad = next(finding for finding in found if "bad.bin" in finding.what)
+    assert bad.level is REFUSE
+    assert bad.what.startswith("bad.bin: token 64 (number 37) is outside the vocabulary of 64")
+    assert not read("--depth=4"), "no data was named"
+    assert not read("--train_data_path=bad.bin", spec=SCRIPT), "another program's flag of that name"
+
+
+def test_a_checkpoint_of_another_number_of_ranks(tmp_path: Path) -> None:
+    """DeepSpeed's own layout, empty: ``latest`` names the folder, in which each rank has its optimizer states."""
+    step = tmp_path / "out" / "global_step40"
+    step.mkdir(parents=True)
+    for rank in range(4):
+        for name in (
+            f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
+            f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt",
+        ):
+            with zipfile.ZipFile(step / name, "w") as file:
+                file.writestr("archive/data.pkl", b"")
+    (tmp_path / "out" / "latest").write_text("global_step40\n")
+    spec = replace(
+        SCRIPT, cwd=str(tmp_path), knobs=Knobs(resume_path="--resume"), entry_args=("--resume", "out/")
+    )
+
+    def resumed(ranks: int, nodes: str = "1") -> Finding:
+        (finding,) = found_by(
+            target.check_resume, replace(spec, nproc_per_node=ranks, nnodes=nodes), tmp_path
+        )
+        return finding
+
+    assert resumed(2).level is WARNING
+    assert resumed(2).what == "out/ was written by 4 ranks, and this start has 2"
+    assert (resumed(4).level, resumed(2, "2").level) == (OK, OK)
+    assert resumed(2, "1:2").level is OK, "how many there will be is not known"
+
+
+def test_checkpoints_of_an_earlier_run_against_the_space_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with small_disk(tmp_path / "disk", "40m") as disk:
+        job = replace(SCRIPT, cwd=str(disk))
+
+        def earlier(run_id: str, saved: str, job: JobSpec = job) -> None:
+            run = RunPaths(tmp_path / "runs" / run_id)
+            run.node().root.mkdir(parents=True)
+            write_run_file(run.run_json, replace_fields(job_of(disk), job=job, run_id=run_id))
+            for fact in (
+                ev.AttemptStarted(t=1.0, attempt=1, pid=1, start_time=1.0),
+                ev.CheckpointCommitted(t=2.0, attempt=1, step=5, path=saved),
+            ):
+                append_line(run.node().journal, fact)
+
+        def look() -> list[Finding]:
+            context = CheckContext(job, tmp_path / "runs", dict(os.environ))
+            return list(host.check_checkpoint_space(context))
+
+        assert not look(), "there was no run"
+        (disk / "ckpt_5").write_bytes(bytes(12 << 20))
+        earlier("20260101-0101-aaaa", "ckpt_5")
+        (finding,) = look()
+        assert (finding.level, finding.what) == (
+            OK,
+            f"28 MiB free at {disk}, and a checkpoint of 20260101-0101-aaaa takes 12 MiB",
+        )
+        (disk / "ckpt_6").write_bytes(bytes(15 << 20))
+        earlier("20260101-0102-bbbb", "ckpt_6")
+        (finding,) = look()
+        assert (finding.level, finding.check) == (WARNING, "checkpoints")
+        assert finding.what == f"13 MiB free at {disk}, and a checkpoint of 20260101-0102-bbbb takes 15 MiB"
+        earlier("20260101-0103-cccc", "ckpt_6", replace(job, entry="other.py"))
+        earlier("20260101-0104-dddd", "deleted")
+        assert look() == [finding], "another job, and one whose checkpoint is gone"
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,9 @@ from supervisor.job.oom_plan import answer, four_lines
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import redactor_of, without_secrets
-from supervisor.keeper.planning.launch_plans import trainer_main
 from supervisor.preflight.checks import refused
 from supervisor.preflight.context import CheckContext
-from supervisor.preflight.interpreter import Interpreter, find_interpreter
+from supervisor.preflight.interpreter import Interpreter, find_interpreter, trainer_main
 from supervisor.preflight.ports import free_port
 from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.paths import RunPaths

@@ -118,7 +118,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--deep",
         _SW,
-        "also the checks that take seconds: the ranks meet once before the start",
+        "also the checks that take seconds: the ranks meet once, data is read through",
         group="screen",
     ),
     Flag(

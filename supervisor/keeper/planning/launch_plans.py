@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -340,9 +339,3 @@ def spawn_verdict(message: str, *, disk_full: bool = False) -> Verdict:
         action=Action.WAIT_DISK if disk_full else Action.STOP,
         fingerprint="spawn",
     )
-
-
-def trainer_main() -> str:
-    """Absolute path of the bundled trainer's ``__main__.py``, beside this package."""
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    return os.path.join(here, "trainer", "__main__.py")
