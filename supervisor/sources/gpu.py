@@ -235,7 +235,7 @@ class GpuReader:
             return None  # a binding older than the function
         except self._nvml.NVMLError as error:
             if error.value in _LOST and index is not None:
-                self._lose(index, str(error))
+                self._lose(index)
             elif error.value in _NVML_GONE and self._open:
                 raise NvmlUnavailableError(f"NVML: {error}") from None
             return None
@@ -301,11 +301,18 @@ class GpuReader:
             else None,
         )
 
-    def _lose(self, index: int, why: str) -> None:
+    def _lose(self, index: int) -> None:
         self._lost.add(index)
         if index not in self._reported_lost:
             self._reported_lost.add(index)
-            self._on_note(GpuNote(time.time(), GpuNoteCode.LOST, f"GPU {index} is lost: {why}", index))
+            self._on_note(
+                GpuNote(
+                    time.time(),
+                    GpuNoteCode.LOST,
+                    f"GPU {index} is lost: it does not answer the driver",
+                    index,
+                )
+            )
 
     def _watch_ecc(self, t: float, index: int, errors: int | None) -> None:
         if errors is None:

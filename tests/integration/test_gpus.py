@@ -70,7 +70,7 @@ def test_a_gpu_that_falls_off_the_bus_is_seen_and_decides_the_verdict(
         (tmp_path / "fall").write_text("")
         assert job.wait(60) == 1
     advice = {fact.code: fact.text for fact in facts(run) if isinstance(fact, ev.Advisory)}
-    assert advice["gpu_lost_0_"] == "GPU 0 is lost: GPU is lost"
+    assert advice["gpu_lost_0_"] == "GPU 0 is lost: it does not answer the driver"
     assert advice["gpu_xid_0_79"] == "GPU 0: Xid 79"
     view = read_state(run.node().journal).attempt
     assert view is not None
