@@ -12,7 +12,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain, refuse
+from supervisor.cli.common import (
+    WITH_LOG,
+    add_appearance_flags,
+    add_runs_dir,
+    appearance_from,
+    complain,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
@@ -171,7 +178,7 @@ def adopt_run(paths: RunPaths) -> int:
     if record is not None and not offer.refusals and (missing := missing_secrets(record.job, os.environ)):
         print(f"stoker attach: it is watched, but not restarted: {asks_for(missing)}", file=sys.stderr)
     try:
-        adopt(paths, os.environ)
+        adopt(paths, os.environ, entry=WITH_LOG)
     except NotAdopted as refused:
         return refuse("attach", f"{paths.run_id}: not adopted", refused.reasons)
     except (KeeperDidNotStart, OSError) as error:

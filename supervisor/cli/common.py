@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
+WITH_LOG = "supervisor.cli.starting.detached"
+"""What a detached keeper is started by: the console's lines go to a file beside it."""
 
 
 def says_yes(question: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.common import (
+    WITH_LOG,
     add_appearance_flags,
     add_runs_dir,
     appearance_from,
@@ -209,7 +210,14 @@ def _start(
         print(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = _has_terminal() and not args.detach
     try:
-        start_detached(paths, env, record=record, continued_by=by, meanwhile=load_app if has_screen else None)
+        start_detached(
+            paths,
+            env,
+            record=record,
+            entry=WITH_LOG,
+            continued_by=by,
+            meanwhile=load_app if has_screen else None,
+        )
     except KeeperDidNotStart as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
     if not has_screen:

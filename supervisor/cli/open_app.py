@@ -98,8 +98,9 @@ def adopter(env: Mapping[str, str]) -> Adopter:
         return examine_adoption(run)[0]
 
     def adopt(run: RunPaths) -> None:
+        from supervisor.cli.common import WITH_LOG
         from supervisor.keeper.process.takeover import adopt
 
-        adopt(run, env)
+        adopt(run, env, entry=WITH_LOG)
 
     return Adopter(examine, adopt)

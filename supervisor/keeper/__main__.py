@@ -12,20 +12,29 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.detach import taken_over
 from supervisor.run.access.lock import LockTaken
 from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import BadRunFile
+from supervisor.run.runfile import BadRunFile, RunFile
 from supervisor.sources.processes import become_subreaper
 from supervisor.text.redact import redact_text
 
 
-def main(argv: list[str]) -> int:
-    """Carry the run in `argv[0]` to its end; the exit code of the run."""
+class Beside(Protocol):
+    """What runs in the keeper's process until it ends."""
+
+    def finish(self, *, ended: bool) -> None:
+        """Come to an end; `ended`: the run has, and the keeper did not crash."""
+
+
+def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Beside] | None = None) -> int:
+    """Carry the run in `argv[0]` to its end; the exit code of the run. `beside`: begins what runs in the same process."""
     _log_without_secrets()
     run = RunPaths(Path(argv[0]))
     try:
@@ -36,6 +45,7 @@ def main(argv: list[str]) -> int:
         return 2
     become_subreaper()
     keeper.install_signal_handlers()
+    companion = beside(run, record, keeper) if beside is not None else None
     why = "the keeper crashed: see keeper.log"
     try:
         code = keeper.carry()
@@ -44,6 +54,8 @@ def main(argv: list[str]) -> int:
         # Whatever happened here, training goes on: its processes are left as they are, the lock is let
         # go, and `stoker attach --adopt` takes them over.
         keeper.close(why)
+        if companion is not None:
+            companion.finish(ended=why == "the run ended")
     return code
 
 

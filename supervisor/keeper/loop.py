@@ -99,13 +99,12 @@ class Keeper:
         self._launching = Launching(self._context)
         self._made: Components | None = None
         self._checking: Background[list[Finding]] = Background("stoker-checks")
-        adopted = self._ledger.adopted
         for fact in opening(
             run.run_id,
             record,
             me,
             self._clock.wall(),
-            adopted=adopted,
+            adopted=self.adopted,
             findings=findings,
             env=self._env,
             continued_by=continued_by,
@@ -128,6 +127,11 @@ class Keeper:
     def state(self) -> st.RunState:
         """What all facts so far fold to."""
         return self._ledger.state
+
+    @property
+    def adopted(self) -> bool:
+        """Whether another keeper had begun this run."""
+        return self._ledger.adopted
 
     @property
     def astray(self) -> str:

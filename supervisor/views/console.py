@@ -66,11 +66,11 @@ Line: TypeAlias = tuple[Level, str]
 class ConsoleSettings:
     """Where lines go and how.
 
-    `as_json`: journal lines on stdout, words only in the file. `least`: the least level that is printed
+    `stdout`: None where there are no lines but the file's. `as_json`: journal lines on stdout, words only in the file. `least`: the least level that is printed
     (a key of `LEAST`); the file gets all. `redactor`: knows the secrets of the environment; a journal of an older stoker may hold them.
     """
 
-    stdout: TextIO
+    stdout: TextIO | None
     log_file: Path | None
     colour: bool = False
     as_json: bool = False
@@ -189,6 +189,11 @@ class ConsoleView:
         if isinstance(event, ev.ProcessesGone):
             self._reads_on = event.attempt
         yield from event_lines(event)
+
+
+def console_file(run: RunPaths) -> Path:
+    """Where the lines of a console that begins now are kept."""
+    return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log"
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -39,6 +40,18 @@ def start_detached(cwd: Path, *args: str) -> RunPaths:
     return RunPaths(cwd / "runs" / done.out.strip())
 
 
+def console_log(run: RunPaths) -> str:
+    """The console's lines of all keepers of a run that has ended, once its story is written."""
+
+    def text() -> str:
+        files = sorted(run.artifacts.glob("console-*.log"))
+        assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+        return "".join(file.read_text(encoding="utf-8") for file in files)
+
+    assert wait_until(lambda: f"\ndirectory {run.root}\n" in text(), 30), text()
+    return text()
+
+
 @pytest.mark.fault(
     "processes",
     "the keeper is killed with SIGKILL while ranks train",
@@ -68,6 +81,9 @@ def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> N
     assert state.attempts[0].last_step == 10
     steps = [f.step for f in facts(run) if isinstance(f, ev.Progress) and f.step is not None]
     assert steps == sorted(steps), "what was read twice must not be journalled twice"
+    text = console_log(run)
+    assert text.count("attempt 1 started (pid") == 1, "the second keeper goes on where the first one was"
+    assert text.count("[SUCCESS]") == 1
 
 
 @pytest.mark.e2e
@@ -133,6 +149,11 @@ def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path
     assert isinstance(state.condition, Finished)
     assert state.condition.exit_code == 5
     assert not keeper_is_alive(run.node().lock) or wait_until(lambda: not keeper_is_alive(run.node().lock), 5)
+    lines = console_log(run).partition("\n\n")[0].splitlines()
+    assert all(re.match(r"\[[A-Z]+\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines), lines
+    assert {"[INFO]", "[WARNING]", "[ERROR]"} <= {line.split()[0] for line in lines}
+    assert "attempt 1: first launch" in "\n".join(lines)
+    assert "stopped: stopped by" in lines[-1]
 
 
 @pytest.mark.fault(

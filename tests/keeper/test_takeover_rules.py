@@ -79,7 +79,7 @@ def test_why_a_run_is_not_adopted(
     assert re.search(why, offer.refusals[0])
     assert offer.actions == ()
     with pytest.raises(takeover.NotAdopted, match=why):
-        takeover.adopt(run, {})
+        takeover.adopt(run, {}, entry="supervisor.keeper.__main__")
 
 
 def test_what_adopting_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.cli.common import EXIT_REFUSED, appearance_given, complain
+from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain
 from supervisor.cli.starting.check_job import look, print_findings
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
@@ -189,11 +189,11 @@ def carry_headless(
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.run.state import Finished
-    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+    from supervisor.views.console import ConsoleSettings, ConsoleView, console_file, wants_colour
 
     settings = ConsoleSettings(
         stdout=sys.stdout,
-        log_file=run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log",
+        log_file=console_file(run),
         colour=wants_colour(sys.stdout, env),
         as_json=as_json,
         least=record.job.log_level,
@@ -268,7 +268,7 @@ def _start_keeper(
     from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
 
     try:
-        start_detached(run, env, record=record, findings=findings, meanwhile=meanwhile)
+        start_detached(run, env, record=record, entry=WITH_LOG, findings=findings, meanwhile=meanwhile)
     except (KeeperDidNotStart, OSError) as error:
         return complain("run", str(error), 1)
     return 0

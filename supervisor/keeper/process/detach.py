@@ -24,8 +24,8 @@ START_DEADLINE_S = 15.0
 BOOTSTRAP = """\
 import sys
 sys.path.insert(0, sys.argv[1])
-from supervisor.keeper.__main__ import main
-sys.exit(main(sys.argv[2:]))
+from importlib import import_module
+sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))
 """
 
 
@@ -38,6 +38,7 @@ def start_detached(
     env: Mapping[str, str],
     *,
     record: RunFile,
+    entry: str,
     findings: Sequence[Finding] = (),
     continued_by: str = "",
     node: int = 0,
@@ -45,6 +46,7 @@ def start_detached(
 ) -> int:
     """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
 
+    `entry`: the module whose `main` is called, with the run's folder: the keeper alone, or with what runs beside it.
     `record` goes through a pipe: what is on disk holds no secrets, and what was checked is what counts. `findings`, what
     pre-flight said, go with it: the keeper journals them. `continued_by`: as for `Keeper`. `meanwhile` is called while
     it starts.
@@ -58,7 +60,7 @@ def start_detached(
     fd = os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", BOOTSTRAP, _here(), str(run.root)],
+            [sys.executable, "-P", "-c", BOOTSTRAP, _here(), entry, str(run.root)],
             env=dict(env),
             stdin=subprocess.PIPE,
             stdout=fd,

@@ -110,8 +110,8 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
     return Offer(refusals, findings.warnings, actions), record
 
 
-def adopt(run: RunPaths, env: Mapping[str, str]) -> None:
-    """Start a keeper for the living processes of a run, if there is no reason against it now.
+def adopt(run: RunPaths, env: Mapping[str, str], *, entry: str) -> None:
+    """Start a keeper for the living processes of a run, if there is no reason against it now. `entry`: as of `start_detached`.
 
     Raises:
         NotAdopted: something does.
@@ -124,7 +124,7 @@ def adopt(run: RunPaths, env: Mapping[str, str]) -> None:
     if offer.refusals or record is None:
         raise NotAdopted(offer.refusals)
     record, env = given_again(record, env)
-    start_detached(run, env, record=record)
+    start_detached(run, env, record=record, entry=entry)
 
 
 def _nothing_ours(members: Members, again: str) -> Iterator[str]:
