@@ -18,7 +18,9 @@ ALIASES: Final[Mapping[str, str]] = {
     "distributed_backend": "backend",
 }
 # Keys and tables of a job file that speak of the launch; the trainer leaves them to the launcher.
-LAUNCH_KEYS: Final = frozenset({"nproc_per_node", "num_gpus", "nnodes", "torch_local_path"})
+LAUNCH_KEYS: Final = frozenset(
+    {"nproc_per_node", "num_gpus", "nnodes", "torch_local_path", "expected_memory_gib"}
+)
 LAUNCH_TABLES: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "metrics"})
 TRUE: Final = frozenset({"true", "1", "yes", "on"})
 FALSE: Final = frozenset({"false", "0", "no", "off"})

@@ -2,6 +2,7 @@
 """Two GPUs of 32 GB, aggressive: about 28–30 GB, 90 % of each (expected, not measured here)."""
 
 nproc_per_node = 2
+expected_memory_gib = 28.8  # of a GPU: 90 % of 32; at the end stoker says where it was far from that
 
 depth = 20
 device_batch_size = 14  # samples a rank holds at once

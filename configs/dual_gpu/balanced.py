@@ -2,6 +2,7 @@
 """Two GPUs of 32 GB, balanced: about 20–22 GB, 65 % of each (expected, not measured here)."""
 
 nproc_per_node = 2
+expected_memory_gib = 20.8  # of a GPU: 65 % of 32; at the end stoker says where it was far from that
 
 depth = 16
 device_batch_size = 12  # samples a rank holds at once

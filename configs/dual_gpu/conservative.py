@@ -2,6 +2,7 @@
 """Two GPUs of 32 GB, conservative: about 15–16 GB, 48 % of each (expected, not measured here)."""
 
 nproc_per_node = 2
+expected_memory_gib = 15.4  # of a GPU: 48 % of 32; at the end stoker says where it was far from that
 
 depth = 12
 device_batch_size = 8  # samples a rank holds at once

@@ -402,6 +402,7 @@ class JobSpec:
     `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
     `question`: what of the batch could not be read and a person may answer; `if_answered`: knobs and batch with each of its answers.
     `answered`: an answer of an earlier run that is used here.
+    `expected_memory_bytes`: the most that its configuration expects a rank to hold on a GPU; None: it says nothing, or was changed.
     `env` is the user's own environment delta (from config or --env). `origins` maps a
     setting's name to where it came from (flag, env, file, default), for --show-config.
     """
@@ -428,6 +429,7 @@ class JobSpec:
     fit: FitSettings | None = None
     trial: TrialSettings | None = None
     hang: HangSettings = field(default_factory=HangSettings)
+    expected_memory_bytes: int | None = None
     libuv: bool = True
     torch_local_path: str | None = None
     cuda_home: str | None = None

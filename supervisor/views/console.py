@@ -19,6 +19,7 @@ from typing import Any, TextIO, TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec, describe, describe_change
+from supervisor.policy.health.early_signs import MEMORY_UNEXPECTED
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
@@ -467,6 +468,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
         curve = draw(points, title="loss", colour=colour)
         if curve:
             lines += ["", curve.rstrip("\n"), ""]
+    lines += [f"note      {one.text}" for one in state.advisories if one.code == MEMORY_UNEXPECTED]
     lines.append(f"directory {run.root}")
     lines += trial_lines(state, run, english)
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
-from supervisor.run.series import GPU, HOST, METRICS, SeriesReader, highest
+from supervisor.run.series import GPU, HOST, METRICS, SeriesReader, at_first, highest
 from supervisor.run.state import AttemptState, Finished, RunState
 from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
@@ -18,6 +18,9 @@ from supervisor.views.wording.translate import Tr
 
 NO_STEP = "no step was seen"
 NO_CHECKPOINT = "no checkpoint was seen"
+USED, OWN = "memory_used_bytes", "own_memory_bytes"
+GREW_BYTES = 256 << 20
+"""A CUDA context alone takes more."""
 LEAST_STEP_S = 0.001
 """Of lines that are read many at once the time between two says nothing."""
 
@@ -56,21 +59,34 @@ def _rows(
         yield "step time", tr(f"{fm.seconds(step_s)}, without the first step")
     if attempt.first_loss is not None and attempt.last_loss is not None:
         yield "loss", f"{attempt.first_loss:.4f} → {attempt.last_loss:.4f}"
-    for key, values in sorted(highest(series, GPU, attempt.number).items()):
-        used, total = values.get("own_memory_bytes"), values.get("memory_total_bytes")
-        if used and total:
-            yield (
-                "memory",
-                tr(f"GPU {key}: {fm.memory_pair(used, total)} at most, {fm.percent(used / total)}"),
-            )
+    for key, used, total in _gpus(run, attempt.number):
+        yield "memory", tr(f"GPU {key}: {fm.memory_pair(used, total)} at most, {fm.percent(used / total)}")
     ranks = {key: v for key, v in highest(series, HOST, attempt.number).items() if key.isdecimal()}
     if rss := max((v.get("rss_bytes", 0.0) for v in ranks.values()), default=0.0):
         yield "memory", tr(f"host: {fm.memory(rss)} at most of a rank")
     saved = [found for found in state.checkpoints if found.attempt == attempt.number]
-    yield (
-        "saved",
-        tr(f"a checkpoint at step {saved[-1].step}: {saved[-1].path}") if saved else tr(NO_CHECKPOINT),
-    )
+    newest = saved[-1] if saved else None
+    if newest is None:
+        yield "saved", tr(NO_CHECKPOINT)
+    elif newest.step_by_time:  # its name says no step: it was the newest seen when the file was written
+        yield "saved", tr(f"a checkpoint: {newest.path}")
+    else:
+        yield "saved", tr(f"a checkpoint at step {newest.step}: {newest.path}")
+
+
+def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
+    """Each GPU that the attempt used: the most that was held of it, and what it has, in bytes.
+
+    In a container the driver does not say whose the memory is: then all that is held of the only GPU, or of those where it grew.
+    """
+    series = run.node().series
+    most, early = highest(series, GPU, attempt), at_first(series, GPU, attempt, USED)
+    whose = any(values.get(OWN) for values in most.values())
+    for key, values in sorted(most.items()):
+        used, total = values.get(OWN if whose else USED), values.get("memory_total_bytes")
+        grew = whose or len(most) == 1 or (used or 0) - early.get(key, used or 0) > GREW_BYTES
+        if used and total and grew:
+            yield key, used, total
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:

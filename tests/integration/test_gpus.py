@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,12 @@ for step in range(100_000):
     time.sleep(0.02)
     if pathlib.Path("fall").exists():
         sys.exit("RuntimeError: CUDA error: unspecified launch failure")
+"""
+TWENTY_STEPS = """
+import time
+for step in range(1, 21):
+    print(f"step {step} loss {3 / step:.3f}", flush=True)
+    time.sleep(0.1)
 """
 
 
@@ -83,3 +90,29 @@ def test_without_the_library_a_run_is_none_the_worse(tmp_path: Path) -> None:
     run = only_run(tmp_path)
     assert not [fact for fact in facts(run) if isinstance(fact, ev.Advisory) and "gpu" in fact.code]
     assert gpu_rows(run.node().series) == {}
+
+
+def test_memory_far_from_what_the_job_file_expects_is_said_at_the_end(nvml: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(TWENTY_STEPS)
+    (tmp_path / "job.toml").write_text(
+        '[run]\nscript = "job.py"\nargs = ["--bs", "8", "--acc", "1"]\nexpected_memory_gib = 40\n'
+        '[batch]\nknob = "--bs"\naccumulation_knob = "--acc"\nscope = "per_rank"\n'
+    )
+    nvml.show(Card("GPU-aaaa", util=87, used=20 * GIB))
+    done = stoker(
+        "run",
+        "--trial",
+        "--no-ui",
+        "--python",
+        sys.executable,
+        "--config",
+        "job.toml",
+        cwd=tmp_path,
+        env=nvml.env,
+    )
+    assert done.code == 0, done.out + done.err
+    advice = {fact.code: fact.text for fact in facts(only_run(tmp_path)) if isinstance(fact, ev.Advisory)}
+    text = "GPU memory: 20.0 GiB (25 %) at most where 40.0 GiB (50 %) were expected"
+    assert advice["memory_unexpected"].startswith(text)
+    assert f"note      {text}" in done.out
+    assert "memory    GPU 0: 20.0/80 GiB at most, 25 %" in done.out

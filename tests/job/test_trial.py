@@ -29,7 +29,9 @@ def resolved(
 ) -> JobSpec:
     named = ("--config", job_file.name) if job_file is not None else ()
     parsed = parse_run_argv(
-        [*named, *shlex.split(line)], env=env, spec_keys=("num_iterations", "resume_from")
+        [*named, *shlex.split(line)],
+        env=env,
+        spec_keys=("num_iterations", "resume_from", "expected_memory_gib"),
     )
     texts = files or {}
     inputs = JobInputs(
@@ -198,3 +200,17 @@ def test_a_trial_is_over_by_its_steps_or_its_time() -> None:
     assert seen.is_over(None, None, 61)
     assert not known.is_over(1, 20, 1)  # it ends by itself, and may evaluate and save before
     assert known.is_over(1, 200, 1)
+
+
+def test_what_a_preset_expects_of_memory_holds_for_its_own_model_and_batch() -> None:
+    preset = ConfigFile("p.toml", {"depth": 16, "device_batch_size": 4, "expected_memory_gib": 20.8})
+    kept = resolved("--num_iterations=5 --single-gpu", job_file=preset)
+    assert kept.expected_memory_bytes == int(20.8 * 2**30)
+    assert "expected_memory_gib" not in " ".join(kept.entry_args)
+    assert (
+        resolved("--resume_from=auto", job_file=preset, env={"STOKER_DEPTH": "4"}).expected_memory_bytes
+        is None
+    )
+    assert resolved("--expected_memory_gib=5", job_file=preset).expected_memory_bytes == 5 * 2**30
+    with pytest.raises(JobError, match="more than 0"):
+        resolved("", job_file=ConfigFile("p.toml", {"depth": 16, "expected_memory_gib": 0}))

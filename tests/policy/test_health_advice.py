@@ -6,11 +6,13 @@ import math
 import random
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.policy.health.advice import Advice, Quota
-from supervisor.policy.health.early_signs import EarlySigns
+from supervisor.policy.health.early_signs import EarlySigns, unexpected_memory
 from supervisor.policy.health.straggler import WINDOW, Stragglers
 from supervisor.policy.health.trend import Creep
 from supervisor.run.failures import FailureClass
@@ -216,3 +218,26 @@ def test_steps_around_an_evaluation_are_no_measure() -> None:
             stragglers.step(rank, step * (10.0 if rank else 10.1), {"step": float(step), "step_time_s": 0.1})
         stragglers.pause()
     assert stragglers.find() is None
+
+
+@pytest.mark.parametrize(
+    ("peak_gib", "measure", "capacity_gib", "text"),
+    [
+        (20, Measure.ALLOCATOR, 32, None),  # 65 % of 32 are 20.8
+        (25.9, Measure.DEVICE, 32, None),
+        (15, Measure.ALLOCATOR, 32, "15.0 GiB (47 %) at most where 20.8 GiB (65 %) were expected: a larger"),
+        (27, Measure.DEVICE, None, "27.0 GiB at most where 20.8 GiB were expected: less room"),
+        (3, Measure.RESIDENT, 32, None),
+        (None, Measure.ALLOCATOR, 32, None),
+    ],
+)
+def test_memory_is_held_against_what_the_configuration_expects(
+    peak_gib: float | None, measure: Measure, capacity_gib: int | None, text: str | None
+) -> None:
+    peak = None if peak_gib is None else int(peak_gib * 2**30)
+    capacity = None if capacity_gib is None else capacity_gib * 2**30
+    trial = MemoryTrial(8, fitted=True, peak_bytes=peak, capacity_bytes=capacity, measure=measure)
+    advice = unexpected_memory(trial, int(20.8 * 2**30))
+    assert (advice is None) == (text is None)
+    if advice is not None and text is not None:
+        assert text in advice.text

@@ -150,6 +150,7 @@ PARTS = frozenset(
         "usually ~ s",
         ", and ~ other rank~",
         "trial of ~ steps: ~",
+        "~ GiB (~ %)",
     )
 )
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"

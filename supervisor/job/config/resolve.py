@@ -136,6 +136,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         hang=_hang(look),
         fit=_fit(look, inputs.parsed.entry_args) if inputs.parsed.switch("fit_batch") else None,
         trial=trial,
+        expected_memory_bytes=_expected_memory(look),
         libuv=look.get("run.libuv", True),
         torch_local_path=look.get("run.torch_local_path"),
         cuda_home=look.get("run.cuda_home"),
@@ -300,6 +301,13 @@ def _trial(look: Resolver) -> TrialSettings | None:
     return TrialSettings(steps=steps, timeout_s=timeout_s, flags=_launcher_flags(look.parsed))
 
 
+def _expected_memory(look: Resolver) -> int | None:
+    gib = look.get("run.expected_memory_gib")
+    if gib is not None and not 0 < gib < 1e6:
+        raise JobError(f"expected_memory_gib is what a rank holds on a GPU, in GiB, more than 0: got {gib:g}")
+    return int(gib * 2**30) if gib is not None else None
+
+
 def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> str:
     source = job_file.name if kind is EntryKind.TRAINER and job_file else entry
     last = posixpath.basename(source)
@@ -461,9 +469,12 @@ def _with_trainer(
     batch = _trainer_batch(effective, world)
     steps = effective.get("num_iterations")
     args = _trainer_args(values)
+    # What the file expects holds for its own model, length and batch.
+    expects = all(from_where[key].startswith("job file") for key in values.keys() & _TAKES_MEMORY)
     return replace(
         spec,
         entry_args=args,
+        expected_memory_bytes=spec.expected_memory_bytes if expects else None,
         trial=trial,
         notes=(*spec.notes, *trial_notes(trial)),
         knobs=TRAINER_KNOBS,
@@ -472,6 +483,13 @@ def _with_trainer(
         group_timeout_s=longer_than_usual(values.get("dist_timeout_s")),
         total_steps=spec.total_steps or (steps if isinstance(steps, int) and steps > 0 else None),
     )
+
+
+_TAKES_MEMORY: Final = frozenset(
+    ("depth", "model_dim", "head_dim", "vocab_size", "tie_embeddings", "gradient_checkpointing", "compile",
+     "device_batch_size", "max_seq_len", "dtype", "mixed_precision", "shard", "ema_decay", "device")
+)  # fmt: skip
+"""The trainer's keys that change how much a rank holds."""
 
 
 def _trainer_args(values: Mapping[str, Any]) -> tuple[str, ...]:

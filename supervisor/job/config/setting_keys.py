@@ -25,6 +25,7 @@ SETTINGS: Final[dict[str, KeyType]] = {
     "run.cuda_home": _T,
     "run.debug_distributed": _S,
     "run.deterministic": _S,
+    "run.expected_memory_gib": _F,
     "run.trial_steps": _I,
     "run.trial_timeout_s": _F,
     "batch.knob": _T,
@@ -104,6 +105,7 @@ FLAT: Final[dict[str, str]] = {
     "num_gpus": "run.nproc_per_node",
     "nnodes": "run.nnodes",
     "torch_local_path": "run.torch_local_path",
+    "expected_memory_gib": "run.expected_memory_gib",
 }
 # Tables whose inside belongs to other packages: the screen, and metric patterns of the user.
 METRICS: Final = "metrics"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from supervisor.job.memory_fit import MemoryTrial
+from supervisor.job.spec import FitSettings, steps_seen
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.batch_trials import remember_trial, trial_of
 from supervisor.keeper.planning.verdict_and_decision import memory_point_of
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
+from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.run import events as ev
 from supervisor.run.history.recovery_time import recovery_of
 from supervisor.run.journal import facts_in
-from supervisor.run.state import RunState
+from supervisor.run.state import AttemptState, RunState
+
+LEAST_STEPS = FitSettings().steps
+"""Caches and a compiled graph's last shapes come some steps after the first."""
 
 
 class RecoveryReport:
@@ -31,6 +37,19 @@ class RecoveryReport:
             now = self._clock.wall()
             self._emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))
             remember_trial(self._record.job, state, trial, self._env, now)
+            self._compare_memory(view, trial)
+
+    def _compare_memory(self, view: AttemptState, trial: MemoryTrial) -> None:
+        """Say once an attempt where its memory is far from what the configuration expects of its micro-batch."""
+        job = self._record.job
+        same = job.batch is not None and trial.micro_batch == job.batch.micro_batch_per_rank
+        enough = trial.fitted and steps_seen(view.first_step, view.last_step) >= LEAST_STEPS
+        if job.expected_memory_bytes is None or not same or not enough:
+            return
+        advice = unexpected_memory(trial, job.expected_memory_bytes)
+        if advice is not None:
+            told = ev.Advisory(t=self._clock.wall(), attempt=view.number, code=advice.code, text=advice.text)
+            self._emit(told)
 
     def say_change(self, state: RunState) -> None:
         """Journal what the next launch does differently, before it is made."""

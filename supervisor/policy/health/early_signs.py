@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.policy.health.advice import Advice
 from supervisor.policy.health.trend import Creep, Typical
 from supervisor.run.failures import FailureClass
@@ -40,6 +41,27 @@ _NOT_SAVED = re.compile(
 
 _MORE_WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 _GIB = 1 << 30
+
+
+MEMORY_UNEXPECTED = "memory_unexpected"
+MUCH_OFF = 0.25
+"""Of what was expected: caches, a context and fragments make some 10 %."""
+
+
+def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
+    """What an attempt held on a GPU against what its configuration expects; None where that is about the same."""
+    peak, room = trial.peak_bytes, trial.capacity_bytes
+    if peak is None or trial.measure is Measure.RESIDENT or abs(peak / expected_bytes - 1) <= MUCH_OFF:
+        return None
+    seen, expected = (
+        f"{size / _GIB:.1f} GiB" + (f" ({100 * size / room:.0f} %)" if room else "")
+        for size in (peak, expected_bytes)
+    )
+    if peak < expected_bytes:
+        text = f"GPU memory: {seen} at most where {expected} were expected: a larger micro-batch may fit (--fit-batch finds it)"
+    else:
+        text = f"GPU memory: {seen} at most where {expected} were expected: less room is left than the configuration says"
+    return Advice(MEMORY_UNEXPECTED, text)
 
 
 @dataclass(slots=True)
