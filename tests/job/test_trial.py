@@ -162,11 +162,43 @@ def test_the_first_of_the_visible_gpus(visible: str | None, gpus: int, set_to: s
     assert own.env == (("CUDA_VISIBLE_DEVICES", "5"),)
 
 
-def test_a_command_that_starts_several_ranks_is_refused() -> None:
-    with pytest.raises(JobError, match="starts 2: make it start one"):
-        resolved("--trial -- accelerate launch --num_processes 2 train.py")
-    assert resolved("--trial -- accelerate launch --num_processes 1 train.py").trial is not None
-    assert resolved("--single-gpu -- python train.py").nproc_per_node == 1
+@pytest.mark.parametrize(
+    ("command", "becomes"),
+    [
+        ("torchrun --nproc-per-node 4 train.py --lr 1", "torchrun --nproc-per-node 1 train.py --lr 1"),
+        ("python -m torch.distributed.launch --use_env --nproc_per_node=8 train.py", None),
+        ("accelerate launch --multi_gpu --num_processes 2 train.py", "accelerate launch --num_processes 1 train.py"),
+        ("accelerate launch --config_file c.yaml train.py", "accelerate launch --config_file c.yaml --num_processes=1 train.py"),
+        ("accelerate launch --num_processes 1 train.py", "accelerate launch --num_processes 1 train.py"),
+        ("python train.py", "python train.py"),
+    ],
+)  # fmt: skip
+def test_a_launcher_of_the_commands_own_is_told_to_start_one_rank(command: str, becomes: str | None) -> None:
+    becomes = becomes or command.replace("=8", "=1")
+    files = {"c.yaml": "distributed_type: DEEPSPEED\nnum_machines: 1\nnum_processes: 8\n"}
+    job = resolved(f"--trial -- {command}", files)
+    assert " ".join((job.entry, *job.entry_args)) == becomes
+    assert any("starts 1 rank, not" in note for note in job.notes) == (becomes != command)
+    assert real_command_of(job) == f"stoker run -- {command}"
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("deepspeed --num_gpus 4 train.py", "--num_gpus says 4: say 1"),
+        ("deepspeed --include localhost:0,1 train.py", "names machines: make it start one"),
+        ("mpirun -n 4 python train.py", "starts 4: make it start one"),
+        ("torchrun --nnodes 2 --nproc_per_node 4 train.py", "names machines: make it start one"),
+        (
+            "accelerate launch --num_machines 2 --num_processes 8 train.py",
+            "names machines: make it start one",
+        ),
+        ("python train.py trainer=ddp trainer.devices=4", "trainer.devices says 4: say 1"),
+    ],
+)
+def test_what_is_not_known_to_start_one_rank_alone_is_refused(command: str, why: str) -> None:
+    with pytest.raises(JobError, match=why):
+        resolved(f"--trial -- {command}")
 
 
 def test_the_bundled_trainer_leaves_no_checkpoint_where_the_real_run_has_its_own() -> None:

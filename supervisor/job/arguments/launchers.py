@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.config.edit import Scalar, read_values
 
 Read = Callable[[str], str | None]
@@ -118,6 +118,34 @@ def read_launch(
 def launched_ranks(words: Sequence[str], *, gpus: int = 0, read: Read | None = None) -> int | None:
     """The ranks that a command line starts; None where no launcher is known, or its count."""
     return read_launch(words, gpus=gpus, read=read).ranks
+
+
+def names_machines(launch: Launch) -> bool:
+    """Whether a launcher's own flags speak of several machines, or of some by name."""
+    return any((value_of(launch.own, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
+
+
+def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | None:
+    """The same command line with its launcher told to start one rank; None where no flag is known to do that alone.
+
+    accelerate refuses one process with ``--multi_gpu`` (`_validate_launch_command` of its commands/launch.py). deepspeed's
+    ``--num_gpus`` makes it pass over CUDA_VISIBLE_DEVICES, so that its one rank would take another GPU.
+    """
+    if len(launch.launchers) != 1 or names_machines(launch):
+        return None
+    if launch.launchers[0] in _TORCHRUN:
+        flag = "--nproc_per_node"
+    elif launch.launchers[0] in _ACCELERATE:
+        flag = "--num_processes"
+    else:
+        return None
+    size = len(launch.own)
+    start = 1 if launch.launchers[0] != "accelerate" else 2
+    at = next((i for i in range(start, len(words)) if tuple(words[i : i + size]) == launch.own), None)
+    if at is None:
+        return None
+    own = set_value([word for word in launch.own if word not in {"--multi_gpu", "--multi-gpu"}], flag, "1")
+    return (*words[:at], *own, *words[at + size :])
 
 
 def _name(words: Sequence[str], at: int) -> str | None:

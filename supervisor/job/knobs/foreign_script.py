@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
-from supervisor.job.arguments.launchers import Launch, read_launch
+from supervisor.job.arguments.launchers import Launch, names_machines, read_launch, with_one_rank
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings import find as kn
+from supervisor.job.knobs.batch_settings.candidates import as_number
 from supervisor.job.knobs.batch_settings.search import SMALLER_GLOBAL
 from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
@@ -81,8 +82,9 @@ def with_knobs(
             asked for.
     """
     asked = _Asked.of(look)
+    as_given = spec.entry_args
     if alone:
-        _require_one_rank(spec, read or (lambda _: None), gpus, accelerate_config, alone)
+        spec = _with_one_rank(spec, read or (lambda _: None), gpus, accelerate_config, alone)
     where, world, script = _places(
         spec, look, world, script_text, script_configs or {}, read, gpus, accelerate_config
     )
@@ -115,14 +117,14 @@ def with_knobs(
         look.note(
             "group timeout", f"{group_timeout_s:g} s", "found in the arguments, the source or the environment"
         )
-    trial, given = spec.trial, args
+    trial = spec.trial
     if trial is not None:
         resumes = knobs.start is not None and value_of(args, knobs.start) is not None
         trial = plan_trial(trial, args, where, batch, resumes=resumes)
         for knob in trial.knobs:
             look.note(knob.name, knob.value, "--trial")
             args, where = _set_knob(args, where, set_knobs, knob.name, knob.value)
-        trial, notes = replace(trial, args=given), (*notes, *trial_notes(trial))
+        trial, notes = replace(trial, args=as_given), (*notes, *trial_notes(trial))
     return replace(
         spec,
         entry_args=args,
@@ -138,17 +140,31 @@ def with_knobs(
     )
 
 
-def _require_one_rank(
+def _with_one_rank(
     spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None, flag: str
-) -> None:
-    """Refuses a command of which another launcher starts several ranks: its arguments are its own."""
+) -> JobSpec:
+    """The job with its launcher told to start one rank, where another than torchrun of ours starts them.
+
+    Raises:
+        JobError: it starts several, and what would make it start one is not known for certain.
+    """
+    for setting in settings_of(spec.entry_args):
+        is_count = setting.name.lstrip("-+").replace("-", "_") in _DEVICES
+        if is_count and (as_number(setting.value) or 1) > 1:
+            raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
     if spec.entry_kind is not EntryKind.COMMAND:
-        return
+        return spec
     launch, _ = _launch(spec, read, gpus, accelerate_config)
-    if launch.ranks is not None and launch.ranks > 1:
+    if launch.ranks in {None, 1} and not names_machines(launch):
+        return spec
+    changed = with_one_rank((spec.entry, *spec.entry_args), launch)
+    if changed is None:
+        many = "names machines" if names_machines(launch) else f"starts {launch.ranks}"
         raise JobError(
-            f"{flag} wants one rank, and the command after `--` starts {launch.ranks}: make it start one (its own flag, as --num_processes 1)"
+            f"{flag} wants one rank, and the command after `--` {many}: make it start one, by its own flags"
         )
+    note = f"{flag}: {launch.launchers[0]} starts 1 rank, not {launch.ranks}"
+    return replace(spec, entry_args=changed[1:], notes=(*spec.notes, note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +433,13 @@ def _command_world(spec: JobSpec, world: int | None, launch: Launch) -> int | No
         return world
     return launch.ranks
 
+
+_DEVICES: Final = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "trainer.")
+    for name in ("devices", "gpus", "ngpu", "ngpus", "num_gpus", "num_devices")
+)
+"""How many devices a script takes by itself; Lightning refuses more than are visible, or than torchrun started."""
 
 _OWN_RANKS: Final = re.compile(
     r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
