@@ -78,6 +78,9 @@ def last_words(job: JobSpec) -> tuple[str, ...]:
         # A sampler's steps, an epoch's, a schedule's: names that mean more than one thing.
         ("train.py --num_steps 900 --steps 9 --total_steps 9", {}, {}),
         ("train.py --max_steps auto", {}, {}),
+        # Computed anew whatever is given, and only where nothing is.
+        ("train.py", {"train.py": script("max_steps") + "if __name__ == '__main__':\n    args.max_steps = args.a // 2\n"}, {}),
+        ("train.py", {"train.py": script("max_steps") + "if args.max_steps is None:\n    args.max_steps = 5\n"}, {"--max_steps": "20"}),
         # Declared, and read nowhere.
         ("train.py", {"train.py": script("max_steps").replace("args.max_steps", "1")}, {}),
         ("train.py", {}, {}),

@@ -6,6 +6,7 @@ means one thing, and one of its kind is there. All else is left as it is; the ke
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,6 +18,7 @@ from supervisor.job.knobs.batch_settings.candidates import as_number, plain_name
 from supervisor.job.knobs.batch_settings.find import convention_of
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.knobs.places import Place, Places, place_of
+from supervisor.job.knobs.source.read_source import ScriptSource
 from supervisor.job.spec import TrialKnob, TrialSettings
 
 # Not `num_steps`, `steps`, `total_steps`: also of a sampler's steps, of a schedule alone, of one epoch.
@@ -105,7 +107,7 @@ def _settings(args: Sequence[str], where: Places) -> Iterator[_Found]:
     own = args[where.args_at :]
     if where.lone_config is None:
         for setting in settings_of(own):
-            if setting.value is not None:
+            if setting.value is not None and not _is_overwritten(where.source, plain_name(setting.name)):
                 yield _Found(setting.name, setting.value, 2)
     for file, values in where.configs.items():
         if file not in where.fixed and file not in where.roles:
@@ -117,8 +119,30 @@ def _settings(args: Sequence[str], where: Places) -> Iterator[_Found]:
         if name not in where.written:
             yield _Found(name, value, 1)
     for flag in where.source.flags:
-        if not flag.is_switch and flag.type not in {"str", "bool"} and where.source.uses(flag.dest):
+        is_number = not flag.is_switch and flag.type not in {"str", "bool"}
+        if is_number and where.source.uses(flag.dest) and not _is_overwritten(where.source, flag.dest):
             yield _Found(max(flag.names, key=len), flag.default, 0)
+
+
+def _is_overwritten(source: ScriptSource, dest: str) -> bool:
+    """Whether the script computes the setting anew, whatever was given: ``args.num_iterations = total // batch``, under no condition."""
+    if plain_name(dest) not in STEP_NAMES:
+        return False
+    open_: list[ast.AST] = [file.tree for file in source.files]
+    while open_:
+        node = open_.pop()
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=attr)], value=value) if attr == dest:
+                own = any(isinstance(n, ast.Attribute) and n.attr == dest for n in ast.walk(value))
+                if not own and not any(isinstance(n, ast.IfExp) for n in ast.walk(value)):
+                    return True
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+                open_ += node.body
+            case ast.If() | ast.expr():
+                pass
+            case _:
+                open_ += ast.iter_child_nodes(node)
+    return False
 
 
 def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
