@@ -8,11 +8,24 @@ from typing import Any
 import pytest
 
 from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.config.files import toml_values
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.setting_keys import SETTINGS
-from supervisor.job.config.settings import ConfigFile, Resolver, convert
-from supervisor.job.config.trainer_keys import KeyType
+from supervisor.job.config.settings import (
+    MOST_INT,
+    MOST_SIGNATURES,
+    ConfigFile,
+    FileSettings,
+    Resolver,
+    check_file,
+    convert,
+    convert_key,
+    nearest_signatures,
+    own_signatures,
+)
+from supervisor.job.config.trainer_keys import TRAINER_KEYS, TRAINER_RANGES, KeyType
 from supervisor.job.errors import JobError
+from supervisor.job.spec import ClassOverride, OwnSignature
 
 # Read from the file itself before anything is resolved; by the screen (cli/common.py).
 ASKED_ELSEWHERE = {"run.script", "run.module"} | {key for key in SETTINGS if key.startswith("ui.")}
@@ -98,3 +111,235 @@ def test_a_bad_value_of_a_file_names_its_line_and_what_is_allowed() -> None:
         resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", project=file))
     assert refused.value.message.startswith("stoker.toml:2: run.log_level takes one of ")
     assert refused.value.message.endswith("got 'loud'")
+
+
+CLASSES = frozenset({"hang", "cuda_oom", "healthy", "unknown", "code_error"})
+
+
+def checked(text: str, *, is_job: bool = False) -> FileSettings:
+    return check_file(ConfigFile("f.toml", toml_values(text), text), classes=CLASSES, is_job=is_job)
+
+
+def test_a_file_is_taken_apart_into_what_it_holds() -> None:
+    found = checked(
+        'depth = 4\nbatch_size = 3\n[policy]\nmax_retries = "7"\n[run]\nargs = ["--a", 2]\n[env]\nA = 1\nB = true\nC = false\nD = "x"\n'
+        '[policy.hang]\nanswer = "stop"\nmax = 2\ndelay_s = 0\nwait_s = 1.5\nshow_first = ["port", "disk"]\n'
+        '[[metrics]]\nname = "loss"\nregex = "loss=(.*)"\n',
+        is_job=True,
+    )
+    assert found.name == "f.toml"
+    assert found.settings == {"policy.max_retries": 7}
+    assert found.trainer == {"depth": 4, "device_batch_size": 3}
+    assert found.env == {"A": "1", "B": "1", "C": "0", "D": "x"}
+    assert found.args == ("--a", "2")
+    assert found.classes == {
+        "hang": {"answer": "stop", "max": 2, "delay_s": 0.0, "wait_s": 1.5, "show_first": ("port", "disk")}
+    }
+    assert found.metrics == (("loss", "loss=(.*)"),)
+    assert check_file(None, classes=CLASSES, is_job=True) == FileSettings()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_job", "message"),
+    [
+        ("metrics = 1", False, "f.toml:1: metrics is a list of tables: [[metrics]] with name and regex"),
+        ("[[metrics]]\nname = 'a'", False, "f.toml: each [[metrics]] has a name and a regex, and nothing else"),
+        ("[[metrics]]\nname = 'a'\nregex = 'x'", False, "f.toml:3: metric 'a': 'x' has no group: put the number in (...)"),
+        ("run = 1", False, "f.toml:1: run is a table of settings, got 1"),
+        ("[run]\nargs = 1", False, "f.toml:2: run.args is a list of arguments, got 1"),
+        ("[run]\nargs = [[1]]", False, "f.toml:2: run.args is a list of arguments, got [[1]]"),
+        ("[policy]\nmax_retrys = 1", False, "f.toml:2: unknown key 'policy.max_retrys': did you mean 'policy.max_retries'?"),
+        ("[run]\nqqqqqqqqqqqq = 1", False, "f.toml:2: unknown key 'run.qqqqqqqqqqqq': see configs/README.md for every key"),
+        ("[policy]\nmax_retries = 'x'", False, "f.toml:2: policy.max_retries wants a whole number, got 'x'"),
+        ("[env]\n'a b' = 1", False, "f.toml:2: env: 'a b' is no name of a variable"),
+        ("[env]\nA = [1]", False, "f.toml:2: env.A wants text, got [1]"),
+        ("[policy.hnag]\nmax = 1", False, "f.toml: unknown key 'policy.hnag': did you mean 'policy.hang'?"),
+        ("[policy.hang]\nmux = 1", False, "f.toml:2: unknown key 'policy.hang.mux': did you mean 'policy.hang.max'?"),
+        ("[policy.hang]\nmax = -1", False, "f.toml:2: policy.hang.max cannot be negative, got -1"),
+        ("[policy.hang]\nanswer = 'x'", False, "f.toml:2: answer takes one of restart, hold, stop, got 'x'"),
+        ("[policy.hang]\nshow_first = ['x']", False, "f.toml:2: policy.hang.show_first is a list of gpu_memory, port, disk, got ['x']"),
+        ("[policy.hang]\nshow_first = 'disk'", False, "f.toml:2: policy.hang.show_first is a list of gpu_memory, port, disk, got 'disk'"),
+        ("[policy]\nhang = 1", False, "f.toml:2: policy.hang is a table of settings, got 1"),
+        ("depth = 3", False, "f.toml:1: unknown key 'depth': see configs/README.md for every key"),
+        ("depth = 0", True, "f.toml:1: depth must be at least 1, got 0"),
+        ("batch_size = 3\ndevice_batch_size = 3", True, "f.toml:2: 'device_batch_size' is another name of 'device_batch_size', which is set too"),
+        ("[ui]\ntheme = 'dark'", True, "f.toml:1: unknown key 'ui': see configs/README.md for every key"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_one_line_that_says_where_and_what_to_write(
+    text: str, is_job: bool, message: str
+) -> None:
+    with pytest.raises(JobError) as refused:
+        checked(text, is_job=is_job)
+    assert refused.value.message == message
+
+
+def test_all_that_is_wrong_in_a_file_is_said_at_once() -> None:
+    with pytest.raises(JobError) as refused:
+        checked("[policy]\nmax_retries = 'x'\nqqqqqqqqqq = 1\n[env]\nA = [1]\n")
+    assert len(refused.value.message.splitlines()) == 3
+
+
+def signature(**keys: object) -> tuple[OwnSignature, ClassOverride | None]:
+    table = {"id": "mine", "regex": "boom", "class": "hang", **keys}
+    table = {key: value for key, value in table.items() if value is not None}
+    return own_signatures(ConfigFile("f.toml", {}), [table], CLASSES)[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "override"),
+    [
+        ({}, None),
+        ({"action": "stop"}, ("stop", None, None)),
+        ({"action": "hold"}, ("hold", None, None)),
+        ({"action": "restart"}, ("restart", None, "none")),
+        ({"action": "shrink"}, ("restart", None, "shrink")),
+        ({"recurs": "no"}, ("restart", 1, "none")),
+        ({"recurs": "yes"}, ("hold", None, None)),
+        ({"action": "stop", "recurs": "yes"}, ("stop", None, None)),
+        ({"action": "new_port", "recurs": "no"}, ("restart", 1, "new_port")),
+    ],
+)
+def test_what_a_users_signature_has_done_about_it(
+    keys: dict[str, str], override: tuple[str, int | None, str | None] | None
+) -> None:
+    found, done = signature(**keys)
+    assert found == OwnSignature("mine", "boom", "hang")
+    assert done == (
+        override and ClassOverride("signature:mine", override[0], override[1], change=override[2])
+    )
+
+
+def test_a_failure_that_only_has_a_users_own_name() -> None:
+    assert signature(**{"class": None, "name": f" {'n' * 101} "})[0] == OwnSignature(
+        "mine", "boom", "code_error", "n" * 100
+    )
+    told = signature(role="advice", start="before_first_step")[0]
+    assert (told.role, told.start) == ("advice", "before_first_step")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"regexp": "x"}, "unknown key 'signature.regexp': did you mean 'signature.regex'?"),
+        ({"regex": 1}, "signature 'mine': regex wants text, got 1"),
+        ({"role": "x"}, "signature 'mine': role takes one of cause, consequence, advice, got 'x'"),
+        ({"id": "My id"}, "signature 'My id': its id is lower-case words joined by hyphens"),
+        ({"id": None}, "signature '': its id is lower-case words joined by hyphens"),
+        ({"regex": "a" * 2001}, "signature 'mine': its regex is longer than 2000 characters"),
+        ({"regex": "x*"}, "signature 'mine': 'x*' matches any line"),
+        ({"regex": None}, "signature 'mine': '' matches any line"),
+        ({"class": None}, "signature 'mine' needs a class (code_error, cuda_oom, hang) or a name of your own"),
+        ({"class": "hagn"}, "signature 'mine': no failure class 'hagn': did you mean 'hang'?"),
+        ({"class": "qqqqqqq"}, "signature 'mine': no failure class 'qqqqqqq': one of code_error, cuda_oom, hang, or give it a name instead"),
+        ({"class": "healthy"}, "signature 'mine': no failure class 'healthy': one of code_error, cuda_oom, hang, or give it a name instead"),
+        ({"action": "none"}, "signature 'mine': action takes one of restart, hold, stop, shrink, fewer_workers, new_port, no_libuv, raise_files, resume_earlier, exclude_gpu, got 'none'"),
+        ({"action": "restart", "recurs": "yes"}, "signature 'mine': it recurs, so that a restart would meet it again: hold or stop"),
+    ],
+)  # fmt: skip
+def test_a_users_signature_that_cannot_be_used_is_one_line(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(JobError) as refused:
+        signature(**keys)
+    assert refused.value.message == f"f.toml: {message}"
+
+
+def test_users_signatures_have_names_of_their_own_and_are_not_too_many() -> None:
+    file = ConfigFile("f.toml", {})
+    table = {"id": "a", "regex": "x", "class": "hang"}
+    most = [{**table, "id": f"a{n}"} for n in range(MOST_SIGNATURES)]
+    assert len(own_signatures(file, most, CLASSES)) == MOST_SIGNATURES
+    for given, message in (
+        ([table, table], "signature 'a' is there twice"),
+        ([*most, table], f"{MOST_SIGNATURES + 1} signatures, more than {MOST_SIGNATURES}"),
+        ([1], "signature is a list of tables: [[signature]] with id, regex and class or name"),
+        (table, "signature is a list of tables: [[signature]] with id, regex and class or name"),
+    ):
+        with pytest.raises(JobError, match=r"^f\.toml: ") as refused:
+            own_signatures(file, given, CLASSES)
+        assert refused.value.message == f"f.toml: {message}"
+
+
+def test_of_signatures_of_one_name_the_nearest_files_counts() -> None:
+    near, far, other = signature(), signature(regex="bang"), signature(id="other", action="stop")
+    assert nearest_signatures([[near], [far, other]]) == dict([near, other])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("depth", 0, "x must be at least 1, got 0"),
+        ("depth", 1, None),
+        ("vocab_size", 0, None),
+        ("vocab_size", -1, "x must be at least 0, got -1"),
+    ],
+)
+def test_a_trainers_setting_stays_within_its_range(key: str, value: int, message: str | None) -> None:
+    if message is None:
+        assert convert_key("x", key, value) == value
+        return
+    with pytest.raises(JobError) as refused:
+        convert_key("x", key, value)
+    assert refused.value.message == message
+
+
+@pytest.mark.parametrize("key", sorted(TRAINER_RANGES))
+def test_the_bounds_of_each_trainers_setting_are_held_and_said(key: str) -> None:
+    low, high, open_low, open_high = TRAINER_RANGES[key]
+    whole = TRAINER_KEYS[key] is KeyType.INT
+    step = 1 if whole else 1e-9
+    inside = low + step if open_low else low
+    assert convert_key("x", key, inside) == pytest.approx(inside)
+    with pytest.raises(
+        JobError, match=rf"^x must be {'above' if open_low else 'at least'} {low:g}( and .*)?, got "
+    ):
+        convert_key("x", key, low if open_low else low - step)
+    if high is not None:
+        with pytest.raises(JobError, match=rf" and {'below' if open_high else 'at most'} {high:g}, got "):
+            convert_key("x", key, high if open_high else high + step)
+        assert convert_key("x", key, high - step if open_high else high)
+
+
+def test_a_number_is_of_64_bits() -> None:
+    assert convert("--x", KeyType.INT, str(MOST_INT - 1)) == MOST_INT - 1
+    assert convert("--x", KeyType.INT, str(-MOST_INT)) == -MOST_INT
+    for value in (MOST_INT, -MOST_INT - 1):
+        with pytest.raises(JobError, match=r"^--x wants a whole number of 64 bits, got "):
+            convert("--x", KeyType.INT, str(value))
+
+
+def test_where_a_setting_comes_from_first_found_wins() -> None:
+    def found(
+        argv: list[str], env: dict[str, str], *layers: tuple[str, FileSettings]
+    ) -> tuple[str, str, str]:
+        resolver = Resolver(parse_run_argv([*argv, "train.py"]), env, layers)
+        resolver.get("run.nproc_per_node", "1")
+        return resolver.origins[0]
+
+    project = ("project", FileSettings("stoker.toml", {"run.nproc_per_node": "5"}))
+    user = ("user", FileSettings("config.toml", {"run.nproc_per_node": "6"}))
+    env = {"STOKER_NPROC_PER_NODE": "3", "NPROC_PER_NODE": "4"}
+    key = "run.nproc_per_node"
+    assert found(["--nproc-per-node", "2"], env, project) == (key, "2", "flag --nproc-per-node")
+    assert found([], env, project) == (key, "3", "env STOKER_NPROC_PER_NODE")
+    assert found([], {"NPROC_PER_NODE": "4"}, project) == (key, "4", "env NPROC_PER_NODE")
+    assert found([], {}, project, user) == (key, "5", "project stoker.toml")
+    assert found([], {}, user) == (key, "6", "user config.toml")
+    assert found([], {}) == (key, "1", "default")
+
+
+def test_other_programs_levels_are_theirs() -> None:
+    def level(value: str) -> str:
+        return str(
+            Resolver(parse_run_argv(["train.py"]), {"LOG_LEVEL": value}, ()).get("run.log_level", "none")
+        )
+
+    assert level("DEBUG") == "debug"
+    assert level("TRACE") == "none"
+
+
+def test_a_setting_that_nobody_names_leaves_no_trace() -> None:
+    resolver = Resolver(parse_run_argv(["train.py"]), {}, ())
+    assert resolver.get("policy.max_retries") is None
+    assert resolver.origins == []
+    with pytest.raises(JobError, match=r"^STOKER_RESUME_KNOB wants the name of a flag, got none$"):
+        Resolver(parse_run_argv(["train.py"]), {"STOKER_RESUME_KNOB": ""}, ()).get("resume.knob")
