@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_a_reasons_own_rule_stands_after_that_of_its_class() -> None:
     ],
 )
 def test_a_users_table_changes_the_rule_of_its_class(
-    failure: FailureClass, override: dict[str, str], answer: Answer, advice: str | None
+    failure: FailureClass, override: dict[str, Any], answer: Answer, advice: str | None
 ) -> None:
     own = ClassOverride(failure.value, **override)
     rule = rule_for(failure, None, (ClassOverride("hang", "stop"), own))
