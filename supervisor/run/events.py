@@ -356,6 +356,16 @@ class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
     over: bool = False
 
 
+class LogQuiet(JournalEvent, frozen=True, kw_only=True, tag="log_quiet"):
+    """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job is over.
+
+    None: it grows again, also after what looked like the end of the job.
+    """
+
+    attempt: int
+    since_t: float | None = None
+
+
 class Diagnosed(JournalEvent, frozen=True, kw_only=True, tag="diagnosed"):
     """The verdict on an attempt. `provisional`: given at the first death, before all logs are in."""
 
@@ -704,6 +714,7 @@ Event: TypeAlias = (
     | ProcessesGone
     | AttemptEnded
     | LogsDated
+    | LogQuiet
     | Diagnosed
     | Decided
     | BackoffStarted

@@ -258,6 +258,19 @@ def _logs_dated(s: st.RunState, event: ev.LogsDated) -> st.RunState:
     return s
 
 
+def _log_quiet(s: st.RunState, event: ev.LogQuiet) -> st.RunState:
+    found = s.find(event.attempt)
+    if found is None:
+        return s
+    if event.since_t is None and found.ended_t is not None:
+        # It was no end: what was said of it is taken back.
+        back = {"ended_t": None, "verdict": None, "log_read_bytes": None, "log_size_bytes": None}
+        s = _edit(s, event.attempt, **back)
+        phase = found.phase or ev.Phase.RENDEZVOUS
+        s = replace(s, condition=st.Running(attempt=event.attempt, phase=phase))
+    return _edit(s, event.attempt, quiet_since=event.since_t)
+
+
 def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:
     s = _edit(s, event.attempt, verdict=event.verdict, verdict_provisional=event.provisional)
     if event.provisional:
@@ -340,6 +353,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.ProcessesGone: _processes_gone,
     ev.AttemptEnded: _attempt_ended,
     ev.LogsDated: _logs_dated,
+    ev.LogQuiet: _log_quiet,
     ev.Diagnosed: _diagnosed,
     ev.Decided: lambda s, event: _edit(s, event.attempt, decision=event.decision, decided_by=event.by),
     ev.BackoffStarted: _backoff_started,

@@ -60,6 +60,10 @@ class Consequence:
         return self.what or self.failure.value.replace("_", " ")
 
 
+# Of a healthy verdict: below it, it rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.95, `still_training` 0.85).
+SURELY_OVER = 0.9
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Why an attempt ended: the wire schema of ``stoker diagnose --json`` is this record.
@@ -82,6 +86,13 @@ class Verdict:
     action: Action
     fingerprint: str
     signature: str = ""
+
+    @property
+    def shows_end(self) -> bool:
+        """Whether it says that the job is over: a failure, or the log's own report of a good end. Steps alone show none."""
+        if self.failure is FailureClass.HEALTHY:
+            return self.confidence >= SURELY_OVER
+        return self.failure is not FailureClass.UNKNOWN
 
 
 class DecisionKind(StrEnum):

@@ -203,6 +203,7 @@ def test_a_cause_can_be_looked_up_from_wherever_the_run_is_looked_at(
 def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("step 1\n", encoding="utf-8")
+    os.utime(log, (T, T))  # nobody waits for more of it
     place = Path(os.environ["XDG_STATE_HOME"]) / "stoker" / "observed"
     dead, live, newborn = (RunPaths(place / name) for name in ("dead", "live", "newborn"))
     for run in (dead, live, newborn):

@@ -18,6 +18,7 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.monitoring.log_monitor import LogWatch, thinned
+from supervisor.keeper.observer import observer as observer_module
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
@@ -102,6 +103,84 @@ def test_a_log_that_nobody_writes_is_closed_by_itself_once(tmp_path: Path) -> No
     assert (kinds.count(ev.AttemptEnded), kinds.count(ev.Diagnosed)) == (1, 1)
 
 
+def make_old(log: Path) -> None:
+    """As if it had been written an hour ago."""
+    os.utime(log, (time.time() - 3600.0,) * 2)
+
+
+def attempt_of(observer: Observer) -> st.AttemptState:
+    assert observer.state.attempt is not None
+    return observer.state.attempt
+
+
+def add(log: Path, text: str) -> None:
+    """A line by somebody who opens the file for each, so that nobody is seen to write it."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_a_growing_log_that_nobody_is_seen_to_write_is_no_finished_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over NFS or from a container: live, then quiet, live again, and over only by its own words."""
+    monkeypatch.setattr(observer_module, "LATELY_S", 2.0)
+    monkeypatch.setattr(observer_module, "STAT_S", 0.05)
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        for step in range(2, 12):
+            add(log, f"step {step}/90 loss: {3 / step:.3f}\n")
+            assert wait_until(lambda at=step: attempt_of(observer).last_step == at, 15)  # type: ignore[misc]
+            assert isinstance(observer.state.condition, st.Running)
+        assert wait_until(lambda: attempt_of(observer).quiet_since is not None, 30)
+        assert isinstance(observer.state.condition, st.Running), "quiet is not over"
+        add(log, "step 12/90 loss: 0.2\n")
+        assert wait_until(lambda: attempt_of(observer).quiet_since is None, 15)
+        add(log, "Training complete.\n")
+        assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 30)
+        assert attempt_of(observer).ended_t is not None
+        assert not attempt_of(observer).found_over, "it was watched to its end"
+
+        add(log, "step 13/90 loss: 0.19\n")  # another training into the same file
+        assert wait_until(lambda: isinstance(observer.state.condition, st.Running), 15)
+        assert attempt_of(observer).verdict is None
+        assert attempt_of(observer).ended_t is None
+        add(log, FAILS)
+        assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
+    assert ending(run) == (Outcome.FAILED, 1)
+
+
+def test_a_log_that_breaks_off_is_quiet_and_no_success(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\nstep 2/90 loss: 2.0\n", encoding="utf-8")
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: attempt_of(observer).quiet_since is not None, 30)
+        assert attempt_of(observer).quiet_since == pytest.approx(time.time() - 3600.0, abs=60)
+        assert isinstance(observer.state.condition, st.Running)
+    assert ending(run)[0] is not Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [("Training complete.\n", (Outcome.SUCCEEDED, 0)), ("", (Outcome.LOST, 0)), (FAILS, (Outcome.FAILED, 1))],
+    ids=["said", "cut", "failed"],
+)
+def test_without_a_screen_a_log_ends_with_what_it_shows(
+    tmp_path: Path, end: str, outcome: tuple[Outcome, int]
+) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\nstep 2/90 loss: 2.0\n" + end, encoding="utf-8")
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        assert observer.join(30)
+    assert ending(run) == outcome
+
+
 def test_a_pipe_is_copied_read_and_its_end_is_the_end(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     try:
@@ -112,7 +191,7 @@ def test_a_pipe_is_copied_read_and_its_end_is_the_end(tmp_path: Path) -> None:
             assert observer.join(15)
     finally:
         os.close(read_fd)
-    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    assert ending(run) == (Outcome.LOST, 0), "no failure, and nothing that says it went well"
     copy = run.node().attempt(1).root / PIPE_NAME
     assert copy.read_bytes().endswith(b"loss: 1.0\n")
     assert copy.stat().st_mode & 0o777 == 0o600
@@ -142,7 +221,7 @@ def test_a_process_is_over_when_it_has_ended(tmp_path: Path) -> None:
             process.kill()
             process.wait()
             assert observer.join(20)
-    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    assert ending(run) == (Outcome.LOST, 0)
     assert read_state(run.node().journal).mode == "observed"
 
 
@@ -276,6 +355,7 @@ def test_a_log_that_is_left_before_it_was_read_is_no_success(tmp_path: Path, end
 def test_a_finished_log_is_read_to_its_end_however_long_it_takes(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_bytes(LARGE)
+    make_old(log)
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
     with observing(tmp_path, target, log) as (observer, run):
         observer.end_when_read()
@@ -283,7 +363,7 @@ def test_a_finished_log_is_read_to_its_end_however_long_it_takes(tmp_path: Path)
         assert wait_until(lambda: note in observer.state.answered, 10), "requests are answered meanwhile"
         assert observer.join(0.0) is False
         assert observer.join(90)
-    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    assert ending(run) == (Outcome.LOST, 0)
     attempt = read_state(run.node().journal).attempt
     assert attempt is not None
     assert (attempt.last_step, attempt.has_unread) == (400, False)
@@ -341,7 +421,7 @@ def test_a_packed_log_is_unpacked_whole_before_it_is_judged(
     attempt = read_state(run.node().journal).attempt
     assert attempt is not None
     assert attempt.last_step == 1000
-    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    assert ending(run) == (Outcome.LOST, 0)
 
 
 def test_of_a_backlog_the_extremes_are_kept() -> None:
@@ -364,6 +444,7 @@ def test_a_finished_log_gives_samples_for_a_chart_however_long_it_is(
             out.write(
                 f"2026-11-20 10:00:00,000 INFO trainer: step {step} loss {loss:.4f} and more words, as logs have\n"
             )
+    make_old(log)
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
     with observing(tmp_path, target, log) as (observer, run):
         observer.end_when_read()

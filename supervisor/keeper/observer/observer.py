@@ -6,6 +6,7 @@ than notes and stacks are refused, because nothing here may be stopped or restar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -22,7 +23,7 @@ from supervisor.keeper.monitoring.observations import Observation, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun
-from supervisor.keeper.observer.target import PIPE_NAME, Target
+from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.control_input import ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused
@@ -52,6 +53,9 @@ LEAVE_S = 3.0
 # A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
+# A log that grew this lately is live, or may be: nobody need be seen to write it (NFS, containers, other users' jobs).
+LATELY_S = 60.0
+STAT_S = 1.0
 # How much of each end of a log is searched for clock times.
 LOOKED_AT_BYTES = 1 << 16
 LOOKED_AT_LINES = 400
@@ -102,12 +106,18 @@ class Observer(Powerless):
         )
         self._recorder = Recorder(self._node.series, self.emit, self._clock, self._logs.backlog)
         self._last_news = self._clock.mono()
+        self._changed_t = last_written_t(target.logs)
+        self._written_t = min(self._changed_t, self._clock.wall())
+        self._grew_at = self._stat_at = self._clock.mono()
+        self._undecided = False
+        self._watched = False
         self._judged = False
         self._judge_due = 0.0
         self._judging: Background[tuple[Verdict, float]] = Background("stoker-verdict")
         self._reading: LastReading | None = None
         self._last_judged = False
         self._closed: Verdict | None = None
+        self._closed_at = 0.0
         self._cut = ""
         self._ends_itself = target.pipe is not None or bool(target.processes)
         self._hurried = False
@@ -194,9 +204,12 @@ class Observer(Powerless):
         if not all(copy.ended for copy in self._unpacked):
             return  # what is unpacked is dated at the end
         logs = [(log.path, self._observed.path_of(n, log)) for n, log in enumerate(self._target.logs)]
-        span, over = span_of_logs(logs), self._target.ended
+        found_over = self._target.ended and not self._watched
+        over = found_over and (self._closed is not None or not self._is_lately_written())
+        span = span_of_logs(logs)
         began_t, over_t = span if span is not None else (None, None)
-        if began_t is not None or over:
+        known = self.state.attempt
+        if began_t is not None or over or (known is not None and known.found_over):
             dated = ev.LogsDated(
                 t=self._clock.wall(),
                 attempt=ATTEMPT,
@@ -237,14 +250,50 @@ class Observer(Powerless):
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()
+        self._look_quiet()
         if self._closed is not None:
             return
-        if self._reading is None and (self._is_over() or self._target.ended) and self._is_unpacked():
+        found_over = self._target.ended and not self._undecided
+        if self._reading is None and (self._is_over() or found_over) and self._is_unpacked():
             self._reading = LastReading(self._logs, self._clock)
         if self._reading is None:
             self._judge_quiet()
         elif (verdict := self._last_verdict(self._reading)) is not None:
-            self._close_attempt(verdict)
+            if self._is_over() or self._unpacked or verdict.shows_end:
+                self._close_attempt(verdict)
+            else:
+                self._reading, self._last_judged = None, False
+                self._undecided = self._judged = True
+                self._tell(verdict, provisional=True)
+        if self._undecided and self._ends_itself and not self._is_lately_written():
+            self._close_attempt(self._judge(self._engine.get()))
+
+    def _is_lately_written(self) -> bool:
+        return self._clock.wall() - self._written_t < LATELY_S
+
+    def _look_quiet(self) -> None:
+        """Journal that the logs fell quiet, or that they grow again."""
+        attempt = self.state.attempt
+        if attempt is None or self._pipe is not None or self._target.processes or self._unpacked:
+            return
+        if (now := self._clock.mono()) >= self._stat_at:
+            self._stat_at = now + STAT_S
+            if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
+                # By our clock: a file server's may go otherwise.
+                self._changed_t, self._written_t, self._grew_at = changed_t, self._clock.wall(), now
+                self._watched = True
+        lately, since_t = self._is_lately_written(), attempt.quiet_since
+        if self._closed is not None and self._grew_at > self._closed_at:
+            self._closed, self._reading, self._last_judged, self._undecided = None, None, False, True
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
+            self._date()
+        elif (
+            self._closed is None and lately == (since_t is not None) and not self._logs.backlog().unread_bytes
+        ):
+            told = None if lately else self._written_t
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=told))
+            if lately:
+                self._date()
 
     def _is_unpacked(self) -> bool:
         return all(copy.ended for copy in self._unpacked)
@@ -255,6 +304,8 @@ class Observer(Powerless):
         if found is not None:
             verdict, spent_s = found
             self._tell(verdict, provisional=True)
+            if self._undecided and verdict.shows_end:
+                self._undecided = False  # nobody is seen to write it, and now it says so: read it to its end
             self._judge_due = now + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
         elif not (self._judged or self._judging.busy) and now >= self._judge_due and self._is_unpacked():
             self._judged = now - self._last_news > QUIET_S
@@ -307,6 +358,7 @@ class Observer(Powerless):
         self._recorder.flush()
         self._cut = self._cut or self._unread(done=True)
         self._closed = _unknown(self._cut) if self._cut else verdict
+        self._closed_at = self._clock.mono()
         backlog, attempt = self._logs.backlog(), self.state.attempt
         self.emit(
             ev.AttemptEnded(
@@ -348,9 +400,11 @@ class Observer(Powerless):
             outcome, code, reason = ev.Outcome.LOST, EXIT_LOST, how
         elif verdict is not None and verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}:
             outcome, code, reason = ev.Outcome.FAILED, EXIT_FAILED, verdict.title
+        elif verdict is not None and verdict.shows_end:
+            outcome, code, reason = ev.Outcome.SUCCEEDED, 0, "the log reports the end of the job"
         elif self._is_gone:
-            unseen, seen = "the watched job ended; how cannot be seen", "the watched job ended"
-            outcome, code, reason = ev.Outcome.SUCCEEDED, 0, unseen if self._target.unseen else seen
+            # No failure was seen, so 0; and no end either, so nobody can say that it succeeded.
+            outcome, code, reason = ev.Outcome.LOST, 0, "the watched job ended; how cannot be seen"
         else:
             outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
@@ -422,6 +476,15 @@ def _unknown(unread: str) -> Verdict:
         action=Action.NONE,
         fingerprint="",
     )
+
+
+def last_written_t(logs: Iterable[ObservedLog]) -> float:
+    """When the newest of the logs was last changed, wall seconds; 0 where there is none."""
+    times = []
+    for log in logs:
+        with contextlib.suppress(OSError):
+            times.append(os.stat(log.path).st_mtime)
+    return max(times, default=0.0)
 
 
 def span_of_logs(logs: Iterable[tuple[str, str]]) -> tuple[float, float] | None:

@@ -90,7 +90,8 @@ class HeaderPanel(Panel):
             elapsed = over_t - began_t if began_t is not None and over_t is not None else None
         spans = [*self._pace(snapshot), Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
-            moves = quiet_s(snapshot, self.view.now) is None
+            still = state.attempt is not None and state.attempt.quiet_since is not None
+            moves = not still and quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
             spans += [Span(tr("  started "), TextStyle.DIM), Span(fm.time_of_day(began_t)[:5])]
@@ -108,6 +109,8 @@ class HeaderPanel(Panel):
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
     """Seconds without a step, where the keeper flagged that or it is longer than a run is ever quiet; else None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
+    if attempt is not None and attempt.quiet_since is not None:
+        return None  # the state itself says so
     if isinstance(condition, Running) and attempt is not None and attempt.stall is not None:
         return now - attempt.stall.since
     if snapshot.state.progress is not None and snapshot.state.progress.lag_bytes:

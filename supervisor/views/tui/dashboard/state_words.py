@@ -28,6 +28,9 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span(f"⚠ hang: ending in {left_s:.0f} s", TextStyle.BAD)
         case st.Running() if is_stalled(snapshot):
             return Span("⚠ stalled", TextStyle.WARN)
+        case st.Running() if attempt is not None and attempt.quiet_since is not None:
+            quiet = fm.age(max(0.0, now - attempt.quiet_since))
+            return Span(f"○ quiet for {quiet}", TextStyle.WARN)
         case st.Running():
             # Without a keeper nobody knows: what is shown is the last that one wrote.
             known = snapshot.keeper_alive
@@ -40,6 +43,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span("◆ ended, reading its logs", TextStyle.WARN)
         case st.DiagnosedAs() if requested:
             return Span(f"■ {requested}", TextStyle.PLAIN)
+        case st.DiagnosedAs() if is_end_unseen(snapshot):
+            return Span("○ ended: how is not known", TextStyle.WARN)
         case st.DiagnosedAs():
             healthy = condition.verdict.failure is FailureClass.HEALTHY
             return Span(
@@ -50,12 +55,20 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", TextStyle.WARN)
         case st.HeldOpen():
             return Span("‖ held: you decide", TextStyle.WARN)
+        case st.Finished(outcome=Outcome.LOST) if is_end_unseen(snapshot):
+            return Span("○ ended: how is not known", TextStyle.WARN)
         case st.Finished(outcome=Outcome.STOPPED) if requested:
             return Span(f"■ {requested}", TextStyle.PLAIN)
         case st.Finished():
             return outcome_span(condition.outcome)
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def is_end_unseen(snapshot: Snapshot) -> bool:
+    """Whether a watched job is over, and nothing says whether well: its log breaks off, or nobody could see its exit."""
+    verdict = snapshot.state.attempt.verdict if snapshot.state.attempt is not None else None
+    return snapshot.state.mode == "observed" and (verdict is None or not verdict.shows_end)
 
 
 def is_stalled(snapshot: Snapshot) -> bool:
