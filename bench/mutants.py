@@ -169,7 +169,7 @@ def mutations(path: Path) -> Iterator[Mutation]:
             case ast.If(test=test) | ast.IfExp(test=test):
                 yield whole(test, f"not ({text(test)[1]})", "condition")
             case ast.Return(value=ast.expr() as value) if not (
-                isinstance(value, ast.Constant) and value.value is None
+                isinstance(value, ast.Constant) and (value.value is None or value.value is False)
             ):
                 yield whole(node, "return None", "return")
             case ast.Expr(value=ast.Call()):
@@ -177,7 +177,10 @@ def mutations(path: Path) -> Iterator[Mutation]:
 
 
 def _silent(tree: ast.Module) -> Iterator[int]:
-    """Nodes that no behaviour hangs on: annotations, docstrings, what only a type checker reads, what goes to a log; all below f-strings."""
+    """Nodes that no behaviour hangs on, and all below them: annotations, docstrings, f-strings, logging, assertions.
+
+    `strict` of a zip is an assertion; how much a cache holds, and `slots`, cost memory and time alone. No behaviour hangs on ``return False`` as None: callers ask for its truth, which the mutation of the bool itself turns around.
+    """
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
         match node:
@@ -199,6 +202,10 @@ def _silent(tree: ast.Module) -> Iterator[int]:
             case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__") or name == "log":
                 parts = [node]
             case ast.Call(func=ast.Name(id="TypeVar" | "cast" | "NewType")):
+                parts = [node]
+            case ast.Call(func=ast.Name(id="zip"), keywords=keywords):
+                parts = [*keywords]
+            case ast.Call(func=ast.Name(id="lru_cache")) | ast.keyword(arg="slots"):
                 parts = [node]
         for part in parts:
             if part is not None:

@@ -180,6 +180,49 @@ def test_beyond_what_is_known_only_what_can_be_named_is(rate: object, named: Dif
         assert dict(found.numbers)["lr_expected"] == pytest.approx(cosine(108), rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (lambda s: cosine(s - 100), "the schedule of the first steps again"),
+        (lambda s: cosine(100 + 2 * (s - 100)), "the schedule moves on too fast"),
+        (lambda s: 3 * cosine(s), ""),
+    ],
+)
+def test_what_is_said_of_a_wrong_rate_names_step_and_both_values(rate: object, said: str) -> None:
+    after = rates(range(101, 130), rate)
+    found = learning_rate(Case(rates(range(1, 140), cosine), after, HALVED))
+    assert found is not None
+    assert found.certain
+    values = f"at step 129 it is {after[129]['lr']:.4g} and was {cosine(129):.4g}"
+    assert found.text == (f"{values}: {said}" if said else values)
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 8])
+def test_a_schedule_that_moves_too_fast_says_how_many_times(times: int) -> None:
+    def faster(step: float) -> float:
+        return cosine(100 + times * (step - 100))
+
+    plain = Restart(resumes_at=100)
+    found = learning_rate(Case(rates(range(1, 400), cosine), rates(range(101, 130), faster), plain))
+    assert found is not None
+    assert (found.difference, found.certain) == (Difference.LR_COUNTED_TWICE, True)
+    assert f"it moves {times} times as fast" in found.text
+
+
+def test_a_rate_that_is_held_and_then_is_another_is_only_another() -> None:
+    before = rates(range(1, 140), lambda _: 1e-3)
+    found = learning_rate(Case(before, rates(range(101, 130), lambda _: 3e-3), HALVED))
+    assert found is not None
+    assert found.difference is Difference.LEARNING_RATE
+
+
+def test_losses_that_have_no_logarithm_are_left_out() -> None:
+    before = {1: {"loss": 1.0}, 2: {"loss": -1.0}, 3: {"loss": 2.0}, 4: {"loss": 1.0}}
+    after = {1: {"loss": 2.0}, 2: {"loss": 1.0}, 3: {"loss": 0.0}, 4: {"loss": 1.0}}
+    case = Case(before, after, Restart())
+    assert [round(gap, 3) for gap in case.log_gaps("loss")] == [0.693, 0.0]
+
+
 def test_where_no_accumulation_was_changed_none_is_blamed() -> None:
     after = rates(range(101, 130), lambda s: cosine(100 + 2 * (s - 100)))
     found = learning_rate(Case(rates(range(1, 101), cosine), after, Restart(resumes_at=100)))
