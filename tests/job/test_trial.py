@@ -78,6 +78,9 @@ def last_words(job: JobSpec) -> tuple[str, ...]:
         # A sampler's steps, an epoch's, a schedule's: names that mean more than one thing.
         ("train.py --num_steps 900 --steps 9 --total_steps 9", {}, {}),
         ("train.py --max_steps auto", {}, {}),
+        ("train.py --conf c.yaml", {"c.yaml": "steps: 900\neval:\n  validation:\n    max_steps: 100\n"}, {}),
+        # So few by default are no training's.
+        ("train.py", {"train.py": script("num_iterations").replace("5000", "1")}, {}),
         # Computed anew whatever is given, and only where nothing is.
         ("train.py", {"train.py": script("max_steps") + "if __name__ == '__main__':\n    args.max_steps = args.a // 2\n"}, {}),
         ("train.py", {"train.py": script("max_steps") + "if args.max_steps is None:\n    args.max_steps = 5\n"}, {"--max_steps": "20"}),
@@ -104,6 +107,15 @@ def test_a_script_that_makes_fewer_steps_is_left_as_it_is() -> None:
     assert job.trial is not None
     assert (changed(job), job.trial.ends_itself) == ({}, True)
     assert job.entry_args == ("--max_steps", "5")
+
+
+def test_a_frameworks_own_setting_comes_before_one_of_a_telling_name() -> None:
+    text = (
+        "from dataclasses import dataclass\nfrom transformers import HfArgumentParser, TrainingArguments\n"
+        "@dataclass\nclass Mine(TrainingArguments):\n    num_iterations: int = 500\n"
+        "args = HfArgumentParser((Mine,)).parse_args_into_dataclasses()[0]\nprint(args.num_iterations)\n"
+    )
+    assert changed(resolved("--trial train.py", {"train.py": text})) == {"--max_steps": "20"}
 
 
 @pytest.mark.parametrize(("parses", "steps"), [("TrainingArguments", {"--max_steps": "20"}), ("Mine", {})])

@@ -7,6 +7,7 @@ means one thing, and one of its kind is there. All else is left as it is; the ke
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,6 +34,11 @@ EVAL_SAMPLES: Final = frozenset(("max_eval_samples", "max_val_samples", "max_pre
 TRAIN_SAMPLES: Final = frozenset(("max_train_samples",))
 FEW_SAMPLES: Final = 64
 """Samples of an evaluation in a trial."""
+# Words of a name whose steps are not the training's: ``eval.validation.max_steps``.
+_OF_OTHERS: Final = frozenset(
+    ("eval", "evaluation", "val", "valid", "validation", "test", "dev", "sample", "sampling", "sampler", "generate",
+     "generation", "infer", "inference", "scheduler", "warmup", "pretrain", "finetune", "profile", "profiler")
+)  # fmt: skip
 # HfArgumentParser refuses a flag of TrainingArguments where it parses none.
 _HF_ARGUMENTS: Final = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 
@@ -64,13 +70,14 @@ def plan_trial(
         resumes: it is told to begin at a checkpoint: few steps in all may be behind it by then, so they are not set.
     """
     found = list(_settings(args, where))
-    steps = None if resumes else _only(found, STEP_NAMES) or _by_convention(found, args, where)
+    steps = None if resumes else _steps(found, args, where)
     knobs: list[TrialKnob] = []
     ends = False
     if steps is not None:
         number = as_number(steps.value)
         if number is not None and number <= trial.steps:
-            ends = True
+            # So few by default are steps of something else, as GRPO's num_iterations.
+            ends = steps.nearness > 0
         elif (knob := _changed(steps, trial.steps)) is not None:
             ends = True
             knobs.append(knob)
@@ -153,19 +160,19 @@ def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
     return next(iter(near.values())) if len(near) == 1 else None
 
 
-def _by_convention(found: Sequence[_Found], args: Sequence[str], where: Places) -> _Found | None:
-    """The framework's own setting, where nothing of such a name is said or declared."""
-    if where.lone_config is not None or any(
-        plain_name(one.name).rpartition(".")[2] in STEP_NAMES for one in found
-    ):
-        return None
+def _steps(found: Sequence[_Found], args: Sequence[str], where: Places) -> _Found | None:
+    """The setting that ends the training: the framework's own where one's conventions hold, else the one of a telling name."""
+    mine = [one for one in found if not _OF_OTHERS.intersection(re.split(r"[._:@]", plain_name(one.name)))]
     row = convention_of(args, where)
-    if row is None or row.steps is None:
-        return None
+    own = row.steps if row is not None else None
+    if row is None or own is None:
+        return _only(mine, STEP_NAMES)
+    if (named := _only(mine, frozenset((plain_name(own).rpartition(".")[2],)))) is not None:
+        return named
     takes = any(name.endswith(_HF_ARGUMENTS) for name in where.source.used)
-    if row.name == HF and where.source.files and not takes:
+    if where.lone_config is not None or (row.name == HF and where.source.files and not takes):
         return None
-    return _Found(row.steps, None, 0)
+    return _Found(own, None, 0)
 
 
 def _changed(one: _Found, value: int) -> TrialKnob | None:
