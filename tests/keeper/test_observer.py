@@ -30,7 +30,7 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
-from supervisor.run.series import METRICS, SeriesReader
+from supervisor.run.series import HOST, METRICS, SeriesReader
 from supervisor.sources.processes import identify
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
@@ -149,6 +149,23 @@ def test_a_growing_log_that_nobody_is_seen_to_write_is_no_finished_one(
         add(log, FAILS)
         assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
     assert ending(run) == (Outcome.FAILED, 1)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_watching_machine_is_shown_where_the_job_runs_on_it(tmp_path: Path, ended: bool) -> None:
+    """A log that nobody here holds open may come from anywhere."""
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=ended)
+
+    def machine(run: RunPaths) -> bool:
+        return any(sample.k == "machine" for sample in SeriesReader(run.node().series, HOST).read())
+
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: attempt_of(observer).last_step == 1, 15)
+        if not ended:
+            assert wait_until(lambda: machine(run), 30)
+    assert machine(run) is not ended
 
 
 def test_a_log_that_breaks_off_is_quiet_and_no_success(tmp_path: Path) -> None:

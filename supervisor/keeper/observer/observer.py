@@ -195,7 +195,12 @@ class Observer(Powerless):
         self._date()
         self._recorder.begin(ATTEMPT)
         self._logs.start()
-        self._sensors.start()
+        if self._is_here():
+            self._sensors.start()
+
+    def _is_here(self) -> bool:
+        """Whether the job is known to run on this machine: else its load and its GPUs are none of the job's."""
+        return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
         """Journal what the logs' own time stamps show: the time of watching is no time of the job."""
@@ -239,7 +244,8 @@ class Observer(Powerless):
             if self._pipe is not None:
                 self._pipe.join()
             self._logs.close()
-            self._sensors.join()
+            if self._is_here():
+                self._sensors.join()
             self._recorder.close()
             self._observed.ledger.close()
             self._observed.lock.release()

@@ -32,6 +32,19 @@ def test_what_a_size_shows(width: int, height: int, more: str) -> None:
     assert plan(width, height, NEEDS).shown == BASE | set(more.split())
 
 
+@pytest.mark.parametrize(
+    ("width", "ranks", "more"),
+    [
+        (120, 0, "attempts loss tiles"),
+        (120, 8, "attempts loss ranks tiles"),
+        (200, 0, "attempts loss tiles timeline"),
+        (200, 8, "attempts loss ranks tiles timeline"),
+    ],
+)
+def test_of_a_log_from_elsewhere_no_machine_is_shown(width: int, ranks: int, more: str) -> None:
+    assert plan(width, 60, Needs(devices=0, ranks=ranks)).shown == BASE | set(more.split())
+
+
 @pytest.mark.parametrize("width", [90, 120, 180])
 def test_a_higher_terminal_shows_no_less(width: int) -> None:
     before: frozenset[str] = frozenset()
@@ -65,7 +78,7 @@ def test_how_high_the_panes_are(
 
 def test_a_run_without_devices_and_ranks_gives_the_loss_all_of_the_width() -> None:
     assert plan(120, 40, Needs(devices=0, ranks=0)).shown == BASE | {"attempts", "tiles", "loss"}
-    assert "devices" in plan(120, 40, Needs(devices=0, ranks=1)).shown
+    assert "ranks" in plan(120, 40, Needs(devices=0, ranks=1)).shown
 
 
 def test_a_card_takes_the_place_of_the_charts_and_what_it_needs() -> None:

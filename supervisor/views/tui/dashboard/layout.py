@@ -119,13 +119,14 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
         middle = min(max(room - 8, 8), max(needs.card_rows, CARD_BESIDE_RIGHT if wide else 8))
     else:
         shown.add("loss")
-    devices = _devices_height(middle, needs.devices)
+    devices = _devices_height(middle, needs.devices) if needs.devices else 0
     charts = trends = 0
     if needs.devices + needs.ranks and (wide or not needs.card_rows):
-        shown.add("devices")
-        if middle - devices >= RANKS_LEAST:
+        if needs.ranks and middle - devices >= RANKS_LEAST:
             shown.add("ranks")
-        charts = _charts_height(middle - devices, needs.ranks + 3)
+        if needs.devices:
+            shown.add("devices")
+            charts = _charts_height(middle - devices, needs.ranks + 3)
         if charts:
             shown.add("charts")
         spare = middle - devices - max(needs.ranks + 3, RANKS_LEAST)

@@ -107,10 +107,11 @@ class PaneScreen(QuickFrames, Screen[None]):
         if snapshot is not None:
             attempt = snapshot.state.attempt
             ranks = len(attempt.ranks) if attempt else 1
-            observed = snapshot.state.mode == "observed" and not (snapshot.ranks or snapshot.machine)
+            # Of a log that is written elsewhere no machine is known, and one rank says what the header says.
+            elsewhere = snapshot.state.mode == "observed" and snapshot.machine is None
             needs = Needs(
-                devices=len(snapshot.gpus) or (0 if observed else 1 + len(snapshot.ranks)),
-                ranks=0 if observed else ranks,
+                devices=len(snapshot.gpus) or (0 if elsewhere else 1 + len(snapshot.ranks)),
+                ranks=0 if elsewhere and ranks <= 1 else ranks,
                 card_rows=self._card_rows(snapshot),
                 zoomed=self._zoomed,
                 log_more=log_more,
