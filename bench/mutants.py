@@ -3,7 +3,7 @@
     python bench/mutants.py [--count 20] [--seed N] [--under supervisor/views/tui] [--keep bench/results/mutants.json]
 
 Each mutation is made in a copy of the checkout. First the tests that name the module are run, of the folder that mirrors its package; if none of them
-fails, all of that folder. A mutation that no test notices survives; one that changes nothing a user could see counts as survived all the same.
+fails, all of that folder; then those of tests/contract that name it, where what two packages share is tested. A mutation that no test notices survives; one that changes nothing a user could see counts as survived all the same.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def killed_by(mutation: Mutation, copy: Path) -> str:
     original = path.read_bytes()
     end = mutation.start + len(mutation.old.encode())
     mutated = original[: mutation.start] + mutation.new.encode() + original[end:]
-    for tests in (near, folder_of):
+    for tests in (near, folder_of, shared):
         chosen = tests(mutation.path, copy)
         path.write_bytes(mutated)
         try:
@@ -242,10 +242,19 @@ def folder_of(module: str, copy: Path) -> list[str]:
 
 def near(module: str, copy: Path) -> list[str]:
     """The test files of that folder that name the module."""
+    return _naming(module, copy, folder_of(module, copy))
+
+
+def shared(module: str, copy: Path) -> list[str]:
+    """The tests of what packages share that name the module."""
+    return _naming(module, copy, ["tests/contract"])
+
+
+def _naming(module: str, copy: Path, folders: list[str]) -> list[str]:
     dotted = module.removesuffix(".py").replace("/", ".")
     package, _, name = dotted.rpartition(".")
     named = re.compile(rf"\b{re.escape(dotted)}\b|from {re.escape(package)} import [^)\n]*\b{name}\b")
-    files = sorted(each for folder in folder_of(module, copy) for each in (copy / folder).rglob("test_*.py"))
+    files = sorted(each for folder in folders for each in (copy / folder).rglob("test_*.py"))
     return [
         str(each.relative_to(copy))
         for each in files

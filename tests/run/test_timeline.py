@@ -1,0 +1,203 @@
+"""What each fact of a run puts on the timeline: kind, tone and values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
+from supervisor.run import events as ev
+from supervisor.run.records import (
+    Decision,
+    DecisionKind,
+    FailureClass,
+    Finding,
+    FindingLevel,
+    Precondition,
+    Reason,
+    Sameness,
+    SpecChange,
+)
+from supervisor.run.state import AttemptState, RunState
+from supervisor.run.timeline import moment_of
+from tests.keeper.fakes import verdict_of
+
+T = 0.0
+B = BatchSpec(16, 2, 2)
+Q = BatchQuestion(Unread.SCOPE, "--batch", 16, (BatchAnswer("per_rank"),))
+M = BatchQuestion(Unread.MICRO, "", None, (BatchAnswer("--mb"),))
+
+
+def left(count: int) -> tuple[ev.LeftProcess, ...]:
+    return tuple(ev.LeftProcess(pid=n, command="" if n == 2 else f"w{n}") for n in range(1, count + 1))
+
+
+@pytest.mark.parametrize(
+    ("event", "moment"),
+    [
+    (ev.ProcessesLeft(t=T, attempt=1, why=ev.LeftWhy.AFTER_SUCCESS, processes=left(2)), ("processes_left", "warn", {"why": "after_success", "processes": "1 w1, 2"})),
+    (ev.ProcessesLeft(t=T, attempt=1, why=ev.LeftWhy.UNKNOWN, processes=left(6)), ("processes_left", "warn", {"why": "unknown", "processes": "1 w1, 2, 3 w3, 4 w4, 5 w5, …"})),
+    (ev.WaitingFor(t=T, attempt=1, precondition=Precondition.DISK, text="the disk is full"), ("waiting", "warn", {"text": "the disk is full"})),
+    (ev.LaunchCleared(t=T, attempt=1, waited_s=3.0, text="the disk has room"), ("cleared", "info", {"text": "the disk has room"})),
+    (ev.LaunchCleared(t=T, attempt=1, waited_s=3.0), None),
+    (ev.Recovered(t=T, attempt=2, after=1, total_s=61.0), ("recovered", "good", {"total_s": 61.0})),
+    (ev.ProbeStarted(t=T, probe=2, micro_batch=8, argv=()), ("probe", "info", {"probe": 2, "micro_batch": 8})),
+    (ev.ProbeEnded(t=T, probe=2, micro_batch=8, fitted=True, why="fits", took_s=12.4), ("probe_ended", "info", {"probe": 2, "micro_batch": 8, "why": "fits"})),
+    (ev.BatchFitted(t=T, probes=3, batch=B, text="micro-batch 8 fits"), ("batch_fitted", "good", {"text": "micro-batch 8 fits"})),
+    (ev.BatchAnswered(t=T, question=Q, value="per_rank", by="ada"), ("answered", "info", {"number": 16, "scope": "per_rank", "by": "ada"})),
+    (ev.BatchAnswered(t=T, question=M, value="--mb", day="2026-11-20"), ("remembered", "info", {"micro": "--mb", "day": "2026-11-20"})),
+    (ev.BatchAsked(t=T, attempt=1, question=Q), ("asked", "warn", {"knob": "--batch", "number": 16})),
+    (ev.Held(t=T, attempt=1, reason="no flag is known"), ("held", "warn", {"reason": "no flag is known"})),
+    (ev.RunStarted(t=T, run_id="r-1", name="gpt", mode="launched", host="box"), None),
+    (ev.KeeperStarted(t=T, pid=1, continued_by="ada", start_time=1.0, version="1"), ("continued", "info", {"by": "ada"})),
+    (ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1"), None),
+    (ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", adopted=True), ("adopted", "info", {})),
+    (ev.TrainerReady(t=T, attempt=1, resumed_step=7), None),
+    (ev.TrainerReady(t=T, attempt=1), None),
+    (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c/7"), ("checkpoint", "good", {"step": 7})),
+    (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="stoker", grace_s=30.4), ("stopping", "warn", {"why": "hang", "by": "stoker"})),
+    (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by="stoker", grace_s=30.4), ("stopping", "info", {"why": "signal", "by": "stoker"})),
+    (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="ada", grace_s=30.4), None),
+    (ev.RequestRefused(t=T, request_id="1", request="stop", by="ada", reason="stale"), ("refused", "warn", {"request": "stop", "reason": "stale"})),
+    (ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.RESTART_WITH, by="ada"), ("request", "info", {"by": "ada", "request": "restart"})),
+    (ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.STACKS, by="ada"), ("request", "info", {"by": "ada", "request": "stacks"})),
+    (ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.NOTE, by="ada"), None),
+    (ev.Advisory(t=T, attempt=1, code="x", text="memory creeps"), None),
+    (ev.HangCountdown(t=T, attempt=1, until=T + 30, left_s=30.0, text="rank 1 sleeps", rule="x"), ("hang_countdown", "warn", {"left_s": 30.0})),
+    (ev.HangWithdrawn(t=T, attempt=1, rule="x", why="it moves"), ("hang_withdrawn", "info", {"why": "it moves"})),
+    (ev.HangKept(t=T, attempt=1, by="ada"), None),
+    (ev.HangFound(t=T, attempt=1, waited_s=40.0, act_s=30.0, text="rank 1 sleeps"), ("hang", "bad", {"text": "rank 1 sleeps"})),
+    (ev.StallFlagged(t=T, attempt=1, since=T, waited_s=40.0, stage="step", pace_s=1.0, flag_s=9.0), ("stall", "warn", {"waited_s": 40.0})),
+    (ev.StallEnded(t=T, attempt=1, stalled_s=50.0), ("stall_ended", "info", {"stalled_s": 50.0})),
+    (ev.ClockSet(t=T, ahead_s=-61.0), ("clock_back", "warn", {"by_s": 61.0})),
+    (ev.ClockSet(t=T, ahead_s=5.0), ("clock_forward", "warn", {"by_s": 5.0})),
+    (ev.NoteAdded(t=T, text="lr was wrong", by="ada"), ("note", "info", {"text": "lr was wrong"})),
+    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.OK, "disk", "room")), None),
+    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.WARNING, "disk", "1 GB left", "free some")), None),
+    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.REFUSE, "gpu", "none")), None),
+    (ev.LaunchIntended(t=T, attempt=2, argv=(), reason="first launch"), ("launch", "info", {"attempt": 2, "reason": "first launch"})),
+    (ev.AttemptStarted(t=T, attempt=1, pid=77, start_time=1.0), None),
+    (ev.AttemptStarted(t=T, attempt=1, pid=0, start_time=0.0), None),
+    (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text=" " + 300 * "x", path="a.log", line=3, rank=1), ("evidence", "bad", {"rank": 1, "failure": "cuda_oom", "text": " " + 159 * "x"})),
+    (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="a.log"), ("evidence", "bad", {"failure": "cuda_oom", "text": "boom"})),
+    (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5), uninterruptible=(5,)), ("survivors", "bad", {"pids": "4, 5 (state D)"})),
+    (ev.ProcessesGone(t=T, attempt=1, exit_code=None), None),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=None), ("ended", "info", {"attempt": 1})),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=0), ("ended", "good", {"attempt": 1, "exit_code": 0})),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=0, last_step=3, log_read_bytes=123_000_000, log_size_bytes=600_000_000), ("ended", "warn", {"attempt": 1, "read": "123", "size": "600", "unit": "MB", "exit_code": 0})),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=None, log_read_bytes=123_000_000, log_size_bytes=600_000_000), ("ended", "warn", {"attempt": 1, "read": "123", "size": "600", "unit": "MB"})),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=-9, last_step=3), ("ended", "bad", {"attempt": 1, "exit_code": -9})),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.SUCCEED, "so it is")), None),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is")), ("decision", "good", {"decision": "restart", "reason": "so it is"})),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.HOLD, "so it is")), None),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.FAIL, "so it is")), None),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.GIVE_UP, "so it is")), None),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.STOP, "so it is")), ("decision", "warn", {"decision": "stop", "reason": "so it is"})),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.REQUEUE, "so it is")), ("decision", "warn", {"decision": "requeue", "reason": "so it is"})),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is"), by="ada"), None),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps"), ("compared", "good", {"attempt": 2, "result": "same", "text": "30 steps"})),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME_WITHIN_NOISE, text="30 steps"), ("compared", "good", {"attempt": 2, "result": "same_within_noise", "text": "30 steps"})),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.DIFFERS, text="30 steps"), ("compared", "bad", {"attempt": 2, "result": "differs", "text": "30 steps"})),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.UNKNOWN, text="30 steps"), ("compared", "info", {"attempt": 2, "result": "unknown", "text": "30 steps"})),
+    (ev.ChangePlanned(t=T, attempt=2, lines=("--a 1", "--b 2")), None),
+    (ev.BackoffStarted(t=T, attempt=1, until=T + 4, delay_s=4.0), None),
+    (ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0), None),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.SUCCEEDED, exit_code=3, reason="done"), ("run_ended", "good", {"outcome": "succeeded", "reason": "done"})),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.FAILED, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "failed", "reason": "done"})),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "gave_up", "reason": "done"})),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.STOPPED, exit_code=3, reason="done"), ("run_ended", "info", {"outcome": "stopped", "reason": "done"})),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.LOST, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "lost", "reason": "done"})),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.REFUSED, exit_code=3, reason="done"), ("run_ended", "bad", {"outcome": "refused", "reason": "done"})),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ev.JournalEvent) else "",
+)  # fmt: skip
+def test_a_fact_on_the_timeline(
+    event: ev.Event, moment: tuple[str, str, dict[str, str | float]] | None
+) -> None:
+    found = moment_of(event, RunState())
+    assert (found and (found.kind, found.tone, found.values)) == moment
+
+
+def stopped(why: ev.StopWhy, by: str = "ada") -> AttemptState:
+    stop = ev.StopIntended(t=T, attempt=1, why=why, by=by, grace_s=1.0)
+    return AttemptState(number=1, planned_t=T, stop=stop)
+
+
+def after(
+    event: ev.Event, *attempts: AttemptState
+) -> tuple[str, str, Mapping[str, object], int | None] | None:
+    found = moment_of(event, msgspec.structs.replace(RunState(), attempts=attempts))
+    return (found.kind, found.tone, found.values, found.attempt) if found is not None else None
+
+
+def test_an_attempt_that_a_person_ended_is_no_failure() -> None:
+    ended = ev.AttemptEnded(t=T, attempt=1, exit_code=-15)
+    for why, how in ((ev.StopWhy.REQUEST, "stopped"), (ev.StopWhy.RESTART, "restarted")):
+        said = {"attempt": 1, "how": how, "by": "ada"}
+        assert after(ended, stopped(why)) == ("ended_on_request", "info", said, 1)
+    assert after(ended, stopped(ev.StopWhy.HANG)) == ("ended", "bad", {"attempt": 1, "exit_code": -15}, 1)
+    by_user = dataclasses.replace(verdict_of(FailureClass.TERMINATED), reason=Reason.USER)
+    failed = ev.Diagnosed(t=T, attempt=1, verdict=by_user)
+    assert after(failed, stopped(ev.StopWhy.REQUEST)) is None
+    title = {"title": failed.verdict.title}
+    assert after(failed, stopped(ev.StopWhy.HANG)) == ("verdict", "bad", title, 1)
+    assert after(msgspec.structs.replace(failed, provisional=True), stopped(ev.StopWhy.HANG)) is None
+    fine = ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(FailureClass.HEALTHY))
+    assert after(fine, AttemptState(number=1, planned_t=T)) is None
+
+
+def test_what_was_decided_stands_there_once() -> None:
+    again = ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "again"))
+    told = AttemptState(number=1, planned_t=T, decision=Decision(DecisionKind.RESTART, "again"))
+    said = {"decision": "restart", "reason": "again"}
+    assert after(again, told) is None
+    assert after(again, AttemptState(number=1, planned_t=T)) == ("decision", "good", said, 1)
+    other = AttemptState(number=1, planned_t=T, decision=Decision(DecisionKind.RESTART, "other"))
+    assert after(again, other) == ("decision", "good", said, 1)
+    stop = ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.STOP, "stopped on request"))
+    assert after(stop, stopped(ev.StopWhy.REQUEST)) is None
+    assert after(stop, stopped(ev.StopWhy.HANG)) is not None
+
+
+def test_a_launch_that_a_person_asked_for_says_no_reason() -> None:
+    launch = ev.LaunchIntended(t=T, attempt=2, argv=(), reason="on request")
+    restart = Decision(DecisionKind.RESTART, "on request")
+    for by, kind in (("ada", "launch_requested"), ("policy", "launch"), ("", "launch")):
+        first = AttemptState(number=1, planned_t=T, decision=restart, decided_by=by)
+        found = after(launch, first, AttemptState(number=2, planned_t=T))
+        assert found is not None
+        assert (found[0], found[3], "reason" in found[2]) == (kind, 2, kind == "launch")
+
+
+def test_the_step_after_a_restart_on_request_is_no_recovery() -> None:
+    resumed = ev.Recovered(t=T, attempt=2, after=1, total_s=61.0)
+    assert after(resumed, stopped(ev.StopWhy.RESTART)) == ("resumed", "info", {"total_s": 61.0}, 1)
+    assert after(resumed, stopped(ev.StopWhy.HANG)) == ("recovered", "good", {"total_s": 61.0}, 1)
+
+
+def test_a_requested_restart_carries_what_it_changes() -> None:
+    change = SpecChange(set_args=(("--lr", "1"),))
+    done = ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.RESTART_WITH, by="ada")
+
+    def changed(decision: Decision, by: str = "ada", event: ev.RequestDone = done) -> SpecChange | None:
+        attempt = AttemptState(number=1, planned_t=T, decision=decision, decided_by=by)
+        found = moment_of(event, msgspec.structs.replace(RunState(), attempts=(attempt,)))
+        assert found is not None
+        return found.change
+
+    restart = Decision(DecisionKind.RESTART, "x", change=change)
+    assert changed(restart) == change
+    assert changed(restart, by="bob") is None
+    assert changed(Decision(DecisionKind.HOLD, "x", change=change)) is None
+    assert changed(restart, event=msgspec.structs.replace(done, request=ev.RequestKind.STOP)) is None
+
+
+def test_a_clock_that_was_set_before_counts_from_there() -> None:
+    state = msgspec.structs.replace(RunState(), clock_ahead_s=10.0)
+    found = moment_of(ev.ClockSet(t=T, ahead_s=4.0), state)
+    assert found is not None
+    assert (found.kind, found.values) == ("clock_back", {"by_s": 6.0})

@@ -1,0 +1,110 @@
+"""Each fact of a run in the console's own words, and at its level."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
+from supervisor.run import events as ev
+from supervisor.run.records import (
+    Decision,
+    DecisionKind,
+    FailureClass,
+    Finding,
+    FindingLevel,
+    Precondition,
+    Sameness,
+)
+from supervisor.views.console import event_lines
+
+T = 0.0
+B = BatchSpec(16, 2, 2)
+Q = BatchQuestion(Unread.SCOPE, "--batch", 16, (BatchAnswer("per_rank"),))
+M = BatchQuestion(Unread.MICRO, "", None, (BatchAnswer("--mb"),))
+
+
+def left(count: int) -> tuple[ev.LeftProcess, ...]:
+    return tuple(ev.LeftProcess(pid=n, command="" if n == 2 else f"w{n}") for n in range(1, count + 1))
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+    (ev.ProcessesLeft(t=T, attempt=1, why=ev.LeftWhy.AFTER_SUCCESS, processes=left(2)), [("WARNING", "left running after exit 0: 1 w1, 2")]),
+    (ev.ProcessesLeft(t=T, attempt=1, why=ev.LeftWhy.UNKNOWN, processes=left(6)), [("WARNING", "left alone, not known to be of this run: 1 w1, 2, 3 w3, 4 w4, 5 w5, …")]),
+    (ev.WaitingFor(t=T, attempt=1, precondition=Precondition.DISK, text="the disk is full"), [("WARNING", "the disk is full")]),
+    (ev.LaunchCleared(t=T, attempt=1, waited_s=3.0, text="the disk has room"), [("WARNING", "the disk has room")]),
+    (ev.LaunchCleared(t=T, attempt=1, waited_s=3.0), []),
+    (ev.Recovered(t=T, attempt=2, after=1, total_s=61.0), [("INFO", "the next step came 61.0 s after the failure")]),
+    (ev.ProbeStarted(t=T, probe=2, micro_batch=8, argv=()), [("INFO", "probe 2: does micro-batch 8 fit?")]),
+    (ev.ProbeEnded(t=T, probe=2, micro_batch=8, fitted=True, why="fits", took_s=12.4), [("INFO", "probe 2: micro-batch 8 fits (12 s)")]),
+    (ev.BatchFitted(t=T, probes=3, batch=B, text="micro-batch 8 fits"), [("INFO", "micro-batch 8 fits")]),
+    (ev.BatchAnswered(t=T, question=Q, value="per_rank", by="ada"), [("INFO", "ada answered: 16 is per rank")]),
+    (ev.BatchAnswered(t=T, question=M, value="--mb", day="2026-11-20"), [("INFO", "you answered on 2026-11-20: --mb is the micro-batch")]),
+    (ev.Held(t=T, attempt=1, reason="no flag is known"), [("WARNING", "held: no flag is known")]),
+    (ev.RunStarted(t=T, run_id="r-1", name="gpt", mode="launched", host="box"), [("INFO", "run r-1: gpt on box")]),
+    (ev.KeeperStarted(t=T, pid=1, continued_by="ada", start_time=1.0, version="1"), [("INFO", "ada continues the run")]),
+    (ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1"), []),
+    (ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="1", adopted=True), []),
+    (ev.TrainerReady(t=T, attempt=1, resumed_step=7), [("INFO", "resumed at step 7")]),
+    (ev.TrainerReady(t=T, attempt=1), []),
+    (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c/7"), [("INFO", "checkpoint committed at step 7")]),
+    (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="stoker", grace_s=30.4), [("INFO", "stopping attempt 1: hang (by stoker, grace 30 s)")]),
+    (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by="stoker", grace_s=30.4), [("INFO", "stopping attempt 1: signal (by stoker, grace 30 s)")]),
+    (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="ada", grace_s=30.4), [("INFO", "stopping attempt 1: request (by ada, grace 30 s)")]),
+    (ev.RequestRefused(t=T, request_id="1", request="stop", by="ada", reason="stale"), [("WARNING", "request stop refused: stale")]),
+    (ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.RESTART_WITH, by="ada"), []),
+    (ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.STACKS, by="ada"), []),
+    (ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.NOTE, by="ada"), []),
+    (ev.Advisory(t=T, attempt=1, code="x", text="memory creeps"), [("WARNING", "memory creeps")]),
+    (ev.HangCountdown(t=T, attempt=1, until=T + 30, left_s=30.0, text="rank 1 sleeps", rule="x"), [("WARNING", "hang: will be ended in 30 s: rank 1 sleeps; Esc in the dashboard keeps waiting")]),
+    (ev.HangWithdrawn(t=T, attempt=1, rule="x", why="it moves"), [("INFO", "hang: not ended: it moves")]),
+    (ev.HangKept(t=T, attempt=1, by="ada"), [("INFO", "hang: ada keeps waiting")]),
+    (ev.HangFound(t=T, attempt=1, waited_s=40.0, act_s=30.0, text="rank 1 sleeps"), []),
+    (ev.StallFlagged(t=T, attempt=1, since=T, waited_s=40.0, stage="step", pace_s=1.0, flag_s=9.0), []),
+    (ev.StallEnded(t=T, attempt=1, stalled_s=50.0), []),
+    (ev.ClockSet(t=T, ahead_s=-61.0), [("WARNING", "the machine's clock was set: it is -61 s from the times here")]),
+    (ev.ClockSet(t=T, ahead_s=5.0), [("WARNING", "the machine's clock was set: it is +5 s from the times here")]),
+    (ev.NoteAdded(t=T, text="lr was wrong", by="ada"), [("INFO", "note by ada: lr was wrong")]),
+    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.OK, "disk", "room")), []),
+    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.WARNING, "disk", "1 GB left", "free some")), [("WARNING", "disk: 1 GB left: free some")]),
+    (ev.PreflightFound(t=T, finding=Finding(FindingLevel.REFUSE, "gpu", "none")), [("ERROR", "gpu: none")]),
+    (ev.LaunchIntended(t=T, attempt=2, argv=(), reason="first launch"), [("INFO", "attempt 2: first launch")]),
+    (ev.AttemptStarted(t=T, attempt=1, pid=77, start_time=1.0), [("INFO", "attempt 1 started (pid 77)")]),
+    (ev.AttemptStarted(t=T, attempt=1, pid=0, start_time=0.0), []),
+    (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text=" " + 300 * "x", path="a.log", line=3, rank=1), [("WARNING", "rank 1: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (a.log:3)")]),
+    (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="a.log"), [("WARNING", "boom")]),
+    (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5), uninterruptible=(5,)), [("ERROR", "would not end: pids 4, 5 (state D): state D: they wait in the kernel, for a GPU, a disk or a network")]),
+    (ev.ProcessesGone(t=T, attempt=1, exit_code=None), [("INFO", "attempt 1: its processes have ended, exit code unknown; reading its logs")]),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=None), [("WARNING", "attempt 1 ended, exit code unknown")]),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=0), [("INFO", "attempt 1 ended, exit code 0")]),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=0, last_step=3, log_read_bytes=123_000_000, log_size_bytes=600_000_000), [("WARNING", "attempt 1 ended at step 3, exit code 0, log read to 123 of 600 MB")]),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=None, log_read_bytes=123_000_000, log_size_bytes=600_000_000), [("WARNING", "attempt 1 ended, exit code unknown, log read to 123 of 600 MB")]),
+    (ev.AttemptEnded(t=T, attempt=1, exit_code=-9, last_step=3), [("WARNING", "attempt 1 ended at step 3, exit code -9")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.SUCCEED, "so it is")), [("INFO", "decision: succeed: so it is")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is")), [("INFO", "decision: restart: so it is")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.HOLD, "so it is")), [("INFO", "decision: hold: so it is")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.FAIL, "so it is")), [("ERROR", "decision: fail: so it is")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.GIVE_UP, "so it is")), [("ERROR", "decision: give up: so it is")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.STOP, "so it is")), [("INFO", "decision: stop: so it is")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.REQUEUE, "so it is")), [("INFO", "decision: requeue: so it is")]),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is"), by="ada"), [("INFO", "decision: restart: so it is")]),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps"), [("INFO", "resume: same training: 30 steps")]),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME_WITHIN_NOISE, text="30 steps"), [("INFO", "resume: same training within noise: 30 steps")]),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.DIFFERS, text="30 steps"), [("WARNING", "resume: differs: 30 steps")]),
+    (ev.ResumeCompared(t=T, attempt=2, result=Sameness.UNKNOWN, text="30 steps"), [("INFO", "resume: not known whether it is the same training: 30 steps")]),
+    (ev.ChangePlanned(t=T, attempt=2, lines=("--a 1", "--b 2")), [("INFO", "change: --a 1"), ("INFO", "change: --b 2")]),
+    (ev.BackoffStarted(t=T, attempt=1, until=T + 4, delay_s=4.0), [("INFO", "next attempt in 4 s")]),
+    (ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0), []),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.SUCCEEDED, exit_code=3, reason="done"), [("SUCCESS", "succeeded: done (exit code 3)")]),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.FAILED, exit_code=3, reason="done"), [("ERROR", "failed: done (exit code 3)")]),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=3, reason="done"), [("ERROR", "gave up: done (exit code 3)")]),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.STOPPED, exit_code=3, reason="done"), [("INFO", "stopped: done (exit code 3)")]),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.LOST, exit_code=3, reason="done"), [("ERROR", "lost: done (exit code 3)")]),
+    (ev.RunEnded(t=T, outcome=ev.Outcome.REFUSED, exit_code=3, reason="done"), [("ERROR", "refused: done (exit code 3)")]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ev.JournalEvent) else "",
+)  # fmt: skip
+def test_a_fact_in_the_consoles_words(event: ev.Event, lines: list[tuple[str, str]]) -> None:
+    assert list(event_lines(event)) == lines
