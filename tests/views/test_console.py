@@ -28,6 +28,7 @@ from supervisor.run.records import (
 )
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.console import (
+    MADE,
     ConsoleSettings,
     ConsoleView,
     Level,
@@ -273,3 +274,17 @@ def test_whether_it_is_the_same_training_is_one_line() -> None:
     assert list(event_lines(differs)) == [
         (Level.WARNING, "resume: differs: learning rate counted twice: it moves 2 times as fast")
     ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "line"),
+    [
+        (ev.Outcome.LOST, 0, (Level.WARNING, "lost: why")),
+        (ev.Outcome.LOST, 6, (Level.ERROR, "lost: why (exit code 6)")),
+        (ev.Outcome.SUCCEEDED, 0, (Level.SUCCESS, "succeeded: why (exit code 0)")),
+        (ev.Outcome.FAILED, 1, (Level.ERROR, "failed: why (exit code 1)")),
+    ],
+)
+def test_how_a_run_ended_in_one_line(outcome: ev.Outcome, code: int, line: tuple[Level, str]) -> None:
+    event = ev.RunEnded(t=T, outcome=outcome, exit_code=code, reason="why")
+    assert list(MADE[ev.RunEnded](event)) == [line]

@@ -410,7 +410,9 @@ class Observer(Powerless):
             outcome, code, reason = ev.Outcome.SUCCEEDED, 0, "the log reports the end of the job"
         elif self._is_gone:
             # No failure was seen, so 0; and no end either, so nobody can say that it succeeded.
-            outcome, code, reason = ev.Outcome.LOST, 0, "the watched job ended; how cannot be seen"
+            outcome, code, reason = ev.Outcome.LOST, 0, "no line says how the job ended"
+            if self._target.processes:
+                reason = "the watched job ended; how cannot be seen"
         else:
             outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
