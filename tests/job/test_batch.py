@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,4 +181,54 @@ def test_the_memory_message_of_pytorch_becomes_a_point() -> None:
     assert (
         memory_point("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8388608 bytes.", 16)
         is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"micro_batch": 0}, "micro-batch 0 is not possible: it must be at least 1"),
+        ({"global_batch": 0}, "global batch 0 is not possible: it must be at least 1"),
+        ({"micro_batch": 1, "accumulation": 0}, "accumulation 0 is not possible: it must be at least 1"),
+        ({"micro_batch": 1, "world_size": 0}, "world size 0 is not possible: it must be at least 1"),
+        ({"micro_batch": 1, "unit": BatchUnit.TOKENS, "tokens_per_sample": 0}, "tokens per sample 0 is not possible: it must be at least 1"),
+        ({}, "no batch size is given: name a micro-batch or a global batch"),
+        ({"global_batch": 7}, "global batch 7 is not divisible by 2 (2 ranks); global batch that works: 6, 8"),
+        ({"global_batch": 1}, "global batch 1 is not divisible by 2 (2 ranks); global batch that works: 2"),
+        ({"global_batch": 7, "micro_batch": 2}, "global batch 7 is not divisible by 2 (2 ranks); global batch that works: 4, 8"),
+        ({"global_batch": 30, "unit": BatchUnit.TOKENS, "tokens_per_sample": 10}, "global batch 30 is not divisible by 20 (2 ranks × 10 tokens); global batch that works: 20, 40"),
+        ({"global_batch": 12, "accumulation": 4}, "global batch 12 is 6 samples a rank, which accumulation 4 does not divide; accumulation that works: 3, 2, 1"),
+        ({"global_batch": 12, "micro_batch": 4}, "micro-batch 4 × 2 ranks = 8 does not divide global batch 12; micro-batch that works: 3, 2, 1"),
+        ({"global_batch": 120, "micro_batch": 4, "unit": BatchUnit.TOKENS, "tokens_per_sample": 10}, "micro-batch 4 × 10 tokens × 2 ranks = 80 does not divide global batch 120; micro-batch that works: 3, 2, 1"),
+        ({"global_batch": 16, "micro_batch": 2, "accumulation": 3}, "micro-batch 2 × accumulation 3 × 2 ranks is not global batch 16: accumulation must be 4, or leave it out"),
+    ],
+)  # fmt: skip
+def test_what_does_not_divide_is_said_with_what_does(sizes: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError) as refused:
+        resolve(**{"world_size": 2, **sizes})
+    assert refused.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (BatchSpec(4, 1, 2), BatchSpec(2, 2, 2), "micro-batch 4 → 2, accumulation 1 → 2, global batch 8 unchanged"),
+        (BatchSpec(4, 1, 4), BatchSpec(4, 2, 2), "micro-batch 4 unchanged, accumulation 1 → 2, ranks 4 → 2, global batch 16 unchanged"),
+        (BatchSpec(4, 1, 2), BatchSpec(2, 1, 2), "micro-batch 4 → 2, accumulation 1 unchanged, global batch 8 → 4"),
+    ],
+)  # fmt: skip
+def test_a_change_says_what_moves_and_what_stays(before: BatchSpec, after: BatchSpec, said: str) -> None:
+    assert describe_change(BatchChange(before, after)) == said
+
+
+def test_a_batch_is_a_product() -> None:
+    assert describe(BatchSpec(8, 4, 2)) == "8 × accumulation 4 × 2 ranks = global batch 64"
+    assert describe(BatchSpec(8, 4, 1)) == "8 × accumulation 4 × 1 rank = global batch 32"
+    tokens = BatchSpec(8, 4, 1, BatchUnit.TOKENS, 10)
+    assert describe(tokens) == "8 × 10 tokens × accumulation 4 × 1 rank = global batch 320 tokens"
+    with pytest.raises(JobError) as refused:
+        with_micro_batch(BatchSpec(8, 1, 2), 3)
+    assert refused.value.message == (
+        "micro-batch 3 does not divide the 8 samples a rank takes a step (global batch 16, 2 ranks); "
+        "micro-batch that works: 2, 1"
     )

@@ -1,0 +1,80 @@
+"""The settings of a command line: which there are, and one of them set."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.job.arguments.assignments import names_of, set_value, settings_of, value_of
+from supervisor.job.arguments.flags import nearest
+from supervisor.job.knobs.batch_settings.candidates import as_number
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("--a=1", [("--a", "1", 0, True)]),
+        ("--a=", [("--a", "", 0, True)]),
+        ("--a=b=c", [("--a", "b=c", 0, True)]),
+        ("--a 1", [("--a", "1", 0, False)]),
+        ("-n -1", [("-n", "-1", 0, False)]),
+        ("-n -1e-3 -0.5", [("-n", "-1e-3", 0, False)]),
+        ("--a --b", [("--a", None, 0, False), ("--b", None, 1, False)]),
+        ("x --a", [("--a", None, 1, False)]),
+        ("a.b=1 +c/d@e=2 ++f=3", [("a.b", "1", 0, True), ("+c/d@e", "2", 1, True), ("++f", "3", 2, True)]),
+        ("a='1' b=\"2\" c='3 d='", [("a", "1", 0, True), ("b", "2", 1, True), ("c", "'3", 2, True), ("d", "'", 3, True)]),
+        ("1=2 =3 -4 +++a=5", []),
+    ],
+)  # fmt: skip
+def test_the_settings_of_a_command_line(line: str, found: list[tuple[str, str | None, int, bool]]) -> None:
+    args = line.split()
+    assert [(s.name, s.value, s.at, s.joined) for s in settings_of(args)] == found
+    assert names_of(args) == [name for name, *_ in found]
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value", "after"),
+    [
+        ("--a 1 x", "--a", "2", "--a 2 x"),
+        ("--a=1 x", "--a", "2", "--a=2 x"),
+        ("--a --b", "--a", "2", "--a 2 --b"),
+        ("--a 1 --a=3", "--a", "2", "--a 2 --a=2"),
+        ("--a_b 1", "--a-b", "2", "--a_b 2"),
+        ("x", "--a", "2", "x --a=2"),
+        ("x", "-a", "2", "x -a 2"),
+        ("x", "--a", "", "x --a"),
+        ("x --a 1", "--a", "", "x --a 1"),
+        ("lr=1 x", "lr", "2", "lr=2 x"),
+        ("+lr=1", "lr", "2", "+lr=2"),
+        ("x", "lr", "2", "x lr=2"),
+        ("x", "ckpt", "epoch=3.ckpt", "x ckpt='epoch=3.ckpt'"),
+        ("x", "ckpt", "it's=3", 'x ckpt="it\'s=3"'),
+        ("x", "ckpt", "'a=3'", "x ckpt='a=3'"),
+        ("x", "--ckpt", "a=3", "x --ckpt=a=3"),
+    ],
+)
+def test_a_setting_is_set_in_its_place_and_spelling(line: str, name: str, value: str, after: str) -> None:
+    assert set_value(line.split(), name, value) == tuple(after.split())
+
+
+def test_of_a_flag_that_is_given_twice_the_last_counts() -> None:
+    assert value_of(["--a", "1", "--a", "2"], "--a") == "2"
+    assert value_of(["--a-b=1"], "--a_b") == "1"
+    assert value_of(["--a", "1"], "-a") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (8, 8), (8.0, 8), ("8", 8), (" [8] ", 8), ("1_000", 1000), ("1e3", 1000), ("1E3", 1000), (10**15 - 1, 10**15 - 1), (1e14, 10**14),
+        (0, None), (-8, None), (8.5, None), ("8.0", None), ("1e-3", None), ("", None), ("[]", None), ("x", None), (True, None), (None, None),
+        (10**15, None), (1e15, None), ("9" * 19, None), (float("nan"), None), (float("inf"), None),
+    ],
+)  # fmt: skip
+def test_a_positive_whole_number(value: str | float | bool | None, number: int | None) -> None:
+    assert as_number(value) == number
+
+
+def test_the_name_that_was_meant() -> None:
+    assert nearest("--bacth", ["--batch", "--lr"]) == "--batch"
+    assert nearest("--zzz", ["--batch", "--lr"]) is None
+    assert nearest("--zzz", []) is None
