@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
+    Cause,
     Decision,
     DecisionKind,
     FailureClass,
     Finding,
     FindingLevel,
     Precondition,
+    Reason,
     Sameness,
 )
-from supervisor.views.console import event_lines
+from supervisor.views.console import event_lines, place_text, progress_text, shortened, story, verdict_lines
+from tests.keeper.fakes import verdict_of
 
 T = 0.0
 B = BatchSpec(16, 2, 2)
@@ -108,3 +117,99 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
 )  # fmt: skip
 def test_a_fact_in_the_consoles_words(event: ev.Event, lines: list[tuple[str, str]]) -> None:
     assert list(event_lines(event)) == lines
+
+
+def second(
+    first_step: int | None, *, resume: str | None = None, at: int | None = None, ready: int | None = None
+) -> list[ev.Event]:
+    facts: list[ev.Event] = [
+        ev.RunStarted(t=T, run_id="r-1", name="gpt", mode="launched", host="box"),
+        ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch", batch=B),
+        ev.AttemptStarted(t=T, attempt=1, pid=77, start_time=1.0),
+        ev.AttemptEnded(t=T + 8, attempt=1, exit_code=None),
+        ev.LaunchIntended(t=T + 9, attempt=2, argv=(), reason="again", resume=resume, resume_at=at),
+        ev.AttemptStarted(t=T + 9, attempt=2, pid=78, start_time=1.0),
+    ]
+    if ready is not None:
+        facts.append(ev.TrainerReady(t=T + 9, attempt=2, resumed_step=ready))
+    if first_step is not None:
+        facts.append(ev.Progress(t=T + 10, attempt=2, step=first_step, loss=1.0))
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("facts", "resumed"),
+    [
+        (second(None), []),
+        (second(1), ["resumed   not told to: it began anew at step 1"]),
+        (second(2), ["resumed   not told to: it went on at step 2"]),
+        (second(9, resume="--resume"), ["resumed   told to by --resume: it went on at step 9"]),
+        (second(6, at=5), ["resumed   from the checkpoint at step 5: its first step seen is 6"]),
+        (second(5, at=5), ["resumed   not told to: it went on at step 5"]),
+        (second(5, ready=4), ["resumed   at step 4, a committed checkpoint of attempt 1"]),
+        (
+            [*second(5, ready=4), ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps")],
+            ["resumed   at step 4, a committed checkpoint of attempt 1", "compared  same training: 30 steps"],
+        ),
+    ],
+)
+def test_the_story_says_how_an_attempt_went_on(
+    tmp_path: Path, facts: list[ev.Event], resumed: list[str]
+) -> None:
+    state = replay(facts)
+    first, last = state.attempts[1].first_step, state.attempts[1].last_step
+    step = "no step" if first is None else f"steps {first}–{last}"
+    assert story(state, RunPaths(tmp_path)).splitlines() == [
+        "",
+        "run       r-1  gpt",
+        "attempt 1 no step, exit unknown after 8 s, micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
+        "change    none: relaunched as it was",
+        *resumed,
+        f"attempt 2 {step}, exit unknown",
+        f"directory {tmp_path}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "alive, no step seen yet"),
+        ({"step": 3}, "step 3"),
+        ({"step": 3, "total_steps": 9}, "step 3/9"),
+        ({"loss": 1.23456}, "loss 1.2346"),
+        ({"val_loss": 2.0}, "val 2.0000"),
+        ({"lr": 1e-3}, "lr 1.00e-03"),
+        ({"tokens_per_sec": 1234.5}, "1,234 tokens/s"),
+        ({"samples_per_sec": 1234.56}, "1,234.6 samples/s"),
+        ({"step_time_s": 0.0123}, "12 ms/step"),
+        ({"step": 1, "loss": 0.0}, "step 1 · loss 0.0000"),
+    ],
+)
+def test_progress_says_what_is_known(values: dict[str, Any], said: str) -> None:
+    assert progress_text(ev.Progress(t=T, attempt=1, **values)) == said
+    assert progress_text(ev.Progress(t=T, attempt=1, step=3), 7) == "step 3/7"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("  \x1b[31mab\x1b[0m ", 3, "ab")],
+)
+def test_a_long_text_is_cut_to_its_limit(text: str, limit: int, shown: str) -> None:
+    assert shortened(text, limit) == shown
+
+
+def test_what_a_verdict_comes_to(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    plain = dataclasses.replace(
+        verdict_of(FailureClass.CUDA_OOM), title="out of memory", confidence=0.5, cause=None, consequences=()
+    )
+    assert list(verdict_lines(dataclasses.replace(plain, failure=FailureClass.HEALTHY), run, 1)) == []
+    user = dataclasses.replace(plain, failure=FailureClass.TERMINATED, reason=Reason.USER)
+    assert list(verdict_lines(user, run, 1)) == [("INFO", "out of memory")]
+    told = dataclasses.replace(plain, advice=("a", "b", "c", "d"), cause=Cause("/x/a.log", 3, "boom"))
+    assert list(verdict_lines(told, run, 1)) == [
+        ("ERROR", "cuda_oom (50 % sure): out of memory"),
+        ("ERROR", "cause  /x/a.log:3  boom"),
+        *(("INFO", f"advice: {one}") for one in "abc"),
+    ]
+    assert place_text(Cause("a.log", 0, "boom"), tmp_path) == str(tmp_path / "a.log")
