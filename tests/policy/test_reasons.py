@@ -1,0 +1,89 @@
+"""What policy decides, in the words that a person reads, and the code that a script gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
+from supervisor.policy import Gpus, StopCause
+from supervisor.run.records import Decision, Reason
+from tests.policy.cases import FOREIGN, F, ended, one
+
+BATCH = BatchSpec(8, 1, 1)
+PATHED = Knobs(resume_path="--ckpt")
+GPUS = Gpus(("0", "1", "2", "3"), faulty=2)
+LOADER = LoaderKnobs(
+    ("--num_workers", 8), ("--prefetch", 4), ("--pin", True), ("--sharing", "file_descriptor")
+)
+
+
+@pytest.mark.parametrize(
+    ("decided", "kind", "reason", "exit_code"),
+    [
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.REQUEST)), "stop", "stopped on request", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.SIGNAL)), "stop", "stopped by a signal to stoker", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.SIGNAL), in_slurm=True), "stop", "the batch system ended the job: no checkpoint was committed", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopCause.SIGNAL), in_slurm=True), "requeue", "the batch system ended the job: checkpoint committed, requeue me", 75),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.REQUEUE)), "stop", "the batch system warned of its limit: no checkpoint was committed", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopCause.REQUEUE)), "requeue", "the batch system warned of its limit: checkpoint committed, requeue me", 75),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.RESTART)), "restart", "ended to be restarted", None),
+    (lambda: one(ended(None, last=9, exit_code=0, stop=StopCause.REQUEST), total_steps=9), "succeed", "finished at step 9", 0),
+    (lambda: one(ended(None, last=9, exit_code=0)), "succeed", "finished at step 9", 0),
+    (lambda: one(ended(None, exit_code=0)), "succeed", "finished", 0),
+    (lambda: one(replace(ended(None, last=9, exit_code=0), unread="log read to 1 of 2 MB")), "succeed", "finished; log read to 1 of 2 MB, to step 9", 0),
+    (lambda: one(replace(ended(None, exit_code=0), unread="log read to 1 of 2 MB")), "succeed", "finished; log read to 1 of 2 MB", 0),
+    (lambda: one(ended(F.TERMINATED, Reason.USER, last=4)), "stop", "stopped by its user", 5),
+    (lambda: one(ended(F.TERMINATED, Reason.TIME_LIMIT, last=4)), "stop", "the time limit was reached: no checkpoint was committed", 5),
+    (lambda: one(ended(F.TERMINATED, Reason.PREEMPTED, last=4, saved=(3,))), "requeue", "the job was preempted: checkpoint committed, requeue me", 75),
+    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH)), "restart", "cuda_oom: micro-batch 8 → 4, accumulation 1 → 2, global batch 8 unchanged: the next smaller one that divides", None),
+    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), retry=RetrySettings(min_micro_batch=8)), "fail", "cuda_oom: no micro-batch of 8 or more below 8 is left; gradient checkpointing, shorter sequences or sharding would help", 1),
+    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), old_batch="the old batch would go on"), "fail", "cuda_oom: the old batch would go on", 1),
+    (lambda: one(ended(F.CUDA_OOM, last=4)), "fail", "cuda_oom: the value of --device_batch_size is not known (give --device_batch_size a number); gradient checkpointing, shorter sequences or sharding would help", 1),
+    (lambda: one(ended(F.CODE_ERROR, last=4)), "fail", "code_error: a restart would meet the same line again: fix it first", 1),
+    (lambda: one(ended(F.CODE_ERROR, last=4), interactive=True), "hold", "code_error: a restart would meet the same line again: fix it first", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), retry=RetrySettings(enabled=False)), "fail", "worker_crash: automatic restarts are off (--no-retry)", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), retry=RetrySettings(max_retries=0)), "fail", "worker_crash: automatic restarts are off (--max-retries 0)", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN), "fail", "worker_crash: steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint; name it: --resume-knob FLAG=PATH", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, seen_file="last.pt lies there"), "fail", "worker_crash: steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint; name it: --resume-knob FLAG=PATH; last.pt lies there", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, newest_checkpoint="c/3.pt"), "fail", "worker_crash: c/3.pt was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, not_now="the flag cannot be set"), "fail", "worker_crash: steps were made and the flag cannot be set", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), PATHED), "fail", "worker_crash: steps were made and no whole checkpoint of this run was found for --ckpt: start with --resume-knob '--ckpt=PATH'", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), PATHED, interactive=True), "hold", "worker_crash: steps were made and no whole checkpoint of this run was found for --ckpt: e and add --ckpt PATH, or start with --resume-knob '--ckpt=PATH'", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), Knobs(resume_path="ckpt"), interactive=True), "hold", "worker_crash: steps were made and no whole checkpoint of this run was found for ckpt: e and add ckpt=PATH, or start with --resume-knob 'ckpt=PATH'", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), PATHED, newest_checkpoint="c/3.pt"), "restart", "worker_crash: restart from c/3.pt (--ckpt)", None),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), FOREIGN, given_start="--resume c2.pt", interactive=True), "hold", "worker_crash: steps were made since --resume c2.pt, and no whole checkpoint of this run was found: e gives another path, r starts from that one again", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), Knobs(resume="--resume")), "restart", "worker_crash: restart from the newest checkpoint", None),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, seen=False), FOREIGN), "fail", "worker_crash: whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, seen=True), FOREIGN), "restart", "worker_crash: restart", None),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SILENT)), "fail", "worker_crash: no known cause, so no restart by itself", 1),
+    (lambda: one(ended(F.PORT_IN_USE), port_named=True), "fail", "port_in_use: the port was chosen by a person and is never moved; name a free port, or none: then stoker picks one", 1),
+    (lambda: one(ended(F.PORT_IN_USE)), "restart", "port_in_use: the port was taken: another one", None),
+    (lambda: one(ended(F.LIBUV, seen=False), FOREIGN), "restart", "libuv: this PyTorch has no libuv: USE_LIBUV=0 for agent and workers", None),
+    (lambda: one(ended(F.FD_LIMIT, last=4)), "restart", "fd_limit: too many open files: soft limit up to the hard one", None),
+    (lambda: one(ended(F.SHM_EXHAUSTED, last=4), loader=LOADER), "restart", "shm_exhausted: tensors shared through files (file_system)", None),
+    (lambda: one(ended(F.HOST_OOM, Reason.CGROUP_KILL, last=4), loader=LOADER), "restart", "host_oom: DataLoader workers 8 → 4", None),
+    (lambda: one(ended(F.HOST_OOM, Reason.SLURM, last=4), loader=replace(LOADER, workers=None)), "restart", "host_oom: prefetch 4 → 1", None),
+    (lambda: one(ended(F.HOST_OOM, Reason.KERNEL_KILL, last=4), loader=replace(LOADER, workers=None, prefetch=None)), "restart", "host_oom: pinned memory off", None),
+    (lambda: one(ended(F.SHM_EXHAUSTED, last=4)), "fail", "shm_exhausted: no DataLoader knob is known, or none is left to lower; enlarge /dev/shm, or lower the number of DataLoader workers", 1),
+    (lambda: one(ended(F.NAN_LOSS, last=9), before_rise=("c/3", 5)), "restart", "nan_loss: resume from before the loss rose at step 5, once: c/3", None),
+    (lambda: one(ended(F.NAN_LOSS, last=9), earlier_checkpoint="c/6"), "restart", "nan_loss: resume from the checkpoint before: c/6", None),
+    (lambda: one(ended(F.NAN_LOSS, last=9)), "fail", "nan_loss: no earlier checkpoint is known; lower the learning rate, or resume from before the rise", 1),
+    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4))), "restart", "gpu_fault: restart from the newest checkpoint: which GPU failed is not known", None),
+    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4)), gpus=GPUS), "restart", "gpu_fault: restart from the newest checkpoint on all GPUs (--min-ranks N lets stoker leave a faulty one out)", None),
+    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4)), gpus=GPUS, retry=RetrySettings(min_ranks=2)), "restart", "gpu_fault: without GPU 2: 3 ranks, micro-batch 4 unchanged, accumulation 3 → 4, ranks 4 → 3, global batch 48 unchanged", None),
+    (lambda: one(ended(F.GPU_FAULT, last=5), gpus=GPUS, retry=RetrySettings(min_ranks=2)), "restart", "gpu_fault: without GPU 2: 3 ranks", None),
+    (lambda: one(ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 1, 4)), gpus=GPUS, retry=RetrySettings(min_ranks=3)), "restart", "gpu_fault: restart from the newest checkpoint on all GPUs: no smaller number of ranks keeps the global batch", None),
+    (lambda: one(ended(F.GPU_FAULT), FOREIGN, gpus=GPUS), "restart", "gpu_fault: restart on all GPUs (--min-ranks N lets stoker leave a faulty one out)", None),
+    (lambda: one(ended(F.DISK_FULL, last=4)), "restart", "disk_full: restart from the newest checkpoint", None),
+    (lambda: one(ended(F.HANG, last=4)), "restart", "hang: restart from the newest checkpoint", None),
+    ],
+)  # fmt: skip
+def test_a_decision_says_why_and_what_to_type(
+    decided: Callable[[], Decision], kind: str, reason: str, exit_code: int | None
+) -> None:
+    decision = decided()
+    assert (decision.kind, decision.reason, decision.exit_code) == (kind, reason, exit_code)
