@@ -166,6 +166,7 @@ pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py
 	$(BIN)/python scripts/recovery_page.py
 	$(BIN)/python scripts/commands_page.py
+	$(BIN)/python scripts/configs_page.py
 	$(BIN)/python scripts/reliability_page.py
 
 guides: $(STAMP)

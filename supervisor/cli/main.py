@@ -27,6 +27,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "export": ("export", "a run's GPU samples as CSV, with nvidia-smi's column names"),
     "chart": ("chart", "draw a run's loss as a still chart"),
     "service": ("service", "a systemd user unit that adopts runs whose supervisor process died (optional)"),
+    "config": (
+        "config",
+        "explain settings: what each means, its value, where it came from, what it overrode",
+    ),
     "check": ("check", "check a job, this machine or data files before a run"),
 }
 

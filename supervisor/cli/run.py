@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
     from supervisor.cli.starting.job_inputs import Job
-    from supervisor.job.spec import JobSpec
 
 USAGE = """\
 usage: stoker run [flags] SCRIPT.py [the script's arguments]
@@ -39,7 +37,9 @@ def main(argv: list[str]) -> int:
             return 0
         job = load_job(parsed, os.environ, Path.cwd())
         if parsed.switch("show_config"):
-            return _show_config(job.spec, os.environ)
+            from supervisor.cli.starting.show_settings import show_all
+
+            return show_all(job.spec, os.environ, as_json=parsed.switch("json"))
         return _launch(job)
     except JobError as error:
         return complain("run", error.message, error.exit_code)
@@ -84,33 +84,3 @@ def _help() -> str:
     for group, title in GROUPS.items():
         parts.append(f"\n{title}:\n{help_text(STOKER_FLAGS, group)}")
     return "\n".join(parts)
-
-
-def _show_config(spec: JobSpec, env: Mapping[str, str]) -> int:
-    """Each setting with its value and origin, then each variable that a launch changes for the job, with the reason."""
-    from supervisor.job.env import environment
-    from supervisor.text.redact import redact
-
-    settings = [
-        (name, redact(name.removeprefix("env."), value), origin) for name, value, origin in spec.origins
-    ]
-    variables = [
-        (
-            change.name,
-            "(removed)" if change.value is None else redact(change.name, change.value),
-            change.reason,
-        )
-        for change in environment(spec, base=env, wire={})
-    ]
-    _print_table(settings)
-    if variables:
-        print("\nvariables of the job:")
-        _print_table(variables)
-    return 0
-
-
-def _print_table(rows: Sequence[tuple[str, str, str]]) -> None:
-    width = max((len(name) for name, _, _ in rows), default=0)
-    value_width = min(max((len(value) for _, value, _ in rows), default=0), 60)
-    for name, value, why in rows:
-        print(f"{name:<{width}}  {value:<{value_width}}  {why}")

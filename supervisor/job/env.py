@@ -54,16 +54,31 @@ def environment(
     extra: Mapping[str, str] | None = None,
     extra_reason: str = "changed for this attempt",
 ) -> tuple[EnvChange, ...]:
-    """What a launch changes in the environment `base`, in the order to show it.
+    """What a launch changes in the environment `base`, in the order to show it: of `environment_layers` the last of each name."""
+    changes: dict[str, EnvChange] = {}
+    for change in environment_layers(spec, base=base, wire=wire, extra=extra, extra_reason=extra_reason):
+        changes.pop(change.name, None)
+        changes[change.name] = change
+    return tuple(changes.values())
 
-    Later sources win: stoker's defaults and switches, the user's own, the wire, then `extra` (the plan of a restart). A switch sets
+
+def environment_layers(
+    spec: JobSpec,
+    *,
+    base: Mapping[str, str],
+    wire: Mapping[str, str],
+    extra: Mapping[str, str] | None = None,
+    extra_reason: str = "changed for this attempt",
+) -> list[EnvChange]:
+    """Every source's change to the environment `base`, the lowest first: a later one overrides those of the same name before it.
+
+    They are: stoker's defaults and switches, the user's own, the wire, then `extra` (the plan of a restart). A switch sets
     nothing that `base` has.
     """
-    changes: dict[str, EnvChange] = {}
+    changes: list[EnvChange] = []
 
     def put(name: str, value: str | None, reason: str) -> None:
-        changes.pop(name, None)
-        changes[name] = EnvChange(name, value, reason)
+        changes.append(EnvChange(name, value, reason))
 
     under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     if "PYTHONUNBUFFERED" not in base:
@@ -75,13 +90,14 @@ def environment(
             name = f"PET_{key.upper()}"
             if name in base:
                 put(name, None, "stoker sets this flag of torchrun itself")
-    for change in _asked_for(spec, base):
-        put(change.name, change.value, change.reason)
-    origins = {name: origin for name, _, origin in spec.origins if name.startswith("env.")}
+    changes += _asked_for(spec, base)
     for name, value in spec.env:
-        put(name, value, f"yours ({origins.get(f'env.{name}', 'config')})")
+        *beaten, (_, origin) = spec.sources(f"env.{name}") or [("", "config")]
+        for given, at in beaten:
+            put(name, given, f"yours ({at})")
+        put(name, value, f"yours ({origin})")
     if spec.hang.faulthandler:
-        own = changes.get("PYTHONPATH")
+        own = next((change for change in reversed(changes) if change.name == "PYTHONPATH"), None)
         rest = own.value if own is not None else base.get("PYTHONPATH")
         put("PYTHONPATH", _joined(INJECTED, rest), "hang.faulthandler: ranks can be asked for their stacks")
     twin = _allocator_twin(spec)
@@ -93,7 +109,7 @@ def environment(
         put(name, value, WIRE_REASON)
     for name, value in (extra or {}).items():
         put(name, value, extra_reason)
-    return tuple(changes.values())
+    return changes
 
 
 def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:

@@ -403,8 +403,8 @@ class JobSpec:
     `question`: what of the batch could not be read and a person may answer; `if_answered`: knobs and batch with each of its answers.
     `answered`: an answer of an earlier run that is used here.
     `expected_memory_bytes`: the most that its configuration expects a rank to hold on a GPU; None: it says nothing, or was changed.
-    `env` is the user's own environment delta (from config or --env). `origins` maps a
-    setting's name to where it came from (flag, env, file, default), for --show-config.
+    `env` is the user's own environment delta (from config or --env). `origins` has a row
+    for each source (flag, env, file, default) of each setting: of one setting the last is in effect, those before it it overrode.
     """
 
     name: str
@@ -448,3 +448,12 @@ class JobSpec:
     if_answered: tuple[tuple[Knobs, BatchSpec | None], ...] = ()
     answered: AnswerGiven | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)
+
+    def sources(self, setting: str) -> list[tuple[str, str]]:
+        """Each source of a setting as (value, origin): the last is in effect, those before it it overrode."""
+        return [(value, origin) for name, value, origin in self.origins if name == setting]
+
+    @property
+    def effective(self) -> tuple[tuple[str, str, str], ...]:
+        """Each setting once, with the value that is in effect and its origin."""
+        return tuple({row[0]: row for row in self.origins}.values())

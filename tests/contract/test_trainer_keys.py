@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import fields
+from pathlib import Path
 
 from supervisor.job.config import trainer_keys
 from supervisor.job.config.setting_keys import FLAT, LAUNCH_SECTIONS, METRICS
-from supervisor.job.config.trainer_keys import KeyType
 from trainer import settings
 from trainer.config import Config
 
-TYPES = {int: KeyType.INT, float: KeyType.FLOAT, str: KeyType.TEXT, bool: KeyType.SWITCH}
+ROOT = Path(__file__).parents[2]
 
 
-def test_keys_types_choices_and_ranges_are_the_trainers() -> None:
-    theirs = {name: TYPES[kind] for name, kind in settings.types().items()}
-    assert theirs == trainer_keys.TRAINER_KEYS
-    choices = {f.name: tuple(f.metadata["choices"]) for f in fields(Config) if f.metadata["choices"]}
-    assert choices == trainer_keys.TRAINER_CHOICES
-    ranges = {f.name: r for f in fields(Config) if (r := f.metadata["range"]) is not None}
-    assert {
-        name: (r.low, r.high, r.open_low, r.open_high) for name, r in ranges.items()
-    } == trainer_keys.TRAINER_RANGES
+def test_the_table_is_made_from_the_trainers_own() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "configs_page.py"))
+    assert made["table"]() == made["TABLE"].read_text(encoding="utf-8"), "run: python scripts/configs_page.py"
+
+
+def test_every_number_of_the_trainer_has_its_range() -> None:
     numbers = {name for name, kind in settings.types().items() if kind in {int, float}}
-    assert numbers - set(ranges) == {"seed"}, "every other number has its range"
-    assert dict(settings.ALIASES) == trainer_keys.ALIASES
-
-
-def test_defaults_that_a_batch_needs_are_the_trainers() -> None:
-    config = Config()
-    assert {
-        name: getattr(config, name) for name in trainer_keys.TRAINER_DEFAULTS
-    } == trainer_keys.TRAINER_DEFAULTS
+    assert numbers - {f.name for f in fields(Config) if f.metadata["range"] is not None} == {"seed"}
 
 
 def test_knobs_name_settings_that_exist() -> None:

@@ -159,8 +159,8 @@ def test_precedence_and_origins() -> None:
     assert spec.retry.max_retries == 5
     origins = {setting: origin for setting, _, origin in spec.origins}
     assert origins["policy.max_retries"] == "flag --max-retries"
-    assert origins["policy.min_micro_batch"] == "project stoker.toml"
-    assert origins["run.script"] == "job file job.toml"
+    assert origins["policy.min_micro_batch"] == "project stoker.toml:3"
+    assert origins["run.script"] == "job file job.toml:2"
     assert origins["run.nproc_per_node"] == "default"
     spec = job("--config job.toml", config, env={"PET_NPROC_PER_NODE": "3", "NPROC_PER_NODE": "4"})
     assert spec.nproc_per_node == 3
@@ -190,7 +190,7 @@ def test_precedence_and_origins() -> None:
         ("env = 3\n", "table"),
         ("[batch]\nscope = 'world'\n[run]\nscript = 'x.py'\n", "per_rank"),
         ("[batch]\nunit = 'tokens'\n[run]\nscript = 'x.py'\n", "tokens_per_sample"),
-        ("[policy]\ngrace_s = -1\n", "negative"),
+        ("[policy]\ngrace_s = -1\n", "at least 0"),
         ("nproc_per_node = 0\n", "at least 1"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.files import toml_values
 from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.config.setting import KeyType
 from supervisor.job.config.setting_keys import SETTINGS
 from supervisor.job.config.settings import (
     MOST_INT,
@@ -19,11 +21,11 @@ from supervisor.job.config.settings import (
     Resolver,
     check_file,
     convert,
-    convert_key,
+    held_value,
     nearest_signatures,
     own_signatures,
 )
-from supervisor.job.config.trainer_keys import TRAINER_KEYS, TRAINER_RANGES, KeyType
+from supervisor.job.config.trainer_table import TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, OwnSignature
 
@@ -143,7 +145,7 @@ def test_a_file_is_taken_apart_into_what_it_holds() -> None:
     ("text", "is_job", "message"),
     [
         ("metrics = 1", False, "f.toml:1: metrics is a list of tables: [[metrics]] with name and regex"),
-        ("[[metrics]]\nname = 'a'", False, "f.toml: each [[metrics]] has a name and a regex, and nothing else"),
+        ("[[metrics]]\nname = 'a'", False, "f.toml:1: each [[metrics]] has a name and a regex, and nothing else"),
         ("[[metrics]]\nname = 'a'\nregex = 'x'", False, "f.toml:3: metric 'a': 'x' has no group: put the number in (...)"),
         ("run = 1", False, "f.toml:1: run is a table of settings, got 1"),
         ("[run]\nargs = 1", False, "f.toml:2: run.args is a list of arguments, got 1"),
@@ -153,10 +155,10 @@ def test_a_file_is_taken_apart_into_what_it_holds() -> None:
         ("[policy]\nmax_retries = 'x'", False, "f.toml:2: policy.max_retries wants a whole number, got 'x'"),
         ("[env]\n'a b' = 1", False, "f.toml:2: env: 'a b' is no name of a variable"),
         ("[env]\nA = [1]", False, "f.toml:2: env.A wants text, got [1]"),
-        ("[policy.hnag]\nmax = 1", False, "f.toml: unknown key 'policy.hnag': did you mean 'policy.hang'?"),
+        ("[policy.hnag]\nmax = 1", False, "f.toml:1: unknown key 'policy.hnag': did you mean 'policy.hang'?"),
         ("[policy.hang]\nmux = 1", False, "f.toml:2: unknown key 'policy.hang.mux': did you mean 'policy.hang.max'?"),
-        ("[policy.hang]\nmax = -1", False, "f.toml:2: policy.hang.max cannot be negative, got -1"),
-        ("[policy.hang]\nanswer = 'x'", False, "f.toml:2: answer takes one of restart, hold, stop, got 'x'"),
+        ("[policy.hang]\nmax = -1", False, "f.toml:2: policy.hang.max must be at least 0, got -1"),
+        ("[policy.hang]\nanswer = 'x'", False, "f.toml:2: policy.hang.answer takes one of restart, hold, stop, got 'x'"),
         ("[policy.hang]\nshow_first = ['x']", False, "f.toml:2: policy.hang.show_first is a list of gpu_memory, port, disk, got ['x']"),
         ("[policy.hang]\nshow_first = 'disk'", False, "f.toml:2: policy.hang.show_first is a list of gpu_memory, port, disk, got 'disk'"),
         ("[policy]\nhang = 1", False, "f.toml:2: policy.hang is a table of settings, got 1"),
@@ -275,28 +277,32 @@ def test_of_signatures_of_one_name_the_nearest_files_counts() -> None:
 )
 def test_a_trainers_setting_stays_within_its_range(key: str, value: int, message: str | None) -> None:
     if message is None:
-        assert convert_key("x", key, value) == value
+        assert held_value("x", TRAINER_KEYS[key], value) == value
         return
     with pytest.raises(JobError) as refused:
-        convert_key("x", key, value)
+        held_value("x", TRAINER_KEYS[key], value)
     assert refused.value.message == message
 
 
-@pytest.mark.parametrize("key", sorted(TRAINER_RANGES))
-def test_the_bounds_of_each_trainers_setting_are_held_and_said(key: str) -> None:
-    low, high, open_low, open_high = TRAINER_RANGES[key]
-    whole = TRAINER_KEYS[key] is KeyType.INT
-    step = 1 if whole else 1e-9
-    inside = low + step if open_low else low
-    assert convert_key("x", key, inside) == pytest.approx(inside)
-    with pytest.raises(
-        JobError, match=rf"^x must be {'above' if open_low else 'at least'} {low:g}( and .*)?, got "
-    ):
-        convert_key("x", key, low if open_low else low - step)
+RANGED = {key: setting for key, setting in {**SETTINGS, **TRAINER_KEYS}.items() if setting.range is not None}
+
+
+@pytest.mark.parametrize("key", sorted(RANGED))
+def test_the_bounds_of_each_setting_are_held_and_said(key: str) -> None:
+    setting = RANGED[key]
+    bounds = setting.range
+    assert bounds is not None
+    low, high = bounds.low, bounds.high
+    step: float = 1 if setting.kind is KeyType.INT else 1e-9 * max(1.0, high or 0)
+    assert held_value("x", setting, low + step if bounds.open_low else low) == pytest.approx(low, abs=step)
+    said = rf"^x must be {'above' if bounds.open_low else 'at least'} {low:g}( and .*)?, got "
+    with pytest.raises(JobError, match=said):
+        held_value("x", setting, low if bounds.open_low else low - step)
     if high is not None:
-        with pytest.raises(JobError, match=rf" and {'below' if open_high else 'at most'} {high:g}, got "):
-            convert_key("x", key, high if open_high else high + step)
-        assert convert_key("x", key, high - step if open_high else high)
+        beyond = rf" and {'below' if bounds.open_high else 'at most'} {re.escape(f'{high:g}')}, got "
+        with pytest.raises(JobError, match=beyond):
+            held_value("x", setting, high if bounds.open_high else high + step)
+        assert held_value("x", setting, high - step if bounds.open_high else high)
 
 
 def test_a_number_is_of_64_bits() -> None:
@@ -313,7 +319,7 @@ def test_where_a_setting_comes_from_first_found_wins() -> None:
     ) -> tuple[str, str, str]:
         resolver = Resolver(parse_run_argv([*argv, "train.py"]), env, layers)
         resolver.get("run.nproc_per_node", "1")
-        return resolver.origins[0]
+        return resolver.origins[-1]
 
     project = ("project", FileSettings("stoker.toml", {"run.nproc_per_node": "5"}))
     user = ("user", FileSettings("config.toml", {"run.nproc_per_node": "6"}))
@@ -339,7 +345,7 @@ def test_other_programs_levels_are_theirs() -> None:
 
 def test_a_setting_that_nobody_names_leaves_no_trace() -> None:
     resolver = Resolver(parse_run_argv(["train.py"]), {}, ())
-    assert resolver.get("policy.max_retries") is None
+    assert resolver.get("policy.min_ranks") is None
     assert resolver.origins == []
     with pytest.raises(JobError, match=r"^STOKER_RESUME_KNOB wants the name of a flag, got none$"):
         Resolver(parse_run_argv(["train.py"]), {"STOKER_RESUME_KNOB": ""}, ()).get("resume.knob")

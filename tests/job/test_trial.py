@@ -259,5 +259,5 @@ def test_what_a_preset_expects_of_memory_holds_for_its_own_model_and_batch() -> 
         is None
     )
     assert resolved("--expected_memory_gib=5", job_file=preset).expected_memory_bytes == 5 * 2**30
-    with pytest.raises(JobError, match="more than 0"):
+    with pytest.raises(JobError, match="above 0"):
         resolved("", job_file=ConfigFile("p.toml", {"depth": 16, "expected_memory_gib": 0}))

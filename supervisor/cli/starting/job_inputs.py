@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.cli.common import user_settings
@@ -15,7 +15,7 @@ from supervisor.job.arguments.launchers import ACCELERATE_DEFAULT
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.edit import config_words
 from supervisor.job.config.files import parse_config
-from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
+from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.spec import AnswerGiven, BatchQuestion, EntryKind, JobSpec, RetrySettings
@@ -51,9 +51,20 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
     Raises:
         JobError: a file is missing or unreadable, a key is unknown, a batch does not divide.
     """
-    named = parsed.flag("config")
-    job_file = _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
-    return _load(parsed, job_file, env, cwd)
+    return _load(parsed, _job_file(parsed, cwd), env, cwd)
+
+
+def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSpec:
+    """The job with each of its settings, those of the screen too; where nothing is named to run, what would hold for any job.
+
+    Raises:
+        JobError: as `load_job`.
+    """
+    job_file = _job_file(parsed, cwd)
+    if parsed.entry_kind is None and job_file is None:
+        parsed = replace(parsed, entry_kind=EntryKind.COMMAND, entry="true")
+    spec = _load(parsed, job_file, env, cwd).spec
+    return replace(spec, origins=(*spec.origins, *screen_settings(_inputs(parsed, job_file, env, cwd))))
 
 
 def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSpec:
@@ -67,7 +78,17 @@ def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSp
 
 
 def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> Job:
-    inputs = JobInputs(
+    spec = resolve_job(_inputs(parsed, job_file, env, cwd))
+    if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
+        raise JobError(f"{spec.entry}: no such script: give the path of the .py file to run, or -m MODULE")
+    if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
+        words = " ".join([spec.entry, *spec.entry_args])
+        raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
+    return Job(parsed, spec)
+
+
+def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> JobInputs:
+    return JobInputs(
         parsed=parsed,
         env=env,
         cwd=str(cwd),
@@ -82,13 +103,6 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
         cpus=os.cpu_count() or 1,
         failure_classes=frozenset(str(c) for c in FailureClass),
     )
-    spec = resolve_job(inputs)
-    if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
-        raise JobError(f"{spec.entry}: no such script: give the path of the .py file to run, or -m MODULE")
-    if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
-        words = " ".join([spec.entry, *spec.entry_args])
-        raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
-    return Job(parsed, spec)
 
 
 def _shell_of(script: Path) -> str | None:
@@ -142,10 +156,17 @@ def _find_config(named: str, cwd: Path) -> Path:
     raise JobError(f"--config {named}: no such file; presets are {', '.join(known)}")
 
 
+def _job_file(parsed: ParsedRun, cwd: Path) -> ConfigFile | None:
+    """The job file or preset that ``--config`` names, if it is given."""
+    named = parsed.flag("config")
+    return _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
+
+
 def _config_file(path: Path, name: str, what: str) -> ConfigFile:
     """A settings file: `name` in messages about its keys, `what` in those about the file."""
     data = _read(path, MAX_CONFIG_BYTES, what)
-    return ConfigFile(name, parse_config(str(path), data), data.decode("utf-8", "replace"))
+    text, ours = data.decode("utf-8", "replace"), configs_dir() in path.parents
+    return ConfigFile(name, parse_config(str(path), data), text, is_preset=ours)
 
 
 def _optional(path: Path) -> ConfigFile | None:

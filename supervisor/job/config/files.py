@@ -10,6 +10,7 @@ import ast
 import re
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from supervisor.job.errors import JobError
@@ -53,14 +54,41 @@ def parse_config(name: str, data: bytes) -> dict[str, Any]:
     return values
 
 
-def line_of(text: str, key: str) -> int | None:
-    """The 1-based line that sets `key` (the last part of a dotted key), as far as the text alone shows."""
-    last = key.rpartition(".")[2]
+_HEADER: Final = re.compile(r"[ \t]*\[\[?[ \t]*([\w.-]+)[ \t]*\]")
+_KEY: Final = re.compile(r"""([ \t]*)(?:"([^"]+)"|'([^']+)'|([\w.-]+))[ \t]*[=:]""")
+
+
+@lru_cache(maxsize=4)
+def _lines(text: str) -> Mapping[str, int]:
+    """The 1-based line of each key, by its dotted name and by the last part of that."""
+    found: dict[str, int] = {}
+    table, outer = (
+        "",
+        [(-1, "")],
+    )  # of TOML the table; of YAML and .py the keys that enclose this line, by their indentation
     for number, line in enumerate(text.splitlines(), start=1):
-        word = line.strip().removeprefix("[").strip("'\" ")
-        if word.startswith(last) and word[len(last) :].lstrip("'\" ")[:1] in {"=", ":", "]"}:
-            return number
-    return None
+        header, key = _HEADER.match(line), _KEY.match(line)
+        if header is not None:
+            name = table = header[1]
+        elif key is not None:
+            indent = len(key[1])
+            while outer[-1][0] >= indent:
+                outer.pop()
+            name = ".".join(filter(None, (table or outer[-1][1], key[2] or key[3] or key[4])))
+            if len(outer) < MAX_DEPTH and not table:
+                outer.append((indent, name))
+        else:
+            continue
+        for spelt in (name, name.rpartition(".")[2]):
+            found.setdefault(spelt, number)
+    return found
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The 1-based line that sets `key`, else that of its table, else of a key of that name, as far as the text alone shows."""
+    lines = _lines(text)
+    table, _, last = key.rpartition(".")
+    return lines.get(key) or (lines.get(table) if table else None) or lines.get(last)
 
 
 def toml_values(text: str) -> dict[str, Any]:

@@ -12,16 +12,17 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
-from supervisor.job.config.setting_keys import FLAT
+from supervisor.job.config.setting_keys import FLAT, SCREEN, SETTINGS
 from supervisor.job.config.settings import (
     ConfigFile,
     FileSettings,
     Resolver,
     check_file,
-    convert_key,
+    held_value,
     nearest_signatures,
 )
-from supervisor.job.config.trainer_keys import ALIASES, TRAINER_DEFAULTS, TRAINER_KEYS, TRAINER_KNOBS
+from supervisor.job.config.trainer_keys import TRAINER_DEFAULTS, TRAINER_KNOBS
+from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.env import WIRE_NAMES
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.data_loader import find_loader
@@ -92,15 +93,15 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     """
     files = _layers(inputs)
     look = Resolver(inputs.parsed, inputs.env, files)
-    job = files[0][1]
-    kind, entry, args = _entry(inputs, job, look)
+    label, job = files[0]
+    kind, entry, args = _entry(inputs, job, look, label)
     trial = _trial(look)
     alone = "--trial" if trial is not None else "--single-gpu" if inputs.parsed.switch("single_gpu") else ""
-    ranks = str(look.get("run.nproc_per_node", "1"))
+    ranks = str(look.get("run.nproc_per_node"))
     nproc = _nproc("1" if alone else ranks, inputs)
-    nnodes = str(look.get("run.nnodes", "1"))
+    nnodes = str(look.get("run.nnodes"))
     nodes = _nodes(nnodes)
-    node_rank = look.get("run.node_rank", 0)
+    node_rank = look.get("run.node_rank")
     if nodes is not None and node_rank >= nodes:
         raise JobError(f"--node-rank {node_rank} is not below --nnodes {nnodes}")
     launch = _Launch(
@@ -134,16 +135,16 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         retry=retry,
         timing=_timing(look),
         hang=_hang(look),
-        fit=_fit(look, inputs.parsed.entry_args) if inputs.parsed.switch("fit_batch") else None,
+        fit=_fit(look, inputs.parsed.entry_args),
         trial=trial,
         expected_memory_bytes=_expected_memory(look),
-        libuv=look.get("run.libuv", True),
+        libuv=look.get("run.libuv"),
         torch_local_path=look.get("run.torch_local_path"),
         cuda_home=look.get("run.cuda_home"),
-        debug_distributed=look.get("run.debug_distributed", False),
-        deterministic=look.get("run.deterministic", False),
+        debug_distributed=look.get("run.debug_distributed"),
+        deterministic=look.get("run.deterministic"),
         total_steps=look.get("run.total_steps"),
-        log_level=look.get("run.log_level", "info"),
+        log_level=look.get("run.log_level"),
         config_path=inputs.job_file.name if inputs.job_file else None,
         metric_rules=tuple(rule for _, file in files for rule in file.metrics),
         signatures=tuple(_own_rules(files)),
@@ -151,7 +152,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     )
     world = nproc * nodes if nodes is not None else None
     spec = (
-        _with_trainer(spec, inputs, job, look, world)
+        _with_trainer(spec, inputs, files[0], look, world)
         if kind is EntryKind.TRAINER
         else with_knobs(
             spec,
@@ -179,21 +180,40 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
     return _retry(inputs, files, Resolver(inputs.parsed, inputs.env, files))
 
 
+def screen_settings(inputs: JobInputs) -> tuple[tuple[str, str, str], ...]:
+    """The settings of the screen, which no job holds, as rows of `JobSpec.origins`.
+
+    Raises:
+        JobError: a value is not among those possible.
+    """
+    look = Resolver(inputs.parsed, inputs.env, _layers(inputs))
+    for key in SETTINGS:
+        if key.startswith(f"{SCREEN}."):
+            look.get(key)
+    return tuple(look.origins)
+
+
 def _layers(inputs: JobInputs) -> tuple[tuple[str, FileSettings], ...]:
+    named = inputs.job_file
     return (
-        ("job file", check_file(inputs.job_file, classes=inputs.failure_classes, is_job=True)),
+        (
+            "preset" if named is not None and named.is_preset else "job file",
+            check_file(named, classes=inputs.failure_classes, is_job=True),
+        ),
         ("project", check_file(inputs.project, classes=inputs.failure_classes, is_job=False)),
         ("user", check_file(inputs.user, classes=inputs.failure_classes, is_job=False)),
     )
 
 
-def _entry(inputs: JobInputs, job: FileSettings, look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:
+def _entry(
+    inputs: JobInputs, job: FileSettings, look: Resolver, label: str
+) -> tuple[EntryKind, str, tuple[str, ...]]:
     parsed = inputs.parsed
     if parsed.entry_kind is not None and parsed.entry is not None:
         return _named_entry(parsed.entry_kind, parsed.entry, parsed, job)
     script, module = job.settings.get("run.script"), job.settings.get("run.module")
     if script or module:
-        return _entry_of_file(inputs, job, look, script, module)
+        return _entry_of_file(inputs, job, look, label, script, module)
     if inputs.job_file is None:
         raise JobError("nothing to run: name a script, -m MODULE, -- COMMAND, or --config FILE")
     if job.args:
@@ -218,7 +238,7 @@ def _named_entry(
 
 
 def _entry_of_file(
-    inputs: JobInputs, job: FileSettings, look: Resolver, script: str | None, module: str | None
+    inputs: JobInputs, job: FileSettings, look: Resolver, label: str, script: str | None, module: str | None
 ) -> tuple[EntryKind, str, tuple[str, ...]]:
     """What the job file runs."""
     if script and module:
@@ -229,7 +249,8 @@ def _entry_of_file(
             f"{job.name}: {foreign[0]!r} is a key of the bundled trainer, but [run] names {script or module!r}: "
             f"put its arguments under [run] args"
         )
-    look.note("run.script" if script else "run.module", script or module, f"job file {job.name}")
+    key = "run.script" if script else "run.module"
+    look.note(key, script or module, f"{label} {job.at(key)}")
     return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), job.args or ()
 
 
@@ -288,11 +309,7 @@ def _first_gpu(
 
 
 def _trial(look: Resolver) -> TrialSettings | None:
-    usual = TrialSettings()
-    steps = look.get("run.trial_steps", usual.steps)
-    timeout_s = look.get("run.trial_timeout_s", usual.timeout_s)
-    if steps < 1 or timeout_s <= 0:
-        raise JobError("run.trial_steps is at least 1, run.trial_timeout_s is more than 0 seconds")
+    steps, timeout_s = look.get("run.trial_steps"), look.get("run.trial_timeout_s")
     if not look.parsed.switch("trial"):
         if look.parsed.flag("trial_steps"):
             raise JobError("--trial-steps is of a trial: say --trial too")
@@ -303,8 +320,6 @@ def _trial(look: Resolver) -> TrialSettings | None:
 
 def _expected_memory(look: Resolver) -> int | None:
     gib = look.get("run.expected_memory_gib")
-    if gib is not None and not 0 < gib < 1e6:
-        raise JobError(f"expected_memory_gib is what a rank holds on a GPU, in GiB, more than 0: got {gib:g}")
     return int(gib * 2**30) if gib is not None else None
 
 
@@ -334,7 +349,7 @@ def _env(
     for label, file in reversed(files):
         for name, value in file.env.items():
             merged[name] = value
-            look.note(f"env.{name}", value, f"{label} {file.name}")
+            look.note(f"env.{name}", value, f"{label} {file.at(f'env.{name}')}")
     for pair in inputs.parsed.flags("env"):
         name, _, value = pair.partition("=")
         merged[name] = value
@@ -348,15 +363,20 @@ def _own_rules(files: tuple[tuple[str, FileSettings], ...]) -> dict[OwnSignature
 
 def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver) -> RetrySettings:
     classes: dict[str, dict[str, Any]] = {}
-    for _, file in reversed(files):
+    for label, file in reversed(files):
         for name, table in file.classes.items():
             classes.setdefault(name, {}).update(table)
-    enabled = look.get("policy.retry", True) and not inputs.parsed.switch("no_retry")
-    retry = RetrySettings(
+            for key, value in table.items():
+                look.note(f"policy.{name}.{key}", value, f"{label} {file.at(f'policy.{name}.{key}')}")
+    enabled = look.get("policy.retry")
+    if inputs.parsed.switch("no_retry"):
+        enabled = False
+        look.note("policy.retry", enabled, "flag --no-retry")
+    return RetrySettings(
         enabled=enabled,
-        max_retries=look.get("policy.max_retries", RetrySettings().max_retries),
-        min_micro_batch=look.get("policy.min_micro_batch", 1),
-        restart_from_scratch=look.get("policy.restart_from_scratch", False),
+        max_retries=look.get("policy.max_retries"),
+        min_micro_batch=look.get("policy.min_micro_batch"),
+        restart_from_scratch=look.get("policy.restart_from_scratch"),
         overrides=tuple(
             ClassOverride(
                 name,
@@ -371,38 +391,18 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
         )
         + tuple(override for override in _own_rules(files).values() if override is not None),
         min_ranks=look.get("policy.min_ranks"),
-        allow_smaller_global=look.get("policy.allow_smaller_global", False),
-        flap_max=look.get("policy.flap_max", RetrySettings().flap_max),
-        flap_window_s=look.get("policy.flap_window_s", RetrySettings().flap_window_s),
+        allow_smaller_global=look.get("policy.allow_smaller_global"),
+        flap_max=look.get("policy.flap_max"),
+        flap_window_s=look.get("policy.flap_window_s"),
     )
-    if retry.max_retries < 0 or min(retry.min_micro_batch, retry.flap_max, retry.min_ranks or 1) < 1:
-        raise JobError("max_retries is at least 0; min_micro_batch, min_ranks and flap_max are at least 1")
-    return retry
 
 
 def _timing(look: Resolver) -> Timing:
-    usual = Timing()
-    timing = Timing(
-        grace_s=look.get("policy.grace_s", usual.grace_s),
-        death_grace_s=usual.death_grace_s,
-        hold_s=look.get("policy.hold_s", usual.hold_s),
-    )
-    if min(timing.grace_s, timing.hold_s) < 0:
-        raise JobError("grace_s and hold_s are seconds: they cannot be negative")
-    return timing
+    return Timing(grace_s=look.get("policy.grace_s"), hold_s=look.get("policy.hold_s"))
 
 
 def _hang(look: Resolver) -> HangSettings:
-    hang = HangSettings(
-        **{field.name: look.get(f"hang.{field.name}", field.default) for field in fields(HangSettings)}
-    )
-    if min(hang.flag_s, hang.act_s, hang.busy_act_s) < 0:
-        raise JobError("hang: flag_s, act_s and busy_act_s are seconds from 0 up")
-    if min(hang.flag_factor, hang.act_factor, hang.return_factor) < 1:
-        raise JobError("hang: flag_factor, act_factor and return_factor are at least 1")
-    if min(hang.rounds_apart_s, hang.countdown_s, hang.busy_ratio) <= 0:
-        raise JobError("hang: rounds_apart_s, countdown_s and busy_ratio are more than 0")
-    return hang
+    return HangSettings(**{field.name: look.get(f"hang.{field.name}") for field in fields(HangSettings)})
 
 
 WARMUP_NAMES: Final = (
@@ -413,15 +413,10 @@ MOST_WARMUP: Final = 50
 """Steps of a probe at most, for a warm-up's sake: a bisection makes several probes."""
 
 
-def _fit(look: Resolver, args: Sequence[str]) -> FitSettings:
-    usual = FitSettings()
-    fit = FitSettings(
-        steps=look.get("batch.fit_steps", _past_warmup(args, usual.steps)),
-        timeout_s=look.get("batch.fit_timeout_s", usual.timeout_s),
-    )
-    if fit.steps < 1 or fit.timeout_s <= 0:
-        raise JobError("batch.fit_steps is at least 1, batch.fit_timeout_s is more than 0 seconds")
-    return fit
+def _fit(look: Resolver, args: Sequence[str]) -> FitSettings | None:
+    steps = look.get("batch.fit_steps", _past_warmup(args, FitSettings().steps))
+    fit = FitSettings(steps=steps, timeout_s=look.get("batch.fit_timeout_s"))
+    return fit if look.parsed.switch("fit_batch") else None
 
 
 def _past_warmup(args: Sequence[str], usual: int) -> int:
@@ -438,26 +433,32 @@ def _past_warmup(args: Sequence[str], usual: int) -> int:
 
 
 def _with_trainer(
-    spec: JobSpec, inputs: JobInputs, job: FileSettings, look: Resolver, world: int | None
+    spec: JobSpec, inputs: JobInputs, file: tuple[str, FileSettings], look: Resolver, world: int | None
 ) -> JobSpec:
     """Fills in the bundled trainer's flags, knobs and batch from its keys."""
-    values: dict[str, Any] = dict(job.trainer)
-    from_where = dict.fromkeys(values, f"job file {job.name}")
-    for key in TRAINER_KEYS:
+    values: dict[str, Any] = {}
+    from_where: dict[str, str] = {}
+
+    def put(key: str, value: object, origin: str) -> None:
+        values[key], from_where[key] = value, origin
+        look.note(key, value, origin)
+
+    label, job = file
+    for key, value in job.trainer.items():
+        put(key, value, f"{label} {job.at(key)}")
+    for key, setting in TRAINER_KEYS.items():
         # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
         name = f"STOKER_{key.upper()}"
         if name in inputs.env and name not in WIRE_NAMES:
-            values[key], from_where[key] = convert_key(name, key, inputs.env[name]), f"env {name}"
+            put(key, held_value(name, setting, inputs.env[name]), f"env {name}")
     for given, text in inputs.parsed.spec_keys:
         key = ALIASES.get(given, given)
         if key in TRAINER_KEYS:
-            values[key], from_where[key] = convert_key(f"--{given}", key, text), f"flag --{given}"
-    for setting, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
-        number = look.get(setting)
+            put(key, held_value(f"--{given}", TRAINER_KEYS[key], text), f"flag --{given}")
+    for name, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
+        number = look.get(name)
         if number is not None:
-            values[key], from_where[key] = number, look.origins[-1][2]
-    for key, value in values.items():
-        look.note(key, value, from_where[key])
+            put(key, number, look.origins[-1][2])
     trial = spec.trial
     if trial is not None:
         as_given = _trainer_args(values)
@@ -470,7 +471,7 @@ def _with_trainer(
     steps = effective.get("num_iterations")
     args = _trainer_args(values)
     # What the file expects holds for its own model, length and batch.
-    expects = all(from_where[key].startswith("job file") for key in values.keys() & _TAKES_MEMORY)
+    expects = all(from_where[key].startswith(f"{label} ") for key in values.keys() & _TAKES_MEMORY)
     return replace(
         spec,
         entry_args=args,

@@ -17,6 +17,7 @@ import msgspec
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.config.files import line_of
+from supervisor.job.config.setting import KeyType, Setting
 from supervisor.job.config.setting_keys import (
     CHOICES,
     CLASS_KEYS,
@@ -29,7 +30,7 @@ from supervisor.job.config.setting_keys import (
     SIGNATURE,
     SIGNATURE_KEYS,
 )
-from supervisor.job.config.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, TRAINER_RANGES, KeyType
+from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.spec import ClassOverride, OwnSignature, signature_key
 from supervisor.text.patterns import compile_linear
@@ -48,21 +49,26 @@ _SWITCH_WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A settings file: its name for messages, its parsed values, its text (to name lines in errors)."""
+    """A settings file: its name for messages, its parsed values, its text (to name lines), and whether stoker brought it."""
 
     name: str
     values: Mapping[str, Any]
     text: str = ""
+    is_preset: bool = False
+
+    def at(self, key: str) -> str:
+        """Where a key stands: the file's name, with the line where that is known."""
+        line = line_of(self.text, key)
+        return f"{self.name}:{line}" if line else self.name
 
     def error(self, key: str, what: str) -> JobError:
         """A one-line error at `key`."""
-        line = line_of(self.text, key)
-        return JobError(f"{self.name}{f':{line}' if line else ''}: {what}")
+        return JobError(f"{self.at(key)}: {what}")
 
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """One file, checked: launch settings by dotted key, and what it holds besides."""
+    """One file, checked: launch settings by dotted key, and what it holds besides. `spelt`: keys that it calls otherwise."""
 
     name: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -72,6 +78,12 @@ class FileSettings:
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: tuple[tuple[str, str], ...] = ()
     signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
+    spelt: Mapping[str, str] = field(default_factory=dict)
+    file: ConfigFile | None = None
+
+    def at(self, key: str) -> str:
+        """Where a setting stands, as `ConfigFile.at`."""
+        return self.file.at(self.spelt.get(key, key)) if self.file is not None else self.name
 
 
 def spec_key_names() -> frozenset[str]:
@@ -107,6 +119,8 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         checked.classes,
         checked.metrics,
         checked.signatures,
+        checked.spelt,
+        file,
     )
 
 
@@ -123,6 +137,7 @@ class _Checked:
         self.classes: dict[str, Mapping[str, Any]] = {}
         self.metrics: tuple[tuple[str, str], ...] = ()
         self.signatures: tuple[tuple[OwnSignature, ClassOverride | None], ...] = ()
+        self.spelt: dict[str, str] = {}
 
     def attempt(self, take: Callable[..., None], *what: object) -> None:
         """Take a key, or note what is wrong with it: a person mends all of a file at once."""
@@ -145,6 +160,7 @@ class _Checked:
                 self.attempt(self._in_section, key, name, inner)
         elif self.is_job and key in FLAT:
             self.settings[FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
+            self.spelt[FLAT[key]] = key
         elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
             self._of_trainer(key, name, value)
         else:
@@ -165,10 +181,8 @@ class _Checked:
     def _of_trainer(self, key: str, name: str, value: object) -> None:
         if name in self.trainer:
             raise self.file.error(key, f"{key!r} is another name of {name!r}, which is set too")
-        try:
-            self.trainer[name] = convert_key(key, name, value)
-        except JobError as error:
-            raise self.file.error(key, error.message) from None
+        self.trainer[name] = _converted(self.file, key, TRAINER_KEYS[name], value)
+        self.spelt[name] = key
 
 
 def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
@@ -277,7 +291,7 @@ def _own_override(
     file: ConfigFile, name: str, action: str | None, recurs: str | None
 ) -> ClassOverride | None:
     """What policy does: the action, or by what a restart is expected to meet: not again (one restart), or again (none)."""
-    answers, changes = CHOICES["answer"], CHOICES["change"][1:]
+    answers, changes = CLASS_KEYS["answer"].choices, CLASS_KEYS["change"].choices[1:]
     if action is not None and action not in (*answers, *changes):
         raise file.error(
             "action",
@@ -328,6 +342,18 @@ def convert(
     return done
 
 
+def held_value(shown: str, setting: Setting, value: object) -> int | float | str | bool:
+    """A value as a setting holds it: of its type, among its choices, within its range.
+
+    Raises:
+        JobError: it is not; the message calls the setting `shown`.
+    """
+    done = convert(shown, setting.kind, value, setting.choices)
+    if setting.range is not None and isinstance(done, int | float) and done not in setting.range:
+        raise JobError(f"{shown} must be {setting.range.words}, got {value!r}")
+    return done
+
+
 def _number(text: str) -> int | float | str:
     """As Python reads it: `.5`, `1_000` and `+3` too, which msgspec refuses."""
     for read in (int, float):
@@ -336,29 +362,12 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def convert_key(shown: str, key: str, value: object) -> int | float | str | bool:
-    """A value of one of the bundled trainer's settings, of its type, among its choices, within its range.
-
-    Raises:
-        JobError: it is not; the message calls the setting `shown`.
-    """
-    done = convert(shown, TRAINER_KEYS[key], value, TRAINER_CHOICES.get(key, ()))
-    if key in TRAINER_RANGES and isinstance(done, int | float):
-        low, high, open_low, open_high = TRAINER_RANGES[key]
-        fits = (done > low if open_low else done >= low) and (
-            high is None or (done < high if open_high else done <= high)
-        )
-        if not fits:
-            wanted = f"above {low:g}" if open_low else f"at least {low:g}"
-            if high is not None:
-                wanted += f" and {'below' if open_high else 'at most'} {high:g}"
-            raise JobError(f"{shown} must be {wanted}, got {value!r}")
-    return done
-
-
 @dataclass(slots=True)
 class Resolver:
-    """Looks a setting up through all layers and remembers where each value came from."""
+    """Looks a setting up through all layers and remembers each that names it, with where.
+
+    In `origins` the last row of a setting is the effective one; those before it, the lowest layer first, are what it overrode.
+    """
 
     parsed: ParsedRun
     env: Mapping[str, str]
@@ -366,33 +375,35 @@ class Resolver:
     origins: list[tuple[str, str, str]] = field(default_factory=list)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a dotted setting, converted; `default` where nobody names it."""
-        value, origin = self._found(key)
-        if origin is None:
-            value, origin = default, "default"
-        else:
-            value = convert(_shown(key, origin), SETTINGS[key], value, CHOICES.get(key, ()))
+        """The value of a dotted setting, converted; where nobody names it `default`, else the setting's own."""
+        setting = SETTINGS[key]
+        value = setting.default if default is None else default
+        if value is not None:
+            self.note(key, value, "default")
+        for given, origin in reversed([*self._sources(key)]):
+            value = given
+            self.note(key, given, origin)
+        if self.origins and self.origins[-1][0] == key and (origin := self.origins[-1][2]) != "default":
+            value = held_value(_shown(key, origin), setting, value)
             if key.endswith("knob") and value == "":
                 raise JobError(f"{_shown(key, origin)} wants the name of a flag, got none")
-        if value is not None:
-            self.note(key, value, origin)
+            self.origins[-1] = (key, str(value), origin)
         return value
 
     def note(self, key: str, value: object, origin: str) -> None:
-        """Remembers an effective value for ``--show-config``."""
+        """Remembers a value, which overrides what was noted of the same setting before."""
         self.origins.append((key, str(value), origin))
 
-    def _found(self, key: str) -> tuple[Any, str | None]:
-        """The first source that names a setting, in the order of the module's head."""
+    def _sources(self, key: str) -> Iterator[tuple[Any, str]]:
+        """Every source that names a setting, in the order of the module's head."""
         own = next((f for f in STOKER_FLAGS if f.setting == key), None)
         launcher = next((f for f in TORCHRUN_FLAGS if f.setting == key), None)
         for value, origin in (*self._flags(key, own, launcher), *self._variables(key, own, launcher)):
             if value is not None:
-                return value, origin
+                yield value, origin
         for label, layer in self.layers:
             if key in layer.settings:
-                return layer.settings[key], f"{label} {layer.name}".strip()
-        return None, None
+                yield layer.settings[key], f"{label} {layer.at(key)}"
 
     def _flags(self, key: str, own: Flag | None, launcher: Flag | None) -> Iterator[tuple[Any, str]]:
         if own is not None:
@@ -409,12 +420,18 @@ class Resolver:
             name = f"STOKER_{flag.key.upper()}"
             yield self.env.get(name), f"env {name}"
         if launcher is not None:
-            yield self.parsed.launcher(launcher.key), f"env PET_{launcher.key.upper()}"
+            name = f"PET_{launcher.key.upper()}"
+            used = launcher.key in self.parsed.from_env
+            yield self.parsed.launcher(launcher.key) if used else self._beaten(launcher, name), f"env {name}"
         if key == "run.nproc_per_node":
             yield self.env.get("NPROC_PER_NODE"), "env NPROC_PER_NODE"
         if key == "run.log_level":  # other programs give it other values: those are theirs
             level = self.env.get("LOG_LEVEL", "").lower()
-            yield level if level in CHOICES[key] else None, "env LOG_LEVEL"
+            yield level if level in SETTINGS[key].choices else None, "env LOG_LEVEL"
+
+    def _beaten(self, launcher: Flag, name: str) -> str | None:
+        """A variable of torchrun's that its flag overrides; elsewhere, as for a command, none counts."""
+        return self.env.get(name) if self.parsed.launcher(launcher.key) is not None else None
 
     def _flat_flags(self) -> list[tuple[str, str]]:
         return [(key, value) for key, value in reversed(self.parsed.spec_keys) if key in FLAT]
@@ -425,9 +442,9 @@ def _shown(key: str, origin: str) -> str:
     return name if kind in {"flag", "env"} else f"{name}: {key}"
 
 
-def _converted(file: ConfigFile, key: str, kind: KeyType, value: object) -> int | float | str | bool:
+def _converted(file: ConfigFile, key: str, setting: Setting, value: object) -> int | float | str | bool:
     try:
-        return convert(key, kind, value, CHOICES.get(key, ()))
+        return held_value(key, setting, value)
     except JobError as error:
         raise file.error(key, error.message) from None
 
@@ -467,9 +484,7 @@ def _class_table(file: ConfigFile, name: str, table: Mapping[str, Any]) -> Mappi
         if key not in CLASS_KEYS:
             known = [f"policy.{name}.{k}" for k in (*CLASS_KEYS, "show_first")]
             raise _unknown(file, f"policy.{name}.{key}", known)
-        checked[key] = found = _converted(file, key, CLASS_KEYS[key], value)
-        if not isinstance(found, str) and found < 0:
-            raise file.error(key, f"policy.{name}.{key} cannot be negative, got {value!r}")
+        checked[key] = _converted(file, f"policy.{name}.{key}", CLASS_KEYS[key], value)
     return checked
 
 

@@ -385,10 +385,10 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
         resume=resume,
         resume_value=value if value is not None else "auto",
         counts=AccumulationCounts(counts) if counts else AccumulationCounts.PER_RANK,
-        self_resuming=bool(look.get("resume.self_resuming", False)),
+        self_resuming=bool(look.get("resume.self_resuming")),
     )
     unit = look.get("batch.unit")
-    tokens = look.get("batch.tokens_per_sample", None)
+    tokens = look.get("batch.tokens_per_sample")
     if unit == "tokens" and tokens is None:
         raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
     known = None if declared == Knobs() else declared

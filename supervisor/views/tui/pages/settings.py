@@ -143,7 +143,7 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 
 def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
-    origins = record.job.origins
+    origins = record.job.effective
     if not origins:
         return []
     origin_cells = min(max(len(origin) for _, _, origin in origins), max(width // 3, 8))

@@ -1,0 +1,162 @@
+"""One setting, or one variable of the job: what it means, its value, where that came from and what it overrode."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
+from supervisor.job.config.setting import Setting, shown, unit_of
+from supervisor.job.config.setting_keys import CLASS_KEYS, FLAT, SETTINGS
+from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
+from supervisor.job.env import DEBUG_DISTRIBUTED, DETERMINISTIC, WIRE_NAMES, WIRE_REASON, environment_layers
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.text.redact import redact
+
+DEFAULT: Final = "default"
+_SHELL: Final = "env (the shell's, passed on)"
+_ENV: Final = "env."
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A value and where it came from. `value` None: nothing, or the name is removed."""
+
+    value: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What is known of one name. The last of `sources` is in effect; those before it, the lowest first, it overrode."""
+
+    name: str
+    meaning: str
+    takes: str = ""
+    unit: str = ""
+    default: str = ""
+    other_names: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collection[str] = ()) -> Explained:
+    """Explains a setting, by any of its names, or a variable of the job.
+
+    Args:
+        name: ``grace_s`` with its table or without, ``--grace``, ``STOKER_GRACE``, a key of the trainer or its alias, ``NCCL_DEBUG``, ``env.NCCL_DEBUG``.
+        spec: the job.
+        env: the environment that it is launched from.
+        classes: the names of failure classes, for ``policy.<class>.<key>``.
+
+    Raises:
+        JobError: there is no such name; with the nearest one.
+    """
+    key = _key_of(name)
+    if (setting := setting_of(key, classes)) is not None:
+        return _explained(key, setting, spec)
+    variable = name.removeprefix(_ENV)
+    sources = tuple(_of_variable(variable, spec, env))
+    known = {*_SET_BY, *WIRE_NAMES, *(change.name for change in environment_layers(spec, base=env, wire={}))}
+    if sources or variable in known:
+        return Explained(variable, _SET_BY.get(variable, "a variable of the job"), sources=sources)
+    if variable.isidentifier() and variable.isupper():
+        near = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
+        if near:
+            raise JobError(f"no variable {variable!r} is set or known: did you mean {near[0]!r}?")
+        return Explained(variable, "a variable of the job")
+    near_key = nearest(key, every_name()) or nearest(key.rpartition(".")[2], every_name())
+    hint = f"did you mean {near_key!r}?" if near_key else "`stoker config explain` lists all that are set"
+    raise JobError(f"no setting {name!r}: {hint}")
+
+
+def setting_of(key: str, classes: Collection[str] = ()) -> Setting | None:
+    """What is known of a key, spelt as in the tables."""
+    section, _, last = key.rpartition(".")
+    of_class = section.partition(".")[0] == "policy" and section.partition(".")[2] in classes
+    return SETTINGS.get(key) or TRAINER_KEYS.get(key) or (CLASS_KEYS.get(last) if of_class else None)
+
+
+def other_names(key: str) -> tuple[str, ...]:
+    """What else a setting is called: on the command line, in variables, in a trainer's job file."""
+    return tuple(name for name, meant in _names() if meant == key)
+
+
+def every_name() -> list[str]:
+    """Each key and each other name."""
+    return [*SETTINGS, *TRAINER_KEYS, *(name for name, _ in _names())]
+
+
+def variables(spec: JobSpec, env: Mapping[str, str]) -> list[Explained]:
+    """The variables that a launch changes for the job, in the order of `environment`."""
+    names = {change.name: None for change in reversed(environment_layers(spec, base=env, wire={}))}
+    return [Explained(name, "", sources=tuple(_of_variable(name, spec, env))) for name in reversed(names)]
+
+
+def _explained(key: str, setting: Setting, spec: JobSpec) -> Explained:
+    sources = [Source(redact(key, value), origin) for value, origin in spec.sources(key)]
+    of_trainer = key in TRAINER_KEYS
+    if (of_trainer or not sources) and setting.default is not None:
+        sources.insert(0, Source(shown(setting.default), DEFAULT))
+    if of_trainer and spec.entry_kind is not EntryKind.TRAINER:
+        sources = []
+    return Explained(
+        key,
+        setting.meaning,
+        setting.takes,
+        unit_of(key),
+        shown(setting.default) if setting.default is not None else "",
+        other_names(key),
+        tuple(sources),
+    )
+
+
+def _of_variable(name: str, spec: JobSpec, env: Mapping[str, str]) -> Iterator[Source]:
+    if name in env:
+        yield Source(redact(name, env[name]), _SHELL)
+    for change in environment_layers(spec, base=env, wire={}):
+        if change.name == name:
+            value = redact(name, change.value) if change.value is not None else None
+            yield Source(value, change.reason)
+    if name in WIRE_NAMES:
+        yield Source("(of each attempt its own)", WIRE_REASON)
+
+
+def _key_of(name: str) -> str:
+    """The key that a name means, the name itself where it is none of ours."""
+    word = name.replace("-", "_").lstrip("_") if name.startswith("--") else name
+    if word in SETTINGS or word in TRAINER_KEYS:
+        return word
+    for spelt, key in _names():
+        if name == spelt or word == spelt.removeprefix("--").replace("-", "_"):
+            return key
+    of_that_name = [key for key in SETTINGS if key.partition(".")[2] == word]
+    return of_that_name[0] if len(of_that_name) == 1 else name
+
+
+def _names() -> Iterator[tuple[str, str]]:
+    """(another name, key) of every setting."""
+    for flag in STOKER_FLAGS:
+        yield from _of_flag(flag, ("STOKER_",))
+    for flag in TORCHRUN_FLAGS:
+        yield from _of_flag(flag, ("STOKER_", "PET_"))
+    yield from (("NPROC_PER_NODE", "run.nproc_per_node"), ("LOG_LEVEL", "run.log_level"))
+    yield from FLAT.items()
+    yield from ALIASES.items()
+    yield from ((f"STOKER_{key.upper()}", key) for key in TRAINER_KEYS)
+
+
+def _of_flag(flag: Flag, prefixes: Iterable[str]) -> Iterable[tuple[str, str]]:
+    names = (flag.name, *(f"{prefix}{flag.key.upper()}" for prefix in prefixes))
+    return [(name, flag.setting) for name in names] if flag.setting else ()
+
+
+_SET_BY: Final[Mapping[str, str]] = {
+    **{name: f"--debug-distributed sets it to {value}" for name, value in DEBUG_DISTRIBUTED.items()},
+    **{name: f"--deterministic sets it to {value}" for name, value in DETERMINISTIC.items()},
+    "PYTHONUNBUFFERED": "set to 1, else a rank's lines reach its file only when a buffer is full",
+    "OMP_NUM_THREADS": "set to 1 for several ranks, as torchrun would",
+    "CUDA_VISIBLE_DEVICES": "which GPUs the job sees",
+}

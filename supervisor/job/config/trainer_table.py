@@ -1,0 +1,91 @@
+"""Settings of the bundled trainer: made by `python scripts/configs_page.py` from trainer/config.py, do not edit by hand."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from supervisor.job.config.setting import KeyType, Range, Setting
+
+_I, _F, _T, _S = KeyType.INT, KeyType.FLOAT, KeyType.TEXT, KeyType.SWITCH
+
+# fmt: off
+TRAINER_KEYS: Final[dict[str, Setting]] = {
+    "depth": Setting(_I, "transformer blocks: the one size knob", default=4, range=Range(1, None), section="Model"),
+    "model_dim": Setting(_I, "width of the residual stream; 0: 64 × depth", default=0, range=Range(0, None)),
+    "head_dim": Setting(_I, "width of an attention head; 0: 128 if it divides a width of 1024 or more, else 64", default=0, range=Range(0, None)),
+    "vocab_size": Setting(_I, "token ids; 0: 256 for bytes, 50304 for .bin token files", default=0, range=Range(0, None)),
+    "tie_embeddings": Setting(_S, "share the input embedding with the output head", default=False),
+    "gradient_checkpointing": Setting(_S, "recompute each block in the backward pass: less memory, more time", default=False),
+    "compile": Setting(_T, "torch.compile; TORCH_COMPILE=0 turns it off", default="auto", choices=("auto", "on", "off")),
+    "device_batch_size": Setting(_I, "micro-batch: samples a rank holds at once", default=16, range=Range(1, None), section="Batch and length"),
+    "total_batch_size": Setting(_I, "global batch in tokens at max_seq_len; 0: accumulation alone decides", default=0, range=Range(0, None)),
+    "gradient_accumulation_steps": Setting(_I, "micro-steps a step; 0: from total_batch_size, which wins", default=0, range=Range(0, None)),
+    "max_seq_len": Setting(_I, "tokens of a sample, at its final length", default=256, range=Range(1, None)),
+    "seq_len_schedule": Setting(_T, "length warm-up as step:length,…; the last length is max_seq_len", default=""),
+    "num_iterations": Setting(_I, "optimizer steps in all", default=200, range=Range(1, None), section="Run"),
+    "seed": Setting(_I, "seed of the weights and of the data order", default=1337),
+    "eval_every": Setting(_I, "steps between evaluations; 0: none; one more at the end", default=0, range=Range(0, None)),
+    "eval_samples": Setting(_I, "validation samples of an evaluation, over all ranks", default=32, range=Range(1, None)),
+    "log_interval": Setting(_I, "steps between console lines", default=10, range=Range(1, None)),
+    "save_every": Setting(_I, "steps between checkpoints; 0: only at the end", default=0, range=Range(0, None)),
+    "keep_checkpoints": Setting(_I, "newest checkpoints kept; 0: all", default=3, range=Range(0, None)),
+    "keep_best": Setting(_S, "keep the checkpoint of the lowest validation loss besides", default=False),
+    "checkpoint_dir": Setting(_T, "folder of checkpoints; default: in the run directory, else ./checkpoints", default=""),
+    "async_save": Setting(_S, "write checkpoints in the background from a copy in memory", default=True),
+    "save_timeout_s": Setting(_F, "longest wait for a checkpoint to be written", default=1800.0, range=Range(0, None, open_low=True)),
+    "continue_on_save_error": Setting(_S, "warn and train on when a checkpoint cannot be written; the last one must be", default=False),
+    "resume_from": Setting(_T, "a checkpoint folder, or auto: the newest committed one, if any", default=""),
+    "learning_rate": Setting(_F, "peak learning rate", default=0.001, range=Range(0, 100, open_low=True), section="Optimizer"),
+    "lr_scaling": Setting(_T, "scale the learning rate by the world size", default="none", choices=("none", "linear", "sqrt")),
+    "lr_schedule": Setting(_T, "shape after the warm-up", default="cosine", choices=("cosine", "wsd", "constant")),
+    "warmup_steps": Setting(_I, "steps of linear warm-up", default=0, range=Range(0, None)),
+    "cooldown_ratio": Setting(_F, "share of the steps in which wsd comes down", default=0.2, range=Range(0, 1)),
+    "min_lr_ratio": Setting(_F, "last learning rate as a share of the peak", default=0.1, range=Range(0, 1)),
+    "weight_decay": Setting(_F, "AdamW decay, on matrices only", default=0.1, range=Range(0, None)),
+    "beta1": Setting(_F, "AdamW: how much of the mean of gradients a step keeps", default=0.9, range=Range(0, 1, open_high=True)),
+    "beta2": Setting(_F, "AdamW: the same for the mean of their squares", default=0.95, range=Range(0, 1, open_high=True)),
+    "gradient_clip_val": Setting(_F, "largest gradient norm; 0: no clipping", default=1.0, range=Range(0, None)),
+    "ema_decay": Setting(_F, "decay of an average of the weights, saved beside them; 0: none", default=0.0, range=Range(0, 1, open_high=True)),
+    "dtype": Setting(_T, "compute type of the model", default="float32", choices=("float32", "bfloat16", "float16"), section="Numbers"),
+    "mixed_precision": Setting(_S, "bfloat16 where the device has it, else float16 with a loss scaler", default=False),
+    "tf32": Setting(_S, "TensorFloat-32 for float32 matrix products on CUDA", default=True),
+    "skip_invalid_loss": Setting(_S, "skip a step whose loss or gradient is not finite, instead of failing", default=False),
+    "continue_on_error": Setting(_S, "skip a step that raises a data error, at most 10 times", default=False),
+    "train_data_path": Setting(_T, "a .bin token file, .jsonl or text; default: the standard library's source", default="", section="Data"),
+    "valid_data_path": Setting(_T, "the same for validation; default: the last 5 % of the training data", default=""),
+    "data_dtype": Setting(_T, "type in a .bin without header", default="auto", choices=("auto", "uint16", "uint32")),
+    "corpus_mib": Setting(_I, "size of the embedded corpus", default=4, range=Range(1, None)),
+    "num_workers": Setting(_I, "data loading processes a rank; -1: from cores and ranks", default=0, range=Range(-1, None)),
+    "pin_memory": Setting(_S, "page-locked batches, with CUDA", default=True),
+    "persistent_workers": Setting(_S, "keep data loading processes between uses", default=True),
+    "data_timeout_s": Setting(_F, "longest wait for a data loading process", default=120.0, range=Range(0, None, open_low=True)),
+    "device": Setting(_T, "where to train", default="auto", choices=("auto", "cuda", "cpu"), section="Ranks"),
+    "backend": Setting(_T, "collectives: nccl with a GPU a rank, else gloo", default="auto", choices=("auto", "nccl", "gloo")),
+    "distributed": Setting(_S, "start --world_size ranks here, where no launcher did", default=False),
+    "world_size": Setting(_I, "ranks to start with --distributed", default=0, range=Range(0, None)),
+    "single_gpu": Setting(_S, "one process, whatever the machine has", default=False),
+    "local_rank": Setting(_I, "set by old launchers", default=-1, range=Range(-1, None)),
+    "init_timeout_s": Setting(_F, "longest wait for all ranks to meet", default=1800.0, range=Range(0, None, open_low=True)),
+    "dist_timeout_s": Setting(_F, "longest wait in a collective", default=600.0, range=Range(0, None, open_low=True)),
+    "find_unused_parameters": Setting(_S, "let DDP look for parameters without gradient", default=False),
+    "shard": Setting(_T, "what is split over ranks", default="none", choices=("none", "zero1", "fsdp2")),
+    "telemetry_dir": Setting(_T, "folder of rank<r>.jsonl; default STOKER_TELEMETRY_DIR, else none", default="", section="Watching"),
+    "profile": Setting(_T, "folder for a torch.profiler trace of steps 3 to 6 of this process", default=""),
+    "debug": Setting(_S, "more checks and messages; names parameters that get no gradient", default=False),
+    "use_wandb": Setting(_S, "Weights & Biases on rank 0, offline unless WANDB_MODE says otherwise", default=False),
+    "wandb_project": Setting(_T, "its project", default="trainer"),
+    "wandb_run_name": Setting(_T, "its run name", default=""),
+    "tensorboard_dir": Setting(_T, "folder of TensorBoard events; default: none", default=""),
+    "mlflow_dir": Setting(_T, "folder of an MLflow store; default: none", default=""),
+    "memory_cap_mib": Setting(_T, "headroom a rank gets, MiB: one number a rank, the last for the rest", default="", section="Memory cap and faults, for demonstrations and tests"),
+    "memory_cap_cuda_mib": Setting(_T, "the same where the model is on a GPU", default=""),
+    "memory_cap_step": Setting(_I, "steps of this process after which the cap is set", default=4, range=Range(0, None)),
+    "fault": Setting(_T, "kind[:argument]@step[:rank],…; see docs/telemetry.md", default=""),
+}
+# Names of older scripts and of the cluster's YAML.
+ALIASES: Final[dict[str, str]] = {
+    "batch_size": "device_batch_size",
+    "total_steps": "num_iterations",
+    "distributed_backend": "backend",
+}
+# fmt: on

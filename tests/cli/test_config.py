@@ -1,0 +1,143 @@
+"""`stoker config explain`: one setting or variable with its meaning, value, origin and what it overrode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.cli.main import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    for name in ("NCCL_DEBUG", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "home" / "stoker").mkdir(parents=True)
+    (tmp_path / "home" / "stoker" / "config.toml").write_text("[policy]\nhold_s = 60\ngrace_s = 20\n")
+    (tmp_path / "stoker.toml").write_text(
+        '[env]\nNCCL_DEBUG = "WARN"\nAPI_KEY = "hunter2hunter2"\n[policy]\ngrace_s = 9\n'
+    )
+    (tmp_path / "train.py").write_text("raise SystemExit('never run')\n")
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["config", "explain", *words, "--json", "train.py"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_every_layer_that_names_a_setting_with_its_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STOKER_GRACE", "7")
+    said = told(capsys, "policy.grace_s", "--grace", "5")
+    assert (said["value"], said["origin"]) == ("5.0", "flag --grace")
+    assert [(each["value"], each["origin"]) for each in said["overrode"]] == [
+        ("7", "env STOKER_GRACE"),
+        ("9.0", f"project {folder / 'stoker.toml'}:5"),
+        ("20.0", f"user {folder / 'home' / 'stoker' / 'config.toml'}:3"),
+        ("30.0", "default"),
+    ]
+    assert (said["takes"], said["unit"], said["default"]) == ("number, at least 0", "seconds", "30")
+    assert "SIGKILL" in said["meaning"]
+
+
+@pytest.mark.parametrize("name", ["policy.grace_s", "grace_s", "grace", "STOKER_GRACE"])
+def test_any_name_of_a_setting_will_do(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["config", "explain", name]) == 0
+    assert capsys.readouterr().out.startswith(f"policy.grace_s = 9.0  (project {folder / 'stoker.toml'}:5)\n")
+
+
+def test_a_variable_that_reaches_the_ranks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = told(capsys, "NCCL_DEBUG", "--debug-distributed", "--env", "NCCL_DEBUG=TRACE")
+    assert (said["value"], said["origin"]) == ("TRACE", "yours (flag --env)")
+    assert [each["value"] for each in said["overrode"]] == ["WARN", "INFO"]
+    monkeypatch.setenv("NCCL_DEBUG", "VERSION")
+    said = told(capsys, "NCCL_DEBUG", "--debug-distributed")
+    assert [each["value"] for each in said["overrode"]] == ["VERSION"], "a switch leaves what the shell sets"
+    assert told(capsys, "API_KEY")["value"] != "hunter2hunter2"
+
+
+def test_a_key_of_the_trainer_in_a_preset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "config",
+        "explain",
+        "batch_size",
+        "--config",
+        "dual_gpu/balanced",
+        "--device_batch_size=6",
+        "--json",
+    ]
+    assert main(words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["key"], said["value"], said["origin"]) == (
+        "device_batch_size",
+        "6",
+        "flag --device_batch_size",
+    )
+    preset, default = said["overrode"]
+    assert preset["value"] == "12"
+    assert preset["origin"].startswith("preset dual_gpu/balanced:")
+    assert default == {"value": "16", "origin": "default"}
+    assert main(["config", "explain", "batch_size"]) == 0
+    assert capsys.readouterr().out.startswith("device_batch_size: not set\n"), (
+        "no job of the trainer is named"
+    )
+
+
+def test_what_stoker_itself_changes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(capsys, "nproc_per_node", "--nproc-per-node", "4", "--trial")
+    assert (said["value"], said["origin"]) == ("1", "--trial")
+    assert said["overrode"][0] == {"value": "4", "origin": "flag --nproc-per-node"}
+    assert told(capsys, "policy.retry", "--no-retry")["value"] == "False"
+    assert told(capsys, "lang", "--lang", "zh")["origin"] == "flag --lang"
+
+
+def test_without_a_name_all_are_listed_and_show_config_lists_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "explain", "--grace", "5", "train.py"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["run", "--show-config", "--grace", "5", "train.py"]) == 0
+    shown = capsys.readouterr().out.split("\n\nvariables")[0]
+    without_spaces = [" ".join(line.split()) for line in listed.splitlines()]
+    assert {" ".join(line.split()) for line in shown.splitlines()} <= set(without_spaces)
+    assert without_spaces.count("policy.grace_s 5.0 flag --grace") == 1
+    assert not any(line.startswith("policy.grace_s 9.0") for line in without_spaces), "each setting once"
+    assert "hunter2" not in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hang.act_ss"], "did you mean 'hang.act_s'?"),
+        (["learnin_rate"], "did you mean 'learning_rate'?"),
+        (["NCCL_DEBG"], "did you mean 'NCCL_DEBUG'?"),
+        (["zzzzzz"], "no setting 'zzzzzz'"),
+        (["grace_s", "--grace", "-3"], "--grace wants seconds"),
+        (["grace_s", "--config", "nowhere"], "no such file"),
+    ],
+)
+def test_a_wrong_name_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["config", "explain", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert said in err
+
+
+def test_lines_of_yaml_and_py(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.yaml").write_text("run:\n  script: train.py\nhang:\n  flag_s: 4\npolicy:\n  grace_s: 3\n")
+    (folder / "job.py").write_text('run = {\n    "script": "train.py",\n}\npolicy = {"grace_s": 3}\n')
+    for name, line in (("job.yaml", 6), ("job.py", 4)):
+        assert main(["config", "explain", "grace_s", "--config", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["origin"] == f"job file {name}:{line}"
