@@ -198,7 +198,7 @@ class Panel(Widget):
         edge = TextStyle.FOCUS if self.has_focus else TextStyle.FRAME
         left, right = self.titles() if self.ready else (EMPTY, EMPTY)
         if self.number is not None:
-            left = (Span(f"{self.number} ", TextStyle.DIM), *left)
+            left = (Span(f"[{self.number}] ", TextStyle.DIM), *left)
         side = Span("│", edge)
         return [
             _edge(left, right, width, edge),
