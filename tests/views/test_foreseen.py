@@ -5,14 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from supervisor.run.events import PreflightFound
+from supervisor.run.events import Phase, PreflightFound
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.state import Running
 from supervisor.views.appearance import Lang
 from supervisor.views.tui.pages import failure as page
-from supervisor.views.wording.start_warnings import BEARING, foreseen, foreseen_text
+from supervisor.views.wording.start_warnings import (
+    BEARING,
+    SHOWN_S,
+    foreseen,
+    foreseen_text,
+    in_one_line,
+    shown_at_start,
+)
 from supervisor.views.wording.translate import english, words_in
 from tests.keeper.fakes import run_in
 from tests.views.test_console import journal, printed
@@ -73,3 +82,45 @@ def test_headless_it_follows_the_verdict(tmp_path: Path) -> None:
     assert text.index("out of memory on rank 1") < text.index(
         "found before the start: host memory: 1.0 GiB free for 4 ranks"
     )
+
+
+RUNNING = Running(attempt=1, phase=Phase.LOADING)
+
+
+@pytest.mark.parametrize(
+    ("condition", "age_s", "attempts", "shown"),
+    [
+        (RUNNING, 0.0, 1, True),
+        (RUNNING, SHOWN_S - 1, 1, True),
+        (RUNNING, SHOWN_S, 1, False),
+        (RUNNING, 0.0, 2, False),
+    ],
+)
+def test_warnings_are_shown_while_they_are_news(
+    condition: Running, age_s: float, attempts: int, shown: bool
+) -> None:
+    state = msgspec.structs.replace(
+        state_of(findings=(FINE, SHM, DISK)),
+        condition=condition,
+        started_t=100.0,
+        attempts=tuple(attempt_of(number=n + 1) for n in range(attempts)),
+    )
+    assert shown_at_start(state, 100.0 + age_s) == ((SHM, DISK) if shown else ())
+    assert shown_at_start(msgspec.structs.replace(state, started_t=None), 100.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("check", "what", "line"),
+    [
+        ("disk", "only 500 MiB left", "disk: only 500 MiB left"),
+        ("restarts", "steps cannot be seen", "restarts: steps cannot be seen"),
+        (
+            "restarts",
+            "name it: --resume-knob FLAG, or --batch-scope, --resume-knob; the script has --lr-knobs",
+            "some failures will not restart: add --resume-knob, --batch-scope",
+        ),
+        ("disk", "--resume-knob", "disk: --resume-knob"),
+    ],
+)
+def test_a_warning_in_one_line_says_what_to_declare(check: str, what: str, line: str) -> None:
+    assert in_one_line(Finding(FindingLevel.WARNING, check, what)) == line

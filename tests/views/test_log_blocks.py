@@ -57,6 +57,33 @@ def test_a_traceback_that_is_still_being_written_is_not_ended(lines: list[str]) 
         assert found.ended == (count > 5 and lines is not REPORT), lines[count - 1]
 
 
+BOX = ["╭─ Traceback (most recent call last) ─╮", "│ train.py:3 in f │", "╰──────╯", "ValueError: x"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "length", "ended"),
+    [
+        (BOX[:1], 1, False),
+        (BOX[:2], 2, False),
+        (BOX[:3], 3, False),
+        (BOX, 4, True),
+        ([*BOX, "step 1"], 4, True),
+        ([*BOX, "  more of its message", "step 1"], 5, True),
+        ([*BOX[:2], "step 1"], 2, True),
+        ([*BOX, "", CHAIN[7], "", *BOX, "step 1"], 11, True),
+        ([*trace(None, "A: x"), "", CHAIN[7], "step 1", *BOX], 6, True),
+        ([*trace(None, "A: x"), "", *BOX], 6, True),
+        ([*trace(None, "A: x"), "", "The above exception was the direct cause of the following exception:", "", *BOX, "step 1"], 13, True),
+        ([*trace(None, "A: x"), "", CHAIN[7], "", "", *BOX, "step 1"], 6, True),
+        (["Thread 0x00007f12 [python] (most recent call first):", '  File "a.py", line 3 in f', "step 1"], 2, True),
+    ],
+)  # fmt: skip
+def test_a_box_and_what_joins_two_tracebacks(lines: list[str], length: int, ended: bool) -> None:
+    found = block(lines)
+    assert found is not None
+    assert (found.lines, found.ended) == (length, ended)
+
+
 def test_only_torchruns_own_is_a_report() -> None:
     for lines, is_report in ((STOPPED, True), (REPORT, True), (REPORT[:20], False), (CHAIN, False)):
         found = block(lines)
