@@ -14,7 +14,7 @@
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it anew, with hashes)
 #   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
-#   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, docs/reliability.md)
+#   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, configs/README.md, docs/reliability.md)
 #   make guides  runs every command of docs/from-the-guides.md, shortened
 #   make pictures   the pictures of the docs, drawn from recorded runs
 #

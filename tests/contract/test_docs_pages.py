@@ -27,6 +27,19 @@ def test_failures_are_as_the_tables_and_the_rules_have_them() -> None:
     assert made["page"]() == text, "run: python scripts/failures_page.py"
 
 
+def test_keys_are_as_the_tables_of_settings_have_them() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "configs_page.py"))
+    text = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
+    assert made["page"](text) == text, "run: python scripts/configs_page.py"
+    assert text.count("<!-- end -->") == 2
+    missing = [
+        key
+        for key in (*made["SETTINGS"], *made["settings"].types())
+        if f"| `{key.rpartition('.')[2]}` |" not in text
+    ]
+    assert missing == []
+
+
 def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,13 +56,6 @@ def test_the_level_of_the_console_comes_from_flag_variable_and_file() -> None:
     assert level() == "error"
     assert level(env={"STOKER_LOG_LEVEL": "debug"}) == "debug"
     assert level("--log-level", "warning", env={"STOKER_LOG_LEVEL": "debug"}) == "warning"
-
-
-def test_the_page_of_keys_has_each_in_its_table() -> None:
-    lines = (Path(__file__).parents[2] / "configs" / "README.md").read_text(encoding="utf-8").splitlines()
-    rows = {line.split("`")[1].strip("[]"): line for line in lines if line.startswith("| `[")}
-    missing = [key for key in SETTINGS if f"`{key.partition('.')[2]}`" not in rows[key.partition(".")[0]]]
-    assert missing == []
 
 
 @pytest.mark.parametrize(

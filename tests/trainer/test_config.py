@@ -116,8 +116,9 @@ def test_help_and_the_readme_explain_every_key_alike() -> None:
     for key in fields(Config):
         meaning, choices = key.metadata["help"], key.metadata["choices"]
         assert f"  --{key.name} " in told
-        among = f" ({', '.join(f'`{one}`' for one in choices)})" if choices else ""
-        assert f"| `{key.name}` | {shown(key.default)} | {meaning}{among} |" in readme
+        row = next(line for line in readme.splitlines() if line.startswith(f"| `{key.name}` |"))
+        assert f"| {shown(key.default)} | {meaning} |" in row
+        assert ", ".join(choices) in row
         assert (key.metadata["section"] or "|") in readme
 
 

@@ -145,7 +145,7 @@ def _names() -> Iterator[tuple[str, str]]:
     yield from (("NPROC_PER_NODE", "run.nproc_per_node"), ("LOG_LEVEL", "run.log_level"))
     yield from FLAT.items()
     yield from ALIASES.items()
-    yield from ((f"STOKER_{key.upper()}", key) for key in TRAINER_KEYS)
+    yield from ((name, key) for key in TRAINER_KEYS if (name := f"STOKER_{key.upper()}") not in WIRE_NAMES)
 
 
 def _of_flag(flag: Flag, prefixes: Iterable[str]) -> Iterable[tuple[str, str]]:
