@@ -343,7 +343,9 @@ def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
 def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
     outcome = english.sentence("outcome", event.outcome)
     level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
-    if event.outcome is ev.Outcome.LOST and event.exit_code == 0:  # watched, and nothing failed as far as was seen
+    if (
+        event.outcome is ev.Outcome.LOST and event.exit_code == 0
+    ):  # watched, and nothing failed as far as was seen
         yield Level.WARNING, f"{outcome}: {event.reason}"
     else:
         yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"

@@ -151,6 +151,26 @@ def test_a_growing_log_that_nobody_is_seen_to_write_is_no_finished_one(
     assert ending(run) == (Outcome.FAILED, 1)
 
 
+def test_an_end_that_was_taken_back_must_last_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each line below what looks like a failure would end and revive the job."""
+    monkeypatch.setattr(observer_module, "LATELY_S", 3.0)
+    monkeypatch.setattr(observer_module, "STAT_S", 0.05)
+    log = tmp_path / "x.log"
+    log.write_text(FAILS, encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 30)
+        os.utime(log)  # touched, and not a byte more
+        assert wait_until(lambda: isinstance(observer.state.condition, st.Running), 15)
+        assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 30)
+    ends = [fact.t for fact in facts_of(run) if isinstance(fact, ev.AttemptEnded)]
+    back = [fact.t for fact in facts_of(run) if isinstance(fact, ev.LogQuiet) and fact.since_t is None]
+    assert len(ends) == 2
+    assert ends[1] - back[0] > 2.0
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_the_watching_machine_is_shown_where_the_job_runs_on_it(tmp_path: Path, ended: bool) -> None:
     """A log that nobody here holds open may come from anywhere."""

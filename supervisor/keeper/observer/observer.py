@@ -109,7 +109,7 @@ class Observer(Powerless):
         self._changed_t = last_written_t(target.logs)
         self._written_t = min(self._changed_t, self._clock.wall())
         self._grew_at = self._stat_at = self._clock.mono()
-        self._undecided = False
+        self._undecided = self._end_shown = self._reopened = False
         self._watched = False
         self._judged = False
         self._judge_due = 0.0
@@ -252,14 +252,14 @@ class Observer(Powerless):
 
     def _look(self, wait_s: float) -> None:
         if self._take(wait_s):
-            self._last_news, self._judged = self._clock.mono(), False
+            self._last_news, self._judged, self._end_shown = self._clock.mono(), False, False
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()
         self._look_quiet()
         if self._closed is not None:
             return
-        found_over = self._target.ended and not self._undecided
+        found_over = self._target.ended and (not self._undecided or self._may_be_over())
         if self._reading is None and (self._is_over() or found_over) and self._is_unpacked():
             self._reading = LastReading(self._logs, self._clock)
         if self._reading is None:
@@ -273,6 +273,10 @@ class Observer(Powerless):
                 self._tell(verdict, provisional=True)
         if self._undecided and self._ends_itself and not self._is_lately_written():
             self._close_attempt(self._judge(self._engine.get()))
+
+    def _may_be_over(self) -> bool:
+        """Whether what was read so far shows an end. One that was taken back once must last: else each line of a wrong one would do so."""
+        return self._end_shown and not (self._reopened and self._is_lately_written())
 
     def _is_lately_written(self) -> bool:
         return self._clock.wall() - self._written_t < LATELY_S
@@ -290,7 +294,9 @@ class Observer(Powerless):
                 self._watched = True
         lately, since_t = self._is_lately_written(), attempt.quiet_since
         if self._closed is not None and self._grew_at > self._closed_at:
-            self._closed, self._reading, self._last_judged, self._undecided = None, None, False, True
+            self._closed, self._reading = None, None
+            self._last_judged = self._judged = self._end_shown = False
+            self._undecided = self._reopened = True
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
             self._date()
         elif (
@@ -310,8 +316,7 @@ class Observer(Powerless):
         if found is not None:
             verdict, spent_s = found
             self._tell(verdict, provisional=True)
-            if self._undecided and verdict.shows_end:
-                self._undecided = False  # nobody is seen to write it, and now it says so: read it to its end
+            self._end_shown = verdict.shows_end
             self._judge_due = now + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
         elif not (self._judged or self._judging.busy) and now >= self._judge_due and self._is_unpacked():
             self._judged = now - self._last_news > QUIET_S
