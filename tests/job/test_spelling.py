@@ -1,0 +1,23 @@
+"""The spelling of what a run file records of a job: files and settings of other versions hold these words."""
+
+from __future__ import annotations
+
+from tests.spelling import words_of_kinds
+
+WORDS = {
+    "AccumulationCounts": "per_rank all_ranks",
+    "BatchUnit": "samples tokens",
+    "EntryKind": "script module command trainer",
+    "FlagKind": "switch text int seconds",
+    "KeyType": "whole number number text true or false",
+    "KnobScope": "per_rank per_node global unknown",
+    "Measure": "allocator device resident",
+    "Place": "argument environment file",
+    "Role": "micro node batch total accumulation",
+    "Topic": "script arguments python ranks nodes address batch smaller resume file",
+    "Unread": "scope micro accumulation",
+}  # fmt: skip
+
+
+def test_the_words_of_every_kind_keep_their_spelling() -> None:
+    assert words_of_kinds("supervisor.job") == WORDS

@@ -1,0 +1,16 @@
+"""The spelling of what policy answers and learns of: files and settings of other versions hold these words."""
+
+from __future__ import annotations
+
+from tests.spelling import words_of_kinds
+
+WORDS = {
+    "Answer": "shrink restart new_port no_libuv raise_files fewer_workers resume_earlier exclude_gpu requeue hold stop",
+    "LoaderStep": "workers prefetch pinned sharing",
+    "Stage": "step log start compile evaluation checkpoint",
+    "StopCause": "request signal restart rank_died requeue hang trial",
+}  # fmt: skip
+
+
+def test_the_words_of_every_kind_keep_their_spelling() -> None:
+    assert words_of_kinds("supervisor.policy") == WORDS

@@ -1,0 +1,69 @@
+"""The spelling of what stands in a journal: runs of other versions of stoker, and scripts, read these words."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from supervisor.run import events, failures, records, state
+
+WORDS = {
+    "Action": "none reduce_batch set_allocator new_port restart restart_with_env fewer_workers raise_limit resume_earlier wait_disk exclude_gpu requeue hold stop",
+    "DecisionKind": "succeed restart hold fail give_up stop requeue",
+    "Difference": "from_step_0 step_counter global_batch learning_rate_restarted learning_rate_counted_twice learning_rate accumulation_weighting weights data_order optimizer_state",
+    "FailureClass": "cuda_oom host_oom shm_exhausted fd_limit disk_full nccl_timeout nccl_error libuv port_in_use rendezvous dataloader_worker worker_crash hang ddp_mismatch cuda_error gpu_fault cuda_unavailable nan_loss checkpoint_load missing_file permission_denied auth_or_hub import_error usage_error compile_error code_error terminated healthy unknown",
+    "FindingLevel": "ok info warning refuse",
+    "LeftWhy": "after_success nested unknown",
+    "MomentKind": "adopted continued clock_forward clock_back launch launch_requested checkpoint evidence stopping survivors processes_left ended ended_on_request verdict decision held request refused stall stall_ended hang_countdown hang_withdrawn hang waiting cleared recovered resumed compared probe probe_ended batch_fitted asked answered remembered note run_ended",
+    "Outcome": "succeeded failed gave_up stopped lost refused",
+    "Phase": "rendezvous loading compiling stepping evaluating checkpointing",
+    "Precondition": "gpu_memory port disk",
+    "Reason": "allocator kernel_kill cgroup_kill slurm user time_limit preempted node_fail outside raised killed segfault signal exit_code silent at_exit",
+    "RequestKind": "stop stop_now restart restart_with start_now hold stacks keep_waiting answer note",
+    "Sameness": "same same_within_noise differs unknown",
+    "StopStep": "ask sigterm sigkill sweep survivors",
+    "StopWhy": "request signal restart rank_died requeue hang trial",
+    "Tone": "info good warn bad",
+}  # fmt: skip
+TAGS = """
+advisory attempt_ended attempt_started backoff_started batch_answered batch_asked batch_fitted change_planned checkpoint_committed
+clock_set decided diagnosed evidence_seen gpu_found hang_countdown hang_found hang_kept hang_withdrawn held keeper_left
+keeper_started launch_cleared launch_intended log_quiet logs_dated memory_measured note_added only_flagged phase_changed
+preflight_found probe_ended probe_started processes_gone processes_left progress rank_exited rank_started recovered request_done
+request_refused resume_compared run_ended run_started stacks_probed stacks_taken stall_ended stall_flagged stop_intended stop_rung
+trainer_ready waiting_for
+"""
+
+
+def classes(module: ModuleType, base: type) -> list[Any]:
+    found = [each for each in vars(module).values() if inspect.isclass(each) and issubclass(each, base)]
+    return [each for each in found if each.__module__ == module.__name__]
+
+
+def test_every_word_of_every_kind_keeps_its_spelling() -> None:
+    kinds = [kind for module in (events, records, failures, state) for kind in classes(module, enum.StrEnum)]
+    assert {kind.__name__: " ".join(kind) for kind in kinds} == WORDS
+
+
+def test_every_event_keeps_its_tag() -> None:
+    tags = {str(kind.__struct_config__.tag) for kind in classes(events, events.JournalEvent)}
+    assert tags - {"JournalEvent", "None"} == set(TAGS.split())
+
+
+@pytest.mark.parametrize("module", [events, records])
+def test_what_an_older_journal_lacks_is_nothing_known(module: ModuleType) -> None:
+    """A field that is not there says nothing: neither a number but 0 nor a truth."""
+    told = {
+        f"{kind.__name__}.{field.name}": field.default
+        for kind in classes(module, msgspec.Struct)
+        for field in msgspec.structs.fields(kind)
+        if field.default not in (msgspec.NODEFAULT, None, "", False, ()) and field.name != "v"
+    }
+    assert told == ({"Decided.by": "policy"} if module is events else {})
+    versions = {kind.__struct_defaults__[0] for kind in classes(events, events.JournalEvent)[1:]}
+    assert versions == {events.SCHEMA_VERSION} == {1}
