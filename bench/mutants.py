@@ -2,8 +2,9 @@
 
     python bench/mutants.py [--count 20] [--seed N] [--under supervisor/views/tui] [--keep bench/results/mutants.json]
 
-Each mutation is made in a copy of the checkout. First the tests that name the module are run, of the folder that mirrors its package; if none of them
-fails, all of that folder; then those of tests/contract that name it, where what two packages share is tested. A mutation that no test notices survives; one that changes nothing a user could see counts as survived all the same.
+Each mutation is made in a copy of the checkout. First the tests that name the module are run, of the folder that mirrors its package; if
+none of them fails, all of that folder; then those of tests/contract that name it, where what two packages share is tested. A mutation that
+no test notices survives; one that changes nothing a user could see counts as survived all the same.
 """
 
 from __future__ import annotations
@@ -179,7 +180,9 @@ def mutations(path: Path) -> Iterator[Mutation]:
 def _silent(tree: ast.Module) -> Iterator[int]:
     """Nodes that no behaviour hangs on, and all below them: annotations, docstrings, f-strings, logging, assertions.
 
-    `strict` of a zip is an assertion; how much a cache holds, and `slots`, cost memory and time alone. No behaviour hangs on ``return False`` as None: callers ask for its truth, which the mutation of the bool itself turns around.
+    `strict` of a zip is an assertion; how much a cache holds, and `slots`, cost memory and time alone; `frozen` is held by the
+    type checker. No behaviour hangs on ``return False`` as None: callers ask for its truth, which the mutation of the bool itself
+    turns around.
     """
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
@@ -205,7 +208,7 @@ def _silent(tree: ast.Module) -> Iterator[int]:
                 parts = [node]
             case ast.Call(func=ast.Name(id="zip"), keywords=keywords):
                 parts = [*keywords]
-            case ast.Call(func=ast.Name(id="lru_cache")) | ast.keyword(arg="slots"):
+            case ast.Call(func=ast.Name(id="lru_cache")) | ast.keyword(arg="slots" | "frozen"):
                 parts = [node]
         for part in parts:
             if part is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.sources.metrics import MetricReader
+from supervisor.sources.metrics.reader import standing_states
 from tests.corpus.test_metrics_corpus import read
 from tests.sources.metric_lines import values
 
@@ -120,3 +121,32 @@ def test_lines_above_say_what_the_numbers_are(text: str, want: dict[int, dict[st
 def test_a_message_behind_a_bar_is_believed_before_the_bar(line: str, want: dict[str, float]) -> None:
     found = values(line)
     assert {name: found.get(name) for name in want} == want
+
+
+@pytest.mark.parametrize(
+    ("states", "before", "stands"),
+    [
+        ([], None, []),
+        ([(1, 2.0)], None, [True]),
+        # `update`, then `set_postfix`: the same step first with the loss of the step before.
+        ([(1, 3.0), (1, 2.0)], None, [False, True]),
+        ([(1, 3.0), (1, 2.0), (2, 2.0), (2, 1.0)], None, [False, True, False, True]),
+        # `set_postfix` first: the same loss with the step before.
+        ([(1, 3.0), (2, 3.0), (2, 2.0), (3, 2.0)], None, [False, True, False, True]),
+        # No step is drawn twice: an equal loss is nothing but an equal loss.
+        ([(1, 3.0), (2, 3.0), (3, 2.0)], None, [True, True, True]),
+        # What was read last tells whether the first draws its step again.
+        ([(2, 3.0), (3, 3.0)], (2, 4.0), [False, True]),
+        ([(2, 3.0), (3, 3.0)], (1, 4.0), [True, True]),
+        ([(2, 3.0)], (2, 3.0), [True]),
+        # A state without a loss is no point, unless it is the newest.
+        ([(1, None), (2, 3.0)], None, [False, True]),
+        ([(1, 3.0), (2, None)], None, [True, True]),
+    ],
+)
+def test_of_a_bar_that_is_drawn_twice_a_step_the_later_state_counts(
+    states: list[tuple[float | None, float | None]],
+    before: tuple[float | None, float | None] | None,
+    stands: list[bool],
+) -> None:
+    assert standing_states(states, before) == stands
