@@ -56,6 +56,10 @@ _OUR_SIGNALS = {
     "requeue": "ended by stoker, which was instructed to stop",
 }
 
+# Characters of what a verdict shows of a log: names and paths in advice come from there too.
+MOST_CAUSE = 600
+MOST_ADVICE = 800
+
 
 class EarlierJob(NamedTuple):
     """A job that stands in the same file before the one that is judged: its lines, from 1, and its own verdict."""
@@ -177,11 +181,11 @@ def _verdict(case: Case, root: Root) -> Verdict:
         ranks=root.ranks,
         node=root.node or node_named(root.failure, root.reason, root.text),
         title=title or title_of(root),
-        cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:600])
+        cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
         if root.line > 0 or root.text
         else None,
         consequences=consequences,
-        advice=advice,
+        advice=tuple(line if len(line) <= MOST_ADVICE else line[: MOST_ADVICE - 1] + "…" for line in advice),
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
         signature=_own_signature(root),

@@ -8,7 +8,7 @@ from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
@@ -264,6 +264,14 @@ def test_advice_fits_the_line(
 def test_a_filesystem_that_does_not_answer_is_no_full_disk(engine: Engine) -> None:
     stale = judged(engine, RAISED + "OSError: [Errno 116] Stale file handle: '/nfs/x'")
     assert stale.title.startswith("A filesystem does not answer")
+
+
+def test_what_a_log_names_is_never_longer_than_a_name(engine: Engine) -> None:
+    """A host's name has at most 253 characters; what a log has in its place filled pages of advice."""
+    long = judged(engine, "srun: error: Node failure on cn-" + "9" * 5000)
+    assert (long.reason, long.node) == (Reason.NODE_FAIL, None)
+    assert max(map(len, long.advice)) < 800
+    assert judged(engine, "srun: error: Node failure on cn-" + "9" * 250).node == "cn-" + "9" * 250
 
 
 def test_the_node_that_failed_is_named(engine: Engine) -> None:

@@ -104,7 +104,8 @@ _MAP_WORKER = re.compile(r"abruptly died during (?:map|filter) operation")
 _NO_CHECKPOINT = re.compile(r"No valid checkpoint found in output directory \(([^)]+)\)")
 _TEMPORARY = re.compile(r"['\"](/(?:var/)?tmp|/dev/shm)/")
 _FAILED_NODE = re.compile(
-    r"[Nn]ode failure on (\S+)|\bnode (\S+) (?:is|became|went) (?:not ready|unreachable|down|NotReady)"
+    # A host's name has at most 253 characters (RFC 1035).
+    r"[Nn]ode failure on (\S{1,253})(?!\S)|\bnode (\S{1,253}) (?:is|became|went) (?:not ready|unreachable|down|NotReady)"
 )
 
 
