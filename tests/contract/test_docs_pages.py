@@ -1,8 +1,7 @@
-"""Pages that must keep up with the code: commands, facts, and the way to each page."""
+"""Pages that must keep up with the code of several packages: facts, values, and the way to each page."""
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 from typing import get_args
 
@@ -13,31 +12,6 @@ from supervisor.sources.host.machine import HostReader, ProcessSample
 from supervisor.sources.processes import ProcessId
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_commands_are_as_the_parsers_have_them() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "commands_page.py"))
-    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert made["page"]() == text, "run: python scripts/commands_page.py"
-
-
-def test_failures_are_as_the_tables_and_the_rules_have_them() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "failures_page.py"))
-    text = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
-    assert made["page"]() == text, "run: python scripts/failures_page.py"
-
-
-def test_keys_are_as_the_tables_of_settings_have_them() -> None:
-    made = runpy.run_path(str(ROOT / "scripts" / "configs_page.py"))
-    text = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
-    assert made["page"](text) == text, "run: python scripts/configs_page.py"
-    assert text.count("<!-- end -->") == 2
-    missing = [
-        key
-        for key in (*made["SETTINGS"], *made["settings"].types())
-        if f"| `{key.rpartition('.')[2]}` |" not in text
-    ]
-    assert missing == []
 
 
 def test_the_readme_leads_to_every_page() -> None:
