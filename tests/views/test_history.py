@@ -68,3 +68,13 @@ def test_a_smoothed_line_runs_amid_a_falling_one_and_not_behind_it() -> None:
     falling = [single(i, i, 100.0 - i, 1) for i in range(100)]
     smoothed = smooth(falling)
     assert smoothed[50] == pytest.approx(50.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("count", "span"), [(60, 3), (90, 3), (900, 30)])
+def test_a_jump_is_smoothed_over_a_thirtieth_of_what_is_shown(count: int, span: int) -> None:
+    smoothed = smooth([single(i, i, float(i >= count // 2), 1) for i in range(count)])
+    keep = 1 - 2 / (span + 1)
+    for beyond in range(5):
+        level = 1 - keep ** (beyond + 1) / (1 + keep)
+        assert smoothed[count // 2 + beyond] == pytest.approx(level, abs=1e-6)
+        assert smoothed[count // 2 - 1 - beyond] == pytest.approx(1 - level, abs=1e-6)
