@@ -140,7 +140,32 @@ def test_cgroup_v2_takes_the_tightest_limit_on_the_way_up(tmp_path: Path) -> Non
     )
     found = read_cgroup_memory(root=root)
     assert found is not None
-    assert (found.version, found.used_bytes, found.limit_bytes, found.oom_kills) == (2, 700, 1000, 2)
+    assert (found.version, found.used_bytes, found.limit_bytes, found.oom_kills) == (2, 900, 1000, 2), (
+        "what is used of the limit is used in the group that has it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "used", "limit"),
+    [
+        # Pages of files that the kernel gives up first are not held; there are never less than none.
+        ({"job/step/memory.stat": "anon 1\ninactive_file 300\nactive_file 9\n"}, 400, None),
+        ({"job/step/memory.stat": "inactive_file 800\n"}, 0, None),
+        # Of equal limits the nearest counts, else the lowest.
+        ({"job/step/memory.max": "1000\n", "job/memory.max": "1000\n"}, 700, 1000),
+        ({"job/step/memory.max": "1001\n", "job/memory.max": "1000\n"}, 900, 1000),
+        ({"job/step/memory.max": "999\n", "job/memory.max": "1000\n"}, 700, 999),
+        ({}, 700, None),
+    ],
+)
+def test_what_is_used_of_a_groups_memory(
+    tmp_path: Path, files: dict[str, str], used: int, limit: int | None
+) -> None:
+    folders = {"job/memory.current": "900\n", "job/step/memory.current": "700\n", **files}
+    held = {f"sys/fs/cgroup/{name}": text for name, text in folders.items()}
+    found = read_cgroup_memory(root=write(tmp_path, {"proc/self/cgroup": "0::/job/step\n", **held}))
+    assert found is not None
+    assert (found.used_bytes, found.limit_bytes, found.oom_kills) == (used, limit, None)
 
 
 def test_cgroup_v1_within_a_container(tmp_path: Path) -> None:
