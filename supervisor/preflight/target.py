@@ -98,13 +98,13 @@ def check_batch_memory(context: CheckContext) -> Iterator[Finding]:
 
 def check_resume(context: CheckContext) -> Iterator[Finding]:
     """The checkpoint that the arguments name: whether it is there, and whole in a layout that is known."""
-    from supervisor.sources.checkpoints import whole_at
-
     spec = context.spec
     for flag in dict.fromkeys(each for each in (spec.knobs.start, spec.knobs.resume_path) if each):
         given = value_of(spec.entry_args, flag)
         if not given or (os.sep not in given and not given.endswith(FILES)):
             continue  # a word such as "latest", a switch, or a name on a hub
+        from supervisor.sources.checkpoints import whole_at  # most starts name none
+
         path = Path(spec.cwd, os.path.expanduser(given))
         if not path.exists():
             yield warn(

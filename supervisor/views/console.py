@@ -19,7 +19,6 @@ from typing import Any, TextIO, TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec, describe, describe_change
-from supervisor.policy.health.early_signs import MEMORY_UNEXPECTED
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
@@ -33,10 +32,8 @@ from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
-from supervisor.views.trial_report import trial_lines
 from supervisor.views.wording.kinds import end_of_request, unread_text, values_of
 from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
-from supervisor.views.wording.start_warnings import foreseen, foreseen_text
 from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
@@ -180,6 +177,8 @@ class ConsoleView:
             return
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
+            from supervisor.views.wording.start_warnings import foreseen, foreseen_text
+
             for finding in foreseen(self.state, event.verdict.failure):
                 yield Level.WARNING, foreseen_text(finding)
             return
@@ -441,6 +440,11 @@ def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
 
 def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
+    from supervisor.policy.health.early_signs import (
+        MEMORY_UNEXPECTED,
+    )  # at the end of a run: no start waits for them
+    from supervisor.views.trial_report import trial_lines
+
     lines = ["", f"run       {state.run_id}  {strip_escapes(state.name)}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt, run)

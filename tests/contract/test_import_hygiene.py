@@ -26,10 +26,23 @@ HEAVY = (
 )
 
 
-def loaded(code: str, tmp_path: Path) -> set[str]:
-    """Names of HEAVY modules that running `code` loads."""
+# What is wanted once a run goes on or ends: 50 ms that each launch would wait for.
+LATER = (
+    "statistics",
+    "zipfile",
+    "psutil",
+    "supervisor.policy.health.early_signs",
+    "supervisor.preflight.gpus",
+    "supervisor.sources.checkpoints",
+    "supervisor.views.trial_report",
+    "supervisor.views.wording.start_warnings",
+)
+
+
+def loaded(code: str, tmp_path: Path, among: tuple[str, ...] = HEAVY) -> set[str]:
+    """Names of modules, of those that are looked for, that running `code` loads."""
     report = (
-        f"import json, sys\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]), file=sys.stderr)"
+        f"import json, sys\nprint(json.dumps([m for m in {among!r} if m in sys.modules]), file=sys.stderr)"
     )
     script = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\n{report}"
     done = subprocess.run(
@@ -57,6 +70,20 @@ def test_a_dry_run_loads_neither_torch_nor_the_app(tmp_path: Path) -> None:
     words = ["run", "--dry-run", "--python", sys.executable, str(script)]
     found = loaded(f"from supervisor.cli.main import main; main({words!r})", tmp_path)
     assert not found & {"torch", "textual", "plotext", "pynvml"}, found
+
+
+def test_a_start_loads_nothing_that_is_wanted_later(tmp_path: Path) -> None:
+    words = "import supervisor.cli.starting.start_run, supervisor.views.console, supervisor.keeper.loop"
+    assert loaded(words, tmp_path, LATER) == set()
+    script = tmp_path / "train.py"
+    script.write_text("print('hi')\n", encoding="utf-8")
+    checks = (
+        "import os, pathlib; from supervisor.job.spec import EntryKind, JobSpec; from supervisor.preflight.checks import BEFORE, run_checks; "
+        "from supervisor.preflight.context import CheckContext; "
+        f"spec = JobSpec('t', EntryKind.SCRIPT, 'train.py', cwd={str(tmp_path)!r}); "
+        "run_checks(BEFORE, CheckContext(spec, pathlib.Path('runs'), dict(os.environ)))"
+    )
+    assert loaded(checks, tmp_path, LATER) == set()
 
 
 def test_the_keeper_never_loads_torch_or_textual(tmp_path: Path) -> None:
