@@ -108,7 +108,8 @@ class PaneScreen(QuickFrames, Screen[None]):
             attempt = snapshot.state.attempt
             ranks = len(attempt.ranks) if attempt else 1
             # Of a log that is written elsewhere no machine is known, and one rank says what the header says.
-            elsewhere = snapshot.state.mode == "observed" and snapshot.machine is None
+            here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
+            elsewhere = snapshot.state.mode == "observed" and not here
             needs = Needs(
                 devices=len(snapshot.gpus) or (0 if elsewhere else 1 + len(snapshot.ranks)),
                 ranks=0 if elsewhere and ranks <= 1 else ranks,
