@@ -12,7 +12,6 @@ from supervisor.run.records import Finding, FindingLevel
 # Made before anything starts: what may refuse a start, and what costs a few milliseconds.
 BEFORE: Final[tuple[Check, ...]] = (
     target.check_knobs,
-    target.check_batch_memory,
     target.check_script,
     target.check_data,
     target.check_resume,

@@ -10,6 +10,7 @@ from supervisor.preflight.context import Check
 # Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses.
 BESIDE: Final[tuple[Check, ...]] = (
     gpus.check_gpus,
+    target.check_batch_memory,
     host.check_host_memory,
     host.check_checkpoint_space,
     network.check_master,
