@@ -70,7 +70,7 @@ def wants_port(spec: JobSpec) -> bool:
     """Whether `build_plan` wants a free port from the caller: one machine, torchrun, nothing named."""
     return (
         spec.entry_kind is not EntryKind.COMMAND
-        and _one_node(spec)
+        and not spec.several_nodes
         and spec.master_port is None
         and not any(_has(spec, flag) for flag in _RENDEZVOUS)
     )
@@ -218,7 +218,7 @@ def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
     # torchrun never restarts: its second attempt would be the first one again, smaller batch and all
     # forgotten, and its exit code tells nothing (1 for everything).
     flags += ["--max-restarts=0", "--redirects=3"]
-    if not _one_node(spec):
+    if spec.several_nodes:
         flags.append(f"--node-rank={spec.node_rank}")
         flags += [f"--master-addr={spec.master_addr}"] if spec.master_addr else []
         flags += [f"--master-port={port}"] if port is not None else []
@@ -259,10 +259,6 @@ def _resume(
 
 def _has(spec: JobSpec, flag: str) -> bool:
     return any(f.partition("=")[0] == flag for f in spec.torchrun_flags)
-
-
-def _one_node(spec: JobSpec) -> bool:
-    return spec.nnodes in {"1", "1:1"}
 
 
 def _least_nodes(spec: JobSpec) -> int:

@@ -449,6 +449,11 @@ class JobSpec:
     answered: AnswerGiven | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)
 
+    @property
+    def several_nodes(self) -> bool:
+        """Whether more than one machine takes part, or may."""
+        return self.nnodes not in {"1", "1:1"}
+
     def sources(self, setting: str) -> list[tuple[str, str]]:
         """Each source of a setting as (value, origin): the last is in effect, those before it it overrode."""
         return [(value, origin) for name, value, origin in self.origins if name == setting]

@@ -49,7 +49,7 @@ def check_collective(
     if spec.entry_kind is EntryKind.COMMAND or interpreter is None or interpreter.torch_version is None:
         return
     ranks = spec.nproc_per_node
-    env = {**context.env, **dict(spec.env)}
+    env = context.job_env
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as folder:
         outputs = [Path(folder, f"{rank}") for rank in range(ranks)]

@@ -18,13 +18,18 @@ GIB: Final = 2**30
 class CheckContext:
     """What the checks look at besides the job itself.
 
-    `env`: what the ranks will inherit. `interpreter`: the one that launches the job; None where none was found.
+    `env`: what the launch inherits. `interpreter`: the one that launches the job; None where none was found.
     """
 
     spec: JobSpec
     runs_dir: Path
     env: Mapping[str, str]
     interpreter: Interpreter | None = None
+
+    @property
+    def job_env(self) -> dict[str, str]:
+        """The same with the job's own variables over it: what its ranks see."""
+        return {**self.env, **dict(self.spec.env)}
 
 
 Check = Callable[[CheckContext], Iterator[Finding]]

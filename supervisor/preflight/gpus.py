@@ -53,7 +53,7 @@ def check_gpus(context: CheckContext) -> Iterator[Finding]:
         if cuda is not None:
             yield note("GPUs", f"none ({survey}): torch with CUDA {cuda} will run on the CPU")
         return
-    env = {**context.env, **dict(context.spec.env)}
+    env = context.job_env
     devices = visible_devices(env.get(VISIBLE), [sample.device for sample in survey.samples])
     by_index = {sample.device.index: sample for sample in survey.samples}
     mine = None if devices is None else tuple(by_index[device.index] for device in devices)

@@ -62,7 +62,7 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
         if ":" in host:
             fix = "an IPv6 address stands in brackets: [::1]:29400"
         yield warn("rendezvous", f"no machine is known by the name {host}", fix)
-    elif _several_nodes(context) and all(ip_address(address).is_loopback for address in found):
+    elif context.spec.several_nodes and all(ip_address(address).is_loopback for address in found):
         fix = "name the address that the other machines know it by; /etc/hosts often has 127.0.1.1 for a machine's own name"
         yield warn("rendezvous", f"{host} is {found[0]}, which other machines take for themselves", fix)
     elif all(ip_address(address).version == 6 for address in found) and not socket.has_dualstack_ipv6():
@@ -84,12 +84,12 @@ def check_interfaces(context: CheckContext) -> Iterator[Finding]:
         name: [each.address.partition("%")[0] for each in each_of if each.family in FAMILIES]
         for name, each_of in psutil.net_if_addrs().items()
     }
-    env = {**context.env, **dict(context.spec.env)}
+    env = context.job_env
     for variable, choose in (("GLOO_SOCKET_IFNAME", _gloo_choice), ("NCCL_SOCKET_IFNAME", _nccl_choice)):
         named = env.get(variable)
         if named:
             yield _told(variable, named, set(addresses), up)
-        elif _several_nodes(context):
+        elif context.spec.several_nodes:
             yield choose({name: addresses[name] for name in addresses if name in up and addresses[name]})
 
 
@@ -208,10 +208,6 @@ def _own_names() -> set[str]:
     each_of = psutil.net_if_addrs().values()
     own = {address.address.partition("%")[0] for group in each_of for address in group}
     return {"localhost", socket.gethostname(), *own}
-
-
-def _several_nodes(context: CheckContext) -> bool:
-    return context.spec.nnodes not in {"1", "1:1"}
 
 
 def _chosen(named: str, there: set[str]) -> list[str]:

@@ -23,6 +23,7 @@ from supervisor.diagnosis.hang.hang_verdict import (
 )
 from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Strength, Trait
 from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import SURELY_OVER
 from supervisor.text.decode import clean
 
 # The kind of an error is in its first words; some patterns take quadratic time over 50,000 characters without a blank.
@@ -38,8 +39,6 @@ _OPEN = (
 )
 # What a SIGKILL without any text is worth at most (see the rule `killed`).
 BARE_KILL = 0.7
-# Below it, "healthy" rests on steps alone.
-SURELY_HEALTHY = 0.9
 SHM_FULL_SHARE = 0.98
 
 
@@ -216,7 +215,7 @@ def _of_first_dead(case: Case, root: Root) -> Root:
 
 
 def _barely_healthy(_case: Case, root: Root) -> bool:
-    return root.failure is FailureClass.HEALTHY and not root.path and root.confidence < SURELY_HEALTHY
+    return root.failure is FailureClass.HEALTHY and not root.path and root.confidence < SURELY_OVER
 
 
 def _without_line(_case: Case, root: Root) -> bool:

@@ -11,7 +11,7 @@ from supervisor.diagnosis.attribution.waiting import waiting_ranks
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang, SeenRecorder
 from supervisor.run.failures import FailureClass
-from supervisor.run.records import Consequence
+from supervisor.run.records import SURELY_OVER, Consequence
 
 # What the end of a hang looks like by itself: our own signals, peers that lost a connection, silence.
 _ENDINGS = frozenset(
@@ -30,8 +30,6 @@ _ENDINGS = frozenset(
 _GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
 # Of more ranks than this that wait alike only their number is given.
 MOST_NAMED = 16
-# From here on "healthy" rests on the log's own report of its end (the rule `good_end`): dumps beside it are of another time.
-SURELY_ENDED = 0.9
 # No launcher and no exit code confirms what dumps show.
 BY_RECORDER = 0.85
 ALL_IN_THE_FIRST = (
@@ -104,7 +102,8 @@ def recorder_applies(case: Case, root: Root) -> bool:
         return False
     match root.failure:
         case FailureClass.HEALTHY:
-            return root.confidence < SURELY_ENDED
+            # Where the log itself reports its end, dumps beside it are of another time.
+            return root.confidence < SURELY_OVER
         case FailureClass.WORKER_CRASH:
             return root.chosen is None
         case failure:

@@ -122,7 +122,11 @@ def launched_ranks(words: Sequence[str], *, gpus: int = 0, read: Read | None = N
 
 def names_machines(launch: Launch) -> bool:
     """Whether a launcher's own flags speak of several machines, or of some by name."""
-    return any((value_of(launch.own, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
+    return _names_machines(launch.own)
+
+
+def _names_machines(flags: Sequence[str]) -> bool:
+    return any((value_of(flags, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
 
 
 def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | None:
@@ -239,7 +243,7 @@ def _count(name: str, flags: Sequence[str], gpus: int, config: Mapping[str, Scal
         return given if given is not None else gpus or None
     if name in _ACCELERATE:
         return _accelerate_count(flags, config)
-    many = any((value_of(flags, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
+    many = _names_machines(flags)
     if name in _DEEPSPEED:
         return None if many else _first(flags, "--num_gpus", "--num-gpus") or gpus or None
     ranks = _first(flags, "--nproc-per-node", "--nproc_per_node")
@@ -267,10 +271,7 @@ def _accelerate_config(
 
 def _accelerate_count(flags: Sequence[str], config: Mapping[str, Scalar] | None) -> int | None:
     says = dict(config or {})
-    if (
-        any((value_of(flags, name) or "1") not in {"1", "1:1"} for name in _MACHINES)
-        or says.get("num_machines", 1) != 1
-    ):
+    if _names_machines(flags) or says.get("num_machines", 1) != 1:
         return None
     given = _first(flags, "--num_processes")
     if not _ON_CPU.isdisjoint(flags) or _is_one_process(flags, says, given):

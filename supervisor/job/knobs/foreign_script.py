@@ -192,7 +192,7 @@ class _Unread:
             lambda value: self._outcome(what, value),
             local_world_size=spec.nproc_per_node,
             minimum=spec.retry.min_micro_batch,
-            per_node=spec.nnodes not in {"1", "1:1"},
+            per_node=spec.several_nodes,
             script=self.script,
         )
         if question is None and outcomes:
