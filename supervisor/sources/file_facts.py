@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MAX_ENTRIES = 10_000
@@ -11,6 +11,15 @@ MAX_ENTRIES = 10_000
 
 def any_is_written(paths: Iterable[str]) -> bool:
     """Whether some process that we may look at has one of the files open for writing; /proc is walked once."""
+    return next(_writers(paths), None) is not None
+
+
+def writers_of(paths: Iterable[str]) -> list[int]:
+    """The pids of those that have one of the files open for writing, as far as we may look; /proc is walked once."""
+    return list(_writers(paths))
+
+
+def _writers(paths: Iterable[str]) -> Iterator[int]:
     wanted = {os.path.realpath(path) for path in paths}  # as the kernel names them
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -20,8 +29,7 @@ def any_is_written(paths: Iterable[str]) -> bool:
         except OSError:
             continue
         if any(_writes(entry, fd, wanted) for fd in fds):
-            return True
-    return False
+            yield int(entry)
 
 
 def _writes(pid: str, fd: str, wanted: set[str]) -> bool:

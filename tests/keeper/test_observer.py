@@ -34,7 +34,7 @@ from supervisor.run.series import HOST, METRICS, SeriesReader
 from supervisor.sources.processes import identify
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
-from supervisor.views.wording.kinds import unread_text
+from supervisor.views.wording.kinds import reading_ratio, reading_text, unread_text
 from tests.conftest import wait_until
 from tests.keeper.fakes import SLEEP, facts_of
 
@@ -517,3 +517,45 @@ def test_a_packed_log_was_written_before_however_it_grows_here(tmp_path: Path) -
 def job_samples(run: RunPaths) -> list[dict[str, float | None]]:
     reader = SeriesReader(run.node().series, METRICS)
     return [sample.v for sample in reader.read()]
+
+
+@pytest.mark.usefixtures("slow_reader")
+def test_the_verdict_on_a_large_finished_log_comes_before_its_curve(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(LARGE + FAILS.encode().replace(b"step 3/9", b"step 401/500"))
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert reading_text(observer.state), "from the first fact on"
+        assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 30)
+        assert reading_ratio(observer.state) is not None
+        assert attempt_of(observer).failure is FailureClass.CODE_ERROR
+        assert wait_until(lambda: reading_ratio(observer.state) is None, 60), (
+            "its numbers are read all the same"
+        )
+        assert wait_until(lambda: attempt_of(observer).last_step == 401, 15)
+        assert not attempt_of(observer).has_unread
+    assert ending(run) == (Outcome.FAILED, 1)
+    assert job_samples(run)[-1]["step"] == 401
+    kinds = [type(f) for f in facts_of(run)]
+    assert (kinds.count(ev.AttemptEnded), kinds.count(ev.Diagnosed)) == (1, 1)
+
+
+def test_a_log_whose_writer_here_has_ended_is_over(tmp_path: Path) -> None:
+    """It says no end, and breaks off; but who wrote it is gone."""
+    log = tmp_path / "x.log"
+    script = f"import time; f = open({str(log)!r}, 'a', buffering=1); f.write('step 1/90 loss: 2.5\\n'); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        assert wait_until(lambda: log.exists() and log.stat().st_size > 0, 20)
+        target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+        with observing(tmp_path, target, log) as (observer, run):
+            assert wait_until(lambda: attempt_of(observer).last_step == 1, 20)
+            assert wait_until(lambda: observer._writers.seen, 20)
+            assert isinstance(observer.state.condition, st.Running)
+            process.kill()
+            process.wait()
+            assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 20)
+            add(log, "step 2/90 loss: 2.25\n")  # somebody writes on
+            assert wait_until(lambda: isinstance(observer.state.condition, st.Running), 20)
+            assert wait_until(lambda: attempt_of(observer).last_step == 2, 20)
+    assert ending(run)[0] is not Outcome.SUCCEEDED

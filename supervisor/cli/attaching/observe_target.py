@@ -112,10 +112,10 @@ def _with_screen(
 
 
 def _without_screen(run: RunPaths, target: str, args: argparse.Namespace) -> int:
-    observer, what = observer_of(run, target, interval_s=args.interval)
+    observer, _ = observer_of(run, target, interval_s=args.interval)
     observer.start()
     try:
-        return _follow(run, observer, what, as_json=args.json)
+        return _follow(run, observer, as_json=args.json)
     finally:
         observer.leave()
 
@@ -175,8 +175,8 @@ def _clear_away(observed: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _follow(run: RunPaths, observer: Observer, what: Target, *, as_json: bool) -> int:
-    """Print facts until the target ends (a file that nobody writes: once all of it is read, however long that takes).
+def _follow(run: RunPaths, observer: Observer, *, as_json: bool) -> int:
+    """Print facts until the target ends and all of it is read, however long that takes.
 
     Returns 0, 1 for a failure, 6 where it was left before all was read: how it ended is then not known.
     """
@@ -188,8 +188,7 @@ def _follow(run: RunPaths, observer: Observer, what: Target, *, as_json: bool) -
     console = ConsoleView(run, settings)
     console.start()
     try:
-        if what.ended:
-            observer.end_when_read()
+        observer.end_when_read()
         while not observer.join(JOIN_S):
             continue
     except KeyboardInterrupt:

@@ -21,9 +21,11 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
+from supervisor.keeper.observer.belief import Belief
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
-from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun
+from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, backlog_bytes
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
+from supervisor.keeper.observer.writers import Writers
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.control_input import ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused
@@ -38,6 +40,7 @@ from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import Engine, EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
+from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.decode import clean
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
@@ -56,6 +59,11 @@ JUDGE_CHEAP_S = 0.5
 # A log that grew this lately is live, or may be: nobody need be seen to write it (NFS, containers, other users' jobs).
 LATELY_S = 60.0
 STAT_S = 1.0
+# How often it is said how much of a backlog is read.
+BEHIND_S = 1.0
+# The verdict on large logs comes before anything is read for the curve, where it takes no longer than this: judging a log
+# takes a tenth of reading its numbers, and beside that reading twice as long.
+FIRST_S = 2.5
 # How much of each end of a log is searched for clock times.
 LOOKED_AT_BYTES = 1 << 16
 LOOKED_AT_LINES = 400
@@ -104,13 +112,19 @@ class Observer(Powerless):
             late=True,
             waiting=self._queue.qsize,
         )
-        self._recorder = Recorder(self._node.series, self.emit, self._clock, self._logs.backlog)
+        self._recorder = Recorder(
+            self._node.series, self.emit, self._clock, self._backlog, behind_interval_s=BEHIND_S
+        )
         self._last_news = self._clock.mono()
         self._changed_t = last_written_t(target.logs)
         self._written_t = min(self._changed_t, self._clock.wall())
         self._grew_at = self._stat_at = self._clock.mono()
-        self._undecided = self._end_shown = self._reopened = False
+        self._belief = Belief.ASSUMED_OVER if target.ended else Belief.HELD
+        sees_end = target.ended or bool(target.processes)
+        self._writers = Writers(() if sees_end else _plain_paths(target))
         self._watched = False
+        self._first: Background[tuple[Verdict, float]] = Background("stoker-first-verdict")
+        self._read_at: float | None = None
         self._judged = False
         self._judge_due = 0.0
         self._judging: Background[tuple[Verdict, float]] = Background("stoker-verdict")
@@ -135,7 +149,7 @@ class Observer(Powerless):
         self._thread.start()
 
     def end_when_read(self) -> None:
-        """For logs that nobody writes any more: end by itself once all is read and diagnosed, however long that takes."""
+        """For nobody who looks on: end by itself once a log is over, all of it is read and diagnosed, however long that takes."""
         self._ends_itself = True
 
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
@@ -194,9 +208,43 @@ class Observer(Powerless):
             self._pipe.start()
         self._date()
         self._recorder.begin(ATTEMPT)
-        self._logs.start()
+        self._begin_reading()
         if self._is_here():
             self._sensors.start()
+
+    def _begin_reading(self) -> None:
+        """Now, or for a large log once its verdict is there (or lets wait for itself)."""
+        if not backlog_bytes(self._target):
+            self._logs.start()
+            return
+        self._read_at = self._clock.mono() + FIRST_S
+        self._recorder.expect_backlog()
+        self._first.start(self._timed_verdict)
+
+    def _read_on(self) -> None:
+        """Nothing is waited for any more."""
+        if self._read_at is not None:
+            self._read_at = None
+            self._logs.start()
+
+    def _backlog(self) -> Backlog:
+        if self._read_at is None:
+            return self._logs.backlog()
+        return Backlog(0, backlog_bytes(self._target))
+
+    def _look_first(self) -> None:
+        """The verdict on a large log, which is made before, or beside, the reading of its numbers."""
+        found = self._first.poll()
+        if found is not None:
+            verdict, _ = found
+            if self._belief is Belief.ASSUMED_OVER and verdict.shows_end and not self._unpacked:
+                self._close_attempt(verdict, read=False)
+            else:
+                self._tell(verdict, provisional=True)
+        if self._read_at is not None and (self._first.is_idle() or self._clock.mono() >= self._read_at):
+            self._read_on()
+        if self._closed is not None and found is not None:
+            self._reading = LastReading(self._logs, self._clock)
 
     def _is_here(self) -> bool:
         """Whether the job is known to run on this machine: else its load and its GPUs are none of the job's."""
@@ -232,8 +280,8 @@ class Observer(Powerless):
 
     def _observe(self) -> None:
         try:
-            while not self._leave.is_set() and (self._closed is None or not self._ends_itself):
-                self._look(TICK_S if self._reading is None or self._closed is not None else ENDING_TICK_S)
+            while not self._leave.is_set() and not (self._is_done and self._ends_itself):
+                self._look(TICK_S if self._reading is None else ENDING_TICK_S)
             if not self._hurried:
                 self._end()
             self._control.close()
@@ -250,17 +298,31 @@ class Observer(Powerless):
             self._observed.ledger.close()
             self._observed.lock.release()
 
+    @property
+    def _is_done(self) -> bool:
+        """Whether it is judged for good, and read to its end."""
+        return self._closed is not None and self._reading is None
+
     def _look(self, wait_s: float) -> None:
         if self._take(wait_s):
-            self._last_news, self._judged, self._end_shown = self._clock.mono(), False, False
+            self._last_news, self._judged = self._clock.mono(), False
+            self._belief = self._belief.after_lines()
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()
+        self._writers.look(self._clock.mono())
         self._look_quiet()
+        self._look_first()
         if self._closed is not None:
+            self._read_out()
             return
-        found_over = self._target.ended and (not self._undecided or self._may_be_over())
-        if self._reading is None and (self._is_over() or found_over) and self._is_unpacked():
+        found_over = self._belief.is_over(lately_written=self._is_lately_written())
+        if (
+            self._reading is None
+            and self._read_at is None
+            and (self._is_over() or found_over)
+            and self._is_unpacked()
+        ):
             self._reading = LastReading(self._logs, self._clock)
         if self._reading is None:
             self._judge_quiet()
@@ -269,14 +331,16 @@ class Observer(Powerless):
                 self._close_attempt(verdict)
             else:
                 self._reading, self._last_judged = None, False
-                self._undecided = self._judged = True
+                self._belief, self._judged = self._belief.after_no_end(), True
                 self._tell(verdict, provisional=True)
-        if self._undecided and self._ends_itself and not self._is_lately_written():
+        if self._belief.is_decided_by_words and self._ends_itself and not self._is_lately_written():
             self._close_attempt(self._judge(self._engine.get()))
 
-    def _may_be_over(self) -> bool:
-        """Whether what was read so far shows an end. One that was taken back once must last: else each line of a wrong one would do so."""
-        return self._end_shown and not (self._reopened and self._is_lately_written())
+    def _read_out(self) -> None:
+        """What is judged is read to its end for its numbers."""
+        if self._reading is not None and self._reading.look() and self._queue.empty():
+            self._reading = None
+            self._recorder.flush()
 
     def _is_lately_written(self) -> bool:
         return self._clock.wall() - self._written_t < LATELY_S
@@ -286,6 +350,8 @@ class Observer(Powerless):
         attempt = self.state.attempt
         if attempt is None or self._pipe is not None or self._target.processes or self._unpacked:
             return
+        if self._read_at is not None:
+            return  # what was not looked at yet is not quiet
         if (now := self._clock.mono()) >= self._stat_at:
             self._stat_at = now + STAT_S
             if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
@@ -295,8 +361,8 @@ class Observer(Powerless):
         lately, since_t = self._is_lately_written(), attempt.quiet_since
         if self._closed is not None and self._grew_at > self._closed_at:
             self._closed, self._reading = None, None
-            self._last_judged = self._judged = self._end_shown = False
-            self._undecided = self._reopened = True
+            self._last_judged = self._judged = False
+            self._belief, self._writers = Belief.REOPENED, Writers(_plain_paths(self._target))
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
             self._date()
         elif (
@@ -316,7 +382,7 @@ class Observer(Powerless):
         if found is not None:
             verdict, spent_s = found
             self._tell(verdict, provisional=True)
-            self._end_shown = verdict.shows_end
+            self._belief = self._belief.after_pause(shows_end=verdict.shows_end)
             self._judge_due = now + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
         elif not (self._judged or self._judging.busy) and now >= self._judge_due and self._is_unpacked():
             self._judged = now - self._last_news > QUIET_S
@@ -362,12 +428,16 @@ class Observer(Powerless):
             return self._pipe.ended
         if self._target.processes:
             return not any(is_alive(process) for _, process in self._target.processes)
-        return False
+        return self._writers.gone
 
-    def _close_attempt(self, verdict: Verdict) -> None:
-        """The target is over: say so, and why. Where not all of it was read, that is not known."""
+    def _close_attempt(self, verdict: Verdict, *, read: bool = True) -> None:
+        """The target is over: say so, and why. Where not all of it was read, that is not known.
+
+        `read`: as far as it will be. Else it goes on to be read for its numbers: the verdict has read it all by itself.
+        """
         self._recorder.flush()
-        self._cut = self._cut or self._unread(done=True)
+        if read:
+            self._cut = self._cut or self._unread(done=True)
         self._closed = _unknown(self._cut) if self._cut else verdict
         self._closed_at = self._clock.mono()
         backlog, attempt = self._logs.backlog(), self.state.attempt
@@ -377,8 +447,8 @@ class Observer(Powerless):
                 attempt=ATTEMPT,
                 exit_code=None,
                 last_step=attempt.last_step if attempt is not None else None,
-                log_read_bytes=backlog.read_bytes if backlog.unread_bytes else None,
-                log_size_bytes=backlog.size_bytes if backlog.unread_bytes else None,
+                log_read_bytes=backlog.read_bytes if backlog.unread_bytes and read else None,
+                log_size_bytes=backlog.size_bytes if backlog.unread_bytes and read else None,
             )
         )
         self._date()
@@ -401,6 +471,14 @@ class Observer(Powerless):
 
     def _end(self) -> None:
         """Over, or left: the last verdict, and the outcome."""
+        deadline = self._clock.mono() + self._patience_s
+        while (
+            self._closed is not None
+            and self._reading is not None
+            and self._clock.mono() < deadline
+            and not self._hurried
+        ):
+            self._look(ENDING_TICK_S)
         verdict = self._closed if self._closed is not None else self._leave_off()
         if self._cut:
             how = (
@@ -424,6 +502,7 @@ class Observer(Powerless):
 
     def _leave_off(self) -> Verdict | None:
         """It was left: what can be read and judged in the time that there is, and what was not."""
+        self._read_on()
         reading = self._reading = self._reading or LastReading(self._logs, self._clock)
         reading.hurry()
         verdict, deadline = None, self._clock.mono() + self._patience_s
@@ -489,6 +568,11 @@ def _unknown(unread: str) -> Verdict:
         action=Action.NONE,
         fingerprint="",
     )
+
+
+def _plain_paths(target: Target) -> tuple[str, ...]:
+    """The logs that are read where they are."""
+    return tuple(log.path for log in target.logs if not log.packed)
 
 
 def last_written_t(logs: Iterable[ObservedLog]) -> float:

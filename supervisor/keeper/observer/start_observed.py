@@ -7,6 +7,7 @@ held without a gap, and writes on where the first left off. There is one writer 
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from supervisor import __version__
@@ -21,6 +22,8 @@ from supervisor.sources.processes import ProcessId, identify
 from supervisor.text.redact import Redactor
 
 ATTEMPT = 1
+LARGE_BYTES = 4 << 20
+"""Of this much the numbers take a quarter of a second to read."""
 
 
 class ObservedRun:
@@ -139,9 +142,20 @@ class ObservedRun:
                     start_time=process.start_time,
                 )
             )
+        if size_bytes := backlog_bytes(target):
+            self.emit(ev.Progress(t=now, attempt=ATTEMPT, lag_bytes=size_bytes, log_bytes=size_bytes))
         if target.pipe is not None:
             path = str(self.node.attempt(ATTEMPT).root / PIPE_NAME)
             self.emit(ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=0, stdout=path))
+
+
+def backlog_bytes(target: Target) -> int:
+    """Bytes of the logs that were written before and take a while to read; 0 where that is a moment."""
+    size_bytes = 0
+    for log in target.logs:
+        with contextlib.suppress(OSError):
+            size_bytes += 0 if log.packed else os.stat(log.path).st_size
+    return size_bytes if size_bytes >= LARGE_BYTES else 0
 
 
 def _me() -> ProcessId:

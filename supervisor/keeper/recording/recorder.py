@@ -154,8 +154,10 @@ class Recorder:
         *,
         redact: Callable[[str], str] = redact_text,
         journal_bytes: Callable[[], int] = lambda: 0,
+        behind_interval_s: float = BEHIND_INTERVAL_S,
     ) -> None:
         self._journal_bytes = journal_bytes
+        self._behind_interval_s = behind_interval_s
         self._unwritable: set[str] = set()
         self._folder = series
         self._backlog = backlog
@@ -273,6 +275,12 @@ class Recorder:
             self.flush()
             self._emit(event)
 
+    def expect_backlog(self) -> None:
+        """Logs that were written before are about to be read: say so at once."""
+        self._m.behind_since = float("-inf")
+        self._look_behind()
+        self._tell_progress(0.0)
+
     def flush(self) -> None:
         """Write what still waits for its step or its second."""
         self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
@@ -292,7 +300,7 @@ class Recorder:
     def _tell_progress(self, interval_s: float) -> None:
         m, since_s = self._m, self._clock.mono() - self._m.last_progress
         pending, behind = m.pending, m.behind
-        if pending is None and (since_s >= BEHIND_INTERVAL_S if behind else m.reported_behind):
+        if pending is None and (since_s >= self._behind_interval_s if behind else m.reported_behind):
             pending = ev.Progress(t=self._clock.wall(), attempt=m.attempt)
         if pending is None or since_s < interval_s:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -12,8 +13,9 @@ from typing import Any
 from supervisor.job.batch import describe_change
 from supervisor.run.events import AttemptEnded, JournalEvent, Progress, StopWhy
 from supervisor.run.records import SpecChange
-from supervisor.run.state import AttemptState
-from supervisor.text.numbers import read_to
+from supervisor.run.state import AttemptState, RunState
+from supervisor.text.numbers import read_amounts, read_to
+from supervisor.views import format as fm
 from supervisor.views.appearance import Lang
 
 # What is left out where a value in it is absent or empty.
@@ -76,6 +78,41 @@ def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
     if not isinstance(of, Progress):
         return read_to(of.log_read_bytes, of.log_size_bytes)
     return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
+
+
+def reading_ratio(state: RunState) -> float | None:
+    """How much of a watched log is read while what was written before is being read; None at any other time."""
+    progress = state.progress
+    if state.mode != "observed" or progress is None or not progress.lag_bytes or not progress.log_bytes:
+        return None
+    return min(max(1.0 - progress.lag_bytes / progress.log_bytes, 0.0), 1.0)
+
+
+def reading_text(state: RunState) -> str:
+    """``reading 231 MB, 37 %``, in English; empty where nothing is being caught up with."""
+    ratio, progress = reading_ratio(state), state.progress
+    amounts = read_amounts(0, progress.log_bytes) if progress is not None else None
+    if ratio is None or amounts is None:
+        return ""
+    _, size, unit = amounts
+    return f"reading {size} {unit}, {math.floor(100 * ratio)} %"
+
+
+def place_of_end(state: RunState, attempt: AttemptState) -> str:
+    """``step 1 200``, ``epoch 3.5`` or ``before its first step``, in English; empty where it is not known."""
+    if reading_ratio(state) is not None:
+        return ""  # where the reading is, is not where it ended
+    if attempt.last_step is not None:
+        return f"step {fm.whole(attempt.last_step)}"
+    if attempt.first_loss is None:
+        return "before its first step"
+    return epoch_text(state)
+
+
+def epoch_text(state: RunState) -> str:
+    """``epoch 3.5`` of a log that names no steps; empty where it names no epochs either."""
+    epoch = state.progress.epoch if state.progress is not None else None
+    return f"epoch {epoch:.2f}".rstrip("0").rstrip(".") if epoch is not None else ""
 
 
 def changed_text(change: SpecChange) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -17,6 +18,7 @@ from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.wording.kinds import reading_ratio, reading_text
 from supervisor.views.wording.start_warnings import warnings_of
 from supervisor.views.wording.translate import Tr
 
@@ -75,6 +77,9 @@ class LossPanel(ChartPanel):
     def _newest(self, snapshot: Snapshot) -> Row:
         """The loss as it was last logged, which is what `best` is compared with, and where the smoothed one goes."""
         latest = snapshot.latest("loss")
+        read = reading_ratio(snapshot.state)
+        if read is not None:  # what stands far before the end is not the newest
+            return row(Span(self.tr(f"{math.floor(100 * read)} % read"), TextStyle.DIM))
         if latest is None:  # an attempt begins
             return row(Span(fm.DASH, TextStyle.DIM))
         return row(Span(fm.loss(latest), TextStyle.LIVE), Span(_trend(_living(snapshot))))
@@ -247,7 +252,9 @@ def _trend(smoothed: Sequence[float]) -> str:
 def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
     """An empty chart says why it is empty."""
     state = snapshot.state
-    if len(snapshot.metrics["loss"]) == 1:
+    if reading := reading_text(state):
+        text = reading
+    elif len(snapshot.metrics["loss"]) == 1:
         text = "one loss seen; a second one makes a curve"
     elif not state.attempts:
         text = "nothing launched yet: the loss appears with the first step"

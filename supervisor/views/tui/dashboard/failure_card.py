@@ -18,7 +18,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, again_text, resume_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.kinds import values_of
+from supervisor.views.wording.kinds import place_of_end, values_of
 from supervisor.views.wording.places import is_stacks, of_project, place_of
 from supervisor.views.wording.questions import answer_text, effect_text, given_text, question_text
 from supervisor.views.wording.translate import Tr
@@ -53,11 +53,16 @@ class FailureCard(Panel, can_focus=True):
         roomy = self.size.width >= 76
         if roomy and attempt.started_t is not None and attempt.ended_t is not None:
             after = f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
-        step = "before its first step" if attempt.last_step is None else f"step {fm.whole(attempt.last_step)}"
+        step = place_of_end(self.view.snapshot.state, attempt) if self.view is not None else ""
+        said = (
+            f"✗ attempt {attempt.number} failed{after}, {step}"
+            if step
+            else f"✗ attempt {attempt.number} failed"
+        )
         verdict = attempt.verdict
         name = f"{verdict.failure}{f' ({verdict.reason})' if verdict.reason else ''}"
         return (
-            row(Span(self.tr(f"✗ attempt {attempt.number} failed{after}, {step}"), TextStyle.BAD)),
+            row(Span(self.tr(said), TextStyle.BAD)),
             row(Span(name, TextStyle.BAD), Span(self.tr(f" · {fm.sure(verdict.confidence)}"), TextStyle.DIM)),
         )
 

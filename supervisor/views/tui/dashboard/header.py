@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from supervisor.job.batch import BatchSpec, BatchUnit
@@ -13,7 +14,7 @@ from supervisor.views.tui.dashboard.layout import LOW
 from supervisor.views.tui.dashboard.state_words import condition_span, hang_ends_in, is_live
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.kinds import unread_text
+from supervisor.views.wording.kinds import epoch_text, reading_ratio, reading_text, unread_text
 from supervisor.views.wording.translate import Tr
 
 # A run that steps is called quiet after this many seconds, or steps if those are longer.
@@ -47,6 +48,8 @@ class HeaderPanel(Panel):
         elif quiet is not None:
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
         behind = unread_text(state.progress) if state.progress is not None and is_live(snapshot) else ""
+        if reading := reading_text(state):
+            behind = "" if isinstance(state.condition, Running) else reading
         if behind:
             left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
@@ -59,6 +62,13 @@ class HeaderPanel(Panel):
         attempt = state.attempt
         step = attempt.last_step if attempt else None
         total = state.total_steps
+        read = reading_ratio(state)
+        if read is not None:  # a step that stands far before the end is nobody's progress
+            size = min(room - 8, 32)
+            drawn = bar(read, size, TextStyle.DIM) if size >= 6 else ()
+            return (*drawn, Span(f" {math.floor(100 * read)} % ", TextStyle.PLAIN))
+        if step is None and attempt is not None and attempt.first_loss is not None:
+            return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
         if step is None:
             return row(Span(self.tr("no step yet "), TextStyle.DIM))
         if not total or step > total:  # what the arguments said was no total

@@ -6,12 +6,15 @@ import signal
 from typing import assert_never
 
 from supervisor.run import state as st
-from supervisor.run.events import Outcome
+from supervisor.run.events import Outcome, Phase
 from supervisor.run.records import FailureClass
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Span, TextStyle
-from supervisor.views.wording.kinds import end_of_request
+from supervisor.views.wording.kinds import end_of_request, reading_text
+
+# After so many seconds what watches a log has looked at it.
+LOOKED_S = 3.0
 
 
 def condition_span(snapshot: Snapshot, now: float) -> Span:
@@ -28,9 +31,14 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span(f"⚠ hang: ending in {left_s:.0f} s", TextStyle.BAD)
         case st.Running() if is_stalled(snapshot):
             return Span("⚠ stalled", TextStyle.WARN)
+        case st.Running() if reading := reading_text(snapshot.state):
+            return Span(f"● {reading}", TextStyle.LIVE)
         case st.Running() if attempt is not None and attempt.quiet_since is not None:
             quiet = fm.age(max(0.0, now - attempt.quiet_since))
             return Span(f"○ quiet for {quiet}", TextStyle.WARN)
+        case st.Running(phase=Phase.RENDEZVOUS) if snapshot.state.mode == "observed" and attempt is not None:
+            # Nothing was seen of it, at first because nobody has looked.
+            return Span("● reading" if now - attempt.planned_t < LOOKED_S else "● live", TextStyle.LIVE)
         case st.Running():
             # Without a keeper nobody knows: what is shown is the last that one wrote.
             known = snapshot.keeper_alive

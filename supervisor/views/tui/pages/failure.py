@@ -21,6 +21,7 @@ from supervisor.views.tui.dashboard.state_words import failures
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
+from supervisor.views.wording.kinds import place_of_end
 from supervisor.views.wording.places import is_stacks, place_of
 from supervisor.views.wording.start_warnings import foreseen, foreseen_text
 from supervisor.views.wording.translate import Tr
@@ -149,9 +150,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, state: st.RunState, width:
         parts.append(f"ranks {fm.ranges(verdict.ranks)} alike")
     if verdict.node is not None:
         parts.append(f"node {verdict.node}")
-    parts.append(
-        f"step {fm.whole(attempt.last_step)}" if attempt.last_step is not None else "before its first step"
-    )
+    parts += filter(None, [place_of_end(state, attempt)])
     parts += _exits(attempt, verdict)
     rows.append(row(Span(" · ".join([name, *map(tr, parts)]), TextStyle.DIM)))
     if attempt.verdict_provisional:
