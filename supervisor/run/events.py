@@ -270,6 +270,30 @@ class RankExited(JournalEvent, frozen=True, kw_only=True, tag="rank_exited"):
     exit_code: int | None = None
 
 
+class FailureSign(StrEnum):
+    """How it is known that a rank fails, while its attempt lives."""
+
+    EXITING = "exiting"  # it wrote an error, and its interpreter is shutting down
+    GONE = "gone"  # its process ended with an error or by a signal
+
+
+class RankFailing(JournalEvent, frozen=True, kw_only=True, tag="rank_failing"):
+    """The first rank of an attempt that fails, told at once: the launcher has yet to end, and the verdict is yet to come.
+
+    `text`: the error line that the rank wrote last before it, at 1-based `line` of `path`; empty where it wrote none.
+    """
+
+    attempt: int
+    local_rank: int
+    sign: FailureSign
+    rank: int | None = None
+    exit_code: int | None = None
+    failure: FailureClass | None = None
+    text: str = ""
+    path: str = ""
+    line: int | None = None
+
+
 class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended"):
     """stoker is about to end the attempt: what follows is our doing, not a crash."""
 
@@ -708,6 +732,7 @@ Event: TypeAlias = (
     | CheckpointCommitted
     | EvidenceSeen
     | RankExited
+    | RankFailing
     | StopIntended
     | StopStepTaken
     | ProcessesLeft

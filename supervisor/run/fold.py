@@ -15,6 +15,8 @@ from supervisor.run.timeline import moment_of
 _NO_MEASURE = {"t", "v", "attempt", "minima", "lag_bytes", "log_bytes"}
 MEASURED = tuple(name for name in ev.Progress.__struct_fields__ if name not in _NO_MEASURE)
 """The fields of a progress that are about the job itself."""
+STEPS_AFTER_S = 10.0
+"""Peers of a rank that fails may log a step or two more; one that comes later shows that the job goes on."""
 _NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown": None, "kept": None}
 
 
@@ -114,7 +116,10 @@ def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
     known = found.ranks.get(event.local_rank, st.RankState(local_rank=event.local_rank))
     code = event.exit_code if event.exit_code is not None else known.exit_code
     gone = replace(known, exited=True, exit_code=code)
-    return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: gone})
+    changes: dict[str, object] = {"ranks": {**found.ranks, event.local_rank: gone}}
+    if code == 0 and found.failing is not None and found.failing.local_rank == event.local_rank:
+        changes["failing"] = None  # it had written an error, and ended well all the same
+    return _edit(s, event.attempt, **changes)
 
 
 def _phase_changed(s: st.RunState, event: ev.PhaseChanged) -> st.RunState:
@@ -140,6 +145,8 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
             changes["last_step"] = event.step
             if found.first_step is None:
                 changes |= {"first_step": event.step, "first_step_t": event.t}
+            if found.failing is not None and event.t - found.failing.t > STEPS_AFTER_S:
+                changes["failing"] = None  # its launcher goes on without it, or has started it anew
         if event.loss is not None:
             changes["last_loss"] = event.loss
             if found.first_loss is None:
@@ -347,6 +354,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.CheckpointCommitted: _checkpoint_committed,
     ev.EvidenceSeen: _nothing,
     ev.RankExited: _rank_exited,
+    ev.RankFailing: lambda s, event: _edit(s, event.attempt, failing=event, **_NO_STALL),
     ev.StopIntended: _stop_intended,
     ev.StopStepTaken: _stop_step_taken,
     ev.ProcessesLeft: _processes_left,

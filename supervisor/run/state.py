@@ -128,7 +128,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     `quiet_since`: its watched logs have not grown since then (wall seconds), and nothing shows that it is over.
     `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
     `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
-    waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was.
+    waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
+    fail, from then on; taken back where that rank ended well or steps go on.
     """
 
     number: int
@@ -174,6 +175,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     kept: ev.HangKept | None = None
     stacks: ev.StacksTaken | None = None
     hang: ev.HangFound | None = None
+    failing: ev.RankFailing | None = None
     memory_kills: int | None = None
     found_over: bool = False
     quiet_since: float | None = None
@@ -249,6 +251,7 @@ class MomentKind(StrEnum):
     STOPPING = "stopping"
     SURVIVORS = "survivors"
     PROCESSES_LEFT = "processes_left"
+    RANK_FAILING = "rank_failing"
     ENDED = "ended"
     ENDED_ON_REQUEST = "ended_on_request"
     VERDICT = "verdict"

@@ -102,6 +102,10 @@ def _found(event: ev.Event, state: RunState) -> _Found:
         case ev.EvidenceSeen():
             values: _Values = {"rank": event.rank, "failure": event.failure}
             return MomentKind.EVIDENCE, Tone.BAD, {**values, "text": event.text[:EVIDENCE_CHARS]}
+        case ev.RankFailing():
+            rank = event.rank if event.rank is not None else event.local_rank
+            values = {"rank": rank, "sign": event.sign, "exit_code": event.exit_code}
+            return MomentKind.RANK_FAILING, Tone.BAD, values
         case ev.StopIntended() if event.why in _STOPS_SHOWN:
             tone = Tone.INFO if event.why in REQUESTED_STOPS else Tone.WARN
             return MomentKind.STOPPING, tone, {"why": event.why, "by": event.by}

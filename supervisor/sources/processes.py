@@ -182,6 +182,34 @@ def reap_child(process: ProcessId) -> int | None:
     return os.waitstatus_to_exitcode(status) if pid else None
 
 
+def exit_code_of(process: ProcessId) -> int | None:
+    """The exit code (negative for a signal) of a zombie, anybody's child; None once its parent has waited for it.
+
+    Field 52 of ``/proc/<pid>/stat`` (Linux 3.5), which only the process's own user may read: it is 0 for others, so 0 counts
+    only of one's own.
+    """
+    raw = _read(f"/proc/{process.pid}/stat", 4096)
+    stat = _parse_stat(raw)
+    if raw is None or stat is None or stat.state != "Z" or stat.start_time != process.start_time:
+        return None
+    try:
+        status = int(raw[raw.rfind(b")") + 2 :].split()[49])
+        return os.waitstatus_to_exitcode(status) if status or owner_of(process.pid) == os.geteuid() else None
+    except (IndexError, ValueError):
+        return None
+
+
+def catches_interrupt(pid: int) -> bool | None:
+    """Whether a process has a handler for SIGINT now; None when it is gone.
+
+    Python sets one at its start and takes it away when it shuts down, after atexit and before it destroys its modules
+    (``_PySignal_Fini``): of torch that takes half a second and more until the process is gone.
+    """
+    raw = _read(f"/proc/{pid}/status", 4096) or b""
+    caught = next((line.split()[1] for line in raw.splitlines() if line.startswith(b"SigCgt:")), None)
+    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1) if caught is not None else None
+
+
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
     """Signal this very process; False when it is gone (or a zombie, or not ours to signal).
 
@@ -218,7 +246,10 @@ def _pids() -> list[int]:
 
 
 def _read_stat(pid: int) -> ProcessStat | None:
-    raw = _read(f"/proc/{pid}/stat", 4096)
+    return _parse_stat(_read(f"/proc/{pid}/stat", 4096))
+
+
+def _parse_stat(raw: bytes | None) -> ProcessStat | None:
     if not raw:
         return None
     # The command's name stands in parentheses and may hold blanks and parentheses itself: fields are counted

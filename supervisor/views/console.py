@@ -32,7 +32,7 @@ from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
-from supervisor.views.wording.kinds import end_of_request, unread_text, values_of
+from supervisor.views.wording.kinds import end_of_request, failing_line, unread_text, values_of
 from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
 from supervisor.views.wording.translate import english
 
@@ -281,6 +281,10 @@ def _evidence(event: ev.EvidenceSeen) -> Iterable[Line]:
     yield Level.WARNING, f"{who}{event.text.strip()[:200]}{where}"
 
 
+def _failing(event: ev.RankFailing) -> Iterable[Line]:
+    yield Level.ERROR, failing_line(event)
+
+
 def _stop_step(event: ev.StopStepTaken) -> Iterable[Line]:
     if event.step is ev.StopStep.SURVIVORS:
         why = (
@@ -356,6 +360,7 @@ MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.LaunchIntended: _launch,
     ev.AttemptStarted: _attempt_started,
     ev.EvidenceSeen: _evidence,
+    ev.RankFailing: _failing,
     ev.StopStepTaken: _stop_step,
     ev.ProcessesGone: _processes_gone,
     ev.AttemptEnded: _attempt_ended,

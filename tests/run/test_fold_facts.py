@@ -68,6 +68,22 @@ def test_a_rank_that_has_gone_keeps_the_code_that_was_seen() -> None:
     assert [(rank.exited, rank.exit_code) for rank in ranks.values()] == [(True, 3), (True, 0)]
 
 
+FAILING = ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="ValueError: x")
+
+
+def test_a_rank_that_fails_explains_a_silence_until_it_is_taken_back() -> None:
+    stall = ev.StallFlagged(t=T, attempt=1, since=T, waited_s=9, stage="step", pace_s=1, flag_s=9)
+    attempt = attempt_after(stall, FAILING)
+    assert (attempt.failing, attempt.stall) == (FAILING, None)
+    died = ev.RankExited(t=T + 1, attempt=1, local_rank=1, exit_code=1)
+    late = ev.Progress(t=T + 2, attempt=1, step=3)  # a peer was a step ahead
+    assert attempt_after(FAILING, died, late).failing == FAILING
+    well = ev.RankExited(t=T + 1, attempt=1, local_rank=1, exit_code=0)
+    assert attempt_after(FAILING, well).failing is None
+    assert attempt_after(FAILING, ev.RankExited(t=T + 1, attempt=1, local_rank=0, exit_code=0)).failing
+    assert attempt_after(FAILING, ev.Progress(t=T + 11, attempt=1, step=3)).failing is None
+
+
 def test_events_of_an_attempt_that_is_not_known_change_nothing() -> None:
     before = replay(BEGUN)
     for event in (

@@ -19,10 +19,11 @@ WORDS = {
     "Action": "none reduce_batch set_allocator new_port restart restart_with_env fewer_workers raise_limit resume_earlier wait_disk exclude_gpu requeue hold stop",
     "DecisionKind": "succeed restart hold fail give_up stop requeue",
     "Difference": "from_step_0 step_counter global_batch learning_rate_restarted learning_rate_counted_twice learning_rate accumulation_weighting weights data_order optimizer_state",
+    "FailureSign": "exiting gone",
     "FailureClass": "cuda_oom host_oom shm_exhausted fd_limit disk_full nccl_timeout nccl_error libuv port_in_use rendezvous dataloader_worker worker_crash hang ddp_mismatch cuda_error gpu_fault cuda_unavailable nan_loss checkpoint_load missing_file permission_denied auth_or_hub import_error usage_error compile_error code_error terminated healthy unknown",
     "FindingLevel": "ok info warning refuse",
     "LeftWhy": "after_success nested unknown",
-    "MomentKind": "adopted continued clock_forward clock_back launch launch_requested checkpoint evidence stopping survivors processes_left ended ended_on_request verdict decision held request refused stall stall_ended hang_countdown hang_withdrawn hang waiting cleared recovered resumed compared probe probe_ended batch_fitted asked answered remembered note run_ended",
+    "MomentKind": "adopted continued clock_forward clock_back launch launch_requested checkpoint evidence stopping survivors processes_left rank_failing ended ended_on_request verdict decision held request refused stall stall_ended hang_countdown hang_withdrawn hang waiting cleared recovered resumed compared probe probe_ended batch_fitted asked answered remembered note run_ended",
     "Outcome": "succeeded failed gave_up stopped lost refused",
     "Phase": "rendezvous loading compiling stepping evaluating checkpointing",
     "Precondition": "gpu_memory port disk",
@@ -37,7 +38,7 @@ TAGS = """
 advisory attempt_ended attempt_started backoff_started batch_answered batch_asked batch_fitted change_planned checkpoint_committed
 clock_set decided diagnosed evidence_seen gpu_found hang_countdown hang_found hang_kept hang_withdrawn held keeper_left
 keeper_started launch_cleared launch_intended log_quiet logs_dated memory_measured note_added only_flagged phase_changed
-preflight_found probe_ended probe_started processes_gone processes_left progress rank_exited rank_started recovered request_done
+preflight_found probe_ended probe_started processes_gone processes_left progress rank_exited rank_failing rank_started recovered request_done
 request_refused resume_compared run_ended run_started stacks_probed stacks_taken stall_ended stall_flagged stop_intended stop_rung
 trainer_ready waiting_for
 """

@@ -150,6 +150,16 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "cuda_oom — boom",
         "cuda_oom — boom",
     ),
+    (
+        [ev.RankFailing(t=2.0, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")],
+        "rank 1 is exiting after an error",
+        "rank 1 出错后正在退出",
+    ),
+    (
+        [ev.RankFailing(t=2.0, attempt=1, local_rank=1, rank=9, sign=ev.FailureSign.GONE, exit_code=-9)],
+        "rank 9 died, exit -9",
+        "rank 9 已退出，退出码 -9",
+    ),
     (stopped(ev.StopWhy.SIGNAL, ""), "stopping: signalled", "正在停止：收到信号"),
     (stopped(ev.StopWhy.RANK_DIED), "stopping: a rank died (by ada)", "正在停止：有 rank 退出（ada）"),
     (stopped(ev.StopWhy.REQUEUE), "stopping: to be requeued (by ada)", "正在停止：等待重新排队（ada）"),
@@ -466,6 +476,10 @@ ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
     (
         ev.ProcessesGone(t=1.0, attempt=1, exit_code=None),
         ["attempt 1: its processes have ended, exit code unknown; reading its logs"],
+    ),
+    (
+        ev.RankFailing(t=1.0, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, exit_code=-9),
+        ["rank 1 died: SIGKILL; waiting for the launcher to end"],
     ),
     (ev.ChangePlanned(t=1.0, attempt=1, lines=("-a", "+b")), ["change: -a", "change: +b"]),
     (ev.BackoffStarted(t=1.0, attempt=1, until=4.0, delay_s=3.0), ["next attempt in 3 s"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
@@ -12,7 +13,8 @@ from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.monitoring.last_reading import LastReading
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation
+from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
+from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on, drop_copies
@@ -34,6 +36,10 @@ from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
+FAILING_DELAY_S = 0.05
+"""That a rank is gone is on the screen before the loop spends its time on a verdict."""
+FAILING_S = 60.0
+"""So long a rank that fails explains that nothing moves: torchrun ends the others within 30 s, and we before it."""
 RECEIVE_S = 0.1
 """Seconds per pass of the loop spent on observations: a flood of lines must not keep a stop waiting."""
 HURRIED_DRAIN_S = 0.2
@@ -44,6 +50,16 @@ SIGNAL_READ_S = 10.0
 """Who sent us a signal kills us soon after (SLURM's KillWait: 30 s): the run's end must be on disk by then."""
 ADOPT_WAIT_S = 2.0
 """How long an adopting keeper waits for the launcher that a dead one may have just started."""
+
+
+VAGUE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
+
+
+class _Early(Enum):
+    """When a verdict is given before all is known."""
+
+    RANK_DIED = auto()
+    LAUNCHER_ENDS = auto()  # or has ended, and its logs are still being read
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +130,8 @@ class AttemptMonitor:
         self._live: LiveAttempt | None = None
         self._ending: _Ending | None = None
         self._collector: Collector | None = None
-        self._provisional_at: float | None = None
+        self._failures = RankFailures(context.clock)
+        self._provisional_at: dict[_Early, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
         self._number = 0
@@ -137,13 +154,13 @@ class AttemptMonitor:
 
     @property
     def is_about_to_end(self) -> bool:
-        """Whether a rank has died and torchrun is about to exit: every moment until then delays the next launch."""
+        """Whether a rank has died, and torchrun is about to exit: every moment until then delays the next launch; or it may be dying."""
         live, collector = self._live, self._collector
         return (
             live is not None
             and collector is not None
             and live.stop_sequence is None
-            and collector.agent_is_ending()
+            and (self._failures.is_urgent or collector.agent_is_ending())
         )
 
     def receive(self, timeout_s: float) -> None:
@@ -176,6 +193,9 @@ class AttemptMonitor:
             return
         if self._live is not None:
             self._live.sends_telemetry = self._live.sends_telemetry or observation.from_telemetry
+            if isinstance(observation, RankGone) and observation.exit_code is not None:
+                self._live.exit_codes[observation.local_rank] = observation.exit_code
+            self._failures.observe(observation)
         self._recorder.record(self._number, observation)
         self._health.observe(observation)
 
@@ -267,7 +287,8 @@ class AttemptMonitor:
         # A count that another keeper began cannot be gone on with: the group's files may be another's by now.
         self._kills_before = memory_kills() if adopted is None else None
         self._health.begin(number, adopted=adopted)
-        self._provisional_at = None
+        self._failures.begin()
+        self._provisional_at = {}
 
     # -- its life ---------------------------------------------------------------------------------
 
@@ -283,6 +304,7 @@ class AttemptMonitor:
             self._ledger.emit(fact, durable=isinstance(fact, ev.StopIntended))
             if isinstance(fact, ev.RankStarted):
                 collector.add_rank(fact)
+        self._look_for_failure(live)
         collector.look()
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
@@ -291,14 +313,35 @@ class AttemptMonitor:
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
-            self._give_provisional(live.number, PROVISIONAL_DELAY_S)
+            self._give_provisional(live.number, _Early.LAUNCHER_ENDS, PROVISIONAL_DELAY_S)
         elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
         elif live.stop_sequence is None and live.exit is None:
             self._health.line_seen(collector.last_line())
-            if self._health.tick():
+            failing = self._failing()
+            if failing is not None and failing.exited:
+                self._give_provisional(live.number, _Early.RANK_DIED, FAILING_DELAY_S)
+            if failing is None and self._health.tick():
                 # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
                 self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+
+    def _look_for_failure(self, live: LiveAttempt) -> None:
+        """Journal at once that a rank fails: torchrun may take seconds to end, and what is silent meanwhile is no stall."""
+        view = self._ledger.state.attempt
+        if view is None or live.stop_sequence is not None or live.exit is not None:
+            return
+        alone = self._record.job.entry_kind is EntryKind.COMMAND and not live.ranks
+        told = self._failures.look(view, {0: live.child.pid} if alone else live.ranks)
+        if told is not None:
+            self._ledger.emit(told)
+
+    def _failing(self) -> st.RankState | None:
+        """The rank that is known to fail, for so short that its launcher may yet end the others."""
+        view = self._ledger.state.attempt
+        failing = view.failing if view is not None else None
+        if view is None or failing is None or self._clock.wall() - failing.t >= FAILING_S:
+            return None
+        return view.ranks.get(failing.local_rank, st.RankState(local_rank=failing.local_rank))
 
     def _trial_is_over(self) -> bool:
         """Whether a trial has made its steps, or its time is over."""
@@ -371,18 +414,23 @@ class AttemptMonitor:
             self.receive(LOOK_S)
         self._finish(ending)
 
-    def _give_provisional(self, number: int, delay_s: float = 0.0) -> None:
+    def _give_provisional(self, number: int, when: _Early, delay_s: float = 0.0) -> None:
         """A verdict before all is known, so that a person reads the cause within a second."""
         now = self._clock.mono()
-        if self._provisional_at is None:
-            self._provisional_at = now + delay_s
-        if now >= self._provisional_at and self._engine.ready:
-            verdict = self._judging.look(number, whole=False)
-            if verdict is not None:
-                self._provisional_at = float("inf")
-                self._ledger.emit(
-                    ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict, provisional=True)
-                )
+        if now < self._provisional_at.setdefault(when, now + delay_s) or not self._engine.ready:
+            return
+        verdict = self._judging.look(number, whole=False)
+        if verdict is None:
+            return
+        self._provisional_at[when] = float("inf")
+        view = self._ledger.state.attempt
+        known = view is not None and view.verdict == verdict
+        # What one rank leaves may say nothing yet.
+        vague = when is _Early.RANK_DIED and verdict.failure in VAGUE
+        if not (known or vague):
+            self._ledger.emit(
+                ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict, provisional=True)
+            )
 
     def _begin_end(self, number: int, status: ExitStatus, collector: Collector) -> None:
         self._health.end()
@@ -405,7 +453,7 @@ class AttemptMonitor:
                 )
                 self._ledger.emit(gone, durable=True)
             if ending.exit_code != 0 and why not in st.REQUESTED_STOPS:
-                self._give_provisional(ending.number)
+                self._give_provisional(ending.number, _Early.LAUNCHER_ENDS)
 
     def _finish(self, ending: _Ending) -> None:
         assert self._collector is not None, "what is read is read by its sensors"

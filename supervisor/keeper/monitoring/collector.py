@@ -12,11 +12,12 @@ from queue import SimpleQueue
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import Observation
+from supervisor.keeper.monitoring.observations import Observation, RankGone
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.run.events import RankStarted
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState
+from supervisor.sources.exits import ExitWatch
 from supervisor.sources.processes import ProcessId
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
@@ -50,6 +51,7 @@ class Collector:
         self._agent_ending = threading.Event()
         self._stop = threading.Event()
         self._sensors = Sensors(self._stop, queue.put, clock, interval_s=interval_s, disk=str(paths.root))
+        self._exits = ExitWatch(lambda local_rank, code: queue.put(RankGone(clock.wall(), local_rank, code)))
         self.logs = LogWatch(
             self._stop,
             put=queue.put,
@@ -91,6 +93,7 @@ class Collector:
         if fact.pid is not None and fact.start_time is not None:
             key = str(fact.rank if fact.rank is not None else fact.local_rank)
             self._sensors.watch(key, ProcessId(fact.pid, fact.start_time))
+            self._exits.watch(fact.local_rank, ProcessId(fact.pid, fact.start_time))
         for stream, name in (("stdout", fact.stdout), ("stderr", fact.stderr)):
             if name is not None:
                 origin = Origin(local_rank=fact.local_rank, stream=stream)
@@ -117,6 +120,7 @@ class Collector:
     def stop(self) -> None:
         """End the threads."""
         self._stop.set()
+        self._exits.close()
         self.logs.close()
         self._sensors.join()
 

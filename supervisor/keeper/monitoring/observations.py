@@ -113,6 +113,16 @@ class EvidenceHit:
 
 
 @dataclass(frozen=True, slots=True)
+class RankGone:
+    """A rank's process ended. `exit_code`: negative for a signal, None where its launcher was faster to read it."""
+
+    t: float
+    local_rank: int
+    exit_code: int | None
+    from_telemetry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """Sensor readings: stream of run.series, key, values (None: not to be had)."""
 
@@ -150,6 +160,7 @@ Observation: TypeAlias = (
     | CheckpointSeen
     | WarningSeen
     | EvidenceHit
+    | RankGone
     | Sampled
     | SensorFact
     | GpuSeen

@@ -22,6 +22,7 @@ from supervisor.sources.processes import (
     ProcessId,
     command_of,
     descendants,
+    exit_code_of,
     is_alive,
     is_uninterruptible,
     process_table,
@@ -32,6 +33,7 @@ RANK_SEARCH_INTERVAL_S = 0.25
 TREE_SEARCH_INTERVAL_S = 1.0
 TREE_INTERVAL_S = 5.0
 END_SEARCH_INTERVAL_S = 0.1
+CODE_WAIT_S = 0.1
 SETTLE_S = 0.5
 """How long what a command leaves behind may take to end by itself: data workers notice their parent's end."""
 FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
@@ -56,6 +58,7 @@ class LiveAttempt:
     ) -> None:
         """`ends()`: true once the agent's log says that it is ending its workers because one failed.
 
+        `exit_codes` of ranks, by local rank, are filled in by whoever waits for their processes.
         `run_dir`: the run's directory as its processes were given it. `whole_tree`: a plain command, which need not pass
         signals on (a shell does not): a stop goes to all that it started; how many ranks it has is not known.
         """
@@ -72,7 +75,9 @@ class LiveAttempt:
         self._death_grace_s = death_grace_s
         self._ends = ends
         self._whole_tree = whole_tree
+        self.exit_codes: dict[int, int] = {}
         self._exited: set[int] = set()
+        self._vanished: dict[int, float] = {}
         self._folders: set[int] = set()
         self._members: dict[int, ProcessId] = {p.pid: p for p in (child.pid,) if is_alive(p)}
         self._recorded: list[ProcessId] = []
@@ -164,7 +169,7 @@ class LiveAttempt:
                 self._exit_mono, self._next_search = now, now
         facts += self._search(now)
         facts += self._find_folders()
-        facts += self._missed_ranks()
+        facts += self._missed_ranks(now)
         if self.stop_sequence is None:
             # What is intended here is journalled before the next look acts on it.
             facts += self._crash(now) + self._leftovers(now)
@@ -252,12 +257,23 @@ class LiveAttempt:
             )
         return facts
 
-    def _missed_ranks(self) -> list[ev.Event]:
+    def _missed_ranks(self, now: float) -> list[ev.Event]:
         facts: list[ev.Event] = []
         for local_rank, process in self.ranks.items():
-            if local_rank not in self._exited and not is_alive(process):
-                self._exited.add(local_rank)
-                facts.append(ev.RankExited(t=self._clock.wall(), attempt=self.number, local_rank=local_rank))
+            if local_rank in self._exited or is_alive(process):
+                continue
+            code = self.exit_codes.get(local_rank, exit_code_of(process))
+            since = self._vanished.setdefault(local_rank, now)
+            if code is None and self.exit is None and now - since < CODE_WAIT_S:
+                continue  # who waits for it in a thread of its own may have it in a moment
+            self._exited.add(local_rank)
+            # What our own signals end tells nothing; torchrun reports those of its own.
+            code = code if self.stop_sequence is None else None
+            facts.append(
+                ev.RankExited(
+                    t=self._clock.wall(), attempt=self.number, local_rank=local_rank, exit_code=code
+                )
+            )
         return facts
 
     # -- how it ends -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from supervisor.keeper.monitoring.observations import (
     GpuSeen,
     Observation,
     PhaseSeen,
+    RankGone,
     ReadySeen,
     Sampled,
     SensorFact,
@@ -244,6 +245,8 @@ class Recorder:
                 )
             case EvidenceHit():
                 self._evidence(attempt, seen)
+            case RankGone():
+                return  # the attempt that lives tells it
             case Sampled():
                 self._append(seen.stream, seen.t, seen.key, attempt, seen.values)
             case _ as unreachable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,14 @@ from string import Formatter
 from typing import Any
 
 from supervisor.job.batch import describe_change
-from supervisor.run.events import AttemptEnded, JournalEvent, Progress, StopWhy
+from supervisor.run.events import (
+    AttemptEnded,
+    FailureSign,
+    JournalEvent,
+    Progress,
+    RankFailing,
+    StopWhy,
+)
 from supervisor.run.records import SpecChange
 from supervisor.run.state import AttemptState, RunState
 from supervisor.text.numbers import read_amounts, read_to
@@ -19,6 +27,7 @@ from supervisor.views import format as fm
 from supervisor.views.appearance import Lang
 
 # What is left out where a value in it is absent or empty.
+SHORT_CHARS = 120
 OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
@@ -66,6 +75,40 @@ def end_of_request(attempt: AttemptState) -> str:
         return ""
     word = "restarted" if attempt.stop.why is StopWhy.RESTART else "stopped"
     return f"{word} by {attempt.stop.by}" if attempt.stop.by else word
+
+
+def failing_text(attempt: AttemptState, failing: RankFailing) -> str:
+    """``rank 1 died``, ``rank 1 is exiting``, in English; of a job without ranks ``the process is exiting``."""
+    known = attempt.ranks.get(failing.local_rank)
+    gone = failing.sign is FailureSign.GONE or (known is not None and known.exited)
+    return f"{_who(failing) if attempt.ranks else 'the process'} {'died' if gone else 'is exiting'}"
+
+
+def failing_line(event: RankFailing, who: str = "", launcher: str = "the launcher") -> str:
+    """``rank 1 died: CUDA out of memory; waiting for torchrun to end``, in English. `who`: as `failing_text` has it."""
+    who = who or f"{_who(event)} {'died' if event.sign is FailureSign.GONE else 'is exiting'}"
+    why = _short(event.text)
+    if not why and event.exit_code is not None:
+        why = signal_name(event.exit_code) if event.exit_code < 0 else f"exit code {event.exit_code}"
+    return f"{who}{f': {why}' if why else ''}; waiting for {launcher} to end"
+
+
+def _who(failing: RankFailing) -> str:
+    return f"rank {failing.rank if failing.rank is not None else failing.local_rank}"
+
+
+def _short(text: str) -> str:
+    """The first sentence of an error line."""
+    first = text.split(". ", 1)[0].strip().removesuffix(".")
+    return first if len(first) <= SHORT_CHARS else f"{first[: SHORT_CHARS - 1]}…"
+
+
+def signal_name(code: int) -> str:
+    """What a negative exit code means."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def values_of(event: JournalEvent) -> dict[str, object]:

@@ -36,7 +36,7 @@ from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
-from tests.views.tui.still import attempt_of, drawn, snapshot_of, state_of, text_of, verdict
+from tests.views.tui.still import attempt_of, drawn, running, snapshot_of, state_of, text_of, verdict
 
 AGAIN = Decision(DecisionKind.RESTART, "it may pass", delay_s=10.0, change=SpecChange())
 HELD = st.HeldOpen(attempt=1, reason="", decision=None)
@@ -169,6 +169,43 @@ def test_the_title_of_the_card() -> None:
     assert text_of([panel.titles()[0]]) == "✗ attempt 1 failed, before its first step"
     panel.view = View(snapshot_of(state_of()), 0.0)
     assert panel.titles() == ((), ())
+
+
+def test_the_card_says_what_is_known_so_far() -> None:
+    failing = ev.RankFailing(
+        t=90.0,
+        attempt=1,
+        local_rank=1,
+        sign=ev.FailureSign.EXITING,
+        text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.",
+        path="t/attempt_0/1/stderr.log",
+        line=4,
+    )
+    lives, gone = (
+        st.RankState(local_rank=1, rank=1, exited=exited, exit_code=None) for exited in (False, True)
+    )
+    known: dict[str, Any] = {"ended_t": None, "decision": None, "verdict": None, "failing": failing}
+    shown = card_of(failed(running(), **known, ranks={1: lives}), width=100).splitlines()
+    error = "torch.OutOfMemoryError: CUDA out of memory; waiting for torchrun to end"
+    assert shown[0] == f" rank 1 is exiting: {error}"
+    assert any("stderr" in line and "4" in line for line in shown)
+    shown = card_of(failed(running(), **known, ranks={1: gone}), width=100).splitlines()
+    assert shown[0] == f" rank 1 died: {error}"
+    early = {**known, "verdict": OOM, "verdict_provisional": True}
+    panel = card.FailureCard(id="card")
+    panel.view = View(snapshot_of(failed(running(), **early, ranks={1: gone})), 0.0)
+    shown = text_of(panel.body(100, 40)).splitlines()
+    assert shown[0] == f" rank 1 died: {error}"
+    assert shown[1].split() == ["so", "far", *OOM.title.split()], "a verdict before its time bears a sign"
+    assert [text_of([row]) for row in panel.titles()] == [
+        "✗ attempt 1 is failing, step 7",
+        "cuda_oom · so far",
+    ]
+    killed = with_fields(failing, sign=ev.FailureSign.GONE, exit_code=-9, text="", path="")
+    shown = card_of(
+        failed(running(), **{**known, "failing": killed}, ranks={1: gone}), width=100
+    ).splitlines()
+    assert shown[0] == " rank 1 died: SIGKILL; waiting for torchrun to end"
 
 
 def test_the_card_knows_how_many_rows_it_needs() -> None:

@@ -13,9 +13,11 @@ import pexpect
 import pyte
 import pytest
 
+from supervisor.run import events as ev
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass
 from supervisor.run.state import Backoff, Finished, HeldOpen, Running, RunState
 from tests.conftest import wait_until
 from tests.integration.harness import (
@@ -23,6 +25,7 @@ from tests.integration.harness import (
     ROOT,
     STOKER,
     environment,
+    facts,
     wait_for_run,
     wait_for_state,
 )
@@ -175,3 +178,68 @@ def test_the_demo_fails_shows_its_card_and_b_restarts_it_smaller(tmp_path: Path)
         screen.wait_for("attempt 2", "succeeded")
         screen.press("q")
         screen.wait_for_exit()
+
+
+CRASH = """
+import os, sys, time, traceback
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+def told(*error):
+    traceback.print_exception(*error)
+    sys.stderr.flush()
+    open("line.tmp", "w").write(str(time.time()))
+    os.rename("line.tmp", "line")
+if rank == 1:
+    sys.excepthook = told
+else:
+    import signal
+    signal.signal(signal.SIGTERM, lambda *_: time.sleep(60))  # a peer in a kernel heeds nothing
+for step in range(1, 41):
+    dist.all_reduce(torch.ones(10))
+    time.sleep(0.05)
+    print(f"step {step} loss {4 / step:.4f}", flush=True)
+    if step == 20 and rank == 1:
+        try:
+            raise ValueError("a batch that is skipped")
+        except ValueError:
+            traceback.print_exc()
+    while step == 30 and not os.path.exists("gate"):
+        time.sleep(0.01)
+if rank == 1:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+time.sleep(60)
+"""
+
+
+@pytest.mark.e2e
+def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> None:
+    """The aims are 0.5 s for the header and 1 s for the card (bench/state.py); here with slack for a busy machine."""
+    (tmp_path / "train.py").write_text(CRASH, encoding="utf-8")
+    args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2", "train.py")
+    with terminal(*args, cwd=tmp_path) as screen:
+        run = wait_for_run(tmp_path)
+        screen.until(lambda: has_reached(run, 25))
+        known = [type(fact) for fact in facts(run)]
+        assert ev.EvidenceSeen in known, "the exception that was caught is in the log"
+        assert ev.RankFailing not in known, "and is no failure"
+        (tmp_path / "gate").touch()
+        screen.wait_for("✗ rank 1 ", deadline_s=60)
+        screen.wait_for("so far", "waiting for torchrun to end")
+        assert isinstance(read_state(run.node().journal).condition, Running), "torchrun has not ended"
+        seen_s = time.time() - float((tmp_path / "line").read_text())
+        assert seen_s < 5, "0.1 s on a quiet machine"
+        screen.wait_for("rank 1 died: torch.OutOfMemoryError: CUDA out of memory")
+        screen.until_state(run, HeldOpen)
+        screen.press("s")
+        screen.wait_for("end the run for good?")
+        screen.press("y")
+        screen.until_state(run, Finished)
+    journalled = facts(run)
+    (failing,) = [fact for fact in journalled if isinstance(fact, ev.RankFailing)]
+    assert failing.failure is FailureClass.CUDA_OOM
+    assert not [fact for fact in journalled if isinstance(fact, ev.StallFlagged)]
+    attempt = read_state(run.node().journal).attempt
+    assert attempt is not None
+    assert attempt.verdict is not None
+    assert (attempt.verdict.failure, attempt.verdict.rank) == (FailureClass.CUDA_OOM, 1)

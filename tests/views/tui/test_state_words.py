@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.run import events as ev
@@ -104,6 +105,42 @@ def test_what_leaving_does_not_end(condition: st.Condition, word: str) -> None:
     assert words.leave_word(snapshot_of(state_of(condition), keeper=False)) == "leave"
     assert words.leave_word(snapshot_of(state_of(condition), gone=True)) == "leave"
     assert words.leave_word(snapshot_of(state_of(condition, mode="observed"))) == "leave"
+
+
+FAILING = ev.RankFailing(t=90.0, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="ValueError: x")
+RANKS = {0: st.RankState(local_rank=0, rank=0), 1: st.RankState(local_rank=1, rank=1)}
+
+
+@pytest.mark.parametrize(
+    ("exited", "sign", "text"),
+    [
+        (False, ev.FailureSign.EXITING, "✗ rank 1 is exiting"),
+        (True, ev.FailureSign.EXITING, "✗ rank 1 died"),
+        (True, ev.FailureSign.GONE, "✗ rank 1 died"),
+    ],
+)
+def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.FailureSign, text: str) -> None:
+    ranks = {**RANKS, 1: msgspec.structs.replace(RANKS[1], exited=exited)}
+    failing = msgspec.structs.replace(FAILING, sign=sign)
+    attempt = attempt_of(failing=failing, ranks=ranks, stall=STALL, countdown=COUNTDOWN)
+    snapshot = snapshot_of(state_of(running(), attempt))
+    assert words.condition_span(snapshot, NOW) == (text, TextStyle.BAD)
+    assert words.shows_failure(snapshot), "the card is there before any verdict"
+
+
+@pytest.mark.parametrize(
+    ("condition", "failing"),
+    [
+        (running(), True),
+        (st.Stopping(attempt=1, why=ev.StopWhy.RANK_DIED, by="keeper"), True),
+        (st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me"), False),
+        (st.Ended(attempt=1, exit_code=1), True),
+        (diagnosed(FailureClass.CUDA_OOM), False),
+        (finished(Outcome.FAILED), False),
+    ],
+)
+def test_a_failure_counts_so_far_until_there_is_a_verdict(condition: st.Condition, failing: bool) -> None:
+    assert words.is_failing(snapshot_of(state_of(condition, attempt_of(failing=FAILING)))) is failing
 
 
 @pytest.mark.parametrize(

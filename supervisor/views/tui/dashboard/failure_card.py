@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from supervisor.job.batch import describe_change
+from supervisor.job.spec import EntryKind
 from supervisor.run import state as st
+from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, again_text, resume_text
+from supervisor.views.tui.dashboard.state_words import is_failing
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.kinds import place_of_end, values_of
+from supervisor.views.wording.kinds import failing_line, failing_text, place_of_end, values_of
 from supervisor.views.wording.places import is_stacks, of_project, place_of
 from supervisor.views.wording.questions import answer_text, effect_text, given_text, question_text
 from supervisor.views.wording.translate import Tr
@@ -47,6 +50,8 @@ class FailureCard(Panel, can_focus=True):
     def titles(self) -> tuple[Row, Row]:
         """Which attempt, when; the class and how sure we are."""
         attempt = self.view.snapshot.state.attempt if self.view else None
+        if self.view is not None and attempt is not None and is_failing(self.view.snapshot):
+            return self._titles_so_far(attempt)
         if attempt is None or attempt.verdict is None:
             return EMPTY, EMPTY
         after = ""
@@ -66,10 +71,24 @@ class FailureCard(Panel, can_focus=True):
             row(Span(name, TextStyle.BAD), Span(self.tr(f" · {fm.sure(verdict.confidence)}"), TextStyle.DIM)),
         )
 
+    def _titles_so_far(self, attempt: st.AttemptState) -> tuple[Row, Row]:
+        """While its launcher has yet to end: the class, where it shows already, and that more may come."""
+        step = place_of_end(self.view.snapshot.state, attempt) if self.view is not None else ""
+        number = attempt.number
+        text = self.tr(f"✗ attempt {number} is failing, {step}" if step else f"✗ attempt {number} is failing")
+        name = f"{attempt.verdict.failure} · " if attempt.verdict is not None else ""
+        return row(Span(text, TextStyle.BAD)), row(
+            Span(name, TextStyle.BAD), Span(self.tr("so far"), TextStyle.WARN)
+        )
+
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The card; in a low pane blank rows go first, then the advice, what followed, the cause's further rows."""
         attempt = self.view.snapshot.state.attempt if self.view else None
-        if self.view is None or attempt is None or attempt.verdict is None:
+        if self.view is None or attempt is None:
+            return []
+        if is_failing(self.view.snapshot) and attempt.failing is not None:
+            return self._so_far(self.view.snapshot, attempt, attempt.failing, width, height)
+        if attempt.verdict is None:
             return []
         verdict, tr = attempt.verdict, self.tr
         inner = width - 2
@@ -112,6 +131,27 @@ class FailureCard(Panel, can_focus=True):
             if block:
                 rows += [*([EMPTY] * gaps if rows else []), *block]
         return [(Span(" "), *spans) for spans in rows]
+
+    def _so_far(
+        self, snapshot: Snapshot, attempt: st.AttemptState, failing: RankFailing, width: int, height: int
+    ) -> Sequence[Row]:
+        """What is known while its launcher has yet to end; each row counts only so far."""
+        tr, inner, verdict = self.tr, width - 2, attempt.verdict
+        job = snapshot.run_file.job if snapshot.run_file is not None else None
+        launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"
+        text = tr(failing_line(failing, failing_text(attempt, failing), launcher))
+        rows = [row(Span(line, TextStyle.STRONG)) for line in wrap(text, inner, 3)]
+        if verdict is not None:
+            rows += _wrapped("so far", tr(verdict.title), inner, 2, tr)
+            rows += _cause(attempt, verdict, inner, 2, tr)
+            rows += own_code(snapshot, attempt, "code", inner, tr)
+        elif failing.path:
+            where = place_of(attempt, failing.path, failing.line, tr)
+            rows.append(_labelled("cause", Span(where, TextStyle.KEY), inner, tr))
+            rows += [_labelled("", Span(line), inner, tr) for line in wrap(failing.text, inner - LABEL, 2)]
+        after = "the verdict and what stoker does about it come with its end"
+        rows.append(_labelled("next", Span(tr(after), TextStyle.DIM), inner, tr))
+        return [(Span(" "), *spans) for spans in rows[:height]]
 
 
 def _labelled(label: str, text: Span, width: int, tr: Tr) -> Row:

@@ -11,7 +11,7 @@ from supervisor.run.state import Finished, HeldOpen, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.layout import LOW
-from supervisor.views.tui.dashboard.state_words import condition_span, hang_ends_in, is_live
+from supervisor.views.tui.dashboard.state_words import condition_span, hang_ends_in, is_failing, is_live
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import epoch_text, reading_ratio, reading_text, unread_text
@@ -43,7 +43,9 @@ class HeaderPanel(Panel):
             left.append(Span(tr(" · observed"), TextStyle.DIM))
         left += [Span(" · "), spoken(condition_span(snapshot, self.view.now), tr)]
         quiet = quiet_s(snapshot, self.view.now)
-        if hang_ends_in(snapshot, self.view.now) is not None:
+        if is_failing(snapshot):
+            pass  # why no step comes is said
+        elif hang_ends_in(snapshot, self.view.now) is not None:
             left += [Span(tr(", Esc keeps waiting"), TextStyle.WARN)] if self.may_act else []
         elif quiet is not None:
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))

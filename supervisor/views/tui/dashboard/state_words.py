@@ -6,12 +6,12 @@ import signal
 from typing import assert_never
 
 from supervisor.run import state as st
-from supervisor.run.events import Outcome, Phase
+from supervisor.run.events import Outcome, Phase, StopWhy
 from supervisor.run.records import FailureClass
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Span, TextStyle
-from supervisor.views.wording.kinds import end_of_request, reading_text
+from supervisor.views.wording.kinds import end_of_request, failing_text, reading_text, signal_name
 
 # After so many seconds what watches a log has looked at it.
 LOOKED_S = 3.0
@@ -27,6 +27,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span("○ preflight", TextStyle.PLAIN)
         case st.Launching():
             return Span("○ launching", TextStyle.LIVE)
+        case st.Running() if attempt is not None and attempt.failing is not None:
+            return Span(f"✗ {failing_text(attempt, attempt.failing)}", TextStyle.BAD)
         case st.Running() if (left_s := hang_ends_in(snapshot, now)) is not None:
             return Span(f"⚠ hang: ending in {left_s:.0f} s", TextStyle.BAD)
         case st.Running() if is_stalled(snapshot):
@@ -135,6 +137,8 @@ def leave_word(snapshot: Snapshot) -> str:
 def shows_failure(snapshot: Snapshot) -> bool:
     """Whether the failure card takes the place of the charts: an attempt failed and no new one runs."""
     attempt = snapshot.state.attempt
+    if is_failing(snapshot):
+        return True
     if attempt is None or attempt.failure is None:
         return False
     condition = snapshot.state.condition
@@ -143,6 +147,22 @@ def shows_failure(snapshot: Snapshot) -> bool:
             return True
         case st.Finished():
             return condition.outcome in {Outcome.FAILED, Outcome.GAVE_UP, Outcome.LOST}
+        case _:
+            return False
+
+
+def is_failing(snapshot: Snapshot) -> bool:
+    """Whether a rank of the newest attempt fails, and its launcher has not ended: what is known is known so far."""
+    attempt, condition = snapshot.state.attempt, snapshot.state.condition
+    if attempt is None or attempt.failing is None:
+        return False
+    match condition:
+        case st.Running():
+            return True
+        case st.Stopping():
+            return condition.why is StopWhy.RANK_DIED
+        case st.Ended():
+            return attempt.verdict is None or attempt.verdict_provisional
         case _:
             return False
 
@@ -199,9 +219,5 @@ def _exit_words(code: int | None) -> tuple[str, TextStyle]:
     if code == 0:
         return "✓ done", TextStyle.DIM
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"✗ {name}", TextStyle.WARN if -code == signal.SIGTERM else TextStyle.BAD
+        return f"✗ {signal_name(code)}", TextStyle.WARN if -code == signal.SIGTERM else TextStyle.BAD
     return f"✗ exit {code}", TextStyle.BAD
