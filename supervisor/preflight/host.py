@@ -222,27 +222,32 @@ def _clock_state() -> int | None:
     return state if state >= 0 else None  # -1: it was refused (a sandbox)
 
 
+FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themselves"
+
+
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
     """Whether the stacks of a rank that hangs can be read: py-spy, and the right to look into a process that is no child of its own."""
     from supervisor.sources.stacks.python_stacks import find_py_spy
 
     python = context.interpreter.path if context.interpreter is not None else None
+    # It needs no rights, but a signal to the ranks and a variable of theirs: offered where nothing else would do.
+    offer = None if context.spec.hang.faulthandler else FAULTHANDLER
     if find_py_spy(python) is None:
         yield note(
             "stacks",
             "py-spy is not installed: of a rank that hangs in C only the kernel's view is known",
-            "pip install py-spy",
+            f"pip install py-spy{'' if offer is None else f'; or {offer}'}",
         )
         return
     scope = _yama(PTRACE_SCOPE)
     if scope == NO_ATTACH:
         what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope}, for everybody)"
-        yield note("stacks", what, "it cannot be changed before the next boot")
+        fix = "it cannot be changed before the next boot"
+        yield note("stacks", what, fix if offer is None else f"{fix}; {offer}")
     elif scope and not _has_capability(CAP_SYS_PTRACE):
         what = f"py-spy may not look into ranks (kernel.yama.ptrace_scope is {scope})"
-        yield note(
-            "stacks", what, "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"
-        )
+        fix = "sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE"
+        yield note("stacks", what, fix if offer is None else f"{fix}; or {offer}")
     else:
         yield ok("stacks", "py-spy may look into ranks")
 

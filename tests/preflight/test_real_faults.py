@@ -190,7 +190,13 @@ def test_a_kernel_that_lets_nobody_look(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(host, "PTRACE_SCOPE", str(scope))
     monkeypatch.setattr("supervisor.sources.stacks.python_stacks.find_py_spy", lambda _: "py-spy")
     (finding,) = found_by(host.check_stacks, SCRIPT, tmp_path)
-    assert (finding.level, finding.fix) == (INFO, "it cannot be changed before the next boot")
+    never = "it cannot be changed before the next boot"
+    assert (finding.level, finding.fix) == (INFO, f"{never}; {host.FAULTHANDLER}"), (
+        "what needs no right is offered"
+    )
+    asked = replace(SCRIPT, hang=replace(SCRIPT.hang, faulthandler=True))
+    (finding,) = found_by(host.check_stacks, asked, tmp_path)
+    assert finding.fix == never, "it is on already"
 
 
 def test_the_clock_matters_to_several_machines_alone(tmp_path: Path) -> None:
