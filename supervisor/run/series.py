@@ -36,6 +36,10 @@ JOB_KEY = "job"
 # In samples of a log that was read after it was written: the time that the line bears (its clock's seconds), null where
 # it bears none. `t` is then when it was read, and says nothing of how long anything took.
 LINE_T = "line_t"
+# In samples of such a log of which not every one is kept: its number among all readings of the log.
+READING = "reading"
+CONTEXT = frozenset((LINE_T, READING))
+"""What says where a sample stands and is no measure."""
 ROLLUP_S = 60.0
 SEGMENT_BYTES = 64 << 20
 NEWEST_BYTES = 4 << 20

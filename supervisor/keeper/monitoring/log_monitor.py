@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from operator import or_
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
@@ -26,9 +26,10 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     from_telemetry,
 )
-from supervisor.run.series import LINE_T
+from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
+from supervisor.sources.metrics.memo import Columns
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, NoteCode, Tailer, TailNote
 from supervisor.text.decode import clean
@@ -51,6 +52,7 @@ BACKLOG_SAMPLES = 60
 EXISTING_LOG_SAMPLES = 8000
 MIN_BATCH_SAMPLES = 12
 STEP = "step"
+EPOCH = "epoch"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
 # wiped last, and the cursor goes up again.
@@ -133,6 +135,7 @@ class LogWatch:
         self._keys: dict[str, LogKey] = {}
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
+        self._read_rows: dict[str, int] = {}
         self._wiped: dict[str, tuple[tuple[int, int], bytes]] = {}
         self._rank_reported = False
         self._last_line: float | None = None
@@ -258,13 +261,19 @@ class LogWatch:
             rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
-        kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows], wanted)]
+        kept = rows if few else with_headings(rows, thinned([loss for *_, loss in rows], wanted))
+        before = self._read_rows.get(key.name, 0)
+        self._read_rows[key.name] = before + len(rows)
+        numbers = None if few else {row: before + at for at, (row, *_) in enumerate(rows, 1)}
         both: list[tuple[int, StepSeen | StepHint]] = []
         end = 0  # a long line's bytes are cut: it ends behind the states that it was drawn with
         for row, columns, at, _ in kept:
             line, sample = lines[row], MetricSample(columns, at)
             end = max(end, line.offset + len(line.raw))
-            both.append((end, self._step_seen(key, batch, line, sample, now, drawn)))
+            seen = self._step_seen(key, batch, line, sample, now, drawn)
+            if numbers is not None:
+                seen.values[READING] = float(numbers[row])
+            both.append((end, seen))
         if few:
             both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
@@ -334,6 +343,25 @@ def _standing(path: str) -> tuple[int, float]:
     except OSError:
         return 0, 0.0
     return info.st_size, info.st_mtime
+
+
+Row: TypeAlias = tuple[int, Columns, int, float | None]
+"""Which line, its numbers and the row in them, its loss."""
+
+
+def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
+    """The rows that are kept; before each the last one since the one before that names an epoch and no loss."""
+    found: list[Row] = []
+    before = -1
+    for place in kept:
+        for at in range(place - 1, before, -1):
+            _, columns, _, loss = rows[at]
+            if loss is None and EPOCH in columns.values:
+                found.append(rows[at])
+                break
+        found.append(rows[place])
+        before = place
+    return found
 
 
 def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
 from supervisor.keeper.recording.epoch_counters import Counters, Places
+from supervisor.run.series import CONTEXT
 
 # Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
 WAIT_S = 1.0
@@ -27,7 +28,8 @@ WAIT_AGAIN_S = 5.0
 # Two lines without a step as close as this were read from a backlog, not as they were written.
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
-HEADING = frozenset({"epoch", "total_epochs"})
+EPOCH = "epoch"
+HEADING = frozenset({EPOCH, "total_epochs"})
 LOSSES = frozenset({"loss", "val_loss"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 
@@ -75,8 +77,8 @@ class StepSense:
         """One sample in; what is complete comes out, in the order in which it was printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
-            if seen.values.keys() <= HEADING:
-                rank.places.heading = seen.values
+            if seen.values.keys() - CONTEXT <= HEADING:
+                rank.places.heading = {n: v for n, v in seen.values.items() if n in HEADING}
                 yield _at(seen, rank.step)  # what follows bears the next steps: there is none to wait for
                 return
             yield from self._without_step(rank, seen, now)
@@ -122,6 +124,9 @@ class StepSense:
                 yield _at(one.seen, None if crowded else known)
 
     def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
+        if EPOCH in rank.places.heading and EPOCH not in seen.values and not LOSSES.isdisjoint(seen.values):
+            # It may wait for its step while the next heading comes.
+            seen = replace(seen, values={**seen.values, EPOCH: rank.places.heading[EPOCH]})
         if seen.log and (seen.log in rank.printed or not LOSSES.isdisjoint(seen.values)):
             rank.printed[seen.log] = rank.printed.get(seen.log, 0) + 1
         while rank.hints and now - rank.hints[0][0] > WAIT_S:
@@ -141,7 +146,7 @@ def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
     total = values.get("total_steps")
     if total is None:
         return False
-    if rank.bar_total is not None and total < rank.bar_total and values.keys() <= BAR_ONLY:
+    if rank.bar_total is not None and total < rank.bar_total and values.keys() - CONTEXT <= BAR_ONLY:
         return True
     rank.bar_total = total
     return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
+from supervisor.text.stamps import local_shift
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
@@ -28,7 +29,7 @@ WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
 # costs a bounded amount of memory (about 10 MiB).
 OTHER_SERIES = 80
 OTHER_POINTS = 1024
-AXIS_FIELDS = frozenset(["step", "total_steps", "epoch", "eta_s", se.LINE_T])
+AXIS_FIELDS = frozenset(["step", "total_steps", "epoch", "total_epochs", "eta_s", *se.CONTEXT])
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 MACHINE = "machine"
@@ -116,6 +117,8 @@ class Gatherer:
         self._others: dict[str, Whole] = {}
         self._lost = Recent(LOST_POINTS)
         self._pace = Pace()
+        self._number = 0
+        self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
         self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._ranks: dict[str, _RankTracks] = {}
@@ -145,20 +148,58 @@ class Gatherer:
         step = sample.v.get("step")
         if step is not None:
             _keep_pace(self._pace, sample)
+        if sample.v.keys() <= AXIS_FIELDS:
+            self._heed_epoch(sample)
+            return  # a heading: no reading
+        origin = self._origin(sample)
         for name, value in sample.v.items():
             buffer = self._whole.get(name) or self._recent.get(name)
-            if buffer is not None and value is not None:
-                buffer.add(single(sample.t, step, value, sample.a))
-            self._take_other(name, single(sample.t, step, value, sample.a) if value is not None else None)
+            point = origin._replace(low=value, mean=value, high=value) if value is not None else None
+            if buffer is not None and point is not None:
+                buffer.add(point)
+            self._take_other(name, point)
             if name == "loss" and value is None:  # JSON has no NaN: a series writes null
-                self._lost.add(single(sample.t, step, 0.0, sample.a))
+                self._lost.add(origin)
+
+    def _heed_epoch(self, sample: Sample) -> float | None:
+        """The epoch of a sample: its own, else the one that the log named last."""
+        known = self._epoch[1] if self._epoch[0] == sample.a else None
+        named = sample.v.get("epoch")
+        self._epoch = (sample.a, known if named is None else named)
+        return self._epoch[1]
+
+    def _origin(self, sample: Sample) -> Point:
+        """Where a sample stands on each axis, as a point of value 0."""
+        late, line_t = se.LINE_T in sample.v, sample.v.get(se.LINE_T)
+        self._number = max(self._number + 1, int(sample.v.get(se.READING) or 0))
+        point = single(sample.t, sample.v.get("step"), 0.0, sample.a)
+        return point._replace(
+            epoch=self._heed_epoch(sample),
+            number=self._number,
+            late=late,
+            line_t=line_t + local_shift(line_t) if line_t is not None else None,
+        )
 
     def take_rollup(self, rollup: Rollup) -> None:
         """One minute of the metrics, older than all samples that come."""
         steps = rollup.v.get("step")
         step = steps[2] if steps else None
+        epochs, late = rollup.v.get("epoch"), rollup.v.get(se.LINE_T)
+        self._number += max((count for *_, count in rollup.v.values()), default=0)
         for name, (low, mean, high, count) in rollup.v.items():
-            point = Point(rollup.t, step, low, mean, high, count, rollup.a)
+            point = Point(
+                rollup.t,
+                step,
+                low,
+                mean,
+                high,
+                count,
+                rollup.a,
+                epoch=epochs[2] if epochs else None,
+                number=self._number,
+                late=late is not None,
+                line_t=late[2] + local_shift(late[2]) if late else None,
+            )
             whole = self._whole.get(name)
             if whole is not None:
                 whole.add(point)

@@ -11,7 +11,11 @@ from typing import NamedTuple, TypeAlias
 
 
 class Point(NamedTuple):
-    """One sample, or several merged: `t` wall seconds and `step` are of the newest of them."""
+    """One sample, or several merged: `t` wall seconds, `step`, `epoch`, `number` and `line_t` are of the newest of them.
+
+    `number`: its place among the readings. `late`: it was read after it was written; `t` is then when it was read, and `line_t`
+    the time that its line bears, if it bears one.
+    """
 
     t: float
     step: float | None
@@ -20,6 +24,15 @@ class Point(NamedTuple):
     high: float
     weight: int
     attempt: int
+    epoch: float | None = None
+    number: int = 0
+    late: bool = False
+    line_t: float | None = None
+
+    @property
+    def time(self) -> float | None:
+        """When it was written, wall seconds, as far as is known."""
+        return self.line_t if self.late else self.t
 
 
 Track: TypeAlias = tuple[Point, ...]
@@ -34,7 +47,7 @@ def merge(a: Point, b: Point) -> Point:
     """Two adjacent points as one; minimum and maximum are kept, so that a spike is never lost."""
     weight = a.weight + b.weight
     mean = (a.mean * a.weight + b.mean * b.weight) / weight
-    return Point(b.t, b.step, min(a.low, b.low), mean, max(a.high, b.high), weight, b.attempt)
+    return b._replace(low=min(a.low, b.low), mean=mean, high=max(a.high, b.high), weight=weight)
 
 
 class Whole:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # The newest part of a stream that is read line by line when a run is opened; what is older comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
 TAIL_BYTES = 4 << 20
+# Of a watched log: the samples of some 4 GB of it, read in 3 s.
+OBSERVED_BYTES = 16 << 20
 # Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
 PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
@@ -118,6 +120,10 @@ class SnapshotReader:
         for name, reader in self._series.items():
             if self._glance and name == se.RANKS:
                 self._glanced = reader.seek_tail(GLANCE_BYTES)
+            elif self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
+                reader.seek_tail(
+                    OBSERVED_BYTES
+                )  # its minutes are those in which it was read: of them no curve can be made
             elif reader.seek_tail(TAIL_BYTES) and name == se.METRICS:
                 first = reader.read(limit_bytes=1 << 20)
                 until = first[0].t if first else float("inf")

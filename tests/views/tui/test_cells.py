@@ -7,6 +7,7 @@ import pytest
 from supervisor.views.logs.query import Query
 from supervisor.views.model.history import single
 from supervisor.views.tui.charts import curves, plotting
+from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.curves import Curve, Look, Mark, lives_on, nearest, plot, readout
 from supervisor.views.tui.charts.plotting import Scale, buckets, labels, log_ticks, loss_bounds, ticks
@@ -276,15 +277,15 @@ def test_points_of_one_column_are_one_bucket() -> None:
         single(2.0, 9.0, 5.0, 1),
         single(3.0, 9.0, 7.0, 2),
     ]
-    found = buckets(points, lambda p: p.step or 0.0, Scale(0, 9, 10))
+    found = buckets(points, [p.step or 0.0 for p in points], Scale(0, 9, 10))
     assert [(b.x, b.low, b.mean, b.high, b.attempt) for b in found] == [
         (0, 1.0, 2.0, 3.0, 1),
         (9, 5.0, 5.0, 5.0, 1),
         (9, 7.0, 7.0, 7.0, 2),
     ]
-    smooth = buckets(points[:2], lambda p: p.step or 0.0, Scale(0, 9, 10), [10.0, 20.0])
+    smooth = buckets(points[:2], [p.step or 0.0 for p in points[:2]], Scale(0, 9, 10), [10.0, 20.0])
     assert [(b.low, b.mean, b.high) for b in smooth] == [(1.0, 15.0, 3.0)]
-    assert buckets([], lambda p: 0.0, Scale(0, 9, 10)) == []
+    assert buckets([], [], Scale(0, 9, 10)) == []
 
 
 def test_the_bounds_of_a_loss() -> None:
@@ -360,7 +361,7 @@ def test_the_point_nearest_to_a_place_is_the_newer_attempts() -> None:
     found = nearest(Look(), [points], 2.0)
     assert found is not None
     assert found.attempt == 2
-    assert nearest(Look(by_time=True), [points], 0.0) is points[0]
+    assert nearest(Look(Axis.TIME), [points], 0.0) is points[0]
     assert nearest(Look(), [], 0.0) is None
     assert [lives_on(point, {1: 1.0}) for point in points] == [False, True, True]
     assert lives_on(single(0.0, None, 1.0, 1), {1: 0.0})

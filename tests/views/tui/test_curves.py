@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.views.model.history import Point, single
+from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.curves import Curve, Look, Plot, extent, plot
 from supervisor.views.tui.charts.plotting import Scale, log_ticks
 from supervisor.views.tui.widgets.paint import TextStyle, cells
@@ -25,7 +26,7 @@ points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_siz
     width=st.integers(0, 120),
     height=st.integers(0, 40),
     log=st.booleans(),
-    by_time=st.booleans(),
+    axis=st.none() | st.sampled_from(Axis),
     window=st.none() | st.tuples(st.floats(0, 9000), st.floats(1, 1000)),
     cursor=st.none() | st.floats(-100, 11_000),
 )
@@ -36,13 +37,13 @@ def test_a_plot_fits(
     width: int,
     height: int,
     log: bool,
-    by_time: bool,
+    axis: Axis | None,
     window: tuple[float, float] | None,
     cursor: float | None,
 ) -> None:
     seen = (window[0], window[0] + window[1]) if window is not None else None
     found = plot(
-        [Curve(track, cuts=cuts)], Look(by_time, log, seen, cursor), width, height, least_span=least_span
+        [Curve(track, cuts=cuts)], Look(axis, log, seen, cursor), width, height, least_span=least_span
     )
     if found is not None:
         assert len(found.rows) <= height

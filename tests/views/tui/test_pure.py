@@ -133,7 +133,7 @@ def test_labels_have_as_many_digits() -> None:
 def test_buckets_keep_extremes() -> None:
     points = [single(i, i, 100.0 if i == 500 else 1.0, 1) for i in range(1000)]
     scale = Scale(0, 999, 50)
-    found = buckets(points, lambda p: p.step or 0.0, scale)
+    found = buckets(points, [p.step or 0.0 for p in points], scale)
     assert len(found) == 50
     assert max(b.high for b in found) == 100.0
     low, high = loss_bounds(points, [1.0] * 1000)

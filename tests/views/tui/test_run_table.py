@@ -20,6 +20,7 @@ from supervisor.run.records import FailureClass
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey
 from supervisor.views.tui import external_editor as editor
+from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.curves import Look, Plot
 from supervisor.views.tui.charts.plotting import Scale
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -469,9 +470,11 @@ def test_zoom_pan_and_axes() -> None:
     assert chart.look.window is None
     chart.given = (tuple(single(100.0 + at, float(at), 1.0, 1) for at in range(11)),)
     chart.look = Look(window=(4.0, 10.0), cursor=7.2)
-    chart.action_by_time()
-    assert chart.look == Look(by_time=True, cursor=107.0)
-    chart.action_by_time()
+    chart.action_axis()
+    assert chart.look == Look(Axis.TIME, cursor=107.0)
+    chart.action_axis()
+    assert chart.axis is Axis.NUMBER
+    chart.action_axis()
     assert chart.look == Look(cursor=7.0)
 
 
@@ -506,4 +509,4 @@ def test_a_line_of_a_log_is_shown_where_it_was_written() -> None:
     assert chart.look.cursor == 4.0
     timed = Chart((single(100.0, None, 1.0, 1), single(105.0, None, 1.0, 1)))
     assert timed.show_at(1.0, 104.0, 1)
-    assert timed.look == Look(by_time=True, cursor=105.0)
+    assert timed.look == Look(cursor=105.0)

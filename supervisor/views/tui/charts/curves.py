@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, groupby
 from operator import itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track
+from supervisor.views.tui.charts.axes import Axis, axis_for, places, value_of
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.plotting import (
     Scale,
@@ -37,9 +38,9 @@ NONE: Mapping[int, float] = MappingProxyType({})
 
 
 class Look(msgspec.Struct, frozen=True):
-    """How a person looks at a chart. `window` and `cursor` are values of the x axis (steps, or wall seconds)."""
+    """How a person looks at a chart. `axis`: the x axis, None for the best; `window` and `cursor` are values of it."""
 
-    by_time: bool = False
+    axis: Axis | None = None
     log: bool = False
     window: tuple[float, float] | None = None
     cursor: float | None = None
@@ -89,12 +90,17 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Something that happened: a rule behind the curves and a word below them. A step may be unknown."""
+    """Something that happened: a rule behind the curves and a word below them. A step may be unknown.
+
+    Where an axis counts neither steps nor seconds, it stands at the end of `attempt`, or where that `begins`.
+    """
 
     step: float | None
     t: float
     text: str
     style: TextStyle
+    attempt: int = 0
+    begins: bool = False
 
 
 class Plot(NamedTuple):
@@ -105,28 +111,22 @@ class Plot(NamedTuple):
     left: int
 
 
-def x_of(look: Look, tracks: Sequence[Track]) -> Callable[[Point], float]:
-    """What a point's place is: its step, or its time where that is asked for or a step is missing."""
-    if look.by_time or any(p.step is None for track in tracks for p in track):
-        return _time
-    return _step
-
-
 def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
     """The least and the greatest place; None without points."""
-    place = x_of(look, tracks)
-    if place is _time:  # the order in which points are kept
-        values = [p.t for track in tracks for p in (*track[:1], *track[-1:])]
-    else:
-        values = [p.step or 0.0 for track in tracks for p in track]
+    axis = axis_for(look.axis, tracks)
+    values = [value for track in tracks for value in places(track, axis)]
     return (min(values), max(values)) if values else None
 
 
 def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
     """The point of the first track that is nearest to a place; of two attempts the newer one's."""
-    place = x_of(look, tracks)
-    points = tracks[0] if tracks else ()
-    return min(points, key=lambda p: (abs(place(p) - at), -p.attempt), default=None)
+    if not tracks:
+        return None
+    xs = places(tracks[0], axis_for(look.axis, tracks))
+    found = min(
+        zip(xs, tracks[0], strict=True), key=lambda one: (abs(one[0] - at), -one[1].attempt), default=None
+    )
+    return found[1] if found is not None else None
 
 
 def plot(
@@ -158,56 +158,59 @@ def plot(
     whole = extent(look, tracks)
     if whole is None or height < 3 or width < 20:
         return None
-    place = x_of(look, tracks)
+    axis = axis_for(look.axis, tracks)
     low_x, high_x = look.window or whole
-    shown = list(curves)
+    laid: list[Laid] = [(curve, places(curve.points, axis)) for curve in curves]
     if look.window is not None:
-        shown = [_within(curve, place, low_x, high_x) for curve in curves]
+        laid = [_within(curve, xs, low_x, high_x) for curve, xs in laid]
+    shown = [curve for curve, _ in laid]
     points = [p for curve in shown for p in curve.points]
     if not points:
         return None
-    by_step = place is _step
     rows = height - 2 if height >= LINE_HEIGHT else height - 1
     y = _y_scale(points, shown, rows, log=look.log, least_span=least_span)
     names = _y_labels(y, rows)
     left = max(max((len(text) for text in names.values()), default=0) + 2, axis_cells)
     canvas = Canvas(width - left, rows)
     x = Scale(low_x, high_x, canvas.dot_columns)
-    below = _marked(marks, x, by_step=by_step)
+    below = _marked(marks, x, axis, laid)
     for column, _, style in below:
         canvas.rule(column, "┊", style)
-    for curve in shown:
-        _draw(canvas, curve, place, x, y)
+    for curve, xs in laid:
+        _draw(canvas, curve, xs, x, y)
     cuts = shown[-1].cuts
     for point in circles:
-        if place is _time or point.step is not None:
+        if (at := value_of(point, axis)) is not None:
             style = TextStyle.STRONG if lives_on(point, cuts) else TextStyle.DIM
-            canvas.mark(x.dot(place(point)) // 2, y.dot(point.mean) // 4, "○", style)
+            canvas.mark(x.dot(at) // 2, y.dot(point.mean) // 4, "○", style)
     for point in lost:
-        if place is _time or point.step is not None:
-            canvas.mark(x.dot(place(point)) // 2, 0, "×", TextStyle.BAD)
+        if (at := value_of(point, axis)) is not None:
+            canvas.mark(x.dot(at) // 2, 0, "×", TextStyle.BAD)
     if look.cursor is not None:
         _draw_cursor(canvas, look.cursor, x)
-    return Plot(
-        _with_axes(canvas, names, left, x, below, by_step=by_step, line=height >= LINE_HEIGHT), x, left
-    )
+    return Plot(_with_axes(canvas, names, left, x, below, axis=axis, line=height >= LINE_HEIGHT), x, left)
 
 
-def _within(curve: Curve, place: Callable[[Point], float], low: float, high: float) -> Curve:
+Laid: TypeAlias = tuple[Curve, Sequence[float]]
+"""A curve, and where each of its points stands."""
+
+
+def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
     """The points in the window and one more on either side, so that lines reach its edges."""
     points = curve.points
     wanted = {
         near
-        for at, point in enumerate(points)
-        if low <= place(point) <= high
+        for at, place in enumerate(xs)
+        if low <= place <= high
         for near in (at - 1, at, at + 1)
         if 0 <= near < len(points)
     }
     if len(wanted) == len(points):
-        return curve
+        return curve, xs
     chosen = sorted(wanted)
     smoothed = tuple(curve.smoothed[at] for at in chosen) if curve.smoothed else ()
-    return replace(curve, points=tuple(points[at] for at in chosen), smoothed=smoothed)
+    kept = replace(curve, points=tuple(points[at] for at in chosen), smoothed=smoothed)
+    return kept, [xs[at] for at in chosen]
 
 
 def _y_scale(
@@ -234,21 +237,22 @@ def _y_labels(y: Scale, rows: int) -> dict[int, str]:
     return found
 
 
-def _draw(canvas: Canvas, curve: Curve, place: Callable[[Point], float], x: Scale, y: Scale) -> None:
+def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale) -> None:
     points, values = curve.points, curve.smoothed
     if curve.cuts:
         lives = [lives_on(point, curve.cuts) for point in points]
         if not all(lives):
             gone = [not alive for alive in lives]
-            left = list(compress(points, gone))
-            found = buckets(left, place, x, list(compress(values, gone)) if values else None)
+            left, places_left = list(compress(points, gone)), list(compress(xs, gone))
+            found = buckets(left, places_left, x, list(compress(values, gone)) if values else None)
             draw_line(canvas, canvas.layer(TextStyle.DIM), found, y)
             points, values = tuple(compress(points, lives)), tuple(compress(values, lives))
+            xs = list(compress(xs, lives))
     if not points:
         return
     if values:
-        draw_band(canvas, canvas.layer(TextStyle.DIM), buckets(points, place, x), y)
-    draw_line(canvas, canvas.layer(curve.style), buckets(points, place, x, values or None), y)
+        draw_band(canvas, canvas.layer(TextStyle.DIM), buckets(points, xs, x), y)
+    draw_line(canvas, canvas.layer(curve.style), buckets(points, xs, x, values or None), y)
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
@@ -262,11 +266,27 @@ def _draw_cursor(canvas: Canvas, at: float, x: Scale) -> None:
         canvas.under(column, number, "│", TextStyle.STRONG)
 
 
-def _marked(marks: Sequence[Mark], x: Scale, *, by_step: bool) -> list[tuple[int, str, TextStyle]]:
+def _marked(
+    marks: Sequence[Mark], x: Scale, axis: Axis, laid: Sequence[Laid]
+) -> list[tuple[int, str, TextStyle]]:
     """Column, word and colour of the marks in sight."""
     found = []
     for mark in marks:
-        at = mark.step if by_step else mark.t
+        match axis:
+            case Axis.STEP:
+                at = mark.step
+            case Axis.TIME:
+                at = mark.t
+            case Axis.EPOCH | Axis.NUMBER:
+                theirs = [
+                    place
+                    for curve, xs in laid
+                    for point, place in zip(curve.points, xs, strict=True)
+                    if point.attempt == mark.attempt
+                ]
+                at = (theirs[0] if mark.begins else theirs[-1]) if theirs else None
+            case _ as unreachable:
+                assert_never(unreachable)
         if at is not None and x.low <= at <= x.high:
             found.append((x.dot(at) // 2, mark.text, mark.style))
     return found
@@ -279,7 +299,7 @@ def _with_axes(
     x: Scale,
     below: list[tuple[int, str, TextStyle]],
     *,
-    by_step: bool,
+    axis: Axis,
     line: bool,
 ) -> list[Row]:
     """The canvas between its numbers."""
@@ -288,8 +308,10 @@ def _with_axes(
         name = names.get(number, "")
         edge = "┤" if name else "│"
         found.append((Span(f"{name:>{left - 2}} {edge}", TextStyle.DIM), *drawn))
-    stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 10))]
-    if not by_step:
+    at = ticks(x.low, x.high, max(2, canvas.columns // 10))
+    texts = labels(at) if axis is Axis.EPOCH else [fm.whole(v) for v in at]
+    stops = [(x.dot(v) // 2, text) for v, text in zip(at, texts, strict=True)]
+    if axis is Axis.TIME:
         stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
     taken = [*below, *((column, text, TextStyle.DIM) for column, text in stops)]
     if line:
@@ -315,7 +337,7 @@ def _below(taken: list[tuple[int, str, TextStyle]], width: int) -> Row:
 
 
 def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr: Tr = english) -> Row:
-    """What the cursor reads: step, value (with its bounds where points were merged), time of day.
+    """What the cursor reads: step (else epoch), value (with its bounds where points were merged), time of day where it is known.
 
     Of an earlier attempt than the newest: which.
     """
@@ -330,17 +352,20 @@ def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr
         else ""
     )
     whose = tr(f"attempt {point.attempt}") + "  " if point.attempt != tracks[0][-1].attempt else ""
-    step = tr(f"step {fm.whole(point.step)}  ") if point.step is not None else ""
+    if point.step is not None:
+        where = tr(f"step {fm.whole(point.step)}  ")
+    elif point.epoch is not None:
+        where = tr(f"epoch {point.epoch:g}") + "  "
+    else:
+        where = tr(f"reading {fm.whole(point.number)}") + "  " if point.late else ""
+    when = f"  {fm.time_of_day(point.time)}" if point.time is not None else ""
     return (
-        Span(f"{whose}{step}", TextStyle.DIM),
+        Span(f"{whose}{where}", TextStyle.DIM),
         Span(say(point.mean), TextStyle.STRONG),
-        Span(f"{spread}  {fm.time_of_day(point.t)}", TextStyle.DIM),
+        Span(f"{spread}{when}", TextStyle.DIM),
     )
 
 
-def _step(point: Point) -> float:
-    return point.step or 0.0
-
-
-def _time(point: Point) -> float:
-    return point.t
+def axis_word(axis: Axis) -> str:
+    """What stands in a chart's title, in English; empty for steps, which everybody expects."""
+    return "" if axis is Axis.STEP else f"by {axis}"

@@ -10,10 +10,10 @@ from rich.cells import cell_len
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptState
 from supervisor.views import format as fm
-from supervisor.views.model.history import Point, Track
+from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.canvas import Canvas
-from supervisor.views.tui.charts.curves import Curve, Mark, lives_on, plot, readout
+from supervisor.views.tui.charts.curves import Curve, Mark, axis_word, lives_on, plot, readout
 from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
@@ -104,7 +104,7 @@ class LossPanel(ChartPanel):
         if look.log:
             positive = self.view is not None and all(p.low > 0 for p in self.view.snapshot.metrics["loss"])
             found.append("log" if positive else self.tr("no log: values of 0 or less"))
-        found += [self.tr("by time")] if look.by_time else []
+        found += [self.tr(word)] if (word := axis_word(self.axis)) else []
         found += [self.tr("zoomed, 0 shows all")] if look.window is not None else []
         return f" {' · '.join(found)}" if found else ""
 
@@ -180,7 +180,7 @@ class UsePanel(Panel):
         total = self._total() if self.memory and not self.view.snapshot.gpus else 1.0
         top = max(total, *(p.mean for p in shown))
         y = Scale(0.0, top, canvas.dot_rows, flipped=True)
-        draw_area(canvas, canvas.layer(TextStyle.LIVE), buckets(shown, _time, x), y)
+        draw_area(canvas, canvas.layer(TextStyle.LIVE), buckets(shown, [p.t for p in shown], x), y)
         found: list[Row] = []
         for number, drawn in enumerate(canvas.drawn()):
             full = f"{100 * top / total:.0f}%"
@@ -224,11 +224,19 @@ def attempt_marks(attempts: tuple[AttemptState, ...]) -> list[Mark]:
         if failure is None:
             continue
         name = "✗ OOM" if failure in MEMORY_FAILURES else f"✗ {failure.replace('_', ' ')}"
-        found.append(Mark(attempt.last_step, attempt.ended_t or attempt.planned_t, name, TextStyle.BAD))
+        over_t = attempt.ended_t or attempt.planned_t
+        found.append(Mark(attempt.last_step, over_t, name, TextStyle.BAD, attempt.number))
     for attempt in reversed(attempts[1:]):
         began = attempt.resumed_step if attempt.resumed_step is not None else attempt.first_step
         found.append(
-            Mark(began, attempt.first_step_t or attempt.planned_t, f"↻ {attempt.number}", TextStyle.DIM)
+            Mark(
+                began,
+                attempt.first_step_t or attempt.planned_t,
+                f"↻ {attempt.number}",
+                TextStyle.DIM,
+                attempt.number,
+                begins=True,
+            )
         )
     return found
 
@@ -277,7 +285,3 @@ def _wanting(snapshot: Snapshot, width: int, most: int, tr: Tr) -> list[Row]:
             break
         rows += [EMPTY, *((Span("   "), span) for span in entries)]
     return rows
-
-
-def _time(point: Point) -> float:
-    return point.t

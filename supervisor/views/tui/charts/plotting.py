@@ -62,19 +62,26 @@ class Scale(msgspec.Struct, frozen=True):
 
 def buckets(
     points: Sequence[Point],
-    x_of: Callable[[Point], float],
+    xs: Sequence[float],
     scale: Scale,
     values: Sequence[float] | None = None,
 ) -> list[Bucket]:
-    """Points of one dot column and attempt as one: minimum, mean and maximum. `values` replace the means."""
+    """Points of one dot column and attempt as one: minimum, mean and maximum.
+
+    Args:
+        points: those to draw.
+        xs: where each stands.
+        scale: of the x axis.
+        values: in place of their means.
+    """
     found: list[Bucket] = []
     dot = scale.dotter()
     means = [point.mean for point in points] if values is None else values
     x = count = 0
     low = mean = high = 0.0
     attempt: int | None = None
-    for point, value in zip(points, means, strict=True):
-        at = dot(x_of(point))
+    for point, place, value in zip(points, xs, means, strict=True):
+        at = dot(place)
         if attempt == point.attempt and at == x:
             count += 1
             mean += (value - mean) / count

@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.views.model.history import Point, Track
+from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, places
 from supervisor.views.tui.charts.curves import Look, Plot, extent, nearest
 from supervisor.views.tui.widgets.panel import Panel
 
@@ -30,7 +31,7 @@ class ChartPanel(Panel, can_focus=True):
         Binding("minus,down", "zoom_out", "zoom out", show=False),
         Binding("0", "whole", "all of it", show=False),
         Binding("y", "log", "logarithmic or linear", show=False),
-        Binding("x", "by_time", "by time or by step", show=False),
+        Binding("x", "axis", "by step, epoch, time or reading", show=False),
         Binding("enter", "choose", "the log at the cursor", show=False),
         Binding("escape", "plain", "away with cursor and window", show=False),
     ]
@@ -62,17 +63,18 @@ class ChartPanel(Panel, can_focus=True):
     def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
         """Put the cursor where a line of a log was written; False where no point is near enough to say."""
         tracks = self.tracks()
-        points = [p for track in tracks[:1] for p in track if p.attempt == attempt]
-        if not points:
-            return False
-        if step is not None and all(p.step is not None for p in points):
-            point = min(points, key=lambda p: abs((p.step or 0.0) - step))
-        elif t is not None:
-            point = min(points, key=lambda p: abs(p.t - t))
+        xs = places(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []
+        points = (
+            [one for one in zip(tracks[0], xs, strict=True) if one[0].attempt == attempt] if tracks else []
+        )
+        timed = [(p, x) for p, x in points if p.time is not None]
+        if step is not None and points and all(p.step is not None for p, _ in points):
+            _, at = min(points, key=lambda one: abs((one[0].step or 0.0) - step))
+        elif t is not None and timed:
+            _, at = min(timed, key=lambda one: abs((one[0].time or 0.0) - t))
         else:
             return False
-        by_time = self.look.by_time or point.step is None
-        self._look(replace(self.look, by_time=by_time), cursor=point.t if by_time else point.step)
+        self._look(self.look, cursor=at)
         return True
 
     def action_cursor(self, way: int) -> None:
@@ -112,12 +114,22 @@ class ChartPanel(Panel, can_focus=True):
         """Logarithm on or off."""
         self._look(replace(self.look, log=not self.look.log))
 
-    def action_by_time(self) -> None:
-        """By time or by step; the cursor stays at its point."""
+    @property
+    def axis(self) -> Axis:
+        """What the x axis counts."""
+        return axis_for(self.look.axis, self.tracks())
+
+    def action_axis(self) -> None:
+        """The next axis that its points can stand on; the cursor stays at its point."""
         tracks = self.tracks()
-        other = replace(self.look, by_time=not self.look.by_time, window=None, cursor=None)
+        axes, now = axes_of(tracks), self.axis
+        following = axes[(axes.index(now) + 1) % len(axes)]
+        other = replace(self.look, axis=None if following is axes[0] else following, window=None, cursor=None)
         point = nearest(self.look, tracks, self.look.cursor) if self.look.cursor is not None else None
-        self._look(other, cursor=None if point is None else point.t if other.by_time else point.step)
+        at = None
+        if point is not None:
+            at = places(tracks[0], following)[next(n for n, one in enumerate(tracks[0]) if one is point)]
+        self._look(other, cursor=at)
 
     def action_choose(self) -> None:
         """Ask for the log at the cursor."""

@@ -394,7 +394,10 @@ class LookingScreen(PaneScreen):
     def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:
         """Enter on a point of a chart shows its line."""
         point = message.point
-        self.open_log(LogAt(attempt=point.attempt, step=point.step, t=point.t))
+        if point.step is None and point.time is None:
+            self.tell(Answer("its line names no step and no time to find it by", False))
+            return
+        self.open_log(LogAt(attempt=point.attempt, step=point.step, t=point.time))
 
     def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
         """A click on a hint is its key."""

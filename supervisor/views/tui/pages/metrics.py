@@ -16,7 +16,8 @@ from supervisor.views import format as fm
 from supervisor.views.model.history import Track, smooth
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.curves import NONE, Curve, Look, Plot, extent, plot, readout
+from supervisor.views.tui.charts.axes import Axis, axis_for
+from supervisor.views.tui.charts.curves import NONE, Curve, Look, Plot, axis_word, extent, plot, readout
 from supervisor.views.tui.charts.live import attempt_marks
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, fit, padded, row, spark
@@ -117,7 +118,7 @@ class MetricsPage(ChartPanel):
             word
             for word, on in (
                 ("log", look.log),
-                (self.tr("by time"), look.by_time),
+                (self.tr(axis_word(self.axis)), self.axis is not Axis.STEP),
                 (self.tr("zoomed, 0 shows all"), look.window),
             )
             if on
@@ -216,7 +217,8 @@ class MetricsPage(ChartPanel):
         fitting = chosen[: max(1, height // CHART_LEAST)]
         each = height // len(fitting)
         # All charts share one x axis, so that the eye can go straight down.
-        look = replace(self.look, window=self.look.window or extent(self.look, self.tracks()))
+        whole = extent(self.look, self.tracks())
+        look = replace(self.look, axis=self.axis, window=self.look.window or whole)
         rows: list[Row] = []
         for at, name in enumerate(fitting):
             room = each if at < len(fitting) - 1 else height - each * at
@@ -227,6 +229,8 @@ class MetricsPage(ChartPanel):
     def _chart(self, name: str, look: Look, width: int, height: int, left: int, hidden: int) -> list[Row]:
         assert self.view is not None
         mine, other = self._both(name)
+        if axis_for(look.axis, [other, mine]) is not look.axis:
+            look = Look(log=look.log)  # it cannot stand on the others' axis
         theirs = self.other.cuts if self.other is not None else NONE
         curves = [Curve(other, style=TextStyle.STRONG, cuts=theirs)] if other else []
         smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM and name not in EXACT else ()
