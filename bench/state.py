@@ -13,6 +13,7 @@ Goals (seconds after the line): header 0.5, card 1; with ten processes beside it
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -168,9 +169,9 @@ def one(way: str, load: int) -> dict[str, float | None]:
         return times
 
 
-def _until(ready: object) -> None:
+def _until(ready: Callable[[], object]) -> None:
     end = time.monotonic() + DEADLINE_S
-    while not ready():  # type: ignore[operator]
+    while not ready():
         if time.monotonic() > end:
             raise TimeoutError
         time.sleep(0.01)
@@ -180,6 +181,7 @@ def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--load", type=int, default=10)
+    parser.add_argument("--before", type=Path, help="a result of another commit, kept beside this one")
     args = parser.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT)
     report: dict[str, object] = {"rounds": args.rounds, **surroundings()}
@@ -195,6 +197,8 @@ def main() -> int:
                     ]
             report[f"load {load}, peer {way}"] = medians
             print(f"load {load}, peer {way}", medians, flush=True)
+    if args.before is not None:
+        report["before"] = json.loads(args.before.read_text(encoding="utf-8"))
     tell(report, args.keep)
     return 0
 

@@ -262,6 +262,26 @@ def test_a_process_is_over_when_it_has_ended(tmp_path: Path) -> None:
     assert read_state(run.node().journal).mode == "observed"
 
 
+def test_of_two_watched_processes_the_one_that_is_killed_is_told_at_once(tmp_path: Path) -> None:
+    ranks = [subprocess.Popen([sys.executable, "-c", SLEEP]) for _ in range(2)]
+    try:
+        found = [(rank, identify(process.pid)) for rank, process in enumerate(ranks)]
+        processes = tuple((rank, known) for rank, known in found if known is not None)
+        with observing(tmp_path, Target("job", "pids", processes=processes)) as (observer, run):
+            ranks[1].kill()
+            assert wait_until(lambda: observer.state.attempt and observer.state.attempt.failing, 20)
+            assert isinstance(observer.state.condition, st.Running), "the other lives"
+        told = [fact for fact in facts_of(run) if isinstance(fact, ev.RankFailing | ev.RankExited)]
+        assert [(type(fact), fact.local_rank, fact.exit_code) for fact in told] == [
+            (ev.RankExited, 1, -9),
+            (ev.RankFailing, 1, -9),
+        ]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
 def test_leaving_ends_nothing(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
         known = identify(process.pid)

@@ -313,15 +313,15 @@ class AttemptMonitor:
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
+            self._judge_death(live.number)
             self._give_provisional(live.number, _Early.LAUNCHER_ENDS, PROVISIONAL_DELAY_S)
         elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
         elif live.stop_sequence is None and live.exit is None:
             self._health.line_seen(collector.last_line())
-            failing = self._failing()
-            if failing is not None and failing.exited:
-                self._give_provisional(live.number, _Early.RANK_DIED, FAILING_DELAY_S)
-            if failing is None and self._health.tick():
+            if self._failing() is not None:
+                self._judge_death(live.number)
+            elif self._health.tick():
                 # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
                 self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
@@ -334,6 +334,12 @@ class AttemptMonitor:
         told = self._failures.look(view, {0: live.child.pid} if alone else live.ranks)
         if told is not None:
             self._ledger.emit(told)
+
+    def _judge_death(self, number: int) -> None:
+        """A first verdict as soon as the rank that fails is gone: without its exit code its error might still be none."""
+        failing = self._failing()
+        if failing is not None and failing.exited:
+            self._give_provisional(number, _Early.RANK_DIED, FAILING_DELAY_S)
 
     def _failing(self) -> st.RankState | None:
         """The rank that is known to fail, for so short that its launcher may yet end the others."""

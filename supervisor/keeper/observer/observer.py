@@ -19,9 +19,10 @@ from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import Observation, Sampled
+from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.belief import Belief
+from supervisor.keeper.observer.rank_ends import RankEnds
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, backlog_bytes
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
@@ -115,6 +116,7 @@ class Observer(Powerless):
         self._recorder = Recorder(
             self._node.series, self.emit, self._clock, self._backlog, behind_interval_s=BEHIND_S
         )
+        self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
         self._last_news = self._clock.mono()
         self._changed_t = last_written_t(target.logs)
         self._written_t = min(self._changed_t, self._clock.wall())
@@ -281,7 +283,8 @@ class Observer(Powerless):
     def _observe(self) -> None:
         try:
             while not self._leave.is_set() and not (self._is_done and self._ends_itself):
-                self._look(TICK_S if self._reading is None else ENDING_TICK_S)
+                hurries = self._reading is not None or self._ranks.is_urgent
+                self._look(ENDING_TICK_S if hurries else TICK_S)
             if not self._hurried:
                 self._end()
             self._control.close()
@@ -291,6 +294,7 @@ class Observer(Powerless):
                 copy.join()
             if self._pipe is not None:
                 self._pipe.join()
+            self._ranks.close()
             self._logs.close()
             if self._is_here():
                 self._sensors.join()
@@ -310,6 +314,8 @@ class Observer(Powerless):
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()
+        if self._closed is None:
+            self._ranks.look(self.state)
         self._writers.look(self._clock.mono())
         self._look_quiet()
         self._look_first()
@@ -415,8 +421,9 @@ class Observer(Powerless):
             seen = self._queue.get(timeout=timeout_s)
             until = self._clock.mono() + RECEIVE_S
             while True:
-                new_lines = new_lines or not isinstance(seen, Sampled)
+                new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
                 self._recorder.record(ATTEMPT, seen)
+                self._ranks.observe(seen)
                 if self._clock.mono() > until:
                     return new_lines
                 seen = self._queue.get_nowait()

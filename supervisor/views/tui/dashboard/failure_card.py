@@ -139,6 +139,7 @@ class FailureCard(Panel, can_focus=True):
         tr, inner, verdict = self.tr, width - 2, attempt.verdict
         job = snapshot.run_file.job if snapshot.run_file is not None else None
         launcher = "the command" if job is not None and job.entry_kind is EntryKind.COMMAND else "torchrun"
+        launcher = "the job" if (watched := snapshot.state.mode == "observed") else launcher
         text = tr(failing_line(failing, failing_text(attempt, failing), launcher))
         rows = [row(Span(line, TextStyle.STRONG)) for line in wrap(text, inner, 3)]
         if verdict is not None:
@@ -150,6 +151,7 @@ class FailureCard(Panel, can_focus=True):
             rows.append(_labelled("cause", Span(where, TextStyle.KEY), inner, tr))
             rows += [_labelled("", Span(line), inner, tr) for line in wrap(failing.text, inner - LABEL, 2)]
         after = "the verdict and what stoker does about it come with its end"
+        after = "the verdict comes with its end" if watched else after
         rows.append(_labelled("next", Span(tr(after), TextStyle.DIM), inner, tr))
         return [(Span(" "), *spans) for spans in rows[:height]]
 
