@@ -165,7 +165,9 @@ def test_a_torchrun_on_a_terminal_is_said_to_be_unseen(tmp_path: Path) -> None:
     assert watcher.returncode == 0
     state = read_state(kept_run().node().journal)
     assert any(advisory.code == "unseen" for advisory in state.advisories)
-    assert "how cannot be seen" in getattr(state.condition, "reason", "")
+    # torchrun looks at its ranks every 0.1 s: it may take their exit codes before they are read.
+    seen = {"the watched processes ended with exit code 0", "the watched job ended; how cannot be seen"}
+    assert getattr(state.condition, "reason", "") in seen
 
 
 def test_leaving_a_pipe_does_not_end_its_writer(tmp_path: Path) -> None:

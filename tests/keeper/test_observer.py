@@ -256,9 +256,9 @@ def test_a_process_is_over_when_it_has_ended(tmp_path: Path) -> None:
             assert not observer.join(0.3)
             assert process.poll() is None
             process.kill()
-            process.wait()
             assert observer.join(20)
-    assert ending(run) == (Outcome.LOST, 0)
+            process.wait()
+    assert ending(run) == (Outcome.FAILED, 1), "its exit code was seen before its parent took it"
     assert read_state(run.node().journal).mode == "observed"
 
 

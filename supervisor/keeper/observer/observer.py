@@ -503,6 +503,16 @@ class Observer(Powerless):
             outcome, code, reason = ev.Outcome.LOST, 0, "no line says how the job ended"
             if self._target.processes:
                 reason = "the watched job ended; how cannot be seen"
+            codes = self._ranks.codes
+            if any(codes.values()):
+                first = next(code for code in codes.values() if code)
+                outcome, code, reason = (
+                    ev.Outcome.FAILED,
+                    EXIT_FAILED,
+                    f"exit code {first} of a watched process",
+                )
+            elif self._target.processes and len(codes) == len(self._target.processes):
+                outcome, reason = ev.Outcome.SUCCEEDED, "the watched processes ended with exit code 0"
         else:
             outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
@@ -46,6 +46,11 @@ class RankEnds:
             self._exits.watch(rank, process)
 
     @property
+    def codes(self) -> Mapping[int, int]:
+        """Exit codes by rank, of those whose end was seen before their parent took it."""
+        return self._codes
+
+    @property
     def is_urgent(self) -> bool:
         """Whether one may be about to fail."""
         return bool(self._processes) and self._failures.is_urgent
@@ -70,6 +75,8 @@ class RankEnds:
             if code is None and now - self._vanished.setdefault(rank, now) < CODE_WAIT_S:
                 continue
             self._told.add(rank)
+            if code is not None:
+                self._codes[rank] = code
             self._emit(ev.RankExited(t=self._clock.wall(), attempt=ATTEMPT, local_rank=rank, exit_code=code))
         told = self._failures.look(view, self._processes)
         if told is not None:

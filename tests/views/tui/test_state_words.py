@@ -126,6 +126,7 @@ def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.Failure
     snapshot = snapshot_of(state_of(running(), attempt))
     assert words.condition_span(snapshot, NOW) == (text, TextStyle.BAD)
     assert words.shows_failure(snapshot), "the card is there before any verdict"
+    assert words.leave_word(snapshot) == "leave (the run goes on)"
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ class HeaderPanel(Panel):
         spans = [*self._pace(snapshot), Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
             still = state.attempt is not None and state.attempt.quiet_since is not None
+            still = still or is_failing(snapshot)
             moves = not still and quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:

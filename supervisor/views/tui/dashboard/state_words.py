@@ -128,7 +128,7 @@ def leave_word(snapshot: Snapshot) -> str:
             return "leave (stays held)"
         case st.Backoff():
             return "leave (it restarts by itself)"
-        case st.Running() | st.Launching():
+        case st.Running() | st.Launching() if not is_failing(snapshot):
             return "leave (training goes on)"
         case _:
             return "leave (the run goes on)"
