@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -147,3 +148,31 @@ def test_errors_without_end_do_not_keep_the_loop_awake() -> None:
     failures.begin()
     failures.observe(hit(clock.wall()))
     assert failures.is_urgent, "another attempt is another start"
+
+
+@pytest.mark.parametrize(
+    ("above", "tells"),
+    [
+        ("", True),
+        ("step 3 loss: 1.5\n", True),
+        ("Exception ignored in: <function Loader.__del__ at 0x7f>\n", False),
+        ("[rank1]: Exception in thread Thread-3 (upload):\n", False),
+    ],
+)
+def test_an_error_that_python_itself_ignores_explains_no_end(
+    rank: subprocess.Popen[bytes], tmp_path: Path, above: str, tells: bool
+) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_text(f'{above}Traceback (most recent call last):\n  File "a.py", line 3\nValueError: bad\n')
+    clock = FakeClock()
+    failures = RankFailures(clock, lambda _name: log)
+    ranks = {1: process_of(rank)}
+    assert failures.look(view_of(), ranks) is None
+    failures.observe(hit(clock.wall()))
+    assert rank.stdin is not None
+    rank.stdin.close()
+    assert wait_until(lambda: catches_interrupt(rank.pid) is False, 20)
+    assert failures.look(view_of(), ranks, done=True) is None, (
+        "after the last step every interpreter shuts down"
+    )
+    assert (failures.look(view_of(), ranks) is not None) is tells

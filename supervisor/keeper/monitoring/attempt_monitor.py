@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from pathlib import Path
 
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
@@ -130,7 +131,7 @@ class AttemptMonitor:
         self._live: LiveAttempt | None = None
         self._ending: _Ending | None = None
         self._collector: Collector | None = None
-        self._failures = RankFailures(context.clock)
+        self._failures = RankFailures(context.clock, self._log_of)
         self._provisional_at: dict[_Early, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
@@ -327,11 +328,17 @@ class AttemptMonitor:
 
     def _look_for_failure(self, live: LiveAttempt) -> None:
         """Journal at once that a rank fails: torchrun may take seconds to end, and what is silent meanwhile is no stall."""
-        view = self._ledger.state.attempt
+        state = self._ledger.state
+        view = state.attempt
         if view is None or live.stop_sequence is not None or live.exit is not None:
             return
+        done = (
+            bool(state.total_steps)
+            and view.last_step is not None
+            and view.last_step >= (state.total_steps or 0)
+        )
         alone = self._record.job.entry_kind is EntryKind.COMMAND and not live.ranks
-        told = self._failures.look(view, {0: live.child.pid} if alone else live.ranks)
+        told = self._failures.look(view, {0: live.child.pid} if alone else live.ranks, done=done)
         if told is not None:
             self._ledger.emit(told)
 
@@ -340,6 +347,9 @@ class AttemptMonitor:
         failing = self._failing()
         if failing is not None and failing.exited:
             self._give_provisional(number, _Early.RANK_DIED, FAILING_DELAY_S)
+
+    def _log_of(self, name: str) -> Path:
+        return self._node.attempt(self._number).root / name
 
     def _failing(self) -> st.RankState | None:
         """The rank that is known to fail, for so short that its launcher may yet end the others."""
