@@ -169,7 +169,7 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
         title = verdict.title if verdict is not None else "nobody knows how it ended"
         cause = (
             f": {redact_text(verdict.cause.text)[:200]}"
-            if verdict is not None and verdict.cause is not None
+            if verdict is not None and verdict.cause is not None and not verdict.title_says_cause
             else ""
         )
         print(f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}", file=sys.stderr)

@@ -42,7 +42,7 @@ def make_components(context: RunContext, engine: EngineLoader, *, same_boot: boo
         return diagnose_attempt(node, ledger.state, number, record.job, engine.get(), whole=whole)
 
     def decide() -> Decision:
-        return decide_next(record, ledger.state, node=node, env=context.env)
+        return decide_next(record, ledger.state, node=node, env=context.env, watched=monitor.is_watched())
 
     engine.begin()
     recovery_report = RecoveryReport(context)

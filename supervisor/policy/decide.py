@@ -22,6 +22,8 @@ EXIT_DO_NOT_REQUEUE: Final = 93
 
 
 INTERACTIVE_DELAY_S: Final = 10.0
+# A change of what runs, such as a smaller micro-batch, is read before it is let go on or stopped.
+CHANGED_DELAY_S: Final = 30.0
 MAX_DELAY_S: Final = 60.0
 # Restarts of attempts that never reached a step: two tell a flicker from a fault.
 FAILED_STARTS: Final = 2
@@ -289,7 +291,8 @@ def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
     if override is not None and override.delay_s is not None:
         return override.delay_s
     if history.interactive:
-        return INTERACTIVE_DELAY_S
+        changes = rule.answer is not Answer.RESTART
+        return CHANGED_DELAY_S if changes and history.watched else INTERACTIVE_DELAY_S
     if rule.answer is not Answer.RESTART:
         return 0.0  # the plan changes what failed: waiting would gain nothing
     doubled: float = 2.0 ** min(len(restarts_since_progress(history)), 10)

@@ -69,6 +69,7 @@ class PolicyInput:
         retry: the user's bounds.
         knobs: what of the script can be set.
         interactive: a person may look: failures are held, restarts wait `INTERACTIVE_DELAY_S`.
+        watched: somebody has its screen open: what changes the run waits `CHANGED_DELAY_S`.
         total_steps: the last step, if known.
         final_checkpoint: a final checkpoint was committed.
         memory: the point that the newest memory failure gave, if its message said enough.
@@ -95,6 +96,7 @@ class PolicyInput:
     retry: RetrySettings = field(default_factory=RetrySettings)
     knobs: Knobs = field(default_factory=Knobs)
     interactive: bool = False
+    watched: bool = False
     total_steps: int | None = None
     final_checkpoint: bool = False
     memory: MemoryPoint | None = None

@@ -43,6 +43,20 @@ class FailureClass(StrEnum):
     UNKNOWN = "unknown"
 
 
+# Errors of the program whose own message says what happened.
+PLAIN_ERRORS = frozenset(
+    (
+        FailureClass.CODE_ERROR,
+        FailureClass.IMPORT_ERROR,
+        FailureClass.USAGE_ERROR,
+        FailureClass.MISSING_FILE,
+        FailureClass.PERMISSION_DENIED,
+    )
+)
+# What is less sure than this rests on silence, an exit code or peers' complaints alone (see `diagnosis.cause.rules`).
+SURE_ENOUGH = 0.8
+
+
 class Reason(StrEnum):
     """Closed refinements of a few classes; every other class has none."""
 

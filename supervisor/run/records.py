@@ -7,11 +7,12 @@ them; views show them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.job.batch import BatchChange
-from supervisor.run.failures import Action, FailureClass, Reason
+from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, Action, FailureClass, Reason
 
 __all__ = (
     "Action",
@@ -60,6 +61,7 @@ class Consequence:
         return self.what or self.failure.value.replace("_", " ")
 
 
+_WHERE = re.compile(r" on ranks? \d+(?:, \d+)*(?: …)?(?=:|$)")
 # Of a healthy verdict: below it, it rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.95, `still_training` 0.85).
 SURELY_OVER = 0.9
 
@@ -86,6 +88,16 @@ class Verdict:
     action: Action
     fingerprint: str
     signature: str = ""
+
+    @property
+    def is_plain_error(self) -> bool:
+        """Whether the program's own message says what happened, so that a figure of certainty tells a reader nothing."""
+        return self.failure in PLAIN_ERRORS and self.confidence >= SURE_ENOUGH
+
+    @property
+    def title_says_cause(self) -> bool:
+        """Whether the headline has all that the cause's line says."""
+        return self.cause is not None and _WHERE.sub("", self.title, count=1) in self.cause.text
 
     @property
     def shows_end(self) -> bool:

@@ -333,9 +333,10 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
 
 
 def _decided(event: ev.Decided) -> Iterable[Line]:
-    bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
+    if event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}:
+        return  # the run's end follows, with the same reason
     kind = english.sentence("decision", event.decision.kind)
-    yield Level.ERROR if bad else Level.INFO, f"decision: {kind}: {event.decision.reason}"
+    yield Level.INFO, f"decision: {kind}: {event.decision.reason}"
 
 
 def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
@@ -380,10 +381,12 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
     if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
         yield Level.INFO, verdict.title
         return
-    yield Level.ERROR, f"{verdict.failure} ({fm.sure(verdict.confidence)}): {verdict.title}"
+    sure = fm.sure(verdict)
+    yield Level.ERROR, f"{verdict.failure}{f' ({sure})' if sure else ''}: {verdict.title}"
     if verdict.cause is not None:
         place = place_text(verdict.cause, run.node().attempt(attempt).root)
-        yield Level.ERROR, f"cause  {place}  {shortened(verdict.cause.text, 240)}"
+        text = "" if verdict.title_says_cause else f"  {shortened(verdict.cause.text, 240)}"
+        yield Level.ERROR, f"cause  {place}{text}"
         if code := code_text(verdict.cause, run, attempt):
             yield Level.ERROR, f"code   {code}"
     if verdict.consequences:
@@ -509,7 +512,8 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
         if verdict.cause is not None:
             place = place_text(verdict.cause, run.node().attempt(attempt.number).root)
             lines.append(f"cause     {place}")
-            lines.append(f"          {shortened(verdict.cause.text, 160)}")
+            if not verdict.title_says_cause:
+                lines.append(f"          {shortened(verdict.cause.text, 160)}")
             if code := code_text(verdict.cause, run, attempt.number):
                 lines.append(f"code      {code}")
     return lines

@@ -9,6 +9,10 @@ import math
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervisor.run.records import Verdict
 
 DASH = "–"
 MINUTE_S = 60
@@ -38,9 +42,9 @@ def short(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def sure(confidence: float) -> str:
-    """How sure a verdict is, such as ``92 % sure``."""
-    return f"{100 * confidence:.0f} % sure"
+def sure(verdict: Verdict) -> str:
+    """How sure a verdict is, such as ``92 % sure``; empty where the program's own message leaves no doubt."""
+    return "" if verdict.is_plain_error else f"{100 * verdict.confidence:.0f} % sure"
 
 
 def loss(value: float | None) -> str:
@@ -146,6 +150,14 @@ def age(value_s: float | None) -> str:
 def time_of_day(t: float | None) -> str:
     """Wall time as ``14:12:05`` in the local zone."""
     return DASH if t is None else time.strftime("%H:%M:%S", time.localtime(t))
+
+
+def day_and_time(t: float, now: float) -> str:
+    """A time to come in the local zone: ``06:41`` today, ``tomorrow 06:41``, later ``2026-11-25 06:41``."""
+    at = time.localtime(t)
+    day, clock = time.strftime("%Y-%m-%d", at), time.strftime("%H:%M", at)
+    today, tomorrow = (time.strftime("%Y-%m-%d", time.localtime(now + days * DAY_S)) for days in (0, 1))
+    return clock if day == today else f"{'tomorrow' if day == tomorrow else day} {clock}"
 
 
 def ranges(numbers: tuple[int, ...]) -> str:

@@ -189,7 +189,7 @@ def test_a_cause_can_be_looked_up_from_wherever_the_run_is_looked_at(
     )
     monkeypatch.chdir(tmp_path)
     assert main(["attach", "--no-ui", "--keep", target]) == 1
-    assert f"cause  {log}:3  KeyError" in capsys.readouterr().out
+    assert f"cause  {log}:3\n" in capsys.readouterr().out
     (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
     run = RunPaths(kept)
     attempt = read_state(run.node().journal).attempt

@@ -355,3 +355,32 @@ def test_a_notice_in_a_start_that_goes_on_is_no_failure(engine: Engine) -> None:
     start = "2022-11-02 14:19:37,340 - mmdet - INFO - Start running\n2022-11-02 14:19:37,341 - mmdet - INFO - Hooks follow\n"
     assert on_text(engine, notice + start).failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN)
     assert on_text(engine, start + notice).failure is FailureClass.CHECKPOINT_LOAD
+
+
+@pytest.mark.parametrize(
+    ("failure", "text", "title"),
+    [
+        (FailureClass.CODE_ERROR, "ValueError: label 1001 out of range", "ValueError on rank 1: label 1001 out of range"),
+        (FailureClass.CODE_ERROR, "[rank1]: torch._C._LinAlgError: no svd", "_LinAlgError on rank 1: no svd"),
+        (FailureClass.CODE_ERROR, "AssertionError", "AssertionError on rank 1"),
+        (FailureClass.CODE_ERROR, "CommError      Traceback (most recent call last)", "The program raised an exception on rank 1"),
+        (FailureClass.CODE_ERROR, "the simulator said no", "The program raised an exception on rank 1"),
+        (FailureClass.CODE_ERROR, f"KeyError: {'k' * 400}", f"KeyError on rank 1: {'k' * 159}…"),
+        (FailureClass.CODE_ERROR, "KeyError: 'HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzABCDEFGH'", "KeyError on rank 1: 'HF_TOKEN=<redacted>'"),
+        (FailureClass.IMPORT_ERROR, "ModuleNotFoundError: No module named 'flash_attn'", "ModuleNotFoundError on rank 1: No module named 'flash_attn'"),
+        (FailureClass.MISSING_FILE, "FileNotFoundError: [Errno 2] No such file or directory: '/d'", "FileNotFoundError on rank 1: [Errno 2] No such file or directory: '/d'"),
+        (FailureClass.USAGE_ERROR, "train.py: error: unrecognized arguments: --foo", "Wrong arguments or configuration on rank 1: unrecognized arguments: --foo"),
+        (FailureClass.USAGE_ERROR, "usage: train.py [-h]", "Wrong arguments or configuration on rank 1"),
+        (FailureClass.CUDA_OOM, "torch.OutOfMemoryError: CUDA out of memory. Tried", "GPU memory ran out on rank 1"),
+    ],
+)  # fmt: skip
+def test_an_ordinary_error_is_named_by_its_own_words(failure: FailureClass, text: str, title: str) -> None:
+    assert title_of(Root(failure, rank=1, text=text, confidence=0.9)) == title
+
+
+def test_headline_marks_what_is_only_likely() -> None:
+    root = Root(FailureClass.CODE_ERROR, rank=1, text="ValueError: no", confidence=0.8)
+    assert title_of(root) == "ValueError on rank 1: no"
+    assert title_of(root._replace(confidence=0.79)) == "ValueError on rank 1: no (likely, not certain)"
+    assert title_of(root._replace(rank=None, ranks=(0, 1))) == "ValueError on ranks 0, 1: no"
+    assert title_of(root._replace(rank=None)) == "ValueError: no"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.run.records import FailureClass
 from supervisor.views import format as fm
+from tests.keeper.fakes import verdict_of
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,6 @@ def test_what_is_unknown_is_a_dash(say: Callable[[float | None], str]) -> None:
         (fm.loss(0.00099), "9.90e-04"),
         (fm.loss(0), "0.000"),
         (fm.loss(math.nan), "nan"),
-        (fm.sure(0.915), "92 % sure"),
         (fm.percent(0.974), "97 %"),
         (fm.percent(0.974, digits=1), "97.4 %"),
         (fm.percent(None), "– %"),
@@ -162,3 +165,18 @@ def test_a_path_below_this_folder_or_the_home_folder_is_short(
     assert fm.near_path(str(tmp_path / "a")) == "~/a"
     assert fm.near_path(f"{tmp_path}/hereabouts") == "~/hereabouts"
     assert fm.near_path("/etc/x") == "/etc/x"
+
+
+def test_a_time_to_come_names_its_day_where_that_is_not_today() -> None:
+    noon = time.mktime((2026, 11, 23, 12, 0, 0, 0, 0, -1))
+    assert fm.day_and_time(noon + 60, noon) == "12:01"
+    assert fm.day_and_time(noon + 12 * 3600, noon) == "tomorrow 00:00"
+    assert fm.day_and_time(noon + 36 * 3600 - 1, noon) == "tomorrow 23:59"
+    assert fm.day_and_time(noon + 36 * 3600, noon) == "2026-11-25 00:00"
+
+
+def test_how_sure_a_verdict_is_is_not_said_of_a_plain_error() -> None:
+    assert fm.sure(verdict_of(FailureClass.CUDA_OOM)) == "100 % sure"
+    plain = verdict_of(FailureClass.CODE_ERROR)
+    assert fm.sure(replace(plain, confidence=0.8)) == ""
+    assert fm.sure(replace(plain, confidence=0.79)) == "79 % sure"

@@ -499,7 +499,7 @@ ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
         ev.BatchAnswered(t=1.0, question=WHICH, value="--ga", by="ada"),
         ["ada answered: --ga is the accumulation"],
     ),
-    (decided(DecisionKind.GIVE_UP), ["decision: give up: stopped on request"]),
+    (decided(DecisionKind.GIVE_UP), []),
     (
         ev.RunEnded(t=1.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="why so"),
         ["gave up: why so (exit code 4)"],

@@ -23,7 +23,7 @@ MOST_FILES = 4096
 NAMED_BYTES = 1 << 18
 # Of what is piped in, packed: some 600 MiB of logs.
 MOST_KEPT_BYTES = 64 << 20
-_AT_END = " on rank 0"
+_RANK_0 = re.compile(r" on rank 0(?=$|: | \(likely)")
 _LOG_NAMES = Lazy(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
     re.IGNORECASE,
@@ -369,5 +369,4 @@ def without_rank(title: str) -> str:
     """A headline without "rank 0", which stands for a job of one process."""
     if title.startswith("Rank 0 "):
         return f"A rank {title.removeprefix('Rank 0 ')}"
-    head, likely, tail = title.partition(" (likely")
-    return f"{head.removesuffix(_AT_END)}{likely}{tail}"
+    return _RANK_0.sub("", title, count=1)

@@ -43,8 +43,10 @@ def verdict_lines(
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
     lines = [
         safe(f"{where}: {tr(verdict.title)}"),
-        f"  {verdict.failure.value}{reason} · {tr(f'{100 * verdict.confidence:.0f} % sure')}",
+        f"  {verdict.failure.value}{reason}",
     ]
+    if not verdict.is_plain_error:
+        lines[-1] += f" · {tr(f'{100 * verdict.confidence:.0f} % sure')}"
     if verdict.node is not None:
         lines[-1] += safe(tr(f" · node {verdict.node}"))
     if verdict.signature:  # a folder that was handed over may hold a stoker.toml

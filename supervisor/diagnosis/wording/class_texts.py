@@ -178,7 +178,7 @@ def class_texts() -> dict[FailureClass, ClassText]:
         c.CODE_ERROR: ClassText(
             "The program raised an exception",
             "An ordinary error of the training code.",
-            ("Read the traceback at the line named.",),
+            (),
             a.STOP,
         ),
         c.TERMINATED: ClassText(

@@ -11,10 +11,17 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.wording.advice import is_mount_error
 from supervisor.diagnosis.wording.class_texts import class_texts
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, FailureClass, Reason
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
+from supervisor.text.redact import redact_text
 
-# What is less sure than this rests on silence, an exit code or peers' complaints alone (see `cause.rules`).
-SURE_ENOUGH = 0.8
+# What stands of a message in a headline, in characters; the cause has more of it.
+MOST_MESSAGE = 160
+# The last line of a traceback: ValueError: label 1001 out of range; torch.cuda.Error.
+_EXCEPTION = Lazy(r"(?:[A-Za-z_]\w*\.)*(_?[A-Z]\w*)(?:: +(\S.*))?$")
+# As argparse ends: train.py: error: unrecognized arguments: --foo
+_REFUSED = Lazy(r"\S+:\serror:\s+(\S.*)$")
 _STOPS = {
     Reason.USER: "Stopped on request",
     Reason.TIME_LIMIT: "The time limit ended the job",
@@ -85,10 +92,29 @@ def title_of(root: Root) -> str:
     elif _is_named_by_others(root):
         title = f"A collective timed out: rank {root.rank} did not come to it"
     else:
-        title = class_texts()[root.failure].title + _where(root)
+        title = _named_by_itself(root) or class_texts()[root.failure].title + _where(root)
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
         return title
     return f"{title} (likely, not certain)"
+
+
+def _named_by_itself(root: Root) -> str:
+    """An ordinary error's headline: its exception, the rank, its message; empty where its line is none."""
+    if root.failure not in PLAIN_ERRORS:
+        return ""
+    text = redact_text(split_prefix(root.text)[1].strip())
+    if root.failure is FailureClass.USAGE_ERROR:
+        refused = _REFUSED.match(text)
+        head = class_texts()[root.failure].title
+        return f"{head}{_where(root)}: {_shortened(refused[1])}" if refused else ""
+    if (match := _EXCEPTION.match(text)) is None:
+        return ""
+    name, message = match.groups()
+    return f"{name}{_where(root)}" + (f": {_shortened(message)}" if message else "")
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= MOST_MESSAGE else f"{message[: MOST_MESSAGE - 1].rstrip()}…"
 
 
 def _signal(root: Root) -> tuple[str, str] | None:

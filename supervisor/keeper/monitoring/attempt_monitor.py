@@ -123,7 +123,7 @@ class AttemptMonitor:
             context.clock,
             self._stack_targets,
             around=HangContext(
-                watched=lambda: self._viewers.watched(context.clock.mono()),
+                watched=self.is_watched,
                 can_resume=self._can_resume,
                 group_timeout_s=context.record.job.group_timeout_s,
             ),
@@ -163,6 +163,10 @@ class AttemptMonitor:
             and live.stop_sequence is None
             and (self._failures.is_urgent or collector.agent_is_ending())
         )
+
+    def is_watched(self) -> bool:
+        """Whether somebody has this run's screen open."""
+        return self._viewers.watched(self._clock.mono())
 
     def receive(self, timeout_s: float) -> None:
         """Take what the sensors saw, waiting for the first of it; no more than is there now, and for no longer than `RECEIVE_S`."""

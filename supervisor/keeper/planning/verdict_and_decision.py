@@ -156,9 +156,11 @@ def _kernel_log(view: AttemptState) -> str:
     return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
 
 
-def decide_next(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> Decision:
-    """What policy says after the newest attempt."""
-    known = policy_input(record, state, node=node, env=env)
+def decide_next(
+    record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str], watched: bool = False
+) -> Decision:
+    """What policy says after the newest attempt. `watched`: somebody has its screen open."""
+    known = replace(policy_input(record, state, node=node, env=env), watched=watched)
     stepped = any(attempt.stepped for attempt in known.attempts)
     failed = known.now.verdict is not None and known.now.verdict.failure is not FailureClass.HEALTHY
     if failed and stepped and not known.resume_known:

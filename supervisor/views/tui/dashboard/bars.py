@@ -12,10 +12,10 @@ from textual.timer import Timer
 
 from supervisor.run.events import Advisory
 from supervisor.run.records import Sameness
-from supervisor.run.state import Running
+from supervisor.run.state import MomentKind, Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.state_words import is_live
+from supervisor.views.tui.dashboard.state_words import is_live, shows_failure
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of
@@ -29,6 +29,13 @@ REFUSAL_S = 20.0
 # An advisory stands in this line for so long; the page `a` keeps all of them.
 ADVISORY_S = 600.0
 STALL = "stall"
+# What the failure card says already.
+ON_CARD = frozenset(
+    (
+        *(MomentKind.EVIDENCE, MomentKind.ENDED, MomentKind.VERDICT),
+        *(MomentKind.DECISION, MomentKind.HELD, MomentKind.RUN_ENDED),
+    )
+)
 # The code of the advisory on a GPU that others use too, before its index (keeper/monitoring/sensors.py).
 SHARED = "gpu_shared_"
 
@@ -94,8 +101,9 @@ class NoticeBar(Panel):
         if state.unknown_events:
             text = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(text), TextStyle.DIM))]
-        if state.timeline:
-            newest = state.timeline[-1]
+        on_card = ON_CARD if shows_failure(snapshot) else frozenset()
+        newest = next((moment for moment in reversed(state.timeline) if moment.kind not in on_card), None)
+        if newest is not None:
             return [row(Span(f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", TextStyle.DIM))]
         return []
 

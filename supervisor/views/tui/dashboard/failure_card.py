@@ -17,7 +17,7 @@ from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, again_text, resume_text
+from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, again_text, possible, resume_text
 from supervisor.views.tui.dashboard.state_words import is_failing
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -32,6 +32,7 @@ UNSURE = 0.6
 CODE_LEAST = 12
 ADVICE_ROWS = 2
 WHY_ROWS = 4
+CAUSE_ROWS = 3
 
 
 class FailureCard(Panel, can_focus=True):
@@ -65,10 +66,11 @@ class FailureCard(Panel, can_focus=True):
             else f"✗ attempt {attempt.number} failed"
         )
         verdict = attempt.verdict
+        sure = fm.sure(verdict)
         name = f"{verdict.failure}{f' ({verdict.reason})' if verdict.reason else ''}"
         return (
             row(Span(self.tr(said), TextStyle.BAD)),
-            row(Span(name, TextStyle.BAD), Span(self.tr(f" · {fm.sure(verdict.confidence)}"), TextStyle.DIM)),
+            row(Span(name, TextStyle.BAD), Span(self.tr(f" · {sure}") if sure else "", TextStyle.DIM)),
         )
 
     def _titles_so_far(self, attempt: st.AttemptState) -> tuple[Row, Row]:
@@ -82,7 +84,7 @@ class FailureCard(Panel, can_focus=True):
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The card; in a low pane blank rows go first, then the advice, what followed, the cause's further rows."""
+        """The card, what matters most first: in a low pane its end is left to the failure page."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None:
             return []
@@ -92,45 +94,29 @@ class FailureCard(Panel, can_focus=True):
             return []
         verdict, tr = attempt.verdict, self.tr
         inner = width - 2
+        snapshot, now = self.view.snapshot, self.view.now
         head = [row(Span(line, TextStyle.STRONG)) for line in wrap(tr(verdict.title), inner, 2)]
         if verdict.confidence < UNSURE:
             head.append(row(Span(tr("not sure: read the evidence before you act"), TextStyle.WARN)))
         head += compared_rows(attempt, inner, tr)
-        cause = _cause(attempt, verdict, inner, 3 if height >= 12 else 2, tr)
-        cause += own_code(self.view.snapshot, attempt, "code", inner, tr)
-        followed = _followed(verdict, inner, tr)
         advice = [
             _labelled("advice" if not (i or j) else "", Span(line), inner, tr)
             for i, text in enumerate(verdict.advice[:3])
             for j, line in enumerate(wrap(tr(text), inner - LABEL, ADVICE_ROWS))
         ]
-        plan = _plan(self.view.snapshot, attempt, self.view.now, inner, WHY_ROWS, tr)
-        brief = _plan(self.view.snapshot, attempt, self.view.now, inner, 1, tr)
-        blocks = [head, cause, followed, advice, plan]
-        gaps = 1
-        while sum(map(len, blocks)) + gaps * (sum(1 for b in blocks if b) - 1) > height:
-            if gaps:
-                gaps = 0
-            elif blocks[3]:
-                blocks[3] = []
-            elif blocks[2]:
-                blocks[2] = []
-            elif len(blocks[1]) > 3:
-                blocks[1].pop(-2)  # the person's own line stays
-            elif len(blocks[4]) > len(brief):
-                blocks[4] = brief
-            elif len(blocks[1]) > 1:
-                blocks[1].pop(-2 if len(blocks[1]) > 2 else -1)
-            else:
-                break
-        spare = height - sum(map(len, blocks))
-        if verdict.advice and not blocks[3] and spare > 0:
-            blocks[3] = _wrapped("advice", tr(verdict.advice[0]), inner, min(spare, ADVICE_ROWS), tr)
-        rows: list[Row] = []
-        for block in blocks:
-            if block:
-                rows += [*([EMPTY] * gaps if rows else []), *block]
-        return [(Span(" "), *spans) for spans in rows]
+        cause, own = _cause(attempt, verdict, inner, tr), own_code(snapshot, attempt, "code", inner, tr)
+        blocks = [
+            [*head, *(own or cause)],
+            _next(snapshot, attempt, now, inner, tr),
+            _why(attempt, snapshot, inner, tr),
+            cause if own else [],
+            _followed(verdict, inner, tr),
+            advice,
+        ]
+        blocks = [block for block in blocks if block]
+        gap = [EMPTY] if sum(map(len, blocks)) + len(blocks) - 1 <= height else []
+        rows = [line for block in blocks for line in (*gap, *block)][len(gap) :]
+        return [(Span(" "), *spans) for spans in rows[:height]]
 
     def _so_far(
         self, snapshot: Snapshot, attempt: st.AttemptState, failing: RankFailing, width: int, height: int
@@ -144,7 +130,7 @@ class FailureCard(Panel, can_focus=True):
         rows = [row(Span(line, TextStyle.STRONG)) for line in wrap(text, inner, 3)]
         if verdict is not None:
             rows += _wrapped("so far", tr(verdict.title), inner, 2, tr)
-            rows += _cause(attempt, verdict, inner, 2, tr)
+            rows += _cause(attempt, verdict, inner, tr)[:3]
             rows += own_code(snapshot, attempt, "code", inner, tr)
         elif failing.path:
             where = place_of(attempt, failing.path, failing.line, tr)
@@ -168,18 +154,20 @@ def _wrapped(label: str, text: str, width: int, most: int, tr: Tr) -> list[Row]:
     return [_labelled(label if not at else "", Span(line), width, tr) for at, line in enumerate(lines)]
 
 
-def _cause(attempt: st.AttemptState, verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
+def _cause(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
+    """The place of the line that the verdict points at; what it says, where the headline does not."""
     if verdict.cause is None:
         return [_labelled("cause", Span(tr("no line to point at"), TextStyle.DIM), width, tr)]
     where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
-    text = verdict.cause.text.strip()
+    text = "" if verdict.title_says_cause else verdict.cause.text.strip()
     if is_stacks(verdict.cause.path):
         text = tr(text)  # our own words on what the stacks show, where a log has its own
     first = _labelled("cause", Span(where, TextStyle.KEY), width, tr)
     leads = tr("L opens the stacks") if is_stacks(verdict.cause.path) else ""
     if leads and cells(first) + cell_len(leads) + 2 <= width:
         first = (*first, Span(f"  {leads}", TextStyle.DIM))
-    return [first, *(_labelled("", Span(line), width, tr) for line in wrap(text, width - LABEL, most))]
+    words = wrap(text, width - LABEL, CAUSE_ROWS) if text else []
+    return [first, *(_labelled("", Span(line), width, tr) for line in words)]
 
 
 def own_code(snapshot: Snapshot, attempt: st.AttemptState, label: str, width: int, tr: Tr) -> list[Row]:
@@ -235,56 +223,66 @@ def _only_watched(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
     ]
 
 
-def _plan(
-    snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, why_rows: int, tr: Tr
-) -> list[Row]:
-    """What is about to happen, and why."""
+def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr) -> list[Row]:
+    """What is about to happen or which keys are waited for, with what, and from which step."""
     decision = attempt.decision
     condition = snapshot.state.condition
     if snapshot.state.mode == "observed":
         return _only_watched(attempt, width, tr)
     if decision is None:
         return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
-    rows = []
-    change = _change_text(decision)
     asked = _asked_rows(snapshot, width, tr)
-    if asked and decision.change == SpecChange() and isinstance(condition, st.HeldOpen):
-        change = ""  # nothing is on offer before it is answered
-    if change:
-        rows.append(
-            _labelled(
-                "plan" if not isinstance(condition, st.HeldOpen) else "on offer",
-                Span(tr(change), TextStyle.STRONG),
-                width,
-                tr,
-            )
-        )
+    rows = []
+    match condition:
+        case st.Backoff():
+            rows.append(_countdown(condition, now, decision, tr))
+        case st.HeldOpen() if asked and snapshot.state.answer is None:
+            text = tr("waiting for you: one key answers, then Enter restarts")
+            rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
+        case st.HeldOpen():
+            until = f" (until {fm.day_and_time(condition.until, now)})" if condition.until is not None else ""
+            keys = ", ".join(keys_now(snapshot))
+            text = tr(f"waiting for you: {keys}{until}" if keys else f"waiting for a person{until}")
+            rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
+        case st.Finished():
+            over = tr(f"the run is over, exit code {condition.exit_code}")
+            rows.append(_labelled("next", Span(over, TextStyle.DIM), width, tr))
+            if again := again_text(snapshot):
+                rows += _wrapped("again", again, width, WHY_ROWS, tr)
+        case _:
+            rows.append(_labelled("next", Span(tr.sentence("decision", decision.kind)), width, tr))
+    rows += asked
+    held = isinstance(condition, st.HeldOpen)
+    change = _change_text(decision)
+    if change and not (asked and held and decision.change == SpecChange()):  # nothing is on offer unanswered
+        label = "on offer" if held else "plan"
+        rows.append(_labelled(label, Span(tr(change), TextStyle.STRONG), width, tr))
     if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
         where, why = resume_text(snapshot)
         full = tr(f"{where}: {why}" if why else where)
         roomy = cell_len(full) <= width - LABEL
         rows.append(_labelled("resume", Span(full if roomy else tr(where)), width, tr))
-    rows += asked
-    if not change or change not in decision.reason:
-        rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
-    match condition:
-        case st.Backoff():
-            rows.append(_countdown(condition, now, decision, tr))
-        case st.HeldOpen():
-            until = f" ({fm.duration(condition.until - now)} left)" if condition.until is not None else ""
-            waits = tr(f"held: you decide{until}")
-            if asked and snapshot.state.answer is None:
-                waits = tr("held: one key answers, then Enter restarts")
-            rows.append(_labelled("next", Span(waits, TextStyle.WARN), width, tr))
-        case st.Finished():
-            over = tr(f"the run is over, exit code {condition.exit_code}")
-            rows.append(_labelled("next", Span(over, TextStyle.DIM), width, tr))
-            again = again_text(snapshot)
-            if again:
-                rows += _wrapped("again", again, width, why_rows, tr)
-        case _:
-            rows.append(_labelled("next", Span(tr.sentence("decision", decision.kind)), width, tr))
     return rows
+
+
+def _why(attempt: st.AttemptState, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
+    """Why that was decided, where what is about to happen does not say it."""
+    decision = attempt.decision
+    if decision is None or snapshot.state.mode == "observed":
+        return []
+    change = _change_text(decision)
+    return (
+        []
+        if change and change in decision.reason
+        else _wrapped("why", tr(decision.reason), width, WHY_ROWS, tr)
+    )
+
+
+def keys_now(snapshot: Snapshot) -> list[str]:
+    """The keys that do something about a run that waits, the offered one first."""
+    now = possible(snapshot, read_only=False, can_adopt=False)
+    keys = ("accept", "Enter"), ("smaller_batch", "b"), ("edit", "e"), ("restart", "r"), ("stop", "s")
+    return [key for action, key in keys if action in now]
 
 
 def _asked_rows(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:

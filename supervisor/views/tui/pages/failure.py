@@ -140,7 +140,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, state: st.RunState, width:
     reason = f" ({tr(verdict.reason.value.replace('_', ' '))})" if verdict.reason else ""
     rows = [row(Span(line, TextStyle.BAD)) for line in wrap(f"✗ {tr(verdict.title)}", width, 4)]
     name = f"{verdict.failure.value}{reason}"
-    parts = [fm.sure(verdict.confidence)]
+    parts = [sure] if (sure := fm.sure(verdict)) else []
     if verdict.rank is not None:
         held_up = verdict.cause is not None and is_stacks(verdict.cause.path)
         parts.append(
