@@ -62,7 +62,11 @@ def show(
     elif has_keeper(run):
         match state.condition:
             case HeldOpen():
-                what = "the run stays held: nothing trains"
+                from supervisor.views.tui.dashboard.state_words import is_held_unwatched
+
+                held = is_held_unwatched(state)
+                ends = "the run ends in half a minute unless somebody looks"  # keeper.loop.UNWATCHED_S
+                what = "the run stays held: nothing trains" if held else ends
             case Backoff():
                 what = "the next attempt starts by itself"
             case _:

@@ -19,7 +19,7 @@ from supervisor.keeper.requests.request_rules import Refused, RequestAction, jud
 from supervisor.run import events as ev
 from supervisor.run.access import control
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import RunState
+from supervisor.run.state import HeldOpen, RunState
 
 CONTROL_INTERVAL_S = 0.2
 LAST_ANSWER_S = 2.0
@@ -208,6 +208,10 @@ class ControlInput:
                 actor.hold(f"held by {by}")
             case RequestAction.KEEP_WAITING:
                 actor.keep_waiting(by)
+            case RequestAction.KEEP_HOLDING:
+                condition = actor.state.condition
+                assert isinstance(condition, HeldOpen), "judged so"
+                actor.hold(condition.reason)
             case RequestAction.ANSWER:
                 actor.answer(request.args.answer or "", by)
             case RequestAction.STACKS:

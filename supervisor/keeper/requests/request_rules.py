@@ -24,6 +24,7 @@ class RequestAction(Enum):
     HOLD = auto()
     STACKS = auto()
     KEEP_WAITING = auto()
+    KEEP_HOLDING = auto()
     ANSWER = auto()
     NOTE = auto()
     END = auto()
@@ -54,9 +55,11 @@ def judge(request: Request, state: st.RunState) -> RequestAction:
                 raise Refused("nothing runs")
             return RequestAction.STACKS
         case RequestKind.KEEP_WAITING:
+            if isinstance(state.condition, st.HeldOpen) and state.condition.until is not None:
+                return RequestAction.KEEP_HOLDING
             counts = state.attempt is not None and state.attempt.countdown is not None
             if not (counts and isinstance(state.condition, st.Running)):
-                raise Refused("no hang is about to be ended")
+                raise Refused("neither a hang nor a held run is about to be ended")
             return RequestAction.KEEP_WAITING
         case RequestKind.ANSWER:
             question = state.open_question

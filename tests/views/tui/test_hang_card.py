@@ -185,6 +185,10 @@ def test_a_countdown_stands_in_the_header_and_esc_keeps_waiting(
         assert "Esc keep waiting" in pane(app, "footer")
         await pilot.press("a")
         assert "ended as a hang in 27 s" in pane(app, "advisories")
+        assert "Esc close page" in pane(app, "footer")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc keep waiting" in pane(app, "footer"), "the page's end")
+        assert requests(run) == [], "the page was closed, and nothing else done"
         await pilot.press("escape")
         await until(pilot, lambda: bool(requests(run)), "the request")
         (request,) = requests(run)

@@ -221,14 +221,14 @@ def test_the_frame_shows_at_once_who_has_the_keys(tmp_path: Path) -> None:
 
 def test_footer_goes_with_what_is_looked_at(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "Esc hold" in pane(app, "footer")
-        for key in ("M", "v", "z"):
+        assert "Esc stop the restart" in pane(app, "footer")
+        for key, word in (("M", "close page"), ("v", "close page"), ("z", "end zoom")):
             await pilot.press(key)
             await pilot.pause()
-            assert "Esc back" in pane(app, "footer"), key
+            assert f"Esc {word}" in pane(app, "footer"), key
             await pilot.press("escape")
             await pilot.pause()
-            assert "Esc hold" in pane(app, "footer"), key
+            assert "Esc stop the restart" in pane(app, "footer"), key
         await pilot.press("M")
         assert "freeze" not in pane(app, "footer"), "Space draws a series there"
 

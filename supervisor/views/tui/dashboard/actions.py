@@ -56,10 +56,9 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
         found.add("accept")
     if state.open_question is not None:
         found.add("answer")
-    if (
-        isinstance(condition, st.Running)
-        and state.attempt is not None
-        and state.attempt.countdown is not None
+    counts = state.attempt is not None and state.attempt.countdown is not None
+    if (isinstance(condition, st.Running) and counts) or (
+        isinstance(condition, st.HeldOpen) and condition.until is not None
     ):
         found.add("keep_waiting")
     return frozenset(found)

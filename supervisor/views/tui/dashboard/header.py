@@ -11,7 +11,14 @@ from supervisor.run.state import Finished, HeldOpen, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.layout import LOW
-from supervisor.views.tui.dashboard.state_words import condition_span, hang_ends_in, is_failing, is_live
+from supervisor.views.tui.dashboard.state_words import (
+    condition_span,
+    hang_ends_in,
+    is_failing,
+    is_live,
+    restarts_in,
+    wait_ends_in,
+)
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import epoch_text, reading_ratio, reading_text, unread_text
@@ -27,7 +34,7 @@ class HeaderPanel(Panel):
 
     framed = False
     uses_clock = True
-    may_act = False  # whether Esc on this screen reaches a keeper
+    esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open that it would close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """Two rows."""
@@ -45,8 +52,10 @@ class HeaderPanel(Panel):
         quiet = quiet_s(snapshot, self.view.now)
         if is_failing(snapshot):
             pass  # why no step comes is said
+        elif veto := self._veto(snapshot, self.view.now):
+            left.append(Span(tr(veto), TextStyle.WARN))
         elif hang_ends_in(snapshot, self.view.now) is not None:
-            left += [Span(tr(", Esc keeps waiting"), TextStyle.WARN)] if self.may_act else []
+            pass
         elif quiet is not None:
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
         behind = unread_text(state.progress) if state.progress is not None and is_live(snapshot) else ""
@@ -59,6 +68,15 @@ class HeaderPanel(Panel):
         first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
         times = self._times(snapshot, width)
         return [first, between(_job(snapshot, width - cells(times) - 2, tr), times, width)][:height]
+
+    def _veto(self, snapshot: Snapshot, now: float) -> str:
+        """What Esc would do about what is counted down; empty where it would do something else."""
+        if not self.esc_vetoes:
+            return ""
+        if restarts_in(snapshot, now) is not None:
+            return ", Esc stops that"
+        ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
+        return ", Esc keeps waiting" if ends != (None, None) else ""
 
     def _progress(self, state: RunState, room: int) -> Row:
         attempt = state.attempt

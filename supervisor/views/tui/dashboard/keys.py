@@ -58,10 +58,17 @@ KEYS: list[BindingType] = [
         "keep waiting",
         "Esc",
         "act",
-        "while a hang is about to be ended: keep waiting",
+        "while a hang, or a held run, is about to be ended: keep waiting",
     ),
-    _key("escape", "ask('hold')", "hold", "Esc", "act", "during a back-off: hold, a person decides"),
-    _key("escape", "back", "back", "Esc", "look", "clear search, filter, zoom; then back to the list"),
+    _key(
+        "escape",
+        "ask('hold')",
+        "stop the restart",
+        "Esc",
+        "act",
+        "during a back-off: no restart, a person decides",
+    ),
+    _key("escape", "back", "back", "Esc", "look", "close page, search, filter, zoom; then back to the list"),
     *(
         _key(
             key,

@@ -165,6 +165,20 @@ class LookingScreen(PaneScreen):
         """Whether the footer shows a key that may be pressed."""
         return True
 
+    def word_of(self, binding: Binding) -> str:
+        """What the footer says of a key: of the one that goes back, what it closes."""
+        return self._closes() or "to the list" if binding.action == "back" else binding.description
+
+    def _closes(self) -> str:
+        """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""
+        if self._zoomed in PAGES:
+            return "close page"  # it covers a search in the log
+        if self.logs.searched:
+            return "close search"
+        if self.logs.query:
+            return "clear filter"
+        return "end zoom" if self._zoomed is not None else ""
+
     def leave_word(self, snapshot: Snapshot) -> str:
         """What the footer says of leaving."""
         return leave_word(snapshot)
@@ -174,7 +188,7 @@ class LookingScreen(PaneScreen):
         hints = [
             Hint(
                 active.binding.key_display or active.binding.key,
-                active.binding.description,
+                self.word_of(active.binding),
                 active.binding.action,
             )
             for active in self.active_bindings.values()
@@ -195,17 +209,19 @@ class LookingScreen(PaneScreen):
         self._offer()
 
     def action_back(self) -> None:
-        """Clear the search, else the filter, else the zoom; else go back to the list of runs."""
-        if self.logs.searched:
-            self.logs.clear()
-            self.logs.move(lc.Follow())
-            self._offer()
-        elif self.logs.clear():
-            self._offer()
-        elif self._zoomed is None and self._back is not None:
-            self._back()
-        else:
-            self._zoom(None)
+        """Close the innermost of what is open; where nothing is, go back to the list of runs."""
+        match self._closes():
+            case "close search":
+                self.logs.clear()
+                self.logs.move(lc.Follow())
+                self._offer()
+            case "clear filter":
+                self.logs.clear()
+                self._offer()
+            case "" if self._back is not None:
+                self._back()
+            case _:
+                self._zoom(None)
 
     def action_pane(self, name: str) -> None:
         """Go to a pane; one that does not fit is zoomed."""
@@ -406,4 +422,4 @@ class LookingScreen(PaneScreen):
     def _can_go_back(self) -> bool:
         if not self.is_mounted:
             return False
-        return bool(self._zoomed or self.logs.searched or self.logs.query or self._back)
+        return bool(self._closes() or self._back)

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import RequestKind
+from supervisor.run.state import HeldOpen
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
@@ -30,7 +31,7 @@ from supervisor.views.tui.dashboard.actions import (
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
-from supervisor.views.tui.dashboard.state_words import failures, hang_ends_in
+from supervisor.views.tui.dashboard.state_words import failures, hang_ends_in, restarts_in, wait_ends_in
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
@@ -44,6 +45,13 @@ if TYPE_CHECKING:
     from supervisor.views.tui.dialogs.edit import Edited
 
 TICK_S = 1.0
+VETOES = ("keep_waiting", "hold")
+# What is counted down: the seconds left, what happens then, what Esc does.
+COUNTDOWNS = (
+    (hang_ends_in, "hang: ending", "keeps waiting"),
+    (restarts_in, "the run restarts", "stops that"),
+    (wait_ends_in, "the held run ends", "keeps waiting"),
+)
 SECOND_ENTER_S = 30.0
 """So long a warning holds: a second Enter within it does what was warned of."""
 # The first page is read before the pane has a size: more rows than it has on most terminals.
@@ -99,12 +107,12 @@ class Dashboard(LookingScreen):
         self._stale = False
         self._due = 0.0
         self._warned: tuple[int | None, float] = (None, 0.0)
+        self._ends_soon = False
 
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
         notice = self.notice
         notice.can_adopt, notice.read_only = self._adopter is not None, self._read_only
-        self.query_one(HeaderPanel).may_act = not self._read_only
         self.log_panel.focus()
         if self._first is None:
             self.logs.session.start()
@@ -150,6 +158,7 @@ class Dashboard(LookingScreen):
             self._adopting = False
             self.tell(Answer("adopted: a new keeper looks after the run", True))
         self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopter is not None)
+        self._ends_soon = self._is_wait_ending()
         self._arrange()
         self._offer()
 
@@ -158,14 +167,27 @@ class Dashboard(LookingScreen):
         self.logs.session.stop()
 
     def _say_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """A hang's countdown stands in the header: on another screen a message says that it began."""
-        now = snapshot.state.now(self._clock())
-        left_s = hang_ends_in(snapshot, now)
-        if left_s is None or self.app.screen is self or self._read_only:
+        """A countdown stands in the header: on another screen a message says that it began."""
+        if self.app.screen is self or self._read_only:
             return
-        if before is None or hang_ends_in(before, now) is None:
-            text = tr_of(self)(f"hang: ending in {left_s:.0f} s, Esc on the dashboard keeps waiting")
-            self.app.notify(text, severity="warning", timeout=left_s, markup=False)
+        now = snapshot.state.now(self._clock())
+        for ends_in, what, veto in COUNTDOWNS:
+            left_s = ends_in(snapshot, now)
+            if left_s and (before is None or ends_in(before, now) is None):
+                text = tr_of(self)(f"{what} in {left_s:.0f} s, Esc on the dashboard {veto}")
+                self.app.notify(text, severity="warning", timeout=left_s, markup=False)
+
+    def _is_wait_ending(self) -> bool:
+        snapshot = self.snapshot
+        return snapshot is not None and wait_ends_in(snapshot, snapshot.state.now(self._clock())) is not None
+
+    def _offer(self) -> None:
+        super()._offer()
+        vetoes = any(self.check_action("ask", (kind,)) for kind in VETOES)
+        header = self.query_one(HeaderPanel)
+        if header.esc_vetoes != vetoes:
+            header.esc_vetoes = vetoes
+            header.repaint()
 
     def on_screen_resume(self) -> None:
         """In front again: what was not painted meanwhile is."""
@@ -186,6 +208,9 @@ class Dashboard(LookingScreen):
         if covered:
             self._stale = True
             return
+        if self._ends_soon != self._is_wait_ending():  # time alone brings that
+            self._ends_soon = not self._ends_soon
+            self._offer()
         view = View(self.snapshot, self.snapshot.state.now(self._clock()), tr_of(self))
         for panel in self.query(Panel):
             panel.tick(view)
@@ -199,8 +224,11 @@ class Dashboard(LookingScreen):
         name = str(parameters[0]) if action == "ask" else action
         if "failure" in {name, *parameters}:
             return self.snapshot is not None and bool(failures(self.snapshot.state))
-        if name == "hold" and self._zoomed is not None:
-            return False  # Esc goes back from here first: nobody holds a run by leaving a page
+        if name in VETOES and self.is_mounted and self._closes():
+            return False  # Esc closes that first: nobody stops a restart by leaving a page
+        if name == "keep_waiting" and self.snapshot is not None:
+            held = isinstance(self.snapshot.state.condition, HeldOpen)
+            return name in self._possible and (self._is_wait_ending() or not held)
         if name == "answer":
             question = self.snapshot.state.open_question if self.snapshot is not None else None
             at = int(str(parameters[0])) if parameters else 0

@@ -15,6 +15,8 @@ from supervisor.views.wording.kinds import end_of_request, failing_text, reading
 
 # After so many seconds what watches a log has looked at it.
 LOOKED_S = 3.0
+# So long before it, the end of a held run is counted down.
+SOON_S = 3600.0
 
 
 def condition_span(snapshot: Snapshot, now: float) -> Span:
@@ -63,6 +65,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             )
         case st.Backoff():
             return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", TextStyle.WARN)
+        case st.HeldOpen() if (left_s := wait_ends_in(snapshot, now)) is not None:
+            return Span(f"‖ held: ends in {fm.duration(left_s)}", TextStyle.WARN)
         case st.HeldOpen():
             return Span("‖ held: you decide", TextStyle.WARN)
         case st.Finished(outcome=Outcome.LOST) if is_end_unseen(snapshot):
@@ -95,6 +99,23 @@ def hang_ends_in(snapshot: Snapshot, now: float) -> float | None:
     return max(0.0, attempt.countdown.until - now)
 
 
+def restarts_in(snapshot: Snapshot, now: float) -> float | None:
+    """Seconds until the next attempt starts by itself; None: none is about to."""
+    condition = snapshot.state.condition
+    if not snapshot.keeper_alive or not isinstance(condition, st.Backoff):
+        return None
+    return max(0.0, condition.until - now)
+
+
+def wait_ends_in(snapshot: Snapshot, now: float) -> float | None:
+    """Seconds until a held run ends as nobody decided; None: that is not about to happen."""
+    condition = snapshot.state.condition
+    if not snapshot.keeper_alive or not isinstance(condition, st.HeldOpen) or condition.until is None:
+        return None
+    left_s = max(0.0, condition.until - now)
+    return left_s if left_s <= SOON_S else None
+
+
 def outcome_span(outcome: Outcome) -> Span:
     """Glyph and word of how a run ended."""
     match outcome:
@@ -125,13 +146,21 @@ def leave_word(snapshot: Snapshot) -> str:
         return "leave"
     match snapshot.state.condition:
         case st.HeldOpen():
-            return "leave (stays held)"
+            return "leave (stays held)" if is_held_unwatched(snapshot.state) else "leave (the run then ends)"
         case st.Backoff():
             return "leave (it restarts by itself)"
         case st.Running() | st.Launching() if not is_failing(snapshot):
             return "leave (training goes on)"
         case _:
             return "leave (the run goes on)"
+
+
+def is_held_unwatched(state: st.RunState) -> bool:
+    """Whether a held run waits for its person also while no dashboard shows it; where only an edit helps, it does not."""
+    from supervisor.policy.rules import RULES  # only once something has failed
+
+    verdict = state.attempt.verdict if state.attempt is not None else None
+    return verdict is None or RULES[verdict.failure].held_unwatched
 
 
 def shows_failure(snapshot: Snapshot) -> bool:
