@@ -46,12 +46,6 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 VETOES = ("keep_waiting", "hold")
-# What is counted down: the seconds left, what happens then, what Esc does.
-COUNTDOWNS = (
-    (hang_ends_in, "hang: ending", "keeps waiting"),
-    (restarts_in, "the run restarts", "stops that"),
-    (wait_ends_in, "the held run ends", "keeps waiting"),
-)
 SECOND_ENTER_S = 30.0
 """So long a warning holds: a second Enter within it does what was warned of."""
 # The first page is read before the pane has a size: more rows than it has on most terminals.
@@ -171,11 +165,16 @@ class Dashboard(LookingScreen):
         if self.app.screen is self or self._read_only:
             return
         now = snapshot.state.now(self._clock())
-        for ends_in, what, veto in COUNTDOWNS:
+        for ends_in in (hang_ends_in, restarts_in, wait_ends_in):
             left_s = ends_in(snapshot, now)
-            if left_s and (before is None or ends_in(before, now) is None):
-                text = tr_of(self)(f"{what} in {left_s:.0f} s, Esc on the dashboard {veto}")
-                self.app.notify(text, severity="warning", timeout=left_s, markup=False)
+            if not left_s or (before is not None and ends_in(before, now) is not None):
+                continue
+            text = f"hang: ending in {left_s:.0f} s, Esc on the dashboard keeps waiting"
+            if ends_in is restarts_in:
+                text = f"the run restarts in {left_s:.0f} s, Esc on the dashboard stops that"
+            elif ends_in is wait_ends_in:
+                text = f"the held run ends in {left_s:.0f} s, Esc on the dashboard keeps waiting"
+            self.app.notify(tr_of(self)(text), severity="warning", timeout=left_s, markup=False)
 
     def _is_wait_ending(self) -> bool:
         snapshot = self.snapshot

@@ -316,7 +316,7 @@ def _choices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     if isinstance(condition, st.Backoff):
         keys = [
             ("Enter", "restart as planned, now", "now"),
-            ("Esc Esc", "hold: nothing happens until you say so", "stop the restart"),
+            ("Esc Esc", "hold: nothing happens until you say so", "hold"),
             *keys,
         ]
     return keys
