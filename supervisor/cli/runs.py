@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.cli.common import Parser, add_appearance_flags, add_scope, appearance_from, complain
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
+    from supervisor.run.state import RunState
 
+VERDICT_CELLS = 20  # cuda_oom→healthy
 MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
 
 
@@ -33,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     add_scope(parser)
     parser.add_argument("-n", "--number", type=int, default=20, help="how many to list (default 20)")
+    parser.add_argument("--json", action="store_true", help="one object a run on a line of its own")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"no run under {place}: start one with `stoker run`", file=sys.stderr)
     if elsewhere and not args.all:
         print(f"{elsewhere} in other folders: `stoker runs --all`", file=sys.stderr)
-    listed = [columns_of(found) for found in shown[: max(args.number, 0)]]
+    shown = shown[: max(args.number, 0)]
+    if args.json:
+        for found in shown:
+            print(json.dumps(facts_of(found)))
+        return 0
+    listed = [columns_of(found) for found in shown]
     # A pipe gets all of it; a terminal what fits on one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     # The header is for a person: a pipe's first line is a run.
@@ -64,33 +73,81 @@ HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME")
 
 def columns_of(run: RunPaths) -> Columns:
     """What its journal says of a run now."""
-    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
-    from supervisor.run.state import Finished, HeldOpen
+    from supervisor.run.state import HeldOpen
 
     state = read_state(run.node().journal)
-    if isinstance(state.condition, Finished):
-        word = str(state.condition.outcome)
-    elif not has_keeper(run):
-        word = "no keeper"
-    else:
-        word = f"failed, waiting{_cost(run)}" if isinstance(state.condition, HeldOpen) else "live"
+    word = _state_word(run, state)
+    if isinstance(state.condition, HeldOpen) and word == "live":
+        word = f"failed, waiting{_cost(run)}"
     attempt = state.attempt
     step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
     step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
     total = f"/{state.total_steps}" if state.total_steps else ""
-    # The newest attempt's own: what was recovered from is not what the run has now.
-    failed = attempt.verdict if attempt is not None and not attempt.ended_on_request else None
-    verdict = "-" if failed is None else str(failed.failure)
     return Columns(
         run.run_id,
         word,
         f"attempt {len(state.attempts)}",
         f"step {step}{total}",
-        verdict,
+        "→".join([*dict.fromkeys(recovered_from(state)), _verdict_of(state) or "-"]),
         str(run.root),
         _given_name(run),
     )
+
+
+def _state_word(run: RunPaths, state: RunState) -> str:
+    from supervisor.run.access.ownership import has_keeper
+    from supervisor.run.state import Finished
+
+    if isinstance(state.condition, Finished):
+        return str(state.condition.outcome)
+    return "live" if has_keeper(run) else "no keeper"
+
+
+def _verdict_of(state: RunState) -> str | None:
+    """The newest attempt's own class; None without one, and where somebody ended it."""
+    attempt = state.attempt
+    verdict = attempt.verdict if attempt is not None and not attempt.ended_on_request else None
+    return None if verdict is None else str(verdict.failure)
+
+
+def recovered_from(state: RunState) -> list[str]:
+    """The classes of the failures that a later attempt followed, oldest first."""
+    return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
+
+
+def facts_of(run: RunPaths) -> dict[str, Any]:
+    """What `--json` prints of a run: times in seconds since the epoch, None for what is not known."""
+    from supervisor.run.journal import read_state
+    from supervisor.run.runfile import BadRunFile, read_run_file
+    from supervisor.text.redact import redact_argv
+
+    state = read_state(run.node().journal)
+    try:
+        job = read_run_file(run.run_json).job
+    except BadRunFile:
+        job = None
+    attempt = state.attempt
+    batch = attempt.batch if attempt is not None else None
+    return {
+        "run": run.run_id,
+        "name": _given_name(run) or None,
+        "state": _state_word(run, state),
+        "script": job.entry if job is not None else None,
+        "arguments": list(redact_argv(job.entry_args)) if job is not None else None,
+        "attempts": len(state.attempts),
+        "step": attempt.last_step if attempt is not None else None,
+        "total_steps": state.total_steps,
+        "verdict": _verdict_of(state),
+        "recovered_from": recovered_from(state),
+        "micro_batch": batch.micro_batch_per_rank if batch is not None else None,
+        "accumulation": batch.accumulation_steps if batch is not None else None,
+        "global_batch": batch.global_batch if batch is not None and batch.ranks_known else None,
+        "best_loss": state.best_loss,
+        "started": state.started_t,
+        "ended": state.ended_t,
+        "folder": str(run.root),
+    }
 
 
 def _cost(run: RunPaths) -> str:
@@ -134,8 +191,10 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     forms: list[Callable[[Columns, str], str]] = [
         lambda of, name: f"{_whole(of)} {name}{of.folder}",
         lambda of, name: f"{_whole(of)} {name}",
-        lambda of, name: f"{of.run:29} {of.state:10} {of.step:17} {of.verdict:16} {name}",
-        lambda of, name: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict:16} {name}",
+        lambda of, name: f"{of.run:29} {of.state:10} {of.step:17} {of.verdict:{VERDICT_CELLS}} {name}",
+        lambda of, name: (
+            f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict:{VERDICT_CELLS}} {name}"
+        ),
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
     ]
@@ -147,7 +206,7 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
 
 
 def _whole(of: Columns) -> str:
-    return f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:16}"
+    return f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}}"
 
 
 def _name_cell(name: str, cells: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,23 @@ def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -
         waiting = columns_of(held)
         assert re.fullmatch(r"failed, waiting \(\d+ MB\)", waiting.state)
         assert waiting.verdict == "cuda_oom"
-        assert (columns_of(runs).state, columns_of(runs).verdict) == ("live", "-")
+        assert (columns_of(runs).state, columns_of(runs).verdict) == ("live", "cuda_oom→-")
     finally:
         for lock in locks:
             lock.release()
     assert columns_of(held).state == "no keeper"
+
+
+def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
+    journal(tmp_path / "runs" / "20261121-1412-brave-otter", first)
+    assert cli.main(["runs", "--json", "--runs-dir", str(tmp_path / "runs")]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["run"] == "20261121-1412-brave-otter"
+    assert (found["state"], found["attempts"], found["verdict"]) == ("no keeper", 1, None)
+    assert (found["script"], found["recovered_from"], found["started"]) == (None, [], 1.0)
+    assert found["folder"] == str(tmp_path / "runs" / "20261121-1412-brave-otter")
 
 
 def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
