@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from supervisor.keeper.monitoring.sensors import gpu_values, machine_values
+from supervisor.keeper.monitoring.sensors import gpu_values, machine_values, own_values
 from supervisor.run import events as ev
 from supervisor.sources.gpu import GpuDevice, GpuSample
 from supervisor.sources.host.machine import HostReader, ProcessSample
@@ -31,6 +31,7 @@ def test_every_value_of_gpus_ranks_and_machine_is_told() -> None:
     values = {
         *gpu_values(GpuSample(0.0, GpuDevice(0, None, None, None, None))),
         *machine_values(HostReader(disks=()).read()),
-        *ProcessSample(0.0, "0", ProcessId(1, 0.0), alive=True).values(),
+        *(sample := ProcessSample(0.0, "0", ProcessId(1, 0.0), alive=True)).values(),
+        *own_values(sample),
     }
     assert sorted(name for name in values if name not in page) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from supervisor.keeper.background import Background, BackgroundTask, within
 from supervisor.keeper.clock import SET_S, ClockWatch, of_others
 from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
 from supervisor.keeper.monitoring.other_gpu_users import DEEPEST, WORTH_SAYING_BYTES, Use, _descends
-from supervisor.keeper.monitoring.sensors import Sensors, gpu_values
+from supervisor.keeper.monitoring.sensors import Sensors, gpu_values, own_values
 from supervisor.keeper.recording.epoch_counters import MAX_COUNTERS, Counters, Places
 from supervisor.keeper.recording.recorder import RunningMinima
 from supervisor.keeper.recording.start_events import _world_size
@@ -26,6 +27,8 @@ from supervisor.run.access.control import Request, RequestArgs, Requester
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
+from supervisor.sources.host.machine import HostSample, ProcessSample
+from supervisor.sources.processes import ProcessId
 from tests.keeper.fakes import Emitted, FakeClock, job_of, verdict_of
 
 # -- requests ------------------------------------------------------------------------------------------------
@@ -113,7 +116,8 @@ def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs() -> None:
     assert judged(asked, state_in(CONDITIONS["running"], countdown=countdown)) is A.KEEP_WAITING
     for condition in (CONDITIONS["running"], CONDITIONS["stopping"]):
         kept = None if condition is CONDITIONS["running"] else countdown
-        assert judged(asked, state_in(condition, countdown=kept)) == "no hang is about to be ended"
+        refused = "neither a hang nor a held run is about to be ended"
+        assert judged(asked, state_in(condition, countdown=kept)) == refused
 
 
 # -- clocks ---------------------------------------------------------------------------------------------------
@@ -389,6 +393,24 @@ def test_a_machine_without_gpus_is_no_news() -> None:
     made._on_gpu_note(GpuNote(1.0, other, "something", index=0, xid=79))
     made._on_gpu_note(GpuNote(1.0, other, "something"))
     assert [fact.code for fact in told] == [f"{other}_0_79", f"{other}__"]
+
+
+def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Any] = []
+    made = sensors(told)
+    assert made._read()["stoker"].pid == os.getpid()
+    assert made._watched() == {}
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    own = ProcessSample(2.0, "stoker", ProcessId(1, 0.0), alive=True, cpu_ratio=0.1, rss_bytes=48 << 20)
+    rank = replace(own, key="0", rss_bytes=1 << 30)
+    made._on_host(HostSample(t=2.0, cpu_ratio=0.5), [rank, own])
+    assert [one.key for one in told] == ["machine", "0"]
+    assert told[0].values["stoker_cpu_ratio"] == 0.025, "a share of all cores, as the machine's own"
+    assert told[0].values["stoker_rss_bytes"] == 48 << 20
+    assert own_values(None) == own_values(replace(own, alive=False)) == {}
+    assert own_values(replace(own, cpu_ratio=None))["stoker_cpu_ratio"] is None
 
 
 # -- running minima of the loss -----------------------------------------------------------------------------------

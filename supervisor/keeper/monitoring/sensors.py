@@ -6,6 +6,7 @@ The samplers know nothing of runs; here their readings get the names and keys th
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -15,10 +16,12 @@ from supervisor.keeper.monitoring.other_gpu_users import OtherGpuUsers, Use
 from supervisor.run.series import GPU, HOST
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuSample, GpuSampler
 from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
-from supervisor.sources.processes import ProcessId
+from supervisor.sources.processes import ProcessId, identify
 
 JOIN_S = 3.0
 MACHINE = "machine"
+# The key of the keeper's own process, no rank's: what supervision itself takes of the machine.
+OWN = "stoker"
 
 
 class Sensors:
@@ -41,7 +44,8 @@ class Sensors:
         self._other_gpu_users = OtherGpuUsers()
         self._named: set[GpuDevice] = set()
         self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
-        self._host = HostSampler(stop, self._watched, self._on_host, disks=(SHM, disk), interval_s=interval_s)
+        self._own = {OWN: own} if (own := identify(os.getpid())) is not None else {}
+        self._host = HostSampler(stop, self._read, self._on_host, disks=(SHM, disk), interval_s=interval_s)
 
     def start(self) -> None:
         """Begin to sample."""
@@ -61,6 +65,9 @@ class Sensors:
     def _watched(self) -> dict[str, ProcessId]:
         with self._lock:
             return dict(self._processes)
+
+    def _read(self) -> dict[str, ProcessId]:
+        return {**self._watched(), **self._own}
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
         watched = {process.pid for process in self._watched().values()}
@@ -85,9 +92,11 @@ class Sensors:
             self._put(SensorFact(of_others(note.t, self._clock), code, note.text))
 
     def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
-        self._put(Sampled(of_others(machine.t, self._clock), HOST, MACHINE, machine_values(machine)))
+        own = next((sample for sample in processes if sample.key == OWN), None)
+        values = machine_values(machine) | own_values(own)
+        self._put(Sampled(of_others(machine.t, self._clock), HOST, MACHINE, values))
         for sample in processes:
-            if sample.alive:
+            if sample.alive and sample is not own:
                 self._put(Sampled(of_others(sample.t, self._clock), HOST, sample.key, sample.values()))
 
 
@@ -127,4 +136,15 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
         "cgroup_used_bytes": cgroup.used_bytes if cgroup is not None else None,
         "cgroup_limit_bytes": cgroup.limit_bytes if cgroup is not None else None,
         "cgroup_oom_kills": cgroup.oom_kills if cgroup is not None else None,
+    }
+
+
+def own_values(sample: ProcessSample | None) -> dict[str, float | None]:
+    """What the keeper takes: its share of all cores, and its memory in bytes."""
+    if sample is None or not sample.alive:
+        return {}
+    ratio = sample.cpu_ratio
+    return {
+        "stoker_cpu_ratio": None if ratio is None else ratio / (os.cpu_count() or 1),
+        "stoker_rss_bytes": sample.rss_bytes,
     }

@@ -10,6 +10,7 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.records import FailureClass, Finding, FindingLevel, Reason
 from supervisor.views.model.history import Track, single
+from supervisor.views.model.snapshot import Machine
 from supervisor.views.tui.dashboard import bars, devices, header, ranks, tiles, timeline
 from supervisor.views.tui.dashboard.trends import trends
 from supervisor.views.tui.widgets.paint import TextStyle, cells
@@ -447,6 +448,15 @@ def test_a_gpu_that_others_use_is_named_in_the_title() -> None:
     assert [text_of([title]) for title in device_panel(gpus=(mine,)).titles()] == ["GPUs · 1", ""]
     assert text_of([device_panel().titles()[0]]) == "machine"
     assert "no reading yet" in text_of(device_panel().body(80, 3))
+
+
+def test_what_stoker_takes_stands_with_the_machine() -> None:
+    values = {"cpu_ratio": 0.5, "stoker_cpu_ratio": 0.0061, "stoker_rss_bytes": 48.0 * 2**20}
+    said = text_of(device_panel(machine=Machine(0.0, values, (), ())).body(120, 3))  # type: ignore[arg-type]
+    assert "stoker  0.6 % 48M" in said
+    assert "stoker" not in text_of(
+        device_panel(machine=Machine(0.0, {"cpu_ratio": 0.5}, (), ())).body(120, 3)
+    )
 
 
 # -- attempts and the timeline ----------------------------------------------------------------------------

@@ -156,6 +156,10 @@ class DevicesPanel(ListPanel, can_focus=True):
                 )
         if values.get("load1") is not None:
             extras.append(Span(f"{self.tr('load')} {values['load1']:4.1f}", TextStyle.DIM))
+        own, held = values.get("stoker_cpu_ratio"), values.get("stoker_rss_bytes")
+        if held is not None:  # of all cores, as the machine's own figure
+            share = fm.percent(own, digits=1)
+            extras.append(Span(f"stoker {share:>6} {fm.memory(held)}", TextStyle.DIM))
         return _device(
             self.tr("host"), values.get("cpu_ratio"), machine.cpu, (used, total, full), extras, width, 1.0
         )

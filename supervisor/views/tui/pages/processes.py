@@ -49,6 +49,7 @@ def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
             "keeper",
             state.keeper_pid,
             Span(keeper, TextStyle.LIVE if snapshot.keeper_alive else TextStyle.DIM),
+            *_own(snapshot),
         )
     ]
     if state.mode != "observed":
@@ -56,6 +57,14 @@ def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
         word = tr("ended" if ended else "runs")
         rows.append(_line("torchrun", attempt.pid, Span(word, TextStyle.DIM if ended else TextStyle.LIVE)))
     return rows
+
+
+def _own(snapshot: Snapshot) -> tuple[str, ...]:
+    """What the keeper takes: its share of all cores, its memory."""
+    values = snapshot.machine.values if snapshot.machine is not None and snapshot.keeper_alive else {}
+    if values.get("stoker_rss_bytes") is None:
+        return ()
+    return fm.percent(values.get("stoker_cpu_ratio"), digits=1), fm.memory(values["stoker_rss_bytes"])
 
 
 def _rank(view: View, rank: st.RankState) -> Row:
