@@ -159,7 +159,9 @@ class DevicesPanel(ListPanel, can_focus=True):
         own, held = values.get("stoker_cpu_ratio"), values.get("stoker_rss_bytes")
         if held is not None:  # of all cores, as the machine's own figure
             share = fm.percent(own, digits=1)
-            extras.append(Span(f"stoker {share:>6} {fm.memory(held)}", TextStyle.DIM))
+            warned = sum(extra.style is TextStyle.WARN for extra in extras)
+            extras.sort(key=lambda extra: extra.style is not TextStyle.WARN)
+            extras.insert(warned, Span(f"stoker {share:>6} {fm.memory(held)}", TextStyle.DIM))
         return _device(
             self.tr("host"), values.get("cpu_ratio"), machine.cpu, (used, total, full), extras, width, 1.0
         )

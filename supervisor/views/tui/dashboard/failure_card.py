@@ -254,7 +254,7 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
     rows += asked
     held = isinstance(condition, st.HeldOpen)
     change = _change_text(decision)
-    if change and not (asked and held and decision.change == SpecChange()):  # nothing is on offer unanswered
+    if change and not (held and decision.change == SpecChange()):  # what `r` does by itself is no offer
         label = "on offer" if held else "plan"
         rows.append(_labelled(label, Span(tr(change), TextStyle.STRONG), width, tr))
     if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
