@@ -74,6 +74,11 @@ def percent(ratio: float | None, *, digits: int = 0) -> str:
     return f"{100 * ratio:.{digits}f} %"
 
 
+def part(ratio: float) -> str:
+    """How much of something is done, as ``37%``: 100% only once it is."""
+    return f"{math.floor(100 * ratio)}%"
+
+
 def memory(value_bytes: float | None) -> str:
     """Bytes as GiB (or MiB below one), without a blank: ``61.2G``."""
     if value_bytes is None or not math.isfinite(value_bytes):

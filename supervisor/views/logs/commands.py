@@ -208,11 +208,12 @@ Command: TypeAlias = (
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How often something was found so far. `ordinal` counts from 1; None: not known (yet)."""
+    """How often something was found so far. `ordinal` counts from 1; None: not known (yet). `at_match`: one is in sight, counted or not."""
 
     found: int
     done_ratio: float
     ordinal: int | None = None
+    at_match: bool = False
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ with whoever shows lines, and ends between two chunks.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,9 @@ from supervisor.views.logs.stream import hits_of
 LOOK_S = 0.5
 REPORT_EVERY = 64
 JOIN_S = 3.0
+# After a key nothing is counted for so long: each letter of a search begins another count, and on a busy machine the thread that
+# counts would take the turns of the one that shows what is typed.
+REST_S = 0.3
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +97,7 @@ class Scanner:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._tasks: tuple[Task, ...] = ()
+        self._rest_until = 0.0
         self._thread = threading.Thread(target=self._run, name="stoker-log-scan", daemon=True)
 
     def stop(self) -> None:
@@ -110,6 +115,10 @@ class Scanner:
             self._thread.start()
         self._wake.set()
 
+    def rest(self) -> None:
+        """A person is at the keys: count on a little later."""
+        self._rest_until = time.monotonic() + REST_S
+
     def look(self) -> None:
         """The logs may have grown."""
         self._wake.set()
@@ -117,6 +126,9 @@ class Scanner:
     def _run(self) -> None:
         since = 0
         while not self._stop.is_set():
+            if (rest_s := self._rest_until - time.monotonic()) > 0:
+                self._stop.wait(rest_s)
+                continue
             with self._lock:
                 tasks = self._tasks
             if any(task.step() for task in tasks):

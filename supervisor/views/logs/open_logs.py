@@ -260,7 +260,8 @@ class OpenLogs:
         """How often what is searched was found; with a place, which of them begins there."""
         total = sum(task.total for task in self._found)
         before = _before(self.finders, place) if place is not None else None
-        return Tally(total, _done(self._found), before + 1 if before is not None else None)
+        ordinal = before + 1 if before is not None else None
+        return Tally(total, _done(self._found), ordinal, at_match=place is not None)
 
     def below(self, place: Place) -> int | None:
         """How many lines that the query lets through begin at a place or after it; None: not counted."""

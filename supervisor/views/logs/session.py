@@ -16,6 +16,7 @@ from typing import assert_never
 
 from supervisor.run.paths import NodePaths
 from supervisor.sources.tail.wake import Waker
+from supervisor.views.format import part
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.counter import Scanner
 from supervisor.views.logs.open_logs import NothingThereError
@@ -100,6 +101,7 @@ class LogSession:
             self._commands.put(command)
             if not isinstance(command, lc.Update | lc.Size | lc.KeepCause):
                 self._urgent.set()
+                self._scanner.rest()
         self._poke()
 
     def pace(self, page_s: float | None) -> None:
@@ -163,8 +165,10 @@ class LogSession:
         now = time.monotonic()
         if now - self._began > PATIENCE_S and now - self._remarked_at > PAGE_S:
             self._remarked_at = now
+            # What the counting thread has found meanwhile need not be looked for here.
+            self._view.logs.use_counts()
             ratio = self._view.logs.scanned_ratio
-            self._deliver(lc.Remark(f"looking through the log… {ratio:.0%}; Esc gives up"))
+            self._deliver(lc.Remark(f"looking through the log… {part(ratio)}; Esc gives up"))
 
     def _run(self) -> None:
         due = 0.0

@@ -10,6 +10,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
@@ -122,6 +123,22 @@ def test_search_counts_and_goes_both_ways(tmp_path: Path) -> None:
         await settled(pilot, lambda: "2 of 2" in shown(app), "an expression")
         await pilot.press("escape", "slash", *"/(/")
         await settled(pilot, lambda: "missing )" in shown(app), "what is wrong with it")
+
+    drive(run, play)
+
+
+def test_esc_gives_up_what_is_being_looked_for_before_it_leaves(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        screen.status.say(lc.Remark("looking through the log… 12%; Esc gives up"))
+        await pilot.press("escape")
+        assert app.screen is screen
+        assert not screen.status.is_looking
+        await settled(pilot, lambda: not page(screen).following, "it stands still")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.dashboard, "the dashboard")
 
     drive(run, play)
 

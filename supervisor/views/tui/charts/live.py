@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from supervisor.run.records import FailureClass
-from supervisor.run.state import AttemptState
+from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
@@ -120,7 +120,7 @@ class LossPanel(ChartPanel):
                 self.look,
                 width,
                 height,
-                marks=attempt_marks(snapshot.state.attempts),
+                marks=attempt_marks(snapshot.state),
                 circles=snapshot.metrics["val_loss"],
                 lost=snapshot.lost,
             )
@@ -216,9 +216,15 @@ class UsePanel(Panel):
         return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
 
 
-def attempt_marks(attempts: tuple[AttemptState, ...]) -> list[Mark]:
-    """Failures, then where each later attempt began; the newest first, so that it keeps its label."""
+def attempt_marks(state: RunState) -> list[Mark]:
+    """Failures, then where each later attempt began; the newest first, so that it keeps its label.
+
+    None while a log is read that was written before: what is read last is not where it ended.
+    """
+    attempts = state.attempts
     found: list[Mark] = []
+    if reading_ratio(state) is not None:
+        return found
     for attempt in reversed(attempts):
         failure = attempt.failure
         if failure is None:

@@ -342,8 +342,15 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     # -- leaving -----------------------------------------------------------------------------------------
 
     def action_back(self) -> None:
-        """Clear the selection, else the search, else the filter; else close."""
-        if not self.log_page.clear_mark() and not self._controls.clear():
+        """Give up what is being looked for; else clear the selection, the search, the filter; else close."""
+        is_looking = self.status.is_looking
+        if is_looking:
+            self.status.say(None)
+        if self.log_page.clear_mark() or self._controls.clear():
+            pass
+        elif is_looking:
+            self._controls.ask(lc.Follow(on=False))  # another command ends the one before
+        else:
             self.dismiss(None)
         self._offer()
 

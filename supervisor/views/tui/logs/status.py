@@ -29,6 +29,11 @@ class LogStatus(Panel):
         self._until: Timer | None = None
 
     @property
+    def is_looking(self) -> bool:
+        """Whether it says that something is going on."""
+        return self._remark is not None and self._remark.good is None
+
+    @property
     def ready(self) -> bool:
         """There is a page or a remark."""
         return self.page is not None or self._remark is not None
@@ -63,7 +68,7 @@ class LogStatus(Panel):
         if page.line_count is not None and number is not None:
             parts.append(f"line {fm.whole(number)} of {fm.whole(page.line_count)}")
         elif page.counted_ratio < 1:
-            parts.append(f"counting lines {page.counted_ratio:.0%}")
+            parts.append(f"counting lines {fm.part(page.counted_ratio)}")
         parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))
 
@@ -71,17 +76,23 @@ class LogStatus(Panel):
 def _found(page: lc.Page, tr: Tr) -> Row:
     spans: list[Span] = []
     if page.shown is not None:
-        going = f" ({page.shown.done_ratio:.0%} looked through)" if page.shown.done_ratio < 1 else ""
+        going = f" ({fm.part(page.shown.done_ratio)} looked through)" if page.shown.done_ratio < 1 else ""
         spans.append(Span(tr(f"{fm.whole(page.shown.found)} lines{going}   "), TextStyle.LIVE))
     if page.search is not None:
         found = page.search
-        going = f" ({found.done_ratio:.0%} looked through)" if found.done_ratio < 1 else ""
-        count = (
-            f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}"
-            if found.ordinal
-            else f"{fm.whole(found.found)} found"
-        )
-        spans.append(Span(f"/{page.searched.typed}: {tr(f'{count}{going}')}", TextStyle.WARN))
+        going = f" ({fm.part(found.done_ratio)} looked through)" if found.done_ratio < 1 else ""
+        least = (
+            max(found.found, 1) if found.at_match else found.found
+        )  # the one in sight may not be counted yet
+        if found.ordinal:
+            text = f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}{going}"
+        elif not going:
+            text = f"{fm.whole(least)} found"
+        elif least:
+            text = f"{fm.whole(least)}+ found{going}"
+        else:
+            text = f"none found yet ({fm.part(found.done_ratio)} looked through)"
+        spans.append(Span(f"/{page.searched.typed}: {tr(text)}", TextStyle.WARN))
     return tuple(spans)
 
 

@@ -240,7 +240,7 @@ class MetricsPage(ChartPanel):
             look,
             width,
             height - 1,
-            marks=attempt_marks(self.view.snapshot.state.attempts) if mine else (),
+            marks=attempt_marks(self.view.snapshot.state) if mine else (),
             axis_cells=AXIS_CELLS,
         )
         right = readout(self.look, [mine or other], say(name), self.tr)
