@@ -113,7 +113,6 @@ def _with_screen(
 
 def _without_screen(run: RunPaths, target: str, args: argparse.Namespace) -> int:
     observer, _ = observer_of(run, target, interval_s=args.interval)
-    observer.start()
     try:
         return _follow(run, observer, as_json=args.json)
     finally:
@@ -176,7 +175,7 @@ def _clear_away(observed: Path) -> None:
 
 
 def _follow(run: RunPaths, observer: Observer, *, as_json: bool) -> int:
-    """Print facts until the target ends and all of it is read, however long that takes.
+    """Watch, and print facts until the target ends and all of it is read, however long that takes.
 
     Returns 0, 1 for a failure, 6 where it was left before all was read: how it ended is then not known.
     """
@@ -186,9 +185,10 @@ def _follow(run: RunPaths, observer: Observer, *, as_json: bool) -> int:
     colour = wants_colour(sys.stdout, os.environ)
     settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
     console = ConsoleView(run, settings)
-    console.start()
-    try:
+    try:  # from its first look on there is something to leave
+        console.start()
         observer.end_when_read()
+        observer.start()
         while not observer.join(JOIN_S):
             continue
     except KeyboardInterrupt:

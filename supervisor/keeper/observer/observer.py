@@ -162,6 +162,8 @@ class Observer(Powerless):
         """
         self._hurried, self._patience_s = self._hurried or hurried, patience_s
         self._leave.set()
+        if self._thread.ident is None:
+            return  # Ctrl-C came before it began
         self._over.wait()
         self._thread.join()
 
