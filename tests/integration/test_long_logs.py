@@ -187,7 +187,8 @@ def test_ctrl_c_before_a_log_is_read_ends_honestly(tmp_path: Path, times: int) -
         def lags() -> bool:
             """It is being read: the first fact, that all of it is to be read, comes before anything is loaded."""
             progress = read_state(run.node().journal).progress
-            return progress is not None and 0 < progress.lag_bytes < log.stat().st_size
+            lag = progress.lag_bytes if progress is not None else None
+            return lag is not None and 0 < lag < log.stat().st_size
 
         assert wait_until(lags, 60)
         for at in range(times):
