@@ -1,0 +1,232 @@
+"""What a request or a signal makes a keeper do, and how it is answered. The keeper is a stand-in that notes what it is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from supervisor.keeper.background import BackgroundTask
+from supervisor.keeper.planning.launch_plans import BadChange
+from supervisor.keeper.requests.control_input import CONTROL_INTERVAL_S, NOT_OURS, ControlInput, Powerless
+from supervisor.keeper.requests.request_rules import Refused
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.access import control
+from supervisor.run.events import RequestKind, StopWhy
+from supervisor.run.paths import RunPaths
+from tests.conftest import wait_until
+from tests.keeper.fakes import FakeClock
+from tests.keeper.test_small_rules import CONDITIONS, state_in
+
+
+class Noting:
+    """An actor that notes what it is told."""
+
+    def __init__(self, state: st.RunState) -> None:
+        self.state, self.facts, self.told = state, list[ev.Event](), list[tuple[Any, ...]]()
+        self.raises: Exception | None = None
+        self.task: BackgroundTask[Any, str] | None = None
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        self.facts.append(event)
+
+    def dump_stacks(self) -> BackgroundTask[Any, str]:
+        assert self.task is not None
+        return self.task
+
+    def __getattr__(self, name: str) -> Any:
+        def note(*args: object, **named: object) -> None:
+            self.told.append((name, *args, named) if named else (name, *args))
+            if self.raises is not None:
+                raise self.raises
+
+        return note
+
+
+def input_of(tmp_path: Path, state: st.RunState) -> tuple[ControlInput, Noting, FakeClock, RunPaths]:
+    run = RunPaths(tmp_path / "run")
+    run.control.mkdir(parents=True)
+    actor, clock = Noting(state), FakeClock()
+    return ControlInput(run, cast("Any", actor), clock), actor, clock, run
+
+
+def looked_until(seen: ControlInput, done: Callable[[], bool]) -> bool:
+    def look() -> bool:
+        seen.look()
+        return done()
+
+    return wait_until(look, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "told"),
+    [
+        (RequestKind.STOP, "running", ("stop", StopWhy.REQUEST, "kim")),
+        (RequestKind.STOP_NOW, "running", ("stop", StopWhy.REQUEST, "kim", {"now": True})),
+        (RequestKind.STOP, "backoff", ("end_stopped", "kim")),
+        (RequestKind.RESTART, "backoff", ("restart", control.RequestArgs(), "kim", {"stop_first": False})),
+        (RequestKind.RESTART, "running", ("restart", control.RequestArgs(), "kim", {"stop_first": True})),
+        (RequestKind.START_NOW, "backoff", ("start_now",)),
+        (RequestKind.HOLD, "backoff", ("hold", "held by kim")),
+        (RequestKind.KEEP_WAITING, "silent", ("keep_waiting", "kim")),
+        (RequestKind.KEEP_WAITING, "held", ("hold", "needs an edit")),
+    ],
+)
+def test_each_request_is_done_and_answered(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: RequestKind,
+    condition: str,
+    told: tuple[object, ...],
+) -> None:
+    monkeypatch.setenv("LOGNAME", "kim")
+    counting = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
+    held = st.HeldOpen(attempt=1, reason="needs an edit", decision=None, until=5.0)
+    state = {
+        "silent": state_in(CONDITIONS["running"], countdown=counting),
+        "held": state_in(held),
+    }.get(condition) or state_in(CONDITIONS[condition])
+    seen, actor, clock, run = input_of(tmp_path, state)
+    asked = control.send(run.control, kind)
+    seen.look()
+    assert actor.told == [told]
+    (fact,) = actor.facts
+    assert isinstance(fact, ev.RequestDone)
+    assert (fact.t, fact.request_id, fact.request) == (clock.wall(), asked, kind)
+    assert (fact.by, fact.detail) == ("kim", "")
+    assert list(run.control.iterdir()) == [], "what is answered is taken away"
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (Refused("nothing is asked"), "nothing is asked"),
+        (BadChange("no such flag"), "no such flag"),
+        (OSError("no room"), "no room"),
+    ],
+)
+def test_what_cannot_be_done_is_answered_with_why(tmp_path: Path, raised: Exception, reason: str) -> None:
+    seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    actor.raises = raised
+    asked = control.send(run.control, RequestKind.STOP)
+    (run.control / "odd.json").write_text("{", encoding="utf-8")
+    seen.look()
+    first, second = actor.facts
+    assert isinstance(first, ev.RequestRefused)
+    assert isinstance(second, ev.RequestRefused)
+    assert (first.request_id, first.request, first.reason) == (asked, "stop", reason)
+    assert (second.request_id, second.request, second.by) == ("odd", "?", "?")
+    assert second.reason.startswith("unreadable: ")
+    assert list(run.control.iterdir()) == []
+
+
+def test_a_note_is_kept_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "kim")
+    seen, actor, _, run = input_of(tmp_path, st.RunState())
+    control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="n" * 501))
+    seen.look()
+    note = actor.facts[0]
+    assert isinstance(note, ev.NoteAdded)
+    assert (note.text, note.by) == ("n" * 500, "kim")
+
+
+def test_requests_are_looked_for_a_few_times_a_second(tmp_path: Path) -> None:
+    seen, actor, clock, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    seen.look()
+    control.send(run.control, RequestKind.STOP)
+    clock.now += CONTROL_INTERVAL_S - 0.01
+    seen.look()
+    assert actor.told == []
+    clock.now += 0.02
+    seen.look()
+    assert len(actor.told) == 1
+
+
+def test_what_an_earlier_keeper_answered_is_only_taken_away(tmp_path: Path) -> None:
+    seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    for take in (seen.look, lambda: seen.refuse_waiting("asked before")):
+        asked = control.send(run.control, RequestKind.STOP)
+        actor.state = st.RunState(condition=CONDITIONS["running"], answered={asked: "done"})
+        take()
+        assert (actor.told, actor.facts, list(run.control.iterdir())) == ([], [], [])
+
+
+def test_what_waits_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "kim")
+    seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    asked = control.send(run.control, RequestKind.STOP)
+    (run.control / "odd.json").write_text("{", encoding="utf-8")
+    seen.refuse_waiting("asked before the run was continued")
+    (fact,) = actor.facts
+    assert isinstance(fact, ev.RequestRefused)
+    assert (fact.request_id, fact.request, fact.by) == (asked, "stop", "kim")
+    assert fact.reason == "asked before the run was continued"
+    assert [path.name for path in run.control.iterdir()] == ["odd.json"]
+
+
+def no_room() -> str:
+    raise OSError("no room")
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_stacks_are_answered_once_they_are_there(tmp_path: Path, leaves: bool) -> None:
+    seen, actor, clock, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    for work, answer in ((lambda: "stacks-1.txt", "stacks-1.txt"), (no_room, "no room")):
+        actor.facts.clear()
+        actor.task = BackgroundTask("t", work, lambda found: found)
+        asked = control.send(run.control, RequestKind.STACKS)
+        clock.now += CONTROL_INTERVAL_S
+        seen.look()
+        if leaves:
+            seen.close()
+        else:
+            assert looked_until(seen, lambda: bool(actor.facts))
+        (fact,) = actor.facts
+        assert isinstance(fact, ev.RequestDone | ev.RequestRefused)
+        assert fact.request_id == asked
+        assert (fact.detail if isinstance(fact, ev.RequestDone) else fact.reason) == answer
+        assert list(run.control.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "stops"),
+    [
+        ([signal.SIGTERM], [(StopWhy.SIGNAL, "SIGTERM", False)]),
+        ([signal.SIGUSR1], [(StopWhy.REQUEUE, "SIGUSR1", False)]),
+        (
+            [signal.SIGINT, signal.SIGINT],
+            [(StopWhy.SIGNAL, "Ctrl-C", False), (StopWhy.SIGNAL, "Ctrl-C", True)],
+        ),
+    ],
+)
+def test_a_signal_stops_and_a_second_ctrl_c_does_not_wait(
+    tmp_path: Path, numbers: list[signal.Signals], stops: list[tuple[StopWhy, str, bool]]
+) -> None:
+    seen, actor, _, _ = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    kept = [*numbers, signal.SIGHUP]
+    before = [signal.getsignal(number) for number in kept]
+    undo = seen.install_signal_handlers()
+    try:
+        for done, number in enumerate(kept):
+            os.kill(os.getpid(), number)
+            assert looked_until(seen, lambda done=done: len(actor.told) >= min(done + 1, len(stops)))  # type: ignore[misc]
+    finally:
+        undo()
+    assert actor.told == [("stop", why, by, {"now": now}) for why, by, now in stops]
+    assert seen.interrupts == numbers.count(signal.SIGINT)
+    assert [signal.getsignal(number) for number in kept] == before
+
+
+def test_who_only_watches_can_be_asked_for_nothing() -> None:
+    watcher = Powerless()
+    for act in (watcher.stop, watcher.end_stopped, watcher.restart, watcher.start_now):
+        with pytest.raises(Refused, match=NOT_OURS):
+            act()
+    for act in (watcher.hold, watcher.keep_waiting, watcher.answer):
+        with pytest.raises(Refused, match=NOT_OURS):
+            act("me")

@@ -1,0 +1,220 @@
+"""``--fit-batch``: each probe is a short launch of the job, here a shell script whose memory has a limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import EntryKind, FitSettings, RetrySettings
+from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.planning import fit_batch
+from supervisor.keeper.planning.fit_batch import Prober
+from supervisor.run import events as ev
+from supervisor.run.history.memory_trials import JobKind, recall
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.sources.processes import is_alive
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from tests.conftest import processes_with, wait_until
+from tests.keeper.fakes import KNOBS, job_of, run_in
+from tests.keeper.runs import STARTED
+
+SCRIPT = """\
+echo "micro-batch $2 into ${STOKER_RUN_DIR:-nowhere}" >> seen.txt
+if [ "$2" -gt LIMIT ]; then
+    echo "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    exit 1
+fi
+REST
+"""
+STEPS = "for n in 1 2 3 4 5 6; do echo step $n loss 2.5; done; "
+KIND = JobKind(script="s", flags="f", device="cpu", world_size=2)
+
+
+@pytest.fixture
+def kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.keeper.planning.batch_trials.kind_of", lambda _job: KIND)
+
+
+def job(tmp_path: Path, rest: str, limit: int = 99, **changes: object) -> RunFile:
+    (tmp_path / "job.sh").write_text(
+        SCRIPT.replace("LIMIT", str(limit)).replace("REST", rest), encoding="utf-8"
+    )
+    fit = FitSettings(steps=4, timeout_s=60.0)
+    fields = {"batch": BatchSpec(8, 1, 2), "knobs": KNOBS, "fit": fit, **changes}
+    return job_of(tmp_path, "sh", "job.sh", "--micro", "8", "--accumulation", "1", **fields)  # type: ignore[arg-type]
+
+
+def made(tmp_path: Path, record: RunFile) -> tuple[Prober, RunContext]:
+    run = run_in(tmp_path, STARTED)
+    ledger = Ledger(run.node())
+    context = RunContext(run, run.node(), record, dict(os.environ), LateClock(), ledger)
+    return Prober(context, lambda: load_engine(default_cache_dir())), context
+
+
+class LateClock(SystemClock):
+    """As the machine's, until a test says that much time has passed."""
+
+    late_s = 0.0
+
+    def mono(self) -> float:
+        return super().mono() + self.late_s
+
+
+def ticked(prober: Prober, context: RunContext, late_at: int | None = None) -> list[ev.ProbeEnded]:
+    """Carry the probing to its end. `late_at`: after so many steps the time of a probe is over."""
+
+    def tick() -> bool:
+        over = prober.tick(context.ledger.state)
+        if prober._live is not None and late_at == len(prober._steps):
+            context.clock.late_s = 100.0  # type: ignore[attr-defined]
+        return over
+
+    try:
+        assert wait_until(tick, 60.0)
+        return list(context.ledger.state.probes)
+    finally:
+        prober.stop()
+        context.ledger.close()
+
+
+def test_the_largest_micro_batch_that_fits_is_found(tmp_path: Path, kind: None) -> None:
+    prober, context = made(tmp_path, job(tmp_path, f"{STEPS} sleep 600", limit=4))
+    probes = ticked(prober, context)
+    assert [(one.probe, one.micro_batch, one.fitted, one.why) for one in probes] == [
+        (1, 4, True, "fits"),
+        (2, 8, False, "does not fit (cuda_oom)"),
+    ]
+    assert all(0 < one.took_s < 60 for one in probes)
+    assert [one.steps for one in probes] == [6, 0]
+    plans = [msgspec.json.decode(prober._paths(number).plan.read_bytes()) for number in (1, 2)]
+    assert [plan["argv"][plan["argv"].index("--micro") + 1] for plan in plans] == ["4", "8"]
+    fitted = context.ledger.state.fitted
+    assert fitted is not None
+    assert (fitted.probes, fitted.batch) == (2, BatchSpec(4, 2, 2))
+    # Each probe has a folder of its own, which its processes take for the run's.
+    seen = (tmp_path / "seen.txt").read_text(encoding="utf-8").splitlines()
+    probed = context.node.root / "probes"
+    assert seen == [f"micro-batch {micro} into {probed}/{n}/run" for n, micro in ((1, 4), (2, 8))]
+    known = [(one.trial.micro_batch, one.trial.fitted) for one in recall(KIND, context.env)]
+    assert sorted(known) == [(4, True), (8, False)]
+    assert not processes_with(os.environ["STOKER_TEST_TOKEN"])
+
+
+@pytest.mark.parametrize(
+    ("rest", "late_at", "fitted", "why"),
+    [
+        ("echo step 1 loss 2.5", None, True, "fits"),
+        ("echo Traceback; echo 'KeyError: 3'; exit 1", None, None, "ended with "),
+        ("sleep 600", 0, None, "made no 4 steps in 60 s"),
+        ("for n in 1 2; do echo step $n loss 2.5; done; sleep 600", 2, None, "made no 4 steps in 60 s"),
+        ("for n in 1 2 3; do echo step $n loss 2.5; done; sleep 600", 3, True, "fits: 3 steps in 60 s"),
+        ("for n in 1 2 3 4; do echo step $n loss 2.5; done; sleep 600", None, True, "fits"),
+    ],
+)
+def test_what_a_probe_shows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rest: str,
+    late_at: int | None,
+    fitted: bool | None,
+    why: str,
+) -> None:
+    monkeypatch.setattr(fit_batch, "LEAST_FIT_STEPS", 3)
+    monkeypatch.setattr(fit_batch, "MAX_OTHER_FAILURES", 1)
+    prober, context = made(tmp_path, job(tmp_path, rest, retry=RetrySettings(min_micro_batch=8)))
+    (probe,) = ticked(prober, context, late_at)
+    assert (probe.micro_batch, probe.fitted) == (8, fitted)
+    assert probe.why == why or (probe.why.startswith(why) and why.endswith(" "))
+    assert context.ledger.state.fitted is not None
+    assert context.ledger.state.fitted.batch == (BatchSpec(8, 1, 2) if fitted else None)
+
+
+@pytest.mark.parametrize(
+    ("program", "why"), [("no-such-program", "no-such-program"), ("./job.sh", "ermission denied")]
+)
+def test_a_probe_that_cannot_be_started_says_why(tmp_path: Path, program: str, why: str) -> None:
+    record = job(tmp_path, "true")
+    record = msgspec.structs.replace(record, job=replace(record.job, entry=program))
+    prober, context = made(tmp_path, record)
+    probes = ticked(prober, context)
+    assert [one.fitted for one in probes] == [None, None]
+    assert all(why in one.why for one in probes)
+    fitted = context.ledger.state.fitted
+    assert fitted is not None
+    assert fitted.text.startswith("probes failed for another reason than memory: ")
+    assert why in fitted.text
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterator[tuple[Prober, RunContext]]:
+    """A probe that lives, of a keeper that died."""
+    record = job(tmp_path, "sleep 600", retry=RetrySettings(min_micro_batch=8))
+    prober, context = made(tmp_path, record)
+    try:
+        assert not prober.tick(context.ledger.state)
+        assert prober._live is not None
+        assert wait_until((tmp_path / "seen.txt").exists, 20)
+        yield prober, context
+    finally:
+        prober.stop()
+        context.ledger.close()
+
+
+def test_a_probe_whose_keeper_died_is_ended_and_asked_again(left: tuple[Prober, RunContext]) -> None:
+    _, context = left
+    state = context.ledger.state
+    assert state.probing is not None
+    heir = Prober(context, lambda: load_engine(default_cache_dir()))
+    assert not heir.tick(state)
+    (probe,) = context.ledger.state.probes
+    assert (probe.probe, probe.micro_batch, probe.fitted, probe.why) == (1, 8, None, "its keeper died")
+    assert 0 <= probe.took_s < 5
+    assert wait_until(lambda: not processes_with(os.environ["STOKER_TEST_TOKEN"]), 20)
+
+
+def test_a_keeper_that_leaves_ends_its_probe(left: tuple[Prober, RunContext]) -> None:
+    prober, _ = left
+    assert prober._live is not None
+    roots = prober._live.child.roots()
+    assert all(map(is_alive, roots))
+    collector = prober._collector
+    prober.stop()
+    assert wait_until(lambda: not any(map(is_alive, roots)), 20)
+    assert collector is not None
+    assert collector._stop.is_set(), "what looked at it has ended too"
+    prober.stop()  # nothing is left to stop
+
+
+@pytest.mark.parametrize(("kind", "own"), [(EntryKind.TRAINER, True), (EntryKind.COMMAND, False)])
+def test_a_probe_of_the_bundled_trainer_saves_into_its_own_folder(
+    tmp_path: Path, kind: EntryKind, own: bool
+) -> None:
+    record = job_of(tmp_path, entry_kind=kind, entry_args=("--checkpoint_dir", "ckpt"), fit=FitSettings())
+    prober, context = made(tmp_path, record)
+    paths = prober._paths(1)
+    assert prober._lab_record(paths).job.entry_args == (
+        ("--checkpoint_dir", str(paths.root / "checkpoints")) if own else record.job.entry_args
+    )
+    assert paths.root == context.node.root / "probes" / "1"
+    context.ledger.close()
+
+
+def test_without_a_fit_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    prober, context = made(tmp_path, job(tmp_path, "true", fit=None))
+    assert ticked(prober, context) == []
+    assert context.ledger.state.fitted is None
+    assert prober.fit == FitSettings()
+
+
+def test_the_folder_of_a_probe_lies_in_the_node(tmp_path: Path) -> None:
+    prober, context = made(tmp_path, job(tmp_path, "true"))
+    assert RunPaths(Path(prober._home(prober._paths(2)))).root == context.node.root / "probes" / "2" / "run"
+    context.ledger.close()
