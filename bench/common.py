@@ -73,6 +73,19 @@ def in_turn(ways: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[
     return found
 
 
+def until(ready: Callable[[], object], deadline_s: float = 90.0) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: it did not come within `deadline_s`.
+    """
+    end = time.monotonic() + deadline_s
+    while not ready():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
 def interval(
     values: Sequence[T], statistic: Callable[[Sequence[T]], float], draws: int = 4000
 ) -> tuple[float, float]:

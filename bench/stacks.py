@@ -14,14 +14,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, free_port, in_turn, run_below, surroundings, tell
+from bench.common import ROOT, command_line, free_port, in_turn, run_below, surroundings, tell, until
 from bench.stage import Terminal
 from supervisor.run.journal import read_state
 from supervisor.sources.processes import ProcessId
@@ -42,7 +41,6 @@ if dist.get_rank() == 1:
 dist.all_reduce(torch.ones(10))
 """
 PRESSES = 5
-DEADLINE_S = 90.0
 
 
 def timed(ranks: list[ProcessId], source: ps.StackSource) -> float:
@@ -54,15 +52,6 @@ def timed(ranks: list[ProcessId], source: ps.StackSource) -> float:
         took = time.perf_counter() - began
     assert {stack.source for stack in stacks} == {source}, [stack.note for stack in stacks]
     return took
-
-
-def until(ready: Callable[[], object]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + DEADLINE_S
-    while not ready():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.01)
 
 
 def main() -> int:

@@ -23,12 +23,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, run_below, surroundings, tell
+from bench.common import ROOT, command_line, run_below, surroundings, tell, until
 from bench.stage import Terminal
 from supervisor.run import events as ev
 from supervisor.run.journal import facts_in
@@ -129,16 +129,16 @@ def one(way: str, load: int) -> dict[str, float | None]:
         found: dict[str, float] = {}
         terminal = Watched(argv, place)
         try:
-            _until(lambda: (folder / "pid").exists() and (folder / "pid").read_text() != "")
+            until(lambda: (folder / "pid").exists() and (folder / "pid").read_text() != "")
             watcher = threading.Thread(target=note_death, args=(int((folder / "pid").read_text()), found))
             watcher.start()
             with busy(load):
-                _until((folder / "line").exists)
+                until((folder / "line").exists)
                 line, wall = map(float, (folder / "line").read_text().split())
                 watcher.join()
                 run = run_below(folder)
                 assert run is not None
-                _until(lambda: any(isinstance(f, ev.Decided) for f in facts_in(run.node().journal)))
+                until(lambda: any(isinstance(f, ev.Decided) for f in facts_in(run.node().journal)))
                 time.sleep(1.0)
             facts = list(facts_in(run.node().journal))
         finally:
@@ -167,14 +167,6 @@ def one(way: str, load: int) -> dict[str, float | None]:
             first = next(iter(stamps), None)
             times[f"journal: {name}"] = first - wall if first is not None else None
         return times
-
-
-def _until(ready: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not ready():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.01)
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from supervisor.cli.common import Parser, add_appearance_flags, add_scope, appearance_from, complain
 
 if TYPE_CHECKING:
+    from supervisor.job.spec import JobSpec
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import RunState
 
@@ -91,7 +92,7 @@ def columns_of(run: RunPaths) -> Columns:
         f"step {step}{total}",
         "→".join([*dict.fromkeys(recovered_from(state)), _verdict_of(state) or "-"]),
         str(run.root),
-        _given_name(run),
+        _given_name(_job_of(run)),
     )
 
 
@@ -119,19 +120,15 @@ def recovered_from(state: RunState) -> list[str]:
 def facts_of(run: RunPaths) -> dict[str, Any]:
     """What `--json` prints of a run: times in seconds since the epoch, None for what is not known."""
     from supervisor.run.journal import read_state
-    from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.text.redact import redact_argv
 
     state = read_state(run.node().journal)
-    try:
-        job = read_run_file(run.run_json).job
-    except BadRunFile:
-        job = None
+    job = _job_of(run)
     attempt = state.attempt
     batch = attempt.batch if attempt is not None else None
     return {
         "run": run.run_id,
-        "name": _given_name(run) or None,
+        "name": _given_name(job) or None,
         "state": _state_word(run, state),
         "script": job.entry if job is not None else None,
         "arguments": list(redact_argv(job.entry_args)) if job is not None else None,
@@ -165,17 +162,22 @@ def _cost(run: RunPaths) -> str:
         return ""
 
 
-def _given_name(run: RunPaths) -> str:
-    """The name that a person gave a run; empty without one."""
+def _job_of(run: RunPaths) -> JobSpec | None:
+    """What it runs; None where run.json cannot be read."""
     from supervisor.run.runfile import BadRunFile, read_run_file
-    from supervisor.text.decode import strip_escapes
 
     try:
-        job = read_run_file(run.run_json).job
+        return read_run_file(run.run_json).job
     except BadRunFile:
-        return ""
-    given = any(setting == "run.name" for setting, _, _ in job.origins)
-    return " ".join(strip_escapes(job.name).split()) if given else ""
+        return None
+
+
+def _given_name(job: JobSpec | None) -> str:
+    """The name that a person gave a run; empty without one."""
+    from supervisor.text.decode import strip_escapes
+
+    given = job is not None and any(setting == "run.name" for setting, _, _ in job.origins)
+    return " ".join(strip_escapes(job.name).split()) if job is not None and given else ""
 
 
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
