@@ -89,7 +89,6 @@ def build_plan(
     batch: BatchSpec | None = None,
     env: Sequence[tuple[str, str]] = (),
     set_args: Sequence[tuple[str, str]] = (),
-    entry_args: Sequence[str] | None = None,
     resume: bool | None = None,
     telemetry_dir: str | None = None,
     stop_file: str | None = None,
@@ -109,7 +108,6 @@ def build_plan(
         batch: this attempt's batch, where it differs from the job's.
         env: variables that policy or a person added, over all attempts so far.
         set_args: (flag, value) pairs added likewise; an empty value makes a switch.
-        entry_args: what follows the script, if a person replaced it whole.
         resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
             as long as nothing was committed where the job names a checkpoint of its own to start from.
         telemetry_dir: where ranks report; default ``<attempt_dir>/telemetry``.
@@ -119,8 +117,7 @@ def build_plan(
     Raises:
         JobError: the batch is to change and the knobs for it are not known.
     """
-    args = tuple(entry_args) if entry_args is not None else spec.entry_args
-    effective = batch or spec.batch
+    args, effective = spec.entry_args, batch or spec.batch
     pairs = list(spec.set_knobs)
     if batch is not None and batch != spec.batch:
         pairs += kn.batch_values(spec.knobs, batch, before=spec.batch, local_world_size=spec.nproc_per_node)

@@ -55,7 +55,12 @@ def names_of(args: Sequence[str]) -> list[str]:
 
 def value_of(args: Sequence[str], name: str) -> str | None:
     """The last value that `args` give to a flag, or None."""
-    return next((s.value for s in reversed(settings_of(args)) if _same(s.name, name)), None)
+    return next(reversed(values_of(args, name)), None)
+
+
+def values_of(args: Sequence[str], name: str) -> list[str | None]:
+    """Every value that `args` give to a flag, in order; None for each time that it stands there as a switch."""
+    return [s.value for s in settings_of(args) if _same(s.name, name)]
 
 
 def settings_of(args: Sequence[str]) -> Sequence[Setting]:

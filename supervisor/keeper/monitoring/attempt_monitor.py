@@ -16,7 +16,6 @@ from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
 from supervisor.keeper.monitoring.rank_failures import RankFailures
-from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on, drop_copies
 from supervisor.keeper.process.attempt import LiveAttempt
@@ -30,6 +29,7 @@ from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access.viewers import Viewers
+from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
 from supervisor.sources.host.cgroup import memory_kills
@@ -283,7 +283,7 @@ class AttemptMonitor:
             child,
             run_dir=str(self._run.root),
             clock=self._clock,
-            local_world_size=plans.changes_so_far(self._ledger.state).nproc_per_node or job.nproc_per_node,
+            local_world_size=next_job(job, self._ledger.state).job.nproc_per_node,
             one_node=job.nnodes == "1",
             death_grace_s=job.timing.death_grace_s,
             ends=collector.agent_is_ending,

@@ -98,6 +98,17 @@ def _arguments(job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
+def with_hidden_words(argv: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """`argv` with what is hidden in it as `known` has it: a person typed other arguments around it."""
+    shown = redact_argv(("", *known))[1:]
+    hidden = {
+        (before, word): meant
+        for before, word, meant in zip(("", *shown), shown, known, strict=False)
+        if HIDDEN in word
+    }
+    return tuple(hidden.get((before, word), word) for before, word in zip(("", *argv), argv, strict=False))
+
+
 def asks_for(missing: Sequence[Missing]) -> str:
     """One line: what is missing, and how it is given again."""
     known = [item for item in missing if item.variable is not None]

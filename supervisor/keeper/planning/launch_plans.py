@@ -9,23 +9,24 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.batch import BatchChange, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.find import why_not_changeable, why_size_unknown
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_secrets
+from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
 from supervisor.preflight.ports import free_port
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
+from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private, private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
@@ -58,42 +59,6 @@ class ResumePoint:
     at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """All changes of all decisions so far, folded: the later one wins."""
-
-    batch: BatchSpec | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    set_args: dict[str, str] = field(default_factory=dict)
-    argv: tuple[str, ...] | None = None
-    from_scratch: bool = False
-    raise_open_files: bool = False
-    nproc_per_node: int | None = None
-
-
-def changes_so_far(state: RunState) -> Changes:
-    """What the restarts that were decided on changed."""
-    batch: BatchSpec | None = None
-    env: dict[str, str] = {}
-    set_args: dict[str, str] = {}
-    argv: tuple[str, ...] | None = None
-    from_scratch = raise_open_files = False
-    nproc: int | None = None
-    for attempt in state.attempts:
-        decision = attempt.decision
-        if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
-            continue
-        change = decision.change
-        batch = change.batch.after if change.batch is not None else batch
-        env |= dict(change.env)
-        set_args |= dict(change.set_args)
-        argv = change.argv if change.argv is not None else argv
-        from_scratch = change.from_scratch
-        raise_open_files = raise_open_files or change.raise_open_files
-        nproc = change.nproc_per_node or nproc
-    return Changes(batch, env, set_args, argv, from_scratch, raise_open_files, nproc)
-
-
 def plan_next(
     record: RunFile, state: RunState, run: RunPaths, paths: AttemptPaths, env: Mapping[str, str]
 ) -> LaunchPlan:
@@ -102,25 +67,15 @@ def plan_next(
     Raises:
         JobError: the changes cannot be applied to this job, no port is free, or a secret is not known here.
     """
-    job, changes = with_secrets(state.answered_job(record.job), env), changes_so_far(state)
-    if changes.nproc_per_node is not None:
-        job = replace(job, nproc_per_node=changes.nproc_per_node)
+    known = with_secrets(record.job, env)
+    now = next_job(known, state)
+    job = replace(now.job, entry_args=with_hidden_words(now.job.entry_args, known.entry_args))
     attempt = len(state.attempts) + 1
-    batch = changes.batch or fitted_batch(state)
     point = ResumePoint()
     if state.attempts:
         from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
 
-        point = resume_point(
-            record,
-            state,
-            run,
-            batch=batch or job.batch,
-            argv=changes.argv,
-            set_args=changes.set_args,
-            from_scratch=changes.from_scratch,
-            env=env,
-        )
+        point = resume_point(record, state, run, now, env)
     plan = build_plan(
         job,
         attempt=attempt,
@@ -130,10 +85,9 @@ def plan_next(
         base_env=env,
         port=free_port() if wants_port(job) else None,
         trainer_main=record.trainer_main,
-        batch=batch,
-        env=tuple(changes.env.items()),
-        set_args=tuple({**changes.set_args, **dict(point.settings)}.items()),
-        entry_args=changes.argv,
+        batch=now.batch,
+        env=tuple(now.env.items()),
+        set_args=tuple({**now.set_args, **dict(point.settings)}.items()),
         resume=point.switch,
         telemetry_dir=str(paths.telemetry),
         stop_file=str(paths.stop_file),
@@ -141,16 +95,6 @@ def plan_next(
     )
     require_nothing_hidden(plan)
     return replace(plan, copy=point.copy, resume_at=point.at)
-
-
-def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
-    """The batch that the next attempt would have if nothing more changed."""
-    return changes_so_far(state).batch or fitted_batch(state) or job.batch
-
-
-def fitted_batch(state: RunState) -> BatchSpec | None:
-    """What ``--fit-batch`` found, if it was asked for and found something."""
-    return state.fitted.batch if state.fitted is not None else None
 
 
 def requested_change(
@@ -163,26 +107,34 @@ def requested_change(
             was asked for cannot be passed on or holds a secret, which the journal would keep.
     """
     _check_words(args)
-    job = state.answered_job(record.job)
     if args.offered:
         return _offered(record, state, env or {})
-    batch: BatchChange | None = None
-    if args.micro_batch is not None:
-        before = current_batch(job, state)
-        if not job.knobs.can_change_batch:
-            raise BadChange(why_not_changeable(job.knobs))
-        if before is None:
-            raise BadChange(": ".join(why_size_unknown(job.knobs)))
-        try:
-            batch = BatchChange(before, with_micro_batch(before, args.micro_batch))
-        except JobError as error:
-            raise BadChange(error.message) from error
-        from supervisor.keeper.planning.resume_points import batch_refusal
-
-        arguments = args.argv or changes_so_far(state).argv or job.entry_args
-        if refused := batch_refusal(record, state, batch.after, arguments, env or {}):
-            raise BadChange(refused)
+    now, batch = next_job(record.job, state), None
+    try:
+        if args.argv is not None:
+            now.typed_batch(args.argv)
+            now = now.after(SpecChange(argv=args.argv), len(state.attempts))
+        if args.micro_batch is not None:
+            batch = _with_micro_batch(record, state, now, args.micro_batch, env or {})
+    except JobError as error:
+        raise BadChange(error.message) from error
     return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
+
+
+def _with_micro_batch(
+    record: RunFile, state: RunState, now: NextJob, micro_batch: int, env: Mapping[str, str]
+) -> BatchChange:
+    before, knobs = now.current_batch, now.job.knobs
+    if not knobs.can_change_batch:
+        raise BadChange(why_not_changeable(knobs))
+    if before is None:
+        raise BadChange(": ".join(why_size_unknown(knobs)))
+    batch = BatchChange(before, with_micro_batch(before, micro_batch))
+    from supervisor.keeper.planning.resume_points import batch_refusal
+
+    if refused := batch_refusal(record, state, batch.after, now.job.entry_args, env):
+        raise BadChange(refused)
+    return batch
 
 
 def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecChange:
@@ -193,7 +145,7 @@ def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecCh
     if decision is None or decision.kind is not DecisionKind.HOLD or decision.change is None:
         raise BadChange("nothing is on offer")
     change = decision.change
-    arguments = changes_so_far(state).argv or record.job.entry_args
+    arguments = next_job(record.job, state).job.entry_args
     if change.batch is not None and (
         refused := batch_refusal(record, state, change.batch.after, arguments, env)
     ):

@@ -29,6 +29,7 @@ from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
+from supervisor.run.history.changes import NextJob
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.regular import read_regular
@@ -103,11 +104,7 @@ def resume_point(
     record: RunFile,
     state: RunState,
     run: RunPaths,
-    *,
-    batch: BatchSpec | None,
-    argv: tuple[str, ...] | None,
-    set_args: Mapping[str, str],
-    from_scratch: bool,
+    now: NextJob,
     env: Mapping[str, str],
 ) -> ResumePoint:
     """Where the attempt after those of `state` goes on.
@@ -116,10 +113,7 @@ def resume_point(
         record: the job.
         state: the run so far.
         run: its folder.
-        batch: the next attempt's batch.
-        argv: the script's arguments, where a person replaced them.
-        set_args: what was set over all attempts so far.
-        from_scratch: it was decided to begin anew.
+        now: the job of the next attempt.
         env: the environment that the user gave.
 
     Raises:
@@ -128,9 +122,9 @@ def resume_point(
     job, knobs = record.job, record.job.knobs
     if not state.attempts:
         return ResumePoint()
-    arguments = argv if argv is not None else job.entry_args
+    arguments, batch, set_args = now.job.entry_args, now.current_batch, now.set_args
     newest = usable_checkpoint(job, state.checkpoints)
-    if from_scratch:
+    if now.from_scratch:
         if knobs.self_resuming and newest is not None and batch is not None:
             _require_no_copy(record, state, newest, batch, env)
         return ResumePoint(switch=False)
@@ -143,7 +137,10 @@ def resume_point(
             (one for one in state.checkpoints if one.path == path), None
         )
         path = newest.path if newest is not None else path
-    by_hand = newest is not None and _was_named_since(job, state, argv, newest)
+    # A start that a person typed after the newest checkpoint was made holds.
+    by_hand = (
+        newest is not None and now.start_typed_after is not None and newest.attempt <= now.start_typed_after
+    )
     begins_at = newest if newest is not None and not by_hand else start_checkpoint(job, arguments)
     if begins_at is not None and batch is not None and can_go_on(knobs, begins_at):
         folder = str(run.node().attempt(len(state.attempts) + 1).root)
@@ -216,25 +213,6 @@ def _chosen_after(job: JobSpec, state: RunState, set_args: Mapping[str, str]) ->
         and view.decision.change is not None
         and knob in dict(view.decision.change.set_args)
     )
-
-
-def _was_named_since(
-    job: JobSpec, state: RunState, argv: tuple[str, ...] | None, newest: CheckpointCommitted
-) -> bool:
-    """Whether a person gave a start by hand after the newest checkpoint was made: that holds."""
-    if argv is None or given_start(argv, job.knobs.start) is None:
-        return False
-    edited = max(
-        (
-            view.number
-            for view in state.attempts
-            if view.decision is not None
-            and view.decision.change is not None
-            and view.decision.change.argv == argv
-        ),
-        default=0,
-    )
-    return newest.attempt <= edited
 
 
 # -- transformers, where it takes the micro-batch from the checkpoint ------------------------------------

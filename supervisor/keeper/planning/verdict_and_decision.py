@@ -29,7 +29,6 @@ from supervisor.keeper.monitoring.found_checkpoints import seen_file
 from supervisor.keeper.monitoring.sensors import MACHINE
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
 from supervisor.keeper.planning.host_facts import with_machine
-from supervisor.keeper.planning.launch_plans import changes_so_far, current_batch
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,
@@ -39,6 +38,7 @@ from supervisor.keeper.planning.resume_points import (
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.events import CheckpointCommitted
+from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular
@@ -175,13 +175,13 @@ def policy_input(
 
     `looks`: what is on disk now counts; not where an old decision is explained.
     """
-    job, edited = state.answered_job(record.job), changes_so_far(state).argv
-    arguments = edited or job.entry_args
+    job, now = state.answered_job(record.job), next_job(record.job, state)
+    arguments = now.job.entry_args
     newest = state.attempts[-1]
     failure = newest.verdict.failure if newest.verdict is not None else None
     newest_saved = usable_checkpoint(job, state.checkpoints) if looks else state.checkpoint
     begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
-    now_batch = current_batch(job, state)
+    now_batch = now.current_batch
     less = next_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
     return PolicyInput(
         attempts=tuple(_past(view, state) for view in state.attempts),
@@ -199,7 +199,7 @@ def policy_input(
         not_now=why_not_now(job) if looks and begins_at is None else "",
         old_batch=batch_refusal(record, state, less, arguments, env) if less is not None else "",
         # Its numbers are those of the command line as it was at first.
-        question=job.question is not None and job.knobs.unread is not None and edited is None,
+        question=job.question is not None and job.knobs.unread is not None and not now.is_typed,
         given_start=given_start(arguments, job.knobs.start),
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
@@ -237,7 +237,7 @@ def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
 def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
     """The GPUs of this node's ranks and the one at fault: by the driver's report, else by the rank that fell."""
     devices, _ = within(DRIVER_S, probe_gpus, "stoker-gpus") or ([], None)
-    seen = {**env, **dict(job.env), **changes_so_far(state).env}.get("CUDA_VISIBLE_DEVICES")
+    seen = {**env, **dict(job.env), **next_job(job, state).env}.get("CUDA_VISIBLE_DEVICES")
     visible = visible_devices(seen, devices)
     if not visible:
         return None

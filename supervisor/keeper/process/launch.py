@@ -17,6 +17,7 @@ from supervisor.keeper.process.child import (
 )
 from supervisor.keeper.process.members import label_of
 from supervisor.run import events as ev
+from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths
 
 log = logging.getLogger("stoker.keeper")
@@ -53,7 +54,7 @@ class Launching:
         except OSError as error:
             log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
         self._intend(number, plan, reason)
-        if plans.changes_so_far(self._ledger.state).raise_open_files:
+        if next_job(self._record.job, self._ledger.state).raise_open_files:
             raise_open_files_limit()
         child = missed or self._spawn(number, plan, paths)
         if child is not None:

@@ -1,0 +1,137 @@
+"""The job as the next attempt will have it: what every restart so far changed, folded; the later change wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from supervisor.job.arguments.assignments import set_value, values_of
+from supervisor.job.batch import BatchSpec
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values
+from supervisor.job.knobs.places import Places, is_argument
+from supervisor.job.knobs.resuming.checkpoint_flags import given_start, takes_path
+from supervisor.job.spec import JobSpec
+from supervisor.run.records import DecisionKind, SpecChange
+from supervisor.run.state import RunState
+
+
+@dataclass(frozen=True, slots=True)
+class NextJob:
+    """The job of the next attempt.
+
+    Attributes:
+        job: the job with the arguments that a person typed last, and the batch that these give.
+        batch: the batch that is set in place of the job's own; None: none is.
+        env: variables that are set besides.
+        set_args: (flag, value) pairs that are set besides; an empty value makes a switch.
+        from_scratch: it begins anew.
+        raise_open_files: the soft limit on open files goes up to the hard one.
+        start_typed_after: the attempt after which a person typed another checkpoint to start from; None: nobody did.
+        is_typed: a person typed the arguments anew.
+    """
+
+    job: JobSpec
+    batch: BatchSpec | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    set_args: dict[str, str] = field(default_factory=dict)
+    from_scratch: bool = False
+    raise_open_files: bool = False
+    start_typed_after: int | None = None
+    is_typed: bool = False
+
+    @property
+    def current_batch(self) -> BatchSpec | None:
+        """The batch that the next attempt has, if it is known."""
+        return self.batch or self.job.batch
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What follows the script at the next launch, but for what makes it resume, which is looked for only then."""
+        args = self.job.entry_args
+        for name, value in self._pairs():
+            if is_argument(name) and not self.resumes(name):
+                args = set_value(args, name, value)
+        return args
+
+    def resumes(self, name: str) -> bool:
+        """Whether a setting says what to go on from."""
+        knobs = self.job.knobs
+        return name in {knobs.resume, knobs.resume_path, knobs.resume_step} or takes_path(name)
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        return [*self.job.set_knobs, *self._batch_pairs(), *self.set_args.items()]
+
+    def _batch_pairs(self) -> tuple[tuple[str, str], ...]:
+        job = self.job
+        if self.batch is None or self.batch == job.batch:
+            return ()
+        try:
+            return batch_values(job.knobs, self.batch, before=job.batch, local_world_size=job.nproc_per_node)
+        except JobError:  # it cannot be set, which is said where a launch is planned
+            return ()
+
+    def after(self, change: SpecChange, attempt: int) -> NextJob:
+        """The same with one more change, which was decided on after `attempt`."""
+        now = self if change.argv is None else self._typed(change.argv, attempt)
+        return replace(
+            now,
+            job=replace(now.job, nproc_per_node=change.nproc_per_node or now.job.nproc_per_node),
+            batch=change.batch.after if change.batch is not None else now.batch,
+            env={**now.env, **dict(change.env)},
+            set_args={**now.set_args, **dict(change.set_args)},
+            from_scratch=change.from_scratch,
+            raise_open_files=now.raise_open_files or change.raise_open_files,
+        )
+
+    def _typed(self, argv: tuple[str, ...], attempt: int) -> NextJob:
+        """With the arguments that a person typed over `words`: these hold, whatever was set before."""
+        elsewhere = tuple(pair for pair in self._pairs() if not is_argument(pair[0]))
+        start = self.job.knobs.start
+        try:
+            batch = self.typed_batch(argv)
+        except JobError:  # refused where it is asked for; an older journal may hold it
+            batch = None
+        is_new_start = given_start(argv, start) not in {None, given_start(self.words, start)}
+        return replace(
+            self,
+            job=replace(self.job, entry_args=argv, batch=batch, set_knobs=tuple(dict(elsewhere).items())),
+            batch=None,
+            set_args={n: v for n, v in self.set_args.items() if self.resumes(n) and not is_new_start},
+            start_typed_after=attempt if is_new_start else self.start_typed_after,
+            is_typed=True,
+        )
+
+    def typed_batch(self, argv: tuple[str, ...]) -> BatchSpec | None:
+        """The batch of the next attempt with typed arguments; None where they change it and it cannot be read from them.
+
+        Raises:
+            JobError: the numbers that were typed do not divide.
+        """
+        knobs, now = self.job.knobs, self.current_batch
+        names = (knobs.batch, knobs.accumulation, knobs.global_batch, *(name for name, _ in knobs.same))
+        words = self.words
+        if all(name is None or values_of(argv, name) == values_of(words, name) for name in names):
+            return now
+        where = Places()
+        for name, value in self._pairs():
+            where = where if is_argument(name) else where.with_value(name, value)
+        return batch_of(
+            argv,
+            knobs,
+            world_size=now.world_size if now is not None and now.ranks_known else self.job.world_size,
+            local_world_size=self.job.nproc_per_node,
+            unit=now.unit if now is not None else None,
+            tokens_per_sample=now.tokens_per_sample if now is not None else 1,
+            elsewhere=where,
+        )
+
+
+def next_job(job: JobSpec, state: RunState) -> NextJob:
+    """`job` as the attempt after those of `state` will have it."""
+    job = state.answered_job(job)
+    now = NextJob(job, state.fitted.batch if state.fitted is not None else None)
+    for attempt in state.attempts:
+        decision = attempt.decision
+        if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
+            now = now.after(decision.change, attempt.number)
+    return now

@@ -1,0 +1,137 @@
+"""The job of the next attempt: every change of every restart, and what a person typed over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+from supervisor.run.history.changes import NextJob, next_job
+from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.state import AttemptState, RunState
+
+BATCH = BatchSpec(8, 2, 2)
+KNOBS = Knobs(
+    batch="--micro",
+    batch_scope=KnobScope.PER_RANK,
+    accumulation="--accumulation",
+    resume_path="--resume_from",
+)
+JOB = JobSpec(
+    name="job", cwd="/job", entry_kind=EntryKind.SCRIPT, entry="train.py", nproc_per_node=2, world_size=2,
+    entry_args=("--micro", "8", "--accumulation", "2", "--lr", "1"), knobs=KNOBS, batch=BATCH,
+)  # fmt: skip
+HALVED = SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2)))
+
+
+def state_of(changes: Sequence[SpecChange | None], kind: DecisionKind = DecisionKind.RESTART) -> RunState:
+    decisions = [Decision(kind, "why", change=change) for change in changes]
+    views = [AttemptState(number=n + 1, planned_t=0.0, decision=d) for n, d in enumerate(decisions)]
+    return RunState(attempts=tuple(views))
+
+
+def after(*changes: SpecChange, job: JobSpec = JOB) -> NextJob:
+    return next_job(job, state_of(changes))
+
+
+def typed(words: str) -> SpecChange:
+    return SpecChange(argv=tuple(words.split()))
+
+
+CHANGE = some.builds(
+    SpecChange,
+    batch=some.none()
+    | some.sampled_from([8, 4, 2]).map(lambda m: BatchChange(BATCH, with_micro_batch(BATCH, m))),
+    env=some.lists(some.tuples(some.sampled_from("AB"), some.sampled_from("12")), max_size=2).map(tuple),
+    set_args=some.lists(some.tuples(some.sampled_from(["--a", "--b"]), some.just("1")), max_size=2).map(
+        tuple
+    ),
+    from_scratch=some.booleans(),
+    raise_open_files=some.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(some.lists(CHANGE, max_size=5))
+def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
+    folded = after(*changes)
+    batches = [c.batch.after for c in changes if c.batch is not None]
+    assert folded.batch == (batches[-1] if batches else None)
+    env: dict[str, str] = {}
+    for change in changes:
+        env.update(change.env)
+    assert folded.env == env
+    assert folded.raise_open_files == any(c.raise_open_files for c in changes)
+    assert folded.from_scratch == (changes[-1].from_scratch if changes else False)
+
+
+@settings(deadline=None)
+@given(
+    some.lists(CHANGE, max_size=3),
+    some.sampled_from([DecisionKind.HOLD, DecisionKind.FAIL, DecisionKind.STOP]),
+)
+def test_what_was_only_offered_changes_nothing(changes: list[SpecChange], kind: DecisionKind) -> None:
+    assert next_job(JOB, state_of(changes, kind)) == NextJob(JOB)
+
+
+def test_the_words_of_the_next_launch_hold_what_was_set() -> None:
+    assert after().words == JOB.entry_args
+    assert after(HALVED).words == ("--micro", "4", "--accumulation", "4", "--lr", "1")
+    fewer = SpecChange(set_args=(("--workers", "0"), ("--resume_from", "c/4"), ("env:N", "1")))
+    assert after(HALVED, fewer).words[-1] == "--workers=0", "what makes it resume is looked for at the launch"
+
+
+@pytest.mark.parametrize(
+    ("words", "batch"),
+    [
+        ("--micro 4 --accumulation 4 --lr 2", BatchSpec(4, 4, 2)),
+        ("--micro 2 --accumulation 4 --lr 1", BatchSpec(2, 4, 2)),
+        ("--micro=8 --accumulation 2", BATCH),
+        ("--micro many --accumulation 4", None),
+    ],
+)
+def test_what_is_typed_wins_over_what_was_set(words: str, batch: BatchSpec | None) -> None:
+    now = after(HALVED, SpecChange(set_args=(("--workers", "0"),)), typed(words))
+    assert now.words == tuple(words.split()), "nothing of what was taken away comes back"
+    assert now.current_batch == batch
+
+
+def test_a_smaller_batch_after_what_was_typed_is_set_in_it() -> None:
+    now = after(
+        typed("--micro 16 --accumulation 2"), SpecChange(batch=BatchChange(BATCH, BatchSpec(8, 4, 2)))
+    )
+    assert now.words == ("--micro", "8", "--accumulation", "4")
+    assert after(HALVED, typed("--micro 4 --accumulation 4"), HALVED).words[1] == "4"
+
+
+def test_a_batch_in_a_config_file_stays_changed_under_typed_arguments() -> None:
+    knobs = replace(KNOBS, batch="c.yaml#micro", accumulation="c.yaml#accumulation")
+    job = replace(JOB, knobs=knobs, entry_args=("--config", "c.yaml"))
+    now = after(HALVED, typed("--config c.yaml --lr 2"), job=job)
+    assert now.current_batch == BatchSpec(4, 4, 2)
+    assert now.job.set_knobs == (("c.yaml#micro", "4"), ("c.yaml#accumulation", "4"))
+
+
+def test_numbers_that_do_not_divide_are_refused() -> None:
+    knobs = replace(KNOBS, accumulation=None, global_batch="--total")
+    job = replace(JOB, knobs=knobs, entry_args=("--micro", "8", "--total", "32"))
+    with pytest.raises(JobError, match="does not divide"):
+        after(job=job).typed_batch(("--micro", "7", "--total", "32"))
+    assert after(job=job).typed_batch(("--micro", "4", "--total", "32")) == BatchSpec(4, 4, 2)
+
+
+def test_only_a_start_that_was_typed_anew_holds() -> None:
+    job = replace(JOB, entry_args=("--resume_from", "c2.pt"))
+    assert after(typed("--resume_from c2.pt --lr 2"), job=job).start_typed_after is None
+    chosen = SpecChange(set_args=(("--resume_from", "c/4"),))
+    now = after(chosen, typed("--resume_from c2.pt --lr 2"), job=job)
+    assert now.set_args == {"--resume_from": "c/4"}, "it was only left to stand"
+    anew = after(chosen, typed("--resume_from c3.pt"), typed("--resume_from c3.pt --lr 3"), job=job)
+    assert anew.start_typed_after == 2
+    assert anew.set_args == {}
