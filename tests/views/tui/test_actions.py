@@ -166,8 +166,11 @@ def test_a_run_that_is_over_is_continued_or_started_again(record: RunFile) -> No
     assert said(Outcome.SUCCEEDED, len(whole) + 1).endswith("i shows the command that starts it again")
 
 
-def saved(step: int) -> ev.CheckpointCommitted:
-    return ev.CheckpointCommitted(t=0.0, attempt=1, step=step, path=f"ckpt/{step}")
+BEGINS = f"the next begins {actions.FROM_FIRST_STEP}"
+
+
+def saved(step: int, path: str = "") -> ev.CheckpointCommitted:
+    return ev.CheckpointCommitted(t=0.0, attempt=1, step=step, path=path or f"ckpt/{step}")
 
 
 @pytest.mark.parametrize(
@@ -201,13 +204,14 @@ def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str
         (RequestKind.STOP_NOW, running(), 5, "stop at once? lost: 5 steps, no checkpoint is known"),
         (RequestKind.STOP_NOW, HELD, 5, "end the run for good? r, b and e are gone then"),
         (RequestKind.STOP_NOW, BACKOFF, None, None),
-        (RequestKind.RESTART, running(), None, None),
         (
             RequestKind.RESTART,
             running(),
-            5,
-            "restart? may be lost: 5 steps: it begins at the first step, unless the script resumes by itself",
+            None,
+            f"restart? this ends attempt 1 before its first step; {BEGINS}",
         ),
+        (RequestKind.RESTART, running(), 5, f"restart? this ends attempt 1 at step 5; {BEGINS}"),
+        (RequestKind.RESTART, BACKOFF, 5, None),
         (RequestKind.HOLD, BACKOFF, 5, None),
         (RequestKind.STACKS, running(), 5, None),
     ],
@@ -219,16 +223,40 @@ def test_what_is_asked_before_something_is_lost(
     assert actions.question(kind, snapshot) == text
 
 
-def test_a_restart_that_begins_anew_costs_all_steps() -> None:
-    def cost(condition: st.Condition, last: int | None, **values: object) -> str:
-        return actions.restart_cost(snapshot_of(state_of(condition, attempt_of(last_step=last), **values)))
+def test_what_a_restart_ends_and_where_the_next_attempt_begins() -> None:
+    def effect(condition: st.Condition, last: int | None, **values: object) -> str:
+        return actions.restart_effect(snapshot_of(state_of(condition, attempt_of(last_step=last), **values)))
 
-    assert cost(HELD, 5) == "5 steps: it begins at the first step, unless the script resumes by itself"
-    assert cost(HELD, 1).startswith("1 step: it begins at the first step")
-    assert cost(HELD, None) == ""
-    assert cost(HELD, 5, checkpoint=saved(4)) == "", "of a held run nothing more is lost"
-    assert cost(running(), 5, checkpoint=saved(4)) == "1 step since the checkpoint at step 4"
-    assert cost(BACKOFF, 5) == ""
+    assert effect(HELD, 5) == f"5 steps may be lost: the next attempt begins {actions.FROM_FIRST_STEP}"
+    assert effect(HELD, 1).startswith("1 step may be lost")
+    assert effect(HELD, None) == f"the next attempt begins {actions.FROM_FIRST_STEP}"
+    again = "from the checkpoint at step 4 (1 step again)"
+    assert effect(HELD, 5, checkpoint=saved(4)) == f"the next attempt begins {again}", "nothing more is lost"
+    assert (
+        effect(running(), 5, checkpoint=saved(4)) == f"this ends attempt 1 at step 5; the next begins {again}"
+    )
+    assert effect(BACKOFF, 5) == f"the next attempt begins {actions.FROM_FIRST_STEP}"
+
+
+def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
+    knobs = replace(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
+    job = replace(record.job, cwd="/job", entry_args=("--resume", "c2.pt", "--out", "out"), knobs=knobs)
+    state = state_of(HELD, attempt_of(last_step=5), checkpoint=saved(4, path="/job/out/c4.pt"))
+    snapshot = snapshot_of(state, run_file=changed(record, job))
+    newest = "from the checkpoint at step 4 (1 step again)"
+    left = (*job.entry_args, "--lr", "2")
+    assert actions.resume_text(snapshot, left) == (newest, "")
+    assert actions.set_to_resume(snapshot, left) == "--resume=/job/out/c4.pt"
+    typed = ("--resume", "c3.pt")
+    assert actions.resume_text(snapshot, typed) == ("with --resume c3.pt, as given", "")
+    assert actions.set_to_resume(snapshot, typed) == ""
+    assert actions.checkpoint_words(snapshot) is None, "it is handed over anyway"
+    # No flag is known: a person puts the checkpoint behind whatever the script calls it.
+    unknown = replace(job, entry_args=("--out", "out"), knobs=replace(knobs, resume_path=None))
+    snapshot = snapshot_of(state, run_file=changed(record, unknown))
+    assert actions.resume_text(snapshot, ("--lr", "2"))[0] == actions.FROM_FIRST_STEP
+    assert actions.resume_text(snapshot, ("--warm", "out/c4.pt"))[0] == "with --warm out/c4.pt, as given"
+    assert actions.checkpoint_words(snapshot) == (None, "/job/out/c4.pt")
 
 
 @pytest.mark.parametrize(
@@ -277,16 +305,6 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
     unknown = replace(record.job, knobs=replace(record.job.knobs, batch=None))
     assert suggested(BATCH, run_file=changed(record, unknown)) is None
     assert suggested(BATCH, run_file=record) == BatchSpec(4, 4, 2)
-
-
-def test_arguments_are_those_of_the_last_restart(record: RunFile, tmp_path: Path) -> None:
-    del tmp_path
-    assert actions.arguments_now(record, state_of()) == record.job.entry_args
-    edited = Decision(DecisionKind.RESTART, "", change=SpecChange(argv=("--lr", "1")))
-    held = Decision(DecisionKind.HOLD, "", change=SpecChange(argv=("--lr", "2")))
-    smaller = Decision(DecisionKind.RESTART, "", change=SpecChange(env=(("A", "1"),)))
-    state = state_of(None, *(attempt_of(at + 1, decision=d) for at, d in enumerate((edited, smaller, held))))
-    assert actions.arguments_now(record, state) == ("--lr", "1")
 
 
 # -- keys that do nothing, requests -----------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording
 
-BEGINS = "47 steps: it begins at the first step, unless the script resumes by itself"
+BEGINS = (
+    "47 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself"
+)
 GIVEN = ("--resume", "c2.pt")
 REASON = "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume: e and add --resume PATH"
 
@@ -54,7 +56,7 @@ def test_a_held_run_says_where_another_batch_would_begin(tmp_path: Path) -> None
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("b")
         await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
-        await until(pilot, lambda: "may be lost: 47 steps: it begins" in shown(app), "what is lost")
+        await until(pilot, lambda: "47 steps may be lost" in shown(app), "what is lost")
 
     drive(held(tmp_path / "run"), play)
 
@@ -163,7 +165,8 @@ def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> 
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("r")
-        await until(pilot, lambda: f"restart? may be lost: {BEGINS}" in shown(app), "the question")
+        await until(pilot, lambda: "restart? 47 steps may be lost: the next" in shown(app), "the question")
+        assert "by itself" in shown(app), "a long one is shown whole, on two lines"
         await pilot.press("enter")
         await until(pilot, lambda: "not restarted" in pane(app, "notice"), "the answer to a no")
 
@@ -200,7 +203,9 @@ def test_a_start_given_by_hand_is_named(tmp_path: Path) -> None:
         await pilot.press("r")
         await until(
             pilot,
-            lambda: "47 steps: it begins with --resume c2.pt, as given" in shown(app),
+            lambda: (
+                "47 steps may be lost: the next attempt begins with --resume c2.pt, as given" in shown(app)
+            ),
             "where it begins",
         )
 
@@ -238,3 +243,41 @@ def test_the_page_that_says_why_offers_itself_no_more(tmp_path: Path) -> None:
         await until(pilot, lambda: "P why" not in pane(app, "notice"), "no key to where one is")
 
     drive(rec.close(), play)
+
+
+def test_a_checkpoint_that_no_flag_is_known_for_is_put_in_by_one_key(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+    outputs(run, resume_path=None)
+    writer = JournalWriter(run.node().journal)
+    writer.append(ev.CheckpointCommitted(t=recorded.T0, attempt=1, step=40, path="/out/ckpt.pt", found=True))
+    writer.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e")
+        await until(pilot, lambda: "47 steps may be lost" in shown(app), "what is lost")
+        await pilot.press(*" --warm ", "ctrl+r")
+        believed = "begins with --warm /out/ckpt.pt, as given"
+        await until(pilot, lambda: believed in " ".join(shown(app).split()), "the effect")
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    assert (requests(run)[0].args.argv or ())[-2:] == ("--warm", "/out/ckpt.pt")
+
+
+def test_the_arguments_shown_are_those_of_the_next_launch(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    rec.out_of_memory()
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+    rec.decide(DecisionKind.RESTART, REASON)
+    rec.launch("smaller")
+    rec.steps(1, 7)
+    smaller, run = rec.micro // 2, rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e")
+        await until(pilot, lambda: "this ends attempt 2 at step 7" in shown(app), "what it ends")
+        assert f"--batch_size {smaller} " in shown(app), "the smaller batch is part of them"
+
+    drive(run, play)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
 
 from rich.cells import cell_len
 
 from supervisor.job.batch import BatchSpec, next_smaller
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
-from supervisor.run.records import DecisionKind, SpecChange
+from supervisor.run.records import SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-
-if TYPE_CHECKING:  # it loads the whole job
-    from supervisor.run.runfile import RunFile
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
@@ -182,11 +179,14 @@ def why_no_batch(snapshot: Snapshot) -> str:
     return f"{keys} answers what is asked on the card: {why}"
 
 
-def resume_text(snapshot: Snapshot) -> tuple[str, str]:
-    """Where the next attempt would start, in one line; and why, to be shown where there is space."""
+def resume_text(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tuple[str, str]:
+    """Where the next attempt would start, in one line; and why, to be shown where there is space.
+
+    `typed`: the arguments that it would have; None: as they are.
+    """
     state = snapshot.state
     saved, attempt = state.checkpoint, state.attempt
-    if (given := _given_start(snapshot)) and not _begins_at_checkpoint(snapshot):
+    if given := _given_start(snapshot, typed):
         return f"with {given}, as given", ""
     if saved is None and snapshot.run_file is not None and snapshot.run_file.job.knobs.self_resuming:
         return "from the newest checkpoint that the script finds", ""
@@ -199,6 +199,28 @@ def resume_text(snapshot: Snapshot) -> tuple[str, str]:
     lost = last - saved.step if last is not None else 0
     again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
     return f"from the checkpoint at step {at}{again}", ""
+
+
+def set_to_resume(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str:
+    """What the launch would add to typed arguments (None: as they are) to make the script resume; empty where it adds nothing."""
+    record, saved = snapshot.run_file, snapshot.state.checkpoint
+    if record is None or saved is None or not _can_resume(snapshot) or _given_start(snapshot, typed):
+        return ""
+    knobs = record.job.knobs
+    if knobs.resume is not None:
+        return f"{knobs.resume}={knobs.resume_value}" if knobs.resume_value else knobs.resume
+    if knobs.resume_path is not None:
+        return f"{knobs.resume_path}={saved.path}"
+    number = saved.number if saved.number is not None else saved.step
+    return f"{knobs.resume_step}={number}" if knobs.resume_step is not None else ""
+
+
+def checkpoint_words(snapshot: Snapshot) -> tuple[str | None, str] | None:
+    """A known checkpoint that the launch would not hand over by itself: the flag for it, if one is known, and its path."""
+    record, saved = snapshot.run_file, snapshot.state.checkpoint
+    if record is None or saved is None or not saved.path or _can_resume(snapshot):
+        return None
+    return record.job.knobs.start, saved.path
 
 
 def _can_resume(snapshot: Snapshot) -> bool:
@@ -218,27 +240,36 @@ def _begins_at_checkpoint(snapshot: Snapshot) -> bool:
     return snapshot.state.checkpoint is not None and _can_resume(snapshot)
 
 
-def arguments_now(record: RunFile, state: st.RunState) -> tuple[str, ...]:
-    """What follows the script now: as it was started, or as the last restart changed it."""
-    argv = record.job.entry_args
-    for attempt in state.attempts:
-        decision = attempt.decision
-        if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
-            continue
-        argv = decision.change.argv if decision.change.argv is not None else argv
-    return argv
+def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str | None:
+    """The checkpoint that the arguments themselves name (``--resume c2.pt``), where the next attempt begins with it.
 
-
-def _given_start(snapshot: Snapshot) -> str | None:
-    """The checkpoint that the arguments themselves name: ``--resume c2.pt``."""
-    record = snapshot.run_file
-    if record is None or snapshot.state.mode == "observed":
+    One that was typed holds; one of the job's own gives way to a newer checkpoint that a flag takes.
+    """
+    record, state = snapshot.run_file, snapshot.state
+    if record is None or state.mode == "observed":
         return None
-    from supervisor.job.knobs.resuming.checkpoint_flags import (
-        given_start,  # only once something has failed or is to be restarted
-    )
+    # Only once something has failed or is to be restarted.
+    from supervisor.job.arguments.assignments import settings_of
+    from supervisor.job.knobs.resuming.checkpoint_flags import given_start
+    from supervisor.run.history.changes import next_job
 
-    return given_start(arguments_now(record, snapshot.state), record.job.knobs.start)
+    now = next_job(record.job, state)
+    if typed is not None and state.attempt is not None:
+        now = now.after(SpecChange(argv=typed), state.attempt.number)
+    given, saved = given_start(now.job.entry_args, record.job.knobs.start), state.checkpoint
+    is_typed = now.start_typed_after is not None and (saved is None or saved.attempt <= now.start_typed_after)
+    if given is not None and (is_typed or not _begins_at_checkpoint(snapshot)):
+        return given
+    if saved is None or not saved.path or _begins_at_checkpoint(snapshot):
+        return None
+    # Whatever the flag is called: a person handed it the very checkpoint that is known.
+    cwd, own = record.job.cwd, record.job.entry_args
+    whole = os.path.normpath(os.path.join(cwd, saved.path))
+    for setting in settings_of(now.job.entry_args):
+        value = setting.value
+        if value and value not in own and os.path.normpath(os.path.join(cwd, value)) == whole:
+            return f"{setting.name} {value}"
+    return None
 
 
 def again_text(snapshot: Snapshot) -> str:
@@ -287,21 +318,20 @@ def cost(snapshot: Snapshot) -> str:
     return f"{fm.whole(steps)} step{'s' if steps != 1 else ''}{since}"
 
 
-def restart_cost(snapshot: Snapshot) -> str:
-    """What a restart would lose, and where it begins if that is not at a checkpoint; empty for nothing."""
-    state = snapshot.state
-    ends_one = lost_steps(snapshot) is not None
+def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str:
+    """What a restart ends and where the next attempt begins, in one line. `typed`: with these arguments."""
+    state, (where, _) = snapshot.state, resume_text(snapshot, typed)
+    attempt = state.attempt
+    if attempt is not None and isinstance(state.condition, st.Running):
+        if attempt.last_step is None:
+            return f"this ends attempt {attempt.number} before its first step; the next begins {where}"
+        at = fm.whole(attempt.last_step)
+        return f"this ends attempt {attempt.number} at step {at}; the next begins {where}"
     # Of a run that is held nothing more is lost by going on from a checkpoint; a script that begins anew may write over all.
-    if _begins_at_checkpoint(snapshot) or not (ends_one or isinstance(state.condition, st.HeldOpen)):
-        return cost(snapshot)
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
-    if not steps:
-        return ""
-    many = "s" if steps != 1 else ""
-    given = _given_start(snapshot)
-    if given is not None:
-        return f"{fm.whole(steps)} step{many}: it begins with {given}, as given"
-    return f"{fm.whole(steps)} step{many}: it begins at the first step, unless the script resumes by itself"
+    if steps and isinstance(state.condition, st.HeldOpen) and not _begins_at_checkpoint(snapshot):
+        return f"{steps} step{'s' if steps != 1 else ''} may be lost: the next attempt begins {where}"
+    return f"the next attempt begins {where}"
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
@@ -318,7 +348,8 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
             return f"stop? may be lost: {lost}"
         case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(snapshot.state.condition, st.HeldOpen):
             return "end the run for good? r, b and e are gone then"
-        case RequestKind.RESTART | RequestKind.RESTART_WITH if again := restart_cost(snapshot):
-            return f"restart? may be lost: {again}"
+        case RequestKind.RESTART if isinstance(snapshot.state.condition, (st.Running, st.HeldOpen)):
+            effect = restart_effect(snapshot)
+            return None if effect.startswith("the next") else f"restart? {effect}"
         case _:
             return None

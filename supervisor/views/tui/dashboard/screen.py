@@ -18,12 +18,14 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
     ACTING,
     ANSWER_KEYS,
+    checkpoint_words,
     current_batch,
     offer_warning,
     overwrite_warning,
     possible,
     question,
-    restart_cost,
+    restart_effect,
+    set_to_resume,
     suggested_batch,
     why_no_batch,
     why_not,
@@ -384,12 +386,13 @@ class Dashboard(LookingScreen):
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
         warning = overwrite_warning(snapshot)
-        asks = BatchScreen(now, wanted.micro_batch_per_rank, restart_cost(snapshot), warning)
+        asks = BatchScreen(now, wanted.micro_batch_per_rank, restart_effect(snapshot), warning)
         self.app.push_screen(asks, closed)
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
-        from supervisor.views.tui.dialogs.edit import EditScreen, current_arguments
+        from supervisor.run.history.changes import next_job
+        from supervisor.views.tui.dialogs.edit import EditScreen
 
         snapshot = self.snapshot
         if snapshot is None or snapshot.run_file is None:
@@ -399,9 +402,15 @@ class Dashboard(LookingScreen):
             if edited is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(argv=edited.argv, env=edited.env))
 
-        record = snapshot.run_file
-        before = current_arguments(record, snapshot.state)
-        self.app.push_screen(EditScreen(record.job.entry, before, restart_cost(snapshot)), closed)
+        job = snapshot.run_file.job
+        words = next_job(job, snapshot.state).words
+
+        def effect(typed: tuple[str, ...] | None) -> list[str]:
+            added = set_to_resume(snapshot, typed)
+            lines = [f"added at the launch: {added}"] if added else []
+            return [*lines, restart_effect(snapshot, typed)]
+
+        self.app.push_screen(EditScreen(job.entry, words, effect, checkpoint_words(snapshot)), closed)
 
     def _ask(self, kind: RequestKind) -> None:
         """Send a request, after a question where something would be lost."""

@@ -30,7 +30,7 @@ class BatchScreen(OverScreen[int | None]):
     Args:
         now: the batch of the newest attempt.
         suggested: the micro-batch that stands in the field.
-        cost: what restarting loses, as one line; empty for nothing.
+        effect: what a restart does, as one line.
         warning: shown at the first Enter, instead of doing it; empty: none.
     """
 
@@ -40,12 +40,12 @@ class BatchScreen(OverScreen[int | None]):
         Binding("down", "other(1)", "smaller", priority=True),
     ]
 
-    def __init__(self, now: BatchSpec, suggested: int, cost: str = "", warning: str = "") -> None:
+    def __init__(self, now: BatchSpec, suggested: int, effect: str = "", warning: str = "") -> None:
         super().__init__()
         self.warning = warning
         self.now = now
         self.suggested = suggested
-        self.cost = cost
+        self.effect = effect
 
     def compose(self) -> ComposeResult:
         """What is, the field, what would be."""
@@ -58,7 +58,7 @@ class BatchScreen(OverScreen[int | None]):
                 yield Label(tr("micro-batch per rank  "))
                 yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
             yield Label("", id="effect")
-            yield Label(Content(tr(f"may be lost: {self.cost}") if self.cost else ""), classes="cost")
+            yield Label(Content(tr(self.effect)), classes="cost")
             yield Label(
                 key_line(tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")),
                 classes="quiet",

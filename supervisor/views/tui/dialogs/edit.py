@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,10 +15,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, TextArea
 
-from supervisor.run import state as st
-from supervisor.run.runfile import RunFile
+from supervisor.job.arguments.assignments import set_value
 from supervisor.text.redact import redact
-from supervisor.views.tui.dashboard.actions import arguments_now
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
@@ -37,11 +35,6 @@ class Edited:
 
 class BadEdit(Exception):  # noqa: N818 - named for what it is
     """What was typed is no command line: one line."""
-
-
-def current_arguments(record: RunFile, state: st.RunState) -> tuple[str, ...]:
-    """What follows the script now: as it was started, or as the last restart changed it."""
-    return arguments_now(record, state)
 
 
 def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edited:
@@ -106,21 +99,30 @@ class EditScreen(OverScreen[Edited | None]):
 
     Args:
         script: what they belong to.
-        before: the words that follow the script now.
-        cost: what restarting loses, as one line; empty for nothing.
+        before: the words that would follow the script at the next launch.
+        consequences: lines on what a restart with other words does (None: with those).
+        checkpoint: a checkpoint that is not handed over by itself: the flag for it, where one is known, and its path.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel", "cancel"),
         Binding("enter", "submit", "restart", priority=True),
         Binding("tab", "other", "other field", priority=True),
+        Binding("ctrl+r", "checkpoint", "checkpoint", priority=True),
     ]
 
-    def __init__(self, script: str, before: Sequence[str], cost: str = "") -> None:
+    def __init__(
+        self,
+        script: str,
+        before: Sequence[str],
+        consequences: Callable[[tuple[str, ...] | None], list[str]],
+        checkpoint: tuple[str | None, str] | None = None,
+    ) -> None:
         super().__init__()
         self.script = script
         self.before = tuple(before)
-        self.cost = cost
+        self.consequences = consequences
+        self.checkpoint = checkpoint
 
     def compose(self) -> ComposeResult:
         """The two fields, the difference."""
@@ -135,11 +137,10 @@ class EditScreen(OverScreen[Edited | None]):
             yield Label(Content(tr("environment besides: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")
-            yield Label(Content(tr(f"may be lost: {self.cost}") if self.cost else ""), classes="cost")
-            yield Label(
-                key_line(tr, ("Enter", "restart"), ("Tab", "other field"), ("Esc", "back")),
-                classes="quiet",
-            )
+            yield Label("", id="consequences", classes="cost")
+            found = [("Ctrl-R", "the checkpoint that was found")] if self.checkpoint else []
+            keys = [("Enter", "restart"), ("Tab", "other field"), *found, ("Esc", "back")]
+            yield Label(key_line(tr, *keys), classes="quiet")
 
     def on_mount(self) -> None:
         """Begin at the end of the arguments."""
@@ -170,6 +171,20 @@ class EditScreen(OverScreen[Edited | None]):
         area, field = self.query_one(TextArea), self.query_one(Input)
         (area if field.has_focus else field).focus()
 
+    def action_checkpoint(self) -> None:
+        """Put in the checkpoint that was found: behind the flag that takes one, else where the cursor is."""
+        if self.checkpoint is None:
+            return
+        (flag, path), area = self.checkpoint, self.query_one(TextArea)
+        if flag is None:
+            area.insert(shlex.quote(path))
+            return
+        try:
+            area.text = shlex.join(set_value(shlex.split(area.text), flag, path))
+        except ValueError:  # a quote is open, which stands below
+            self.app.bell()
+        area.move_cursor(area.document.end)
+
     def action_cancel(self) -> None:
         """Close without a change."""
         self.dismiss(None)
@@ -180,12 +195,15 @@ class EditScreen(OverScreen[Edited | None]):
     def _show(self) -> None:
         effect, tr = self.query_one("#effect", Label), tr_of(self)
         try:
-            lines = differences(self.before, self._edited())
+            edited = self._edited()
+            lines = differences(self.before, edited)
         except BadEdit as error:
             effect.set_class(True, "-wrong")
             effect.update(Content(tr(str(error))))
             return
         effect.set_class(False, "-wrong")
+        lost = "\n".join(map(tr, self.consequences(edited.argv)))
+        self.query_one("#consequences", Label).update(Content(lost))
         shown = lines[:SHOWN_DIFFERENCES]
         if len(lines) > len(shown):
             shown.append(tr(f"… {len(lines) - len(shown)} more"))
