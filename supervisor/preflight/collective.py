@@ -59,11 +59,11 @@ def check_collective(
             # In the `try` one by one: where one cannot be started, those before it are ended.
             for rank, output in enumerate(outputs):
                 children.append(_start(interpreter.path, env, rank, ranks, store, output, meet_s))
-            while any(child.poll() is None for child in children) and time.monotonic() - begun < limit_s:
-                if any(child.returncode for child in children):
-                    break  # the others would wait for the one that ended
-                time.sleep(TICK_S)
             codes = [child.poll() for child in children]
+            # Where one has failed, the others would wait for it.
+            while None in codes and not any(codes) and time.monotonic() - begun < limit_s:
+                time.sleep(TICK_S)
+                codes = [child.poll() for child in children]
         finally:
             for child in children:
                 if child.returncode is None:  # not reaped: the number is still its own

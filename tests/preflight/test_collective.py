@@ -1,0 +1,109 @@
+"""What `--deep` says of a meeting of the ranks, by what each rank's Python does. Real ranks of torch are met in test_real_faults."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.collective import check_collective
+from supervisor.preflight.context import CheckContext
+from supervisor.preflight.interpreter import Interpreter
+from supervisor.run.records import Finding, FindingLevel
+
+# What torch's part prints, by rank; the mark that it has come to the meeting is a file beside the store.
+BEGIN = '-c) rank=$3 ranks=$4 store=$5 wait_s=$6; [ "$LOCAL_RANK" = "$rank" ] || exit 99;;'
+MEETS = 'echo > "$store-$rank"; '
+
+
+def found(folder: Path, does: str, *, ranks: int = 2, limit_s: float = 20.0, meet_s: int = 30) -> Finding:
+    """The finding where each rank runs the shell line `does`."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\ncase "$1" in\n{BEGIN}\nesac\n{does}\n')
+    python.chmod(0o755)
+    spec = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=ranks)
+    context = CheckContext(
+        spec, folder / "runs", {"PATH": "/usr/bin:/bin"}, Interpreter(str(python), "3.11.2", "2.9.0", "")
+    )
+    (finding,) = check_collective(context, limit_s=limit_s, meet_s=meet_s)
+    assert finding.check == "collective"
+    return finding
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_that_met_are_said_with_what_they_met_over(tmp_path: Path, ranks: int) -> None:
+    finding = found(tmp_path, f"{MEETS} echo a warning first; echo nccl; pwd > {tmp_path}/in", ranks=ranks)
+    assert finding.level is FindingLevel.OK
+    assert re.fullmatch(rf"{ranks} ranks met over nccl and added up 4 MiB, in \d+\.\d s", finding.what)
+    assert (tmp_path / "in").read_text() == "/\n", "what lies in the job's folder is not imported"
+
+
+@pytest.mark.parametrize(
+    ("does", "what"),
+    [
+        ("[ $rank = 1 ] && { echo; echo no driver; exit 3; }", "rank 1 of 2 ended with exit code 3 as the ranks met: no driver"),
+        ("[ $rank = 0 ] && exit 4; echo gloo", "rank 0 of 2 ended with exit code 4 as the ranks met: it said nothing"),
+        ("printf 'bad\\033[31m thing\\n' >&2; exit $((rank + 5))", "rank 0 of 2 ended with exit code 5 as the ranks met: bad"),
+        ("[ $rank = 1 ] && kill -9 $$; echo gloo", "rank 1 of 2 ended with exit code -9 as the ranks met: it said nothing"),
+    ],
+)  # fmt: skip
+def test_a_rank_that_ends_by_itself_explains_it(tmp_path: Path, does: str, what: str) -> None:
+    begun = time.monotonic()
+    finding = found(tmp_path, f"{MEETS} {does}\n[ $rank = 1 ] || sleep 60")
+    assert finding.level is FindingLevel.REFUSE
+    assert finding.what.startswith(what)
+    assert "\x1b" not in finding.what
+    assert "the interface and the driver" in finding.fix
+    assert time.monotonic() - begun < 15, "the ranks that would wait for it are ended"
+
+
+def test_what_a_rank_said_is_cut(tmp_path: Path) -> None:
+    finding = found(tmp_path, "printf '%0500d' 0; exit 1", ranks=1)
+    assert finding.what.endswith(": " + "0" * 300)
+
+
+def test_a_rank_that_gave_up_is_not_to_blame_where_another_never_came(tmp_path: Path) -> None:
+    """Rank 0 came, waited as long as it was told to and failed; rank 1 never came."""
+    gave_up = (
+        f'[ $rank = 1 ] && sleep 60; {MEETS} touch -d "@$(($(date +%s) - wait_s))" "$store-$rank"; exit 1'
+    )
+    finding = found(tmp_path, gave_up, meet_s=7)
+    assert finding.level is FindingLevel.REFUSE
+    assert re.fullmatch(r"1 of 2 ranks did not come within \d+ s: 1", finding.what)
+    all_came = f'{MEETS} touch -d "@$(($(date +%s) - wait_s))" "$store-$rank"; echo timed out; exit 1'
+    assert found(tmp_path, all_came, meet_s=7).what.endswith(
+        "ended with exit code 1 as the ranks met: timed out"
+    )
+
+
+def test_ranks_that_hang_are_named_to_the_eighth_and_ended_at_the_limit(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    finding = found(
+        tmp_path, f"{MEETS} [ $rank = 0 ] && echo gloo && exit 0; sleep 60", ranks=10, limit_s=1.0
+    )
+    assert re.fullmatch(r"9 of 10 ranks did not come within \d+ s: 1, 2, 3, 4, 5, 6, 7, 8", finding.what)
+    assert time.monotonic() - begun < 30
+
+
+def test_a_wrong_sum_names_the_rank_and_blames_the_machine(tmp_path: Path) -> None:
+    finding = found(tmp_path, f"{MEETS} [ $rank = 1 ] && echo wrong || echo nccl")
+    assert (finding.level, finding.what) == (FindingLevel.REFUSE, "the sum over 2 ranks is wrong on rank 1")
+    assert "link" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "interpreter"),
+    [
+        (EntryKind.COMMAND, Interpreter("/no/python", "3.11.2", "2.9.0", "")),
+        (EntryKind.SCRIPT, Interpreter("/no/python", "3.11.2", None, "")),
+        (EntryKind.SCRIPT, None),
+    ],
+)
+def test_a_plain_command_and_a_python_without_torch_meet_nobody(
+    tmp_path: Path, kind: EntryKind, interpreter: Interpreter | None
+) -> None:
+    context = CheckContext(JobSpec("t", kind, "train.py", nproc_per_node=2), tmp_path, {}, interpreter)
+    assert not list(check_collective(context))
