@@ -1,0 +1,325 @@
+"""`stoker continue` up to the start of the keeper: what is refused, asked and shown. Real keepers are those of tests/integration."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.cli import open_app
+from supervisor.cli.common import WITH_LOG
+from supervisor.cli.main import main
+from supervisor.job.spec import EntryKind, Knobs
+from supervisor.keeper.process import detach, takeover
+from supervisor.run import events as ev
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Cause
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import Finished
+from tests.keeper.fakes import job_of, own_run_in, verdict_of
+from tests.keeper.runs import INTENDED, RUNS, T, append
+
+STARTED = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host=socket.gethostname())
+ENDED = ev.AttemptEnded(t=T, attempt=1, exit_code=1)
+DIAGNOSED = ev.Diagnosed(t=T, attempt=1, verdict=verdict_of())
+GAVE_UP = ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="too often")
+FAILED = (STARTED, INTENDED, RUNS, ENDED, DIAGNOSED, GAVE_UP)
+
+
+class Keyboard(io.StringIO):
+    """A terminal on which these lines are typed; `first` happens before the first of them."""
+
+    def __init__(self, typed: str, first: Callable[[], object] = lambda: None) -> None:
+        super().__init__(typed)
+        self._first = first
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        self._first()
+        return super().readline(-1 if size is None else size)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What detached keepers are started with; none is."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        detach, "start_detached", lambda run, env, **named: found.append({"run": run, "env": env, **named})
+    )
+    return found
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes a terminal with a person who types."""
+
+    def make(text: str = "", first: Callable[[], object] = lambda: None) -> None:
+        monkeypatch.setattr(sys, "stdin", Keyboard(text, first))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    return make
+
+
+def failed_run(tmp_path: Path, record: RunFile | None = None, *more: ev.Event) -> RunPaths:
+    return own_run_in(tmp_path, record or job_of(tmp_path, "echo", "hello"), *(more or FAILED))
+
+
+@pytest.mark.parametrize(
+    ("facts", "flags", "said"),
+    [
+        (FAILED, [], "run-1: not continued: without a terminal nobody can be asked whether to start it: say --yes"),
+        (FAILED, ["--no-ui"], "run-1: not continued: without a terminal nobody can be asked whether to start it: say --yes"),
+        (
+            (STARTED, INTENDED, RUNS, ev.RunEnded(t=T, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="all ranks ended with 0")),
+            ["--yes"],
+            "run-1: not continued: it succeeded: all ranks ended with 0: there is nothing to continue",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_continued_says_why_and_starts_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    started: list[dict[str, Any]],
+    facts: tuple[ev.Event, ...],
+    flags: list[str],
+    said: str,
+) -> None:
+    run = failed_run(tmp_path, None, *facts)
+    before = run.node().journal.read_bytes()
+    assert main(["continue", *flags, str(run.root)]) == 3
+    assert capsys.readouterr().err == f"stoker continue: {said}\n"
+    assert run.node().journal.read_bytes() == before
+    assert not started
+
+
+def test_a_run_that_is_not_there_and_a_theme_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["continue", "no-such-run", "--runs-dir", str(tmp_path)]) == 2
+    assert "no run" in capsys.readouterr().err
+    assert main(["continue", str(failed_run(tmp_path).root), "--theme", "neon"]) == 2
+    assert "neon" in capsys.readouterr().err
+
+
+def test_the_next_attempt_is_printed_and_detached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
+) -> None:
+    cause = Cause("rank0.log", 7, "RuntimeError: token=hf_abcdefghijklmnopqrstuvwxyz012345")
+    diagnosed = replace_verdict(cause=cause)
+    run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS, ENDED, diagnosed, GAVE_UP)
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+    said = capsys.readouterr()
+    assert said.out == "run-1\n"
+    ended, begins, *command = said.err.splitlines()
+    assert ended.startswith("run-1: attempt 1: it broke: RuntimeError: ")
+    assert "hf_abc" not in said.err
+    assert begins == "attempt 2 begins anew, unless the script resumes by itself:"
+    assert any("echo hello" in line for line in command)
+    (given,) = started
+    assert given["run"].root == run.root
+    assert given["entry"] == WITH_LOG
+    assert given["continued_by"]
+    assert given["record"].settings.interactive, "it can be looked at and asked later"
+    assert given["meanwhile"] is None, "no screen is loaded"
+
+
+def replace_verdict(**changes: Any) -> ev.Diagnosed:
+    return ev.Diagnosed(t=T, attempt=1, verdict=replace(verdict_of(), **changes))
+
+
+def test_a_long_cause_is_cut_and_one_that_the_title_says_is_not_said_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
+) -> None:
+    facts = [
+        replace_verdict(title="RuntimeError: x", cause=Cause("a", 1, "RuntimeError: x")),
+        replace_verdict(cause=Cause("a", 1, "y" * 500)),
+    ]
+    lines = []
+    for number, diagnosed in enumerate(facts):
+        run = failed_run(tmp_path / str(number), None, STARTED, INTENDED, RUNS, ENDED, diagnosed, GAVE_UP)
+        assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+        lines.append(capsys.readouterr().err.splitlines()[0])
+    assert lines == ["run-1: attempt 1: RuntimeError: x", f"run-1: attempt 1: it broke: {'y' * 200}"]
+    assert len(started) == 2
+
+
+def test_an_end_that_nobody_knows_is_settled_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
+) -> None:
+    """The keeper was lost before it had said why the attempt ended: that is read from its logs, and journalled, before anything starts."""
+    run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS, ENDED)
+    log = run.node().attempt(1).root / "agent.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(
+        "Traceback (most recent call last):\n  File \"t.py\", line 3, in <module>\nKeyError: 'labels'\n"
+    )
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+    attempt = read_state(run.node().journal).attempts[0]
+    assert attempt.verdict is not None
+    assert capsys.readouterr().err.startswith(f"run-1: attempt 1: {attempt.verdict.title}")
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(("answer", "begins"), [("y\n", True), ("YES\n", True), ("n\n", False), ("", False)])
+def test_a_person_is_asked(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    started: list[dict[str, Any]],
+    typed: Callable[..., None],
+    answer: str,
+    begins: bool,
+) -> None:
+    shown: list[tuple[RunPaths, bool]] = []
+    monkeypatch.setattr(
+        open_app, "show", lambda run, *, read_only, **_named: shown.append((run, read_only)) or 7
+    )
+    run = failed_run(tmp_path)
+    typed(answer)
+    assert main(["continue", str(run.root)]) == (7 if begins else 3)
+    said = capsys.readouterr().err
+    assert "Start it? [y/N] " in said
+    assert ("stoker continue: run-1: not continued" in said) is not begins
+    assert [run_read_only for _, run_read_only in shown] == ([False] if begins else [])
+    assert [given["meanwhile"] for given in started] == ([open_app.load_app] if begins else [])
+
+
+def test_a_run_that_changed_while_it_was_asked_about_is_left_alone(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    started: list[dict[str, Any]],
+    typed: Callable[..., None],
+) -> None:
+    run = failed_run(tmp_path)
+    typed("y\n", lambda: append(run, GAVE_UP))
+    assert main(["continue", "--detach", str(run.root)]) == 3
+    assert "run-1: not continued: it changed while you were asked" in capsys.readouterr().err
+    assert not started
+
+
+def test_without_a_screen_this_process_carries_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
+) -> None:
+    run = failed_run(tmp_path)
+    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 0
+    said = capsys.readouterr().out
+    assert "attempt 2: " in said
+    assert "too often" not in said, "what was known before is not told again"
+    state = read_state(run.node().journal)
+    assert isinstance(state.condition, Finished)
+    assert [attempt.exit_code for attempt in state.attempts] == [1, 0]
+    assert not started
+    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 3, "it has succeeded"
+
+
+def test_a_keeper_that_does_not_start_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_args: object, **_named: object) -> int:
+        raise detach.KeeperDidNotStart("the keeper ended with 2: see keeper.log")
+
+    monkeypatch.setattr(detach, "start_detached", fails)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    run = failed_run(tmp_path)
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == "stoker continue: run-1: the keeper ended with 2: see keeper.log"
+    assert "this is a SLURM job" in said[-2]
+
+
+ELSEWHERE = (
+    ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host="far-away"),
+    ev.KeeperStarted(t=T, pid=9, start_time=1.0, version="0", slurm_job="12"),
+    INTENDED,
+    RUNS,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "squeue", "answer", "said"),
+    [
+        ("keeper.lock", "", "y\n", "not continued: keeper.lock is being written: a keeper lives, on far-away or elsewhere"),
+        ("", "RUNNING", "y\n", "not continued: SLURM says of its job 12: RUNNING"),
+        ("", "", "n\n", "not continued: it may live"),
+        ("", "", None, "not continued: only a person can answer, on a terminal: it ran on far-away"),
+        ("", "", "y\ny\n", None),
+    ],
+)  # fmt: skip
+def test_what_ran_elsewhere_is_listened_to_and_asked_about(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    started: list[dict[str, Any]],
+    typed: Callable[..., None],
+    written: str,
+    squeue: str,
+    answer: str | None,
+    said: str | None,
+) -> None:
+    monkeypatch.setattr(takeover, "other_host_with_keeper", lambda _run: written)
+    monkeypatch.setattr(takeover, "scheduler_state", lambda job: {"12": squeue}[job])
+    run = failed_run(tmp_path, None, *ELSEWHERE)
+    if answer is not None:
+        typed(answer)
+    code = main(["continue", "--detach", *(["--yes"] if answer is None else []), str(run.root)])
+    err = capsys.readouterr().err
+    assert f"run-1: it ran on far-away: listening for {takeover.WATCH_S:.0f} s\n" in err
+    if said is None:
+        assert (code, len(started)) == (0, 1)
+    else:
+        assert (code, len(started)) == (3, 0)
+        assert said in err
+
+
+def test_a_secret_that_is_not_on_disk_is_asked_for_on_a_terminal_alone(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    started: list[dict[str, Any]],
+    typed: Callable[..., None],
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(getpass, "getpass", lambda prompt: asked.append(prompt) or "s3cret-value")
+    record = job_of(tmp_path, "echo", "hello", env=(("MY_TOKEN", "<redacted>"),))
+    run = failed_run(tmp_path, record)
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 2
+    said = capsys.readouterr().err
+    assert "MY_TOKEN" in said
+    assert not asked
+    typed("y\n")
+    assert main(["continue", "--detach", str(run.root)]) == 0
+    assert asked == ["MY_TOKEN is a secret, not kept on disk. In place of <redacted>: "]
+    (given,) = started
+    assert given["env"]["MY_TOKEN"] == "s3cret-value"
+    assert "s3cret-value" not in capsys.readouterr().err
+    typed("y\n")
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 2, "who says --yes is asked nothing"
+    assert len(asked) == 1
+
+
+def test_where_it_goes_on_from_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]]
+) -> None:
+    folder = tmp_path / "c" / "4"
+    folder.mkdir(parents=True)
+    knobs = Knobs(resume="--resume_from", declared=True)
+    record = job_of(
+        tmp_path, "train.py", entry_kind=EntryKind.SCRIPT, knobs=knobs, nproc_per_node=1, master_port=29999
+    )
+    saved = ev.CheckpointCommitted(t=T, attempt=1, step=4, path=str(folder))
+    run = failed_run(tmp_path, record, STARTED, INTENDED, RUNS, saved, ENDED, DIAGNOSED, GAVE_UP)
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+    said = capsys.readouterr().err
+    assert "\nattempt 2 goes on by auto:\n" in said
+    assert said.endswith("train.py --resume_from=auto\n")
+    assert len(started) == 1
