@@ -44,7 +44,7 @@ class Keyboard(io.StringIO):
     def isatty(self) -> bool:
         return True
 
-    def readline(self, size: int | None = -1, /) -> str:
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
         self._first()
         return super().readline(-1 if size is None else size)
 
@@ -180,17 +180,20 @@ def test_a_person_is_asked(
     answer: str,
     begins: bool,
 ) -> None:
-    shown: list[tuple[RunPaths, bool]] = []
-    monkeypatch.setattr(
-        open_app, "show", lambda run, *, read_only, **_named: shown.append((run, read_only)) or 7
-    )
+    shown: list[bool] = []
+
+    def show(_run: RunPaths, *, read_only: bool, **_named: object) -> int:
+        shown.append(read_only)
+        return 7
+
+    monkeypatch.setattr(open_app, "show", show)
     run = failed_run(tmp_path)
     typed(answer)
     assert main(["continue", str(run.root)]) == (7 if begins else 3)
     said = capsys.readouterr().err
     assert "Start it? [y/N] " in said
     assert ("stoker continue: run-1: not continued" in said) is not begins
-    assert [run_read_only for _, run_read_only in shown] == ([False] if begins else [])
+    assert shown == ([False] if begins else [])
     assert [given["meanwhile"] for given in started] == ([open_app.load_app] if begins else [])
 
 
@@ -289,7 +292,12 @@ def test_a_secret_that_is_not_on_disk_is_asked_for_on_a_terminal_alone(
     typed: Callable[..., None],
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(getpass, "getpass", lambda prompt: asked.append(prompt) or "s3cret-value")
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "s3cret-value"
+
+    monkeypatch.setattr(getpass, "getpass", ask)
     record = job_of(tmp_path, "echo", "hello", env=(("MY_TOKEN", "<redacted>"),))
     run = failed_run(tmp_path, record)
     assert main(["continue", "--yes", "--detach", str(run.root)]) == 2

@@ -1,0 +1,237 @@
+"""`stoker stop` where the supervisor process does not answer, and what it refuses. What a keeper answers: test_attach_stop."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.cli import stop
+from supervisor.cli.main import main
+from supervisor.keeper.process import child
+from supervisor.run import events as ev
+from supervisor.run.access.control import Request, pending
+from supervisor.run.access.lock import KeeperLock
+from supervisor.run.events import RequestKind
+from supervisor.run.index import register
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile, write_run_file
+from supervisor.sources.processes import ProcessId, identify, is_alive
+from tests.conftest import wait_until
+from tests.keeper.fakes import job_of, run_in
+from tests.keeper.runs import INTENDED, RUNS, T, append
+
+STARTED = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host=socket.gethostname())
+OVER = ev.RunEnded(t=T, outcome=ev.Outcome.STOPPED, exit_code=5, reason="stopped")
+SLEEPS = "import sys, time; sys.stdin.readline(); time.sleep(600)"
+
+
+def run_of(tmp_path: Path, *facts: ev.Event) -> RunPaths:
+    run = run_in(tmp_path, *(facts or (STARTED, INTENDED, RUNS)))
+    run.control.mkdir()
+    return run
+
+
+@pytest.fixture
+def holder() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that will stand for the supervisor process."""
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: subprocess.Popen[bytes]) -> RunPaths:
+    """A run whose keeper holds its lock and was stopped by a signal; one process of the run lives besides."""
+    run = run_of(tmp_path)
+    found = identify(holder.pid)
+    assert found is not None
+    holder.send_signal(signal.SIGSTOP)
+    assert wait_until(lambda: psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED, 20)
+    monkeypatch.setattr("supervisor.run.access.ownership.has_keeper", lambda *_: True)
+    monkeypatch.setattr("supervisor.run.access.ownership.keeper_is_alive", lambda *_: True)
+    monkeypatch.setattr("supervisor.run.access.lock.holder_here", lambda _lock: found)
+    monkeypatch.setattr(stop, "FROZEN_AFTER_S", 0.05)
+    return run
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessId]:
+    """A process that is the run's own."""
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdin=subprocess.PIPE) as process:
+        found = identify(process.pid)
+        assert found is not None
+        monkeypatch.setattr(child, "alive_of", lambda *_: [found] if process.poll() is None else [])
+        yield found
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("flags", "typed"),
+    [([], None), (["--without-keeper"], None), (["--now"], None), (["--now"], "n\n"), ([], "y\n")],
+)
+def test_processes_of_a_frozen_keeper_are_named_and_left_alone_unless_it_was_asked_for(
+    frozen: RunPaths,
+    rank: ProcessId,
+    holder: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    typed: str | None,
+) -> None:
+    if typed is not None:
+        answers = io.StringIO(typed)
+        monkeypatch.setattr(answers, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", answers)
+    assert main(["stop", *flags, str(frozen.root)]) == 1
+    why, named, told = (
+        capsys.readouterr().err.replace("Kill these 1 processes without it? [y/N] ", "").splitlines()
+    )
+    assert why == (
+        f"run-1: its supervisor process (pid {holder.pid}) does not answer: "
+        f"a signal stopped it: `kill -CONT {holder.pid}` lets it go on"
+    )
+    assert named.startswith("  ")
+    assert str(rank.pid) in named
+    assert told.endswith(
+        "nothing was ended: `stoker stop --now --without-keeper run-1` kills these processes"
+    )
+    assert is_alive(rank)
+    (request,) = pending(frozen.control)
+    assert isinstance(request, Request)
+    assert request.kind is (RequestKind.STOP_NOW if "--now" in flags else RequestKind.STOP)
+
+
+@pytest.mark.parametrize(("flags", "typed"), [(["--without-keeper"], None), ([], "y\n")])
+def test_they_are_killed_where_it_was(
+    frozen: RunPaths,
+    rank: ProcessId,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    typed: str | None,
+) -> None:
+    if typed is not None:
+        answers = io.StringIO(typed)
+        monkeypatch.setattr(answers, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", answers)
+    assert main(["stop", "--now", *flags, str(frozen.root)]) == 0
+    assert "run-1: its processes are ended; its supervisor process ends the run" in capsys.readouterr().out
+    assert not is_alive(rank)
+
+
+def test_what_does_not_die_is_named(
+    frozen: RunPaths, rank: ProcessId, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(child, "kill_all", lambda _processes: None)
+    monkeypatch.setattr(stop, "KILL_S", 0.3)
+    assert main(["stop", "--now", "--without-keeper", str(frozen.root)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("stoker stop: after 0 s there live still: ")
+    assert str(rank.pid) in last
+
+
+def test_a_frozen_keeper_with_nothing_besides(
+    frozen: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(child, "alive_of", lambda *_: [])
+    assert main(["stop", "--now", "--without-keeper", str(frozen.root)]) == 1
+    assert capsys.readouterr().err.endswith("stoker stop: no process of the run lives besides it\n")
+
+
+def test_a_keeper_that_sleeps_is_not_frozen(
+    frozen: RunPaths, holder: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be busy elsewhere: it is waited for, and nothing is killed."""
+    holder.send_signal(signal.SIGCONT)
+    assert wait_until(lambda: psutil.Process(holder.pid).status() != psutil.STATUS_STOPPED, 20)
+    assert main(["stop", "--timeout", "0.6", str(frozen.root)]) == 1
+    assert (
+        capsys.readouterr().err == "stoker stop: run-1 has not ended after 1 s: `stoker stop --now run-1`\n"
+    )
+
+
+def test_a_copy_is_not_stopped_and_an_unknown_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path)
+    record: RunFile = job_of(tmp_path)
+    from msgspec.structs import replace
+
+    write_run_file(run.run_json, replace(record, path=str(tmp_path / "elsewhere")))
+    assert main(["stop", str(run.root)]) == 3
+    assert "it was moved from" in capsys.readouterr().err
+    assert main(["stop", "no-such-run", "--runs-dir", str(tmp_path / "none")]) == 2
+    assert not pending(run.control)
+
+
+def test_a_run_elsewhere_is_not_stopped_by_leaving_out_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path / "other")
+    register(run, "job", os.environ)
+    monkeypatch.chdir(tmp_path)
+    assert main(["stop"]) == 2
+    err = capsys.readouterr().err
+    assert (
+        err
+        == f"stoker stop: no run under {tmp_path / 'runs'}; the newest elsewhere is {run.root}: name it to stop it\n"
+    )
+
+
+def test_a_run_of_another_machine_is_stopped_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host="far-away")
+    run = run_of(tmp_path, far, INTENDED, RUNS)
+    assert main(["stop", str(run.root)]) == 3
+    err = capsys.readouterr().err
+    assert "run-1 has no keeper: none that is seen from here: it ran on far-away: stop it there" in err
+
+
+def test_a_control_folder_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(tmp_path)
+    lock = KeeperLock(run.node().lock, start_time=1.0)
+
+    def denied(*_args: object, **_named: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("supervisor.run.access.ownership.ask", denied)
+    try:
+        assert main(["stop", str(run.root)]) == 1
+    finally:
+        lock.release()
+    assert capsys.readouterr().err == f"stoker stop: {run.control}: Permission denied: not your run?\n"
+
+
+def test_many_live_runs_are_listed_to_the_tenth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    locks = []
+    for number in range(12):
+        run = run_of(tmp_path / "runs")
+        run = RunPaths(run.root.rename(run.root.with_name(f"2026112{number % 10}-14{number:02}-brave-otter")))
+        register(run, "job", os.environ)
+        locks.append(KeeperLock(run.node().lock, start_time=child.own_identity().start_time))
+    assert main(["stop"]) == 2
+    head, *listed, more = capsys.readouterr().err.splitlines()
+    assert head == f"stoker stop: 12 live runs under {tmp_path / 'runs'}: say which, by its id"
+    assert len(listed) == 10
+    assert more == "  and 2 more: `stoker runs`"
+    # One that is over may still have its keeper for a moment: it is none of those that may be meant.
+    append(run, OVER)
+    assert main(["stop"]) == 2
+    assert "11 live runs under" in capsys.readouterr().err
+    for lock in locks:
+        lock.release()
