@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import ROOT, command_line, cpu_s, status, surroundings, tell
 
 EMPTY = "from textual.app import App\nfrom textual.widgets import Label\nclass E(App):\n    def compose(self):\n        yield Label('EMPTY-APP-IS-UP')\nE().run()\n"
+SIZE = (200, 50)
 DEADLINE_S = 90.0
 POLL_S = 0.002
 
@@ -63,8 +64,8 @@ class Pane:
         command = ["tmux", "-L", f"{self._name}-{self._starts}", *args]
         return subprocess.run(command, capture_output=True, text=True, env=self._env, check=False).stdout
 
-    def start(self, argv: list[str]) -> float:
-        """Start a command; returns when."""
+    def start(self, argv: list[str], size: tuple[int, int] = SIZE) -> float:
+        """Start a command in a pane of so many columns and rows; returns when."""
         self._starts += 1
         began = time.perf_counter()
         self.tmux(
@@ -73,9 +74,9 @@ class Pane:
             "new-session",
             "-d",
             "-x",
-            "200",
+            str(size[0]),
             "-y",
-            "50",
+            str(size[1]),
             "exec " + " ".join(map(_quote, argv)),
         )
         return began
