@@ -17,6 +17,7 @@
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, configs/README.md, docs/reliability.md)
 #   make guides  runs every command of docs/from-the-guides.md, shortened
 #   make pictures   the pictures of the docs, drawn from recorded runs
+#   make demo-picture   the moving picture of the README, filmed from the demo
 #
 # PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
 # PIP_ARGS=…  extra arguments for pip, e.g. another index
@@ -33,7 +34,7 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: guides help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants clean
+.PHONY: guides help install demo quick test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants clean
 
 help:
 	@sed -n '2,23s/^# \{0,1\}//p' Makefile
@@ -174,6 +175,10 @@ guides: $(STAMP)
 
 pictures: $(STAMP)
 	$(BIN)/python docs/pictures.py
+
+# The demo runs for real, so it takes two minutes and needs tmux.
+demo-picture: $(STAMP)
+	$(BIN)/python scripts/demo_picture.py
 
 # Hours, or what one has: SEED=… repeats one. Results are kept.
 soak: $(STAMP)

@@ -2,7 +2,7 @@
 """Draw the pictures of the documentation from recorded runs: ``python docs/pictures.py [FOLDER]``.
 
 The recordings come from tests/views/tui/recorded.py and the clock stands still, so the same code draws the same
-pictures.
+pictures. They fetch no font (scripts/terminal_svg.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # tests/ is no installed package
 
+from rich.color_triplet import ColorTriplet  # noqa: E402
+
+from scripts.terminal_svg import Frame, picture, rows_of  # noqa: E402
 from supervisor.run.paths import RunPaths  # noqa: E402
 from supervisor.views.appearance import Appearance, ThemeName  # noqa: E402
 from supervisor.views.tui.app import StokerApp  # noqa: E402
@@ -33,6 +36,7 @@ from tests.views.tui.camera import (  # noqa: E402
     press,
     replayed,
     run_app,
+    shown_in_colour,
     some_runs,
 )
 from tests.views.tui.driving import keeper_of, until  # noqa: E402
@@ -91,13 +95,16 @@ PICTURES = (
 )
 
 
-async def draw(picture: Picture, app: StokerApp) -> str:
+async def draw(wanted: Picture, app: StokerApp) -> str:
     """The picture as SVG."""
-    async with app.run_test(size=picture.size) as pilot:
+    async with app.run_test(size=wanted.size) as pilot:
         await until(pilot, lambda: opened(app), "the first screen")
         await pilot.pause()
-        await press(pilot, picture.shot.keys)
-        return await photograph(app, pilot, picture.shot)
+        await press(pilot, wanted.shot.keys)
+        await photograph(app, pilot, wanted.shot)
+        rows = rows_of(shown_in_colour(app), wanted.size[0])
+        page = ColorTriplet(*app.screen.background_colors[1].rgb)
+        return picture([Frame(rows, 1.0)], wanted.size[0], "stoker", page=page)
 
 
 def main(folder: Path) -> None:
@@ -106,13 +113,13 @@ def main(folder: Path) -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     folder.mkdir(parents=True, exist_ok=True)
-    for picture in PICTURES:
+    for wanted in PICTURES:
         # Relative paths, as in a project of one's own: no picture shows a name that changes.
         with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
-            app, run = picture.opens(Path("runs"))
+            app, run = wanted.opens(Path("runs"))
             with keeper_of(run) if run is not None else contextlib.nullcontext():
-                svg = asyncio.run(draw(picture, app))
-        path = folder / f"{picture.shot.name}.svg"
+                svg = asyncio.run(draw(wanted, app))
+        path = folder / f"{wanted.shot.name}.svg"
         path.write_text(svg, encoding="utf-8")
         print(path)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
@@ -53,6 +55,22 @@ async def photograph(app: StokerApp, pilot: Pilot[None], shot: Shot, title: str 
     )
     await stand_still(app, pilot)
     return app.export_screenshot(title=title)
+
+
+def shown_in_colour(app: StokerApp) -> str:
+    """The screen as a terminal would get it: text and colour sequences."""
+    console = Console(
+        width=app.size.width,
+        height=app.size.height,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        record=True,
+        legacy_windows=False,
+        safe_box=False,
+    )
+    console.print(app.screen._compositor.render_update(full=True, screen_stack=app._background_screens))
+    return console.export_text(styles=True)
 
 
 async def stand_still(app: StokerApp, pilot: Pilot[None]) -> None:
