@@ -512,6 +512,49 @@ def test_a_finished_log_gives_samples_for_a_chart_however_long_it_is(
     assert {9.5, 0.25} <= {sample["loss"] for sample in samples}
 
 
+def test_losses_of_a_long_finished_log_stand_at_the_steps_of_their_bar(tmp_path: Path) -> None:
+    """transformers.Trainer's output in one file: of more than 200 lines a batch not all are kept, and each kept one has its own step."""
+    log, steps, wiped = tmp_path / "x.log", 3000, "\r" + " " * 48 + "\r"
+
+    def drawn(step: int) -> str:
+        return (
+            f"\r {step * 100 // steps:3d}%|#         | {step}/{steps} [05:{step % 60:02d}<10:00,  1.50s/it]"
+        )
+
+    log.write_text(
+        "".join(
+            f"{drawn(n)}{wiped}{{'loss': {n / 1000:.4f}, 'learning_rate': 1e-05, 'epoch': {n / steps:.2f}}}\n{drawn(n)}"
+            for n in range(1, steps + 1)
+        ),
+        encoding="utf-8",
+    )
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        assert observer.join(60)
+    losses = [(sample.get("step"), sample["loss"]) for sample in job_samples(run) if "loss" in sample]
+    assert 60 <= len(losses) < steps
+    assert losses == [(round((loss or 0.0) * 1000), loss) for _, loss in losses]
+    assert losses[-1] == (steps, steps / 1000)
+
+
+def test_what_a_backlog_says_last_of_each_number_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    lines = "".join(f"epoch 1 loss {2 + n % 7 / 10:.1f} val_loss {3 + n % 5 / 10:.1f}\n" for n in range(2000))
+    log.write_text(
+        f"{lines}epoch 1 val_loss 3.25\nepoch 1 loss 2.35\nepoch 1 accuracy 0.5\n", encoding="utf-8"
+    )
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        assert observer.join(60)
+    samples = job_samples(run)
+    for name, last in (("loss", 2.35), ("val_loss", 3.25)):
+        assert [sample[name] for sample in samples if name in sample][-1] == last
+
+
 def test_what_stood_in_a_log_bears_its_lines_own_clocks_and_what_comes_none(tmp_path: Path) -> None:
     """Reading times are no step times: only what is read as it is written is timed by that."""
     log = tmp_path / "x.log"

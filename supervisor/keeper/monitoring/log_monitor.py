@@ -51,6 +51,8 @@ BACKLOG_SAMPLES = 60
 # batch: a sample costs some 60 us until it is in the series, a quarter of the time of reading its log when each batch gave 60.
 EXISTING_LOG_SAMPLES = 8000
 MIN_BATCH_SAMPLES = 12
+# So far from its end it is looked what a batch said last of each number.
+LOOKED_BACK = 400
 STEP = "step"
 EPOCH = "epoch"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
@@ -136,7 +138,7 @@ class LogWatch:
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
         self._read_rows: dict[str, int] = {}
-        self._wiped: dict[str, tuple[tuple[int, int], bytes]] = {}
+        self._wiped: dict[str, tuple[tuple[int, int], bytes, set[int] | None]] = {}
         self._rank_reported = False
         self._last_line: float | None = None
 
@@ -261,7 +263,10 @@ class LogWatch:
             rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
-        kept = rows if few else with_headings(rows, thinned([loss for *_, loss in rows], wanted))
+        kept = rows
+        if not few:
+            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows)}
+            kept = with_headings(rows, sorted(places))
         before = self._read_rows.get(key.name, 0)
         self._read_rows[key.name] = before + len(rows)
         numbers = None if few else {row: before + at for at, (row, *_) in enumerate(rows, 1)}
@@ -274,8 +279,11 @@ class LogWatch:
             if numbers is not None:
                 seen.values[READING] = float(numbers[row])
             both.append((end, seen))
-        if few:
-            both += self._hints(key, batch, now)
+        # Of a backlog's bars only those are read that tell a kept line its step.
+        ends = _line_ends(batch)
+        stepless = (lines[row] for row, columns, *_ in kept if STEP not in columns.values)
+        told = None if few else {ends[line.number] for line in stepless if line.number in ends}
+        both += self._hints(key, batch, now, told)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
 
@@ -304,16 +312,23 @@ class LogWatch:
             t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins, log=key.name
         )
 
-    def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
-        """The states that bars show after they were wiped for a line, and where they stand."""
-        place, before = self._wiped.pop(key.name, ((0, 0), b""))
-        data = before + batch.data if place == (batch.generation, batch.offset) else batch.data
+    def _hints(
+        self, key: LogKey, batch: Batch, now: float, told: set[int] | None
+    ) -> Iterator[tuple[int, StepHint]]:
+        """The states that bars show after they were wiped for a line, and where they stand. `told`: only for the lines that end there."""
+        place, before, told_before = self._wiped.pop(key.name, ((0, 0), b"", None))
+        if place != (batch.generation, batch.offset):
+            before = b""
+        data = before + batch.data
         if BLANKS not in data:
             return
         begin = batch.offset + len(batch.data) - len(data)
         reader = self._readers.setdefault(f"{key.name}\r", MetricReader())
         done = 0
         for match in _WIPED.finditer(data):
+            wanted = told_before if match.end(1) < len(before) else told
+            if wanted is not None and begin + match.end(1) not in wanted:
+                continue
             for group in (1, 2):
                 state = match[group]
                 drawn = _drawn_state(state) if state is not None else None
@@ -325,7 +340,16 @@ class LogWatch:
                     break
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))
-        self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:])
+        self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:], told)
+
+
+def _line_ends(batch: Batch) -> dict[int, int]:
+    """Where the newlines of a batch's lines stand, by the lines' numbers."""
+    begins = [line.offset for line in batch.lines[1:]]
+    last = batch.offset + batch.data.rfind(b"\n")
+    return {
+        line.number: end for line, end in zip(batch.lines, [*(b - 1 for b in begins), last], strict=False)
+    }
 
 
 def _drawn_state(text: bytes) -> bytes | None:
@@ -361,6 +385,21 @@ def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
                 break
         found.append(rows[place])
         before = place
+    return found
+
+
+def last_of_each(rows: Sequence[Row]) -> set[int]:
+    """The places of the rows that say each number last: what a chart shows as current is what the log said last."""
+    found: set[int] = set()
+    known: set[str] = set()
+    for place in range(len(rows) - 1, max(-1, len(rows) - 1 - LOOKED_BACK), -1):
+        _, columns, at, loss = rows[place]
+        named = {name for name, column in columns.values.items() if column[at] is not None}
+        if columns.off_curve and loss is None:
+            named.discard("loss")
+        if named - known:
+            known |= named
+            found.add(place)
     return found
 
 

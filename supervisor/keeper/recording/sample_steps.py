@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
 from supervisor.keeper.recording.epoch_counters import Counters, Places
-from supervisor.run.series import CONTEXT
+from supervisor.run.series import CONTEXT, READING
 
 # Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
 WAIT_S = 1.0
@@ -107,7 +107,10 @@ class StepSense:
             rank.given_up.popleft()
         if rank.given_up:
             rank.given_up.popleft()  # too late for its line, and not the next one's
-        elif rank.waiting:
+            return
+        while rank.waiting and _is_anothers(rank.waiting[0].seen, hint.log):
+            yield rank.waiting.popleft().seen
+        if rank.waiting:
             yield _at(rank.waiting.popleft().seen, step)
         else:
             rank.hints.append((now, step))
@@ -139,6 +142,11 @@ class StepSense:
                 yield rank.waiting.popleft().seen
         else:
             yield _at(seen, rank.step)
+
+
+def _is_anothers(seen: StepSeen, log: str) -> bool:
+    """Whether this is a sample of a backlog of which not all are kept, and the bar stands in another log: which of them it means is not known."""
+    return READING in seen.values and seen.log != log
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
