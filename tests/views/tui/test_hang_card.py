@@ -341,8 +341,8 @@ def test_each_number_of_the_batch_has_its_name_where_there_is_room(
 @pytest.mark.parametrize(
     ("last", "said"),
     [
-        (124, "124 steps: it begins at the first step, unless the script resumes by itself"),
-        (224, "24 steps since the checkpoint at step 200"),
+        (124, "this ends attempt 1 at step 124; the next begins from the first step"),
+        (224, "this ends attempt 1 at step 224; the next begins from the checkpoint at step 200 (24 steps"),
     ],
 )
 def test_a_restart_says_what_it_loses_and_where_it_begins(tmp_path: Path, last: int, said: str) -> None:
@@ -352,6 +352,6 @@ def test_a_restart_says_what_it_loses_and_where_it_begins(tmp_path: Path, last: 
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("r")
-        await until(pilot, lambda: f"restart? may be lost: {said}" in shown(app), said)
+        await until(pilot, lambda: f"restart? {said}" in shown(app), said)
 
     drive(rec.close(), play)

@@ -303,3 +303,62 @@ def test_a_rank_with_pytorchs_debug_server_gives_its_stacks(tmp_path: Path) -> N
     assert taken.count("by debug-server") == 2
     probed = [fact.source for fact in facts(run) if isinstance(fact, ev.StacksProbed)]
     assert probed == ["debug-server"]
+
+
+PATIENT = """
+import argparse, os, time
+import torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=8)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+parser.add_argument("--lr", type=float, default=1.0)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+while not os.path.exists("gate"):
+    time.sleep(0.01)
+for step in range(1, 10_000):
+    print(f"step {step} loss {4 / step:.4f}", flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.e2e
+def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PATIENT, encoding="utf-8")
+    words = ("--batch_size", "8", "--gradient_accumulation_steps", "2", "--lr", "1.0")
+    args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2", "train.py", *words)
+    with terminal(*args, cwd=tmp_path) as screen:
+        run = wait_for_run(tmp_path)
+        screen.until_state(run, Running)
+        screen.press("r")
+        screen.wait_for("restart? this ends attempt 1 before its first step")
+        screen.press("n")
+        (tmp_path / "gate").touch()
+        screen.until(lambda: has_reached(run, 3))
+        screen.press("b")
+        screen.wait_for("this ends attempt 1 at step", "from the first step")
+        screen.press("\r")
+        screen.wait_for("may overwrite what it wrote: Enter again does it")
+        screen.press("\r")
+        screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
+        screen.until(lambda: has_reached(run, 3))
+        screen.press("e")
+        screen.wait_for("--batch_size 4 --gradient_accumulation_steps 4 --lr 1.0", "this ends attempt 2")
+        for key in ("\x7f", "\x7f", "\x7f", "0", ".", "5"):
+            screen.press(key)
+            screen.read()
+        screen.wait_for("+ --lr 0.5")
+        screen.press("\x1b[H" + "\x1b[C" * len("--batch_size ") + "\x1b[3~2")  # Home, to the number, Delete
+        screen.wait_for("+ --batch_size 2")
+        screen.press("\r")
+        screen.until(lambda: len(read_state(run.node().journal).attempts) == 3)
+        state = screen.until_state(run, Running)
+        assert state.attempt is not None
+        typed = ("--batch_size", "2", "--gradient_accumulation_steps", "4", "--lr", "0.5")
+        assert state.attempt.argv[-6:] == typed, "nothing of what was set before comes back over it"
+        assert state.attempt.batch is not None
+        assert state.attempt.batch.global_batch == 16, "2 x 4 x 2 ranks, as typed"
+        screen.press("S")
+        screen.wait_for("stop at once?")
+        screen.press("y")
+        screen.until_state(run, Finished)

@@ -406,9 +406,10 @@ class Dashboard(LookingScreen):
         words = next_job(job, snapshot.state).words
 
         def effect(typed: tuple[str, ...] | None) -> list[str]:
-            added = set_to_resume(snapshot, typed)
+            now = self.snapshot or snapshot  # a run that goes on is further by the time that something is typed
+            added = set_to_resume(now, typed)
             lines = [f"added at the launch: {added}"] if added else []
-            return [*lines, restart_effect(snapshot, typed)]
+            return [*lines, restart_effect(now, typed)]
 
         self.app.push_screen(EditScreen(job.entry, words, effect, checkpoint_words(snapshot)), closed)
 
