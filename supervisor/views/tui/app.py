@@ -31,6 +31,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
+from supervisor.views.tui.key_order import KeyOrder, Passed
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
 from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from supervisor.views.model.replay import Recording, ReplayClock
     from supervisor.views.model.run_list import RunList, RunsReader, Scope
     from supervisor.views.tui.runs.browser import BrowserScreen
-    from supervisor.views.tui.runs.table import RunsPanel
+from supervisor.views.tui.runs.table import RunsPanel
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
 KEY_FIRST_S = 0.06
@@ -132,6 +133,7 @@ class StokerApp(ThemedApp):
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
+        self._keys = KeyOrder(self, super().on_event)
         self.tr = words_in(appearance.spoken)
         self._not_spoken = appearance.spoken is not appearance.lang
         self.run_paths = run
@@ -231,8 +233,16 @@ class StokerApp(ThemedApp):
         """Textual's own, without input once the app is being left; a key's own paint comes first."""
         if isinstance(event, KEYS):
             self._typed_t = time.monotonic()
-        if not (self._leaving and isinstance(event, events.InputEvent)):
+        if self._leaving and isinstance(event, events.InputEvent):
+            return
+        if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
+            await self._keys.take(event)
+        else:
             await super().on_event(event)
+
+    async def on_passed(self, message: Passed) -> None:
+        """A key is done: the next one."""
+        await self._keys.passed(message)
 
     def on_stoker_app_read(self, message: Read) -> None:
         """Show it, then let the thread read on. Just after a key neither is done: the key's own paint comes first."""

@@ -344,9 +344,7 @@ def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) 
         screen.until(lambda: has_reached(run, 3))
         screen.press("e")
         screen.wait_for("--batch_size 4 --gradient_accumulation_steps 4 --lr 1.0", "this ends attempt 2")
-        for key in ("\x7f", "\x7f", "\x7f", "0", ".", "5"):
-            screen.press(key)
-            screen.read()
+        screen.press("\x7f\x7f\x7f0.5")  # at once, as a slow line delivers it: each is done before the next
         screen.wait_for("+ --lr 0.5")
         screen.press("\x1b[H" + "\x1b[C" * len("--batch_size ") + "\x1b[3~2")  # Home, to the number, Delete
         screen.wait_for("+ --batch_size 2")
@@ -357,7 +355,9 @@ def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) 
         typed = ("--batch_size", "2", "--gradient_accumulation_steps", "4", "--lr", "0.5")
         assert state.attempt.argv[-6:] == typed, "nothing of what was set before comes back over it"
         assert state.attempt.batch is not None
-        assert state.attempt.batch.global_batch == 16, "2 x 4 x 2 ranks, as typed"
+        batch = state.attempt.batch
+        assert (batch.micro_batch_per_rank, batch.accumulation_steps) == (2, 4), "as typed"
+        screen.wait_for("attempt 3 · ● stepping")
         screen.press("S")
         screen.wait_for("stop at once?")
         screen.press("y")

@@ -1,0 +1,77 @@
+"""Keys one after another: each is done before the next is looked at.
+
+Textual hands a key to the focused widget, and a binding acts only when the key has come back up to the app; a letter typed meanwhile is
+written by the widget at once. So in a burst, as a slow ssh line delivers it, ``Backspace 0`` became ``0 Backspace``, and what was typed
+right behind the key that opens a dialog went to the screen below it (textual/app.py `on_event` and `_on_key`, textual 8.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.message import Message
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+WAIT_S = 0.5
+"""A key whose widget went away while it was on its way is waited for so long."""
+
+
+class Passed(Message):
+    """Follows a key through the same queues, up to the app: it has arrived when the key is done."""
+
+
+class KeyOrder:
+    """Holds keys back while one is on its way.
+
+    Args:
+        app: whose keys they are.
+        handle: Textual's own handling of a key.
+    """
+
+    def __init__(self, app: App[None], handle: Callable[[events.Event], Awaitable[None]]) -> None:
+        self._app = app
+        self._handle = handle
+        self._held: deque[events.Event] = deque()
+        self._under_way: Passed | None = None
+        self._screen: object = None
+
+    async def take(self, event: events.Event) -> None:
+        """A key, a paste: handled now, or once those before it are done."""
+        self._held.append(event)
+        if self._under_way is None:
+            await self._next()
+
+    async def passed(self, message: Passed) -> None:
+        """The key under way is done; a screen that it opened is ready before the next is looked at."""
+        if message is not self._under_way:
+            return
+        if self._app.screen is not self._screen and self._follow():
+            return
+        self._under_way = None
+        await self._next()
+
+    async def _next(self) -> None:
+        while self._held and self._under_way is None:
+            await self._handle(self._held.popleft())
+            self._follow()
+
+    def _follow(self) -> bool:
+        """Send a message after the key; whether it can arrive."""
+        screen = self._screen = self._app.screen
+        message = Passed()
+        if not (self._app.focused or screen).post_message(message):
+            self._under_way = None
+            return False
+        self._under_way = message
+        asyncio.get_running_loop().call_later(WAIT_S, self._given_up, message)
+        return True
+
+    def _given_up(self, message: Passed) -> None:
+        if message is self._under_way:
+            self._app.post_message(message)
