@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from supervisor.views.model.run_list import RunList, RunsReader, Scope
     from supervisor.views.tui.runs.browser import BrowserScreen
 from supervisor.views.tui.runs.table import RunsPanel
+
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
 KEY_FIRST_S = 0.06

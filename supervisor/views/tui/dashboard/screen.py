@@ -406,7 +406,9 @@ class Dashboard(LookingScreen):
         words = next_job(job, snapshot.state).words
 
         def effect(typed: tuple[str, ...] | None) -> list[str]:
-            now = self.snapshot or snapshot  # a run that goes on is further by the time that something is typed
+            now = (
+                self.snapshot or snapshot
+            )  # a run that goes on is further by the time that something is typed
             added = set_to_resume(now, typed)
             lines = [f"added at the launch: {added}"] if added else []
             return [*lines, restart_effect(now, typed)]
