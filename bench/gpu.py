@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import command_line, surroundings, tell
 from trainer import build
-from trainer.compute import allow_tf32, compute_type, peak_flops_of
+from trainer.compute import allow_tf32
 from trainer.config import Config
 from trainer.loop import Run, next_micro_batches, train_step
 from trainer.model import flops_per_token, shape_of
@@ -88,9 +88,10 @@ class Contestant:
     def __init__(self, config: Config, folder: str) -> None:
         self.config = replace(config, checkpoint_dir=folder)
         with open(os.devnull, "w") as quiet, redirect_stdout(quiet):
-            session = build.open_session(self.config, os.environ)
+            session = build.settle(build.open_session(self.config, os.environ))
             self.run: Run = build.build_run(session)
         self.device = session.device.torch_device
+        self.peak_flops = session.decision.peak_flops
         self.seconds: list[float] = []
 
     def steps(self, count: int, *, kept: bool) -> None:
@@ -126,7 +127,7 @@ class Contestant:
         rate = self.run.batch.samples * self.config.max_seq_len / step_s
         shape = shape_of(self.config, self.config.vocab_size or 256)
         parameters = sum(p.numel() for p in self.run.bare.parameters())
-        peak = peak_flops_of(self.device, 1, compute_type(self.config, self.device))
+        peak = self.peak_flops
         work = rate * flops_per_token(shape, parameters, self.config.max_seq_len)
         compiled = hasattr(self.run.model, "_orig_mod")  # torch.compile's wrapper
         return Figures(rate, step_s, work / peak if peak else None, self.activation_bytes(), compiled)
@@ -172,6 +173,7 @@ def set_tf32(entrant: Contestant) -> None:
 
 def measure(full: Config, blocks: Config, rounds: Rounds) -> dict[str, dict[str, Figures]]:
     """All comparisons."""
+    full, blocks = replace(full, dtype="float32"), replace(blocks, dtype="float32")
     half, half_blocks = replace(full, dtype="bfloat16"), replace(blocks, dtype="bfloat16")
     return {
         "precision": in_turn(

@@ -40,7 +40,7 @@ def prepared(folder: str, depth: int, width: int, device: str) -> Run:
         checkpoint_dir=folder,
         device=device,
     )
-    return build.build_run(build.open_session(config, {}))
+    return build.build_run(build.settle(build.open_session(config, {})))
 
 
 def step(run: Run) -> float:

@@ -48,7 +48,7 @@ def prepared(folder: str) -> tuple[Run, np.ndarray]:
         telemetry_dir=folder,
         device="cpu",
     )
-    session = build.open_session(config, {})
+    session = build.settle(build.open_session(config, {}))
     return build.build_run(session), np.asarray(session.train_stream.tokens)
 
 

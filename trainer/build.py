@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,16 @@ from torch import nn
 
 from trainer import faults as fl
 from trainer import memory, saving
-from trainer.compute import allow_tf32, autocast, compute_type, peak_flops_of, wants_compile
+from trainer.compute import TYPES, allow_tf32, autocast, compiled, look, tools
 from trainer.config import Batch, Config, UsageError, by_rank, plan_batch, plan_lengths
 from trainer.console import Console, short
 from trainer.data import Samples, Stream, open_data
-from trainer.dist import Device, Group, choose_device
+from trainer.dist import Device, Group
 from trainer.ema import Ema
 from trainer.hooks import CapHook, ConsoleHook, EmaHook, Speed, TelemetryHook
 from trainer.loading import Feed, Plan, Workers, worker_count
 from trainer.loop import Ending, Hook, Run, TrainState, train
+from trainer.machine import Decision, Report, decide
 from trainer.model import GPT, flops_per_token, shape_of
 from trainer.optim import peak_lr
 from trainer.place import Place, detect
@@ -40,6 +41,8 @@ class Session:
     config: Config
     env: Mapping[str, str]
     place: Place
+    sees: Report
+    decision: Decision
     device: Device
     group: Group
     batch: Batch
@@ -61,14 +64,16 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
     Raises:
         UsageError: the settings cannot work here.
     """
-    session = open_session(config, env)
-    telemetry, state = session.telemetry, TrainState()
-    session.stop_request.listen()
+    opened = open_session(config, env)
+    telemetry, state, limit = opened.telemetry, TrainState(), None
+    opened.stop_request.listen()
     try:
         telemetry.emit(
-            Kind.PHASE, 0, phase=Phase.RENDEZVOUS.value, pid=os.getpid(), world_size=session.place.world_size
+            Kind.PHASE, 0, phase=Phase.RENDEZVOUS.value, pid=os.getpid(), world_size=opened.place.world_size
         )
-        session.group.join(config, session.device.backend, env)
+        session = settle(opened)
+        limit = session.limit
+        session.group.join(config, session.device)
         telemetry.emit(Kind.PHASE, 0, phase=Phase.LOADING.value)
         run = build_run(session)
         state = run.state
@@ -85,7 +90,8 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         session.group.leave()
         session.faults.at_exit()
     except BaseException as error:  # whatever ends the run is told on the wire, then raised on
-        session.limit.lift()
+        if limit is not None:
+            limit.lift()
         code = {UsageError: 2, KeyboardInterrupt: 130}.get(type(error), 1)
         telemetry.emit(Kind.EXIT, state.step, exit_code=code, reason=f"{type(error).__name__}: {error}"[:500])
         raise
@@ -106,18 +112,22 @@ def checkpoint_root(config: Config, env: Mapping[str, str]) -> Path:
 
 
 def open_session(config: Config, env: Mapping[str, str]) -> Session:
-    """All that can be refused is refused here, before any rank waits for another."""
+    """All that one rank alone can refuse is refused here, before any waits for another."""
     place = detect(env, config)
     batch = plan_batch(config, place.world_size)
     faults = fl.Faults(fl.parse(config.fault), place.rank)
-    device = choose_device(config, place)
+    mine = look(config, place)
+    # Alone it can be told what it asked for and does not have; what all of them have is known once they met.
+    alone = decide(config, Place(0, 1, place.told_local_rank, place.reason), [mine], tools(env), env)
     train_stream, valid_stream = open_data(config)
     return Session(
         config=config,
         env=env,
         place=place,
-        device=device,
-        group=Group(place, device),
+        sees=mine,
+        decision=alone,
+        device=Device(torch.device("cpu"), alone.backend),
+        group=Group(place),
         batch=batch,
         train_stream=train_stream,
         valid_stream=valid_stream,
@@ -125,8 +135,20 @@ def open_session(config: Config, env: Mapping[str, str]) -> Session:
         stop_request=StopRequest(env.get("STOKER_STOP_FILE", "")),
         telemetry=Telemetry(config.telemetry_dir or env.get("STOKER_TELEMETRY_DIR", ""), place.rank),
         console=Console(place.rank),
-        limit=memory.MemoryCap(device.torch_device),
+        limit=memory.MemoryCap(torch.device("cpu")),
     )
+
+
+def settle(session: Session) -> Session:
+    """Meets the other ranks, and decides with them how to compute.
+
+    Raises:
+        UsageError: what was asked for is not there on some rank; the same on all.
+    """
+    reports = session.group.meet(session.config, session.sees, session.env)
+    decision = decide(session.config, session.place, reports, tools(session.env), session.env)
+    device = Device.of(decision)
+    return replace(session, decision=decision, device=device, limit=memory.MemoryCap(device.torch_device))
 
 
 def build_run(session: Session) -> Run:
@@ -135,12 +157,13 @@ def build_run(session: Session) -> Run:
     where = session.device.torch_device
     torch.manual_seed(config.seed)
     allow_tf32(config, where)
-    compute = compute_type(config, where)
+    decision = session.decision
+    compute = TYPES[decision.dtype]
     shape = shape_of(config, session.train_stream.vocab_size)
     bare = GPT(shape, recompute=config.gradient_checkpointing).to(where)
     _plant_fault(session, bare)
     parameters = sum(p.numel() for p in bare.parameters())
-    _say_start(session, parameters, compute)
+    _say_start(session, parameters)
     # The order matters: splitting makes the parameters anew, the optimizer and the averages hold those, a checkpoint
     # is loaded into all of them, and DDP starts by sending rank 0's weights to the others.
     split_model(config, bare, session.device, group)
@@ -160,9 +183,8 @@ def build_run(session: Session) -> Run:
     saver.open()
     resume = saving.find(config, saver.root, group, console)
     state = saving.restore(saver, resume) if resume else TrainState()
-    use, why = wants_compile(config, session.device, session.env)
-    console.say(f"torch.compile: {'on' if use else 'off'} ({why})")
-    model: Any = torch.compile(bare) if use else bare
+    console.say(f"torch.compile: {'on' if decision.compile else 'off'} ({decision.compile_why})")
+    model: Any = compiled(config, bare) if decision.compile else bare
     samples = Samples(session.train_stream, config.max_seq_len, config.seed)
     wrapped = wrap(config, model, session.device, group)
     run = Run(
@@ -188,9 +210,9 @@ def build_run(session: Session) -> Run:
         state=state,
     )
     speed = Speed(
-        compiled=use,
+        compiled=decision.compile,
         flops_per_token=flops_per_token(shape, parameters, config.max_seq_len),
-        peak_flops=peak_flops_of(where, group.world_size, compute),
+        peak_flops=decision.peak_flops,
     )
     run.hooks.extend(_hooks(session, ema, speed))
     saver.reserve()
@@ -238,7 +260,7 @@ def _hooks(session: Session, ema: Ema | None, speed: Speed) -> list[Hook]:
 
 def _feed(session: Session, samples: Samples, state: TrainState) -> Feed:
     config, place = session.config, session.place
-    count = worker_count(config.num_workers, os.cpu_count() or 1, place.local_world_size)
+    count = worker_count(config.num_workers, os.cpu_count() or 1, session.decision.local_ranks)
     steps = range(state.step, config.num_iterations)
     plan = Plan(steps, state.samples_seen, session.batch, plan_lengths(config), place.rank)
     workers = Workers(count, config.data_timeout_s, config.persistent_workers)
@@ -263,7 +285,7 @@ def _tell_start(session: Session, state: TrainState) -> None:
     )
 
 
-def _say_start(session: Session, parameters: int, compute: torch.dtype) -> None:
+def _say_start(session: Session, parameters: int) -> None:
     config, place, device, batch, say = (
         session.config,
         session.place,
@@ -272,9 +294,13 @@ def _say_start(session: Session, parameters: int, compute: torch.dtype) -> None:
         session.console.say,
     )
     ranks = f"rank {place.rank} of {place.world_size}"
-    say(f"started by {place.reason}: {ranks} on {device.torch_device} ({device.reason}), {device.backend}")
+    decision = session.decision
     say(
-        f"model: depth {config.depth}, width {config.width}, {short(parameters)} parameters, {compute}; "
+        f"started by {place.reason}: {ranks} on {device.torch_device} ({decision.place_why}), {device.backend}"
+    )
+    say(
+        f"model: depth {config.depth}, width {config.width}, {short(parameters)} parameters, "
+        f"{decision.dtype} ({decision.dtype_why}); "
         f"data: {session.train_stream.name}, {short(len(session.train_stream.tokens))} tokens"
     )
     tokens = batch.samples * config.max_seq_len
@@ -282,6 +308,8 @@ def _say_start(session: Session, parameters: int, compute: torch.dtype) -> None:
         f"batch: {batch.micro} × accumulation {batch.accumulation} × {batch.world_size} ranks = "
         f"{batch.samples} samples a step ({tokens} tokens at length {config.max_seq_len})"
     )
+    if decision.gpu is not None and decision.peak_flops is None:
+        say(f"no model FLOPs utilization: {decision.peak_why}")
     if config.shard != "none":
         say(f"split over ranks: {config.shard}")
     peak = peak_lr(config, place.world_size)

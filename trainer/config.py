@@ -112,9 +112,12 @@ class Config:
     gradient_clip_val: float = key(1.0, "largest gradient norm; 0: no clipping", of=NATURAL)
     ema_decay: float = key(0.0, "decay of an average of the weights, saved beside them; 0: none", of=DECAY)
     dtype: str = key(
-        "float32", "compute type of the model", ("float32", "bfloat16", "float16"), section="Numbers"
+        "auto",
+        "compute type of the model; auto: bfloat16 on a GPU that has it, else float16, float32 on a CPU",
+        ("auto", "float32", "bfloat16", "float16"),
+        section="Numbers",
     )
-    mixed_precision: bool = key(False, "bfloat16 where the device has it, else float16 with a loss scaler")
+    mixed_precision: bool = key(False, "half precision on a CPU too, and in place of float32")
     tf32: bool = key(True, "TensorFloat-32 for float32 matrix products on CUDA")
     skip_invalid_loss: bool = key(
         False, "skip a step whose loss or gradient is not finite, instead of failing"

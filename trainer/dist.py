@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
@@ -12,7 +13,8 @@ import torch.distributed as td
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from trainer.config import Config, UsageError
+from trainer.config import Config
+from trainer.machine import Decision, Gpu, Report
 from trainer.place import Place, slurm_master
 
 
@@ -22,38 +24,15 @@ class Device:
 
     torch_device: torch.device
     backend: str
-    shared: bool  # more ranks than GPUs: several processes on one
-    reason: str
 
-
-def choose_device(config: Config, place: Place) -> Device:
-    """The device of this rank and the backend.
-
-    Raises:
-        UsageError: a GPU or a backend was asked for that is not there.
-    """
-    count = torch.cuda.device_count() if config.device != "cpu" else 0
-    if config.device == "cuda" and count == 0:
-        raise UsageError(
-            "--device cuda, but no GPU is visible here (CUDA_VISIBLE_DEVICES?); use --device cpu"
-        )
-    if count == 0:
-        if config.backend == "nccl":
-            raise UsageError(
-                "--backend nccl needs a GPU a rank, and none is visible here; use --backend gloo"
-            )
-        why = "asked for" if config.device == "cpu" else "no GPU is visible"
-        return Device(torch.device("cpu"), "gloo", False, why)
-    shared = place.local_world_size > count
-    if shared and config.backend == "nccl":
-        raise UsageError(
-            f"--backend nccl cannot put {place.local_world_size} ranks on {count} GPU(s); use --backend gloo"
-        )
-    backend = ("gloo" if shared else "nccl") if config.backend == "auto" else config.backend
-    device = torch.device("cuda", place.local_rank % count)
-    torch.cuda.set_device(device)
-    why = f"{place.local_world_size} ranks share {count} GPU(s)" if shared else f"{count} GPU(s)"
-    return Device(device, backend, shared, why)
+    @classmethod
+    def of(cls, decision: Decision) -> Device:
+        """What was decided, as torch takes it; the GPU becomes this process's own."""
+        if decision.gpu is None:
+            return cls(torch.device("cpu"), decision.backend)
+        device = torch.device("cuda", decision.gpu)
+        torch.cuda.set_device(device)
+        return cls(device, decision.backend)
 
 
 class Group:
@@ -62,20 +41,22 @@ class Group:
     Collectives are issued only on the healthy path: after an error a rank leaves, it never asks its peers.
     """
 
-    def __init__(self, place: Place, device: Device) -> None:
+    def __init__(self, place: Place) -> None:
         self.rank = place.rank
         self.world_size = place.world_size
         self.is_main = place.rank == 0
-        self._device = device.torch_device if device.backend == "nccl" else torch.device("cpu")
+        self._device = torch.device("cpu")
+        self._store: PrefixStore | None = None
         self._joined = False
 
-    def join(self, config: Config, backend: str, env: Mapping[str, str]) -> None:
-        """Meets the other ranks: long to wait for stragglers, shorter for each collective after that.
+    def meet(self, config: Config, mine: Report, env: Mapping[str, str]) -> list[Report]:
+        """Waits for the other ranks and hears what each of them sees, by rank.
 
-        `init_process_group` by itself has one timeout for both; so the meeting is made here, as it would make it.
+        `init_process_group` would meet them too, but has one timeout for that and for every collective after it, and wants to
+        know the backend beforehand.
         """
         if self.world_size == 1 and config.shard == "none":
-            return
+            return [mine]
         address, port = slurm_master(env) if "SLURM_PROCID" in env else ("127.0.0.1", "29500")
         # A launcher that told RANK told these four; without one (SLURM, one rank) they are made up here.
         os.environ.setdefault("MASTER_ADDR", address)
@@ -83,15 +64,27 @@ class Group:
         os.environ.setdefault("RANK", str(self.rank))
         os.environ.setdefault("WORLD_SIZE", str(self.world_size))
         wait = timedelta(seconds=config.init_timeout_s)
-        store, rank, world = next(iter(rendezvous("env://", timeout=wait)))
+        store, _rank, world = next(iter(rendezvous("env://", timeout=wait)))
         store.set_timeout(wait)
+        self._store = PrefixStore("trainer", store)  # torchrun keeps keys of its own in the same store
+        self._store.set(f"sees/{self.rank}", json.dumps(asdict(mine)))
+        told = self._store.multi_get([f"sees/{rank}" for rank in range(world)])
+        return [_report(text) for text in told]
+
+    def join(self, config: Config, device: Device) -> None:
+        """Makes the process group, over the backend that was decided on once all had met."""
+        if self._store is None:
+            return
+        self._device = device.torch_device if device.backend == "nccl" else torch.device("cpu")
         td.init_process_group(
-            backend,
-            store=PrefixStore("trainer", store),  # torchrun keeps keys of its own in the same store
-            rank=rank,
-            world_size=world,
+            device.backend,
+            store=self._store,
+            rank=self.rank,
+            world_size=self.world_size,
             timeout=timedelta(seconds=config.dist_timeout_s),
-            device_id=self._device if backend == "nccl" else None,  # NCCL connects now, not in the first step
+            device_id=self._device
+            if device.backend == "nccl"
+            else None,  # NCCL connects now, not in the first step
         )
         self._joined = True
 
@@ -139,3 +132,9 @@ class Group:
         self._joined = False
         self.barrier()
         td.destroy_process_group()
+
+
+def _report(text: bytes) -> Report:
+    told = json.loads(text)
+    gpus = tuple(Gpu(gpu["name"], tuple(gpu["capability"]), gpu["chip"]) for gpu in told["gpus"])
+    return Report(told["host"], told["local_rank"], gpus)

@@ -11,12 +11,11 @@ from trainer.config import Config, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This process among its peers, and why we think so."""
+    """This process among its peers, and why we think so. `told_local_rank`: its place on its host, where a launcher gave one."""
 
     rank: int
-    local_rank: int
     world_size: int
-    local_world_size: int
+    told_local_rank: int | None
     reason: str
 
 
@@ -38,20 +37,19 @@ def detect(env: Mapping[str, str], config: Config) -> Place:
 
 def _detect(env: Mapping[str, str], config: Config) -> Place:
     if "RANK" in env and "WORLD_SIZE" in env:
-        world = _number(env, "WORLD_SIZE")
-        local = _number(env, "LOCAL_RANK", max(config.local_rank, 0))
+        given = config.local_rank if config.local_rank >= 0 else None
+        local = _number(env, "LOCAL_RANK") if "LOCAL_RANK" in env else given
         how = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "RANK and WORLD_SIZE in the environment"
-        return Place(_number(env, "RANK"), local, world, _number(env, "LOCAL_WORLD_SIZE", world), how)
+        return Place(_number(env, "RANK"), _number(env, "WORLD_SIZE"), local, how)
     if "RANK" in env or ("WORLD_SIZE" in env and env["WORLD_SIZE"] != "1"):
         raise UsageError(
             "of RANK and WORLD_SIZE only one is set: set both (and MASTER_ADDR, MASTER_PORT), or neither"
         )
     tasks = _number(env, "SLURM_NTASKS", 1)
     if "SLURM_PROCID" in env and tasks > 1:
-        nodes = _number(env, "SLURM_NNODES", 1)
-        local = _number(env, "SLURM_LOCALID", 0)
-        return Place(_number(env, "SLURM_PROCID"), local, tasks, max(tasks // nodes, 1), "SLURM (srun)")
-    return Place(0, 0, 1, 1, "hand, as a single process")
+        local = _number(env, "SLURM_LOCALID") if "SLURM_LOCALID" in env else None
+        return Place(_number(env, "SLURM_PROCID"), tasks, local, "SLURM (srun)")
+    return Place(0, 1, 0, "hand, as a single process")
 
 
 def slurm_master(env: Mapping[str, str]) -> tuple[str, str]:

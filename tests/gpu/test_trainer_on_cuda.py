@@ -19,7 +19,7 @@ from trainer.data import Samples, Stream
 from trainer.loading import Feed, Plan, Workers, of_step
 from trainer.optim import build_optimizer
 
-CUDA: dict[str, Any] = {"device": "cuda", "compile": "off"}
+CUDA: dict[str, Any] = {"device": "cuda", "compile": "off", "dtype": "float32"}
 
 
 def test_it_learns_as_on_a_cpu(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_it_learns_as_on_a_cpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_learns_alike(dtype: str, tmp_path: Path) -> None:
     train_here(tmp_path / "full", None, **CUDA, num_iterations=20)
-    train_here(tmp_path / "half", None, **CUDA, num_iterations=20, dtype=dtype)
+    train_here(tmp_path / "half", None, **{**CUDA, "dtype": dtype}, num_iterations=20)
     full, half = losses(tmp_path / "full"), losses(tmp_path / "half")
     assert all(abs(half[step] - full[step]) < 0.08 for step in full)
 

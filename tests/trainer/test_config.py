@@ -50,7 +50,7 @@ def test_yaml_with_the_names_of_the_cluster_config(tmp_path: Path) -> None:
         (["--depth"], "wants a value"),
         (["--depth", "three"], "whole number"),
         (["--learning_rate=nan"], "a number"),
-        (["--dtype", "int8"], "float32, bfloat16, float16"),
+        (["--dtype", "int8"], "auto, float32, bfloat16, float16"),
         (["--debug=perhaps"], "true or false"),
         (["train.py"], "unexpected argument 'train.py'"),
         (["--depth=0"], "at least 1"),

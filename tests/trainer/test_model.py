@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.trainer.runs import losses, train_here
-from trainer.compute import peak_of, wants_compile
 from trainer.config import Config
-from trainer.dist import Device
 from trainer.elementwise import rms_norm, squared_relu
 from trainer.model import GPT, Shape, flops_per_token, rotary_table, rotate
 from trainer.optim import lr_at, peak_lr
@@ -97,31 +95,3 @@ def test_recomputed_blocks_change_no_loss(tmp_path: Path) -> None:
     train_here(tmp_path / "a")
     train_here(tmp_path / "b", gradient_checkpointing=True)
     assert losses(tmp_path / "a") == pytest.approx(losses(tmp_path / "b"), abs=1e-6)
-
-
-def test_compile_is_off_on_a_cpu_and_says_why() -> None:
-    cpu = Device(torch.device("cpu"), "gloo", shared=False, reason="no GPU is visible")
-    assert wants_compile(Config(), cpu, {}) == (False, "no gain on a CPU at this size")
-    assert wants_compile(Config(compile="on"), cpu, {})[0]
-    assert wants_compile(Config(compile="on"), cpu, {"TORCH_COMPILE": "0"}) == (False, "TORCH_COMPILE=0")
-    shared = Device(torch.device("cuda", 0), "gloo", shared=True, reason="2 ranks share 1 GPU(s)")
-    assert wants_compile(Config(), shared, {}) == (False, "2 ranks share 1 GPU(s)")
-
-
-def test_a_gpus_peak_is_found_by_whole_words() -> None:
-    names = (
-        "NVIDIA H200",
-        "NVIDIA H100 80GB HBM3",
-        "NVIDIA H100 PCIe",
-        "NVIDIA A100-SXM4-80GB",
-        "Tesla V100-SXM2-16GB",
-    )
-    assert [peak_of(name) for name in names] == [989e12, 989e12, 756e12, 312e12, 125e12]
-    for unknown in (
-        "NVIDIA RTX A1000",
-        "NVIDIA A10G",
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA H20",
-        "",
-    ):
-        assert peak_of(unknown) is None, unknown

@@ -23,7 +23,7 @@ from trainer.settings import read
             (3, 1, 4),
             "torchrun",
         ),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, (1, 0, 2), "RANK and WORLD_SIZE"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, (1, None, 2), "RANK and WORLD_SIZE"),
         (
             {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"},
             (5, 1, 8),
@@ -38,10 +38,10 @@ from trainer.settings import read
     ],
 )
 def test_the_launcher_is_found_and_named(
-    env: dict[str, str], expected: tuple[int, int, int], says: str
+    env: dict[str, str], expected: tuple[int, int | None, int], says: str
 ) -> None:
     place = detect(env, Config())
-    assert (place.rank, place.local_rank, place.world_size) == expected
+    assert (place.rank, place.told_local_rank, place.world_size) == expected
     assert says in place.reason
 
 
@@ -52,7 +52,7 @@ def test_what_a_launcher_left_half_done_is_refused() -> None:
         detect({"RANK": "x", "WORLD_SIZE": "2"}, Config())
     with pytest.raises(UsageError, match="--single_gpu"):
         detect({"RANK": "0", "WORLD_SIZE": "2"}, Config(single_gpu=True))
-    assert detect({"RANK": "1", "WORLD_SIZE": "2"}, Config(local_rank=1)).local_rank == 1
+    assert detect({"RANK": "1", "WORLD_SIZE": "2"}, Config(local_rank=1)).told_local_rank == 1
 
 
 def test_slurm_tasks_meet_at_the_first_node() -> None:
