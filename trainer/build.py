@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from trainer.telemetry import Kind, Phase, Telemetry
 from trainer.trackers import TraceHook, asked_for
 
 EXIT_STOPPED = 75
+CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
     """
     opened = open_session(config, env)
     telemetry, state, limit = opened.telemetry, TrainState(), None
+    hooks: list[Hook] = []
     opened.stop_request.listen()
     try:
         telemetry.emit(
@@ -76,13 +80,13 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         session.group.join(config, session.device)
         telemetry.emit(Kind.PHASE, 0, phase=Phase.LOADING.value)
         run = build_run(session)
-        state = run.state
+        state, hooks = run.state, run.hooks
         _tell_start(session, state)
         try:
             ending = train(run)
         finally:
             run.saving.close()
-        for hook in run.hooks:
+        for hook in hooks:
             hook.close()
         run.feed.close()
         # The graph went with the steps; now all ranks meet, the group ends, and only then the model goes
@@ -94,6 +98,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
             limit.lift()
         code = {UsageError: 2, KeyboardInterrupt: 130}.get(type(error), 1)
         telemetry.emit(Kind.EXIT, state.step, exit_code=code, reason=f"{type(error).__name__}: {error}"[:500])
+        _close_failed(hooks)
         raise
     code = 0 if ending is Ending.DONE else EXIT_STOPPED
     if ending is Ending.STOPPED:
@@ -102,6 +107,22 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
     telemetry.emit(Kind.EXIT, state.step, exit_code=code, reason=ending.value)
     telemetry.close()
     return code
+
+
+def _close_failed(hooks: Sequence[Hook]) -> None:
+    """Ends trackers and profiler of a training that failed: their runs would stand as running for ever.
+
+    In a thread, for a few seconds: a tracker's server may be what failed, and its peers wait for this rank's end.
+    """
+
+    def close() -> None:
+        for hook in hooks:
+            with suppress(Exception):
+                hook.close(failed=True)
+
+    closing = threading.Thread(target=close, name="closing", daemon=True)
+    closing.start()
+    closing.join(CLOSE_S)
 
 
 def checkpoint_root(config: Config, env: Mapping[str, str]) -> Path:

@@ -97,7 +97,10 @@ class Config:
     continue_on_save_error: bool = key(
         False, "warn and train on when a checkpoint cannot be written; the last one must be"
     )
-    resume_from: str = key("", "a checkpoint folder, or auto: the newest committed one, if any")
+    resume_from: str = key(
+        "",
+        "a checkpoint, a folder of them (its newest committed one), or auto: the newest of this run, if any",
+    )
     learning_rate: float = key(
         1e-3, "peak learning rate", section="Optimizer", of=Range(0, 100, open_low=True)
     )

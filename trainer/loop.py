@@ -93,8 +93,8 @@ class Hook:
     def phase(self, phase: Phase, state: TrainState, /) -> None:
         """The loop turns to something else."""
 
-    def close(self) -> None:
-        """The training is over."""
+    def close(self, *, failed: bool = False) -> None:
+        """The training is over; `failed`: by an exception, and for a few seconds at most."""
 
 
 class Saving(Protocol):

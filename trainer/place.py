@@ -25,7 +25,7 @@ def detect(env: Mapping[str, str], config: Config) -> Place:
     A launcher's own variables win over SLURM's, because torchrun often runs inside a SLURM task.
 
     Raises:
-        UsageError: half of what a launcher sets is there, or --single_gpu contradicts it.
+        UsageError: half of what a launcher sets is there, srun is missing, or --single_gpu contradicts it.
     """
     place = _detect(env, config)
     if config.single_gpu and place.world_size > 1:
@@ -47,6 +47,12 @@ def _detect(env: Mapping[str, str], config: Config) -> Place:
         )
     tasks = _number(env, "SLURM_NTASKS", 1)
     if "SLURM_PROCID" in env and tasks > 1:
+        # A batch script runs once, on the first node, and has no step; each task of srun has (sbatch(1), srun(1): SLURM_STEP_ID).
+        if "SLURM_STEP_ID" not in env:
+            raise UsageError(
+                f"SLURM gave this job {tasks} tasks, and its batch script runs once: put srun before the command, "
+                "or ask for one task"
+            )
         local = _number(env, "SLURM_LOCALID") if "SLURM_LOCALID" in env else None
         return Place(_number(env, "SLURM_PROCID"), tasks, local, "SLURM (srun)")
     return Place(0, 1, 0, "hand, as a single process")

@@ -286,21 +286,32 @@ class Saver:
 
 
 def find(config: Config, root: Path, group: Group, console: Console) -> Path | None:
-    """The checkpoint to resume from, the same on all ranks; None to start anew. A collective."""
+    """The checkpoint to resume from, the same on all ranks; None to start anew. A collective.
+
+    Raises:
+        UsageError: a folder was named in which no checkpoint is committed.
+    """
     wanted = config.resume_from
     if not wanted:
         return None
-    if wanted != "auto":
-        return Path(wanted).absolute()
+    is_auto = wanted == "auto"
+    if not is_auto:
+        root = Path(wanted).absolute()
+        if checkpoint.step_of(root) >= 0 or not root.is_dir() or (root / checkpoint.META).exists():
+            return root
     chosen = ""
     if group.is_main:
         path, passed_over = checkpoint.newest(root)
         for reason in passed_over:
             console.warn(f"{reason}; trying an older one")
         chosen = str(path) if path else ""
-        if not chosen:
+        if is_auto and not chosen:
             console.say(f"no committed checkpoint in {root}: starting at step 0")
     chosen = group.from_main(chosen)
+    if not is_auto and not chosen:
+        raise UsageError(
+            f"--resume_from {wanted}: no committed checkpoint (step_…/{checkpoint.MARKER}) in this folder"
+        )
     return Path(chosen) if chosen else None
 
 

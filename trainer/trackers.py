@@ -26,7 +26,7 @@ class TrackerHook(Hook):
         self,
         name: str,
         log: Callable[[dict[str, float], int], object],
-        close: Callable[[], object],
+        close: Callable[[bool], object],
         *,
         interval: int,
         warn: Callable[[str], None],
@@ -53,9 +53,9 @@ class TrackerHook(Hook):
         """Logs the validation loss."""
         self._try(lambda: self._log({"val_loss": val_loss}, state.step))
 
-    def close(self) -> None:
-        """Ends the tracker's run."""
-        self._try(self._close)
+    def close(self, *, failed: bool = False) -> None:
+        """Ends the tracker's run, as failed where the training did."""
+        self._try(lambda: self._close(failed))
 
     def _try(self, act: Callable[[], object]) -> None:
         if self._given_up:
@@ -66,7 +66,7 @@ class TrackerHook(Hook):
             self._given_up = True
             self._warn(f"{self._name} failed and is given up: {_one_line(error)}")
             with suppress(Exception):  # what it still holds, if it can
-                self._close()
+                self._close(True)
 
 
 class TraceHook(Hook):
@@ -88,8 +88,9 @@ class TraceHook(Hook):
         elif self._seen == TRACE_FROM + TRACE_STEPS:
             self.close()
 
-    def close(self) -> None:
-        """Writes what was traced, also of a training that was too short."""
+    def close(self, *, failed: bool = False) -> None:
+        """Writes what was traced, also of a training that was too short or failed."""
+        del failed
         if self._profile is not None:
             self._profile.stop()
             self._profile.export_chrome_trace(str(self._path))
@@ -127,13 +128,13 @@ def asked_for(config: Config, warn: Callable[[str], None]) -> list[Hook]:
 
 
 # How to log {name: value} at a step, and how to end.
-_Started: TypeAlias = tuple[Callable[[dict[str, float], int], object], Callable[[], object]]
+_Started: TypeAlias = tuple[Callable[[dict[str, float], int], object], Callable[[bool], object]]
 
 
 def _start_wandb(wandb: Any, config: Config) -> _Started:
     os.environ.setdefault("WANDB_MODE", "offline")
     run = wandb.init(project=config.wandb_project, name=config.wandb_run_name or None, config=asdict(config))
-    return lambda values, step: run.log(values, step=step), run.finish
+    return lambda values, step: run.log(values, step=step), lambda failed: run.finish(exit_code=int(failed))
 
 
 def _start_tensorboard(tensorboard: Any, config: Config) -> _Started:
@@ -143,7 +144,7 @@ def _start_tensorboard(tensorboard: Any, config: Config) -> _Started:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
 
-    return log, writer.close
+    return log, lambda _failed: writer.close()
 
 
 def _start_mlflow(mlflow: Any, config: Config) -> _Started:
@@ -153,7 +154,10 @@ def _start_mlflow(mlflow: Any, config: Config) -> _Started:
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
     mlflow.start_run()
     mlflow.log_params(asdict(config))
-    return lambda values, step: mlflow.log_metrics(values, step=step), mlflow.end_run
+    return (
+        lambda values, step: mlflow.log_metrics(values, step=step),
+        lambda failed: mlflow.end_run(status="FAILED" if failed else "FINISHED"),
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -69,8 +69,17 @@ def test_resume_auto_passes_over_what_is_damaged(tmp_path: Path, capsys: pytest.
     assert "resumed from" in out
     assert "step 2, 16 samples seen" in out
     assert "damaged" in err
-    with pytest.raises(CheckpointError, match="never committed"):
-        train_here(tmp_path, resume_from=str(tmp_path))
+    with pytest.raises(CheckpointError, match="damaged"):
+        train_here(tmp_path, resume_from=str(tmp_path / "ck" / "step_00000004"))
+
+
+def test_a_folder_of_checkpoints_gives_its_newest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_here(tmp_path / "first", num_iterations=4, save_every=2)
+    capsys.readouterr()
+    train_here(tmp_path / "second", num_iterations=5, resume_from=str(tmp_path / "first" / "ck"))
+    assert "step_00000004: step 4" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="no committed checkpoint"):
+        train_here(tmp_path / "third", resume_from=str(tmp_path))
 
 
 def test_resume_auto_without_a_checkpoint_starts_anew(

@@ -38,7 +38,12 @@ def torchrun(rank: int, world: int, local: int) -> dict[str, str]:
 
 
 def srun(rank: int, world: int, local: int) -> dict[str, str]:
-    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(world), "SLURM_LOCALID": str(local)}
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": str(world),
+        "SLURM_LOCALID": str(local),
+        "SLURM_STEP_ID": "0",
+    }
 
 
 def pods(rank: int, world: int) -> dict[str, str]:

@@ -25,7 +25,7 @@ from trainer.settings import read
         ),
         ({"RANK": "1", "WORLD_SIZE": "2"}, (1, None, 2), "RANK and WORLD_SIZE"),
         (
-            {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"},
+            {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"},
             (5, 1, 8),
             "SLURM",
         ),
@@ -50,6 +50,8 @@ def test_what_a_launcher_left_half_done_is_refused() -> None:
         detect({"RANK": "1"}, Config())
     with pytest.raises(UsageError, match="is no number"):
         detect({"RANK": "x", "WORLD_SIZE": "2"}, Config())
+    with pytest.raises(UsageError, match="put srun before the command"):
+        detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, Config())
     with pytest.raises(UsageError, match="--single_gpu"):
         detect({"RANK": "0", "WORLD_SIZE": "2"}, Config(single_gpu=True))
     assert detect({"RANK": "1", "WORLD_SIZE": "2"}, Config(local_rank=1)).told_local_rank == 1

@@ -12,6 +12,7 @@ import pytest
 
 from tests.trainer.runs import flags, records, run, train_here
 from trainer.config import UsageError
+from trainer.loop import NonFiniteError
 
 FAKES = Path(__file__).parents[1] / "fakes" / "trackers"
 
@@ -129,3 +130,18 @@ def test_a_tracker_that_is_not_installed_is_a_usage_error(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match="pip install"):
         train_here(tmp_path, None, **{flag: True if flag == "use_wandb" else str(tmp_path)})
+
+
+def test_runs_of_a_training_that_failed_are_closed_as_failed(tmp_path: Path, fakes: Path) -> None:
+    with pytest.raises(NonFiniteError):
+        train_here(
+            tmp_path,
+            None,
+            use_wandb=True,
+            mlflow_dir=str(tmp_path / "ml"),
+            profile="traces",
+            fault="nan@4",
+        )
+    assert [call["exit_code"] for call in calls(fakes, "wandb.finish")] == [1]
+    assert [call["status"] for call in calls(fakes, "mlflow.end_run")] == ["FAILED"]
+    assert (tmp_path / "traces" / "rank0.json").exists(), "what was traced until then"

@@ -34,7 +34,7 @@ TRAINER_KEYS: Final[dict[str, Setting]] = {
     "async_save": Setting(_S, "write checkpoints in the background from a copy in memory", default=True),
     "save_timeout_s": Setting(_F, "longest wait for a checkpoint to be written", default=1800.0, range=Range(0, None, open_low=True)),
     "continue_on_save_error": Setting(_S, "warn and train on when a checkpoint cannot be written; the last one must be", default=False),
-    "resume_from": Setting(_T, "a checkpoint folder, or auto: the newest committed one, if any", default=""),
+    "resume_from": Setting(_T, "a checkpoint, a folder of them (its newest committed one), or auto: the newest of this run, if any", default=""),
     "learning_rate": Setting(_F, "peak learning rate", default=0.001, range=Range(0, 100, open_low=True), section="Optimizer"),
     "lr_scaling": Setting(_T, "scale the learning rate by the world size", default="none", choices=("none", "linear", "sqrt")),
     "lr_schedule": Setting(_T, "shape after the warm-up", default="cosine", choices=("cosine", "wsd", "constant")),
