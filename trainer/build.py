@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,7 +33,6 @@ from trainer.telemetry import Kind, Phase, Telemetry
 from trainer.trackers import TraceHook, asked_for
 
 EXIT_STOPPED = 75
-CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +108,10 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
 
 
 def _close_failed(hooks: Sequence[Hook]) -> None:
-    """Ends trackers and profiler of a training that failed: their runs would stand as running for ever.
-
-    In a thread, for a few seconds: a tracker's server may be what failed, and its peers wait for this rank's end.
-    """
-
-    def close() -> None:
-        for hook in hooks:
-            with suppress(Exception):
-                hook.close(failed=True)
-
-    closing = threading.Thread(target=close, name="closing", daemon=True)
-    closing.start()
-    closing.join(CLOSE_S)
+    """Ends trackers and profiler of a training that failed: their runs would stand as running for ever."""
+    for hook in hooks:
+        with suppress(Exception):  # the exception that ended the training is the one to be shown
+            hook.close(failed=True)
 
 
 def checkpoint_root(config: Config, env: Mapping[str, str]) -> Path:

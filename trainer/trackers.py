@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from trainer.loop import Hook, StepReport, TrainState
 
 # The steps of this process that are traced: the first two allocate and compile.
 TRACE_FROM, TRACE_STEPS = 2, 4
+CLOSE_S = 5.0
 
 
 class TrackerHook(Hook):
@@ -54,8 +56,13 @@ class TrackerHook(Hook):
         self._try(lambda: self._log({"val_loss": val_loss}, state.step))
 
     def close(self, *, failed: bool = False) -> None:
-        """Ends the tracker's run, as failed where the training did."""
-        self._try(lambda: self._close(failed))
+        """Ends the tracker's run. As failed, it has a few seconds: its server may be what failed, and the other ranks wait."""
+        if not failed:
+            self._try(lambda: self._close(False))
+            return
+        closing = threading.Thread(target=self._try, args=(lambda: self._close(True),), daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
     def _try(self, act: Callable[[], object]) -> None:
         if self._given_up:

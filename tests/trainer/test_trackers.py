@@ -139,7 +139,7 @@ def test_runs_of_a_training_that_failed_are_closed_as_failed(tmp_path: Path, fak
             None,
             use_wandb=True,
             mlflow_dir=str(tmp_path / "ml"),
-            profile="traces",
+            profile=str(tmp_path / "traces"),
             fault="nan@4",
         )
     assert [call["exit_code"] for call in calls(fakes, "wandb.finish")] == [1]
