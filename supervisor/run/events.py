@@ -217,6 +217,7 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
     step: int | None = None
     total_steps: int | None = None
     epoch: float | None = None
+    total_epochs: float | None = None
     loss: float | None = None
     val_loss: float | None = None
     lr: float | None = None

@@ -88,6 +88,12 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float) -> tuple
         tail: its last lines.
         written_t: when it was last written.
     """
+    # Stamps that begin in the second half say nothing of the beginning: they are of a save at the end, or the like.
+    if all(
+        anchor_of(text, written_t) is None and stamp_of(text, written_t) is None
+        for text in head[: len(head) // 2 + 1]
+    ):
+        return None
     first, last = _clock_of(head, written_t), _clock_of(tail, written_t)
     if not first or not last or first[0] > last[-1]:
         return None

@@ -122,3 +122,9 @@ def test_clocks_without_a_date_count_where_a_third_of_the_lines_bears_one(
 ) -> None:
     lines = [*(f"12:00:0{n} x" for n in range(clocks)), *["plain"] * plain]
     assert (span_of(lines, lines, NOON + clocks) is not None) is known
+
+
+def test_stamps_that_only_a_save_at_the_end_bears_do_not_say_when_a_log_began() -> None:
+    saved = "2026-11-21 10:00:07,448 - checkpoint - INFO - saved"
+    assert span_of([*["step 1 loss 2.5"] * 20, saved], [saved], 1795255207.0) is None
+    assert span_of([saved, *["step 1 loss 2.5"] * 20], [saved], 1795255207.0) is not None

@@ -25,6 +25,12 @@ def paced(*said: tuple[float, float], by_clock: bool = False) -> Pace:
     return pace
 
 
+def test_an_evaluation_now_and_then_is_no_part_of_the_pace_where_clocks_bear_fractions() -> None:
+    """Four steps in 1.3 s, an evaluation of 12 s after every 32: of gaps of ten seconds each would hold one."""
+    said = [(0.125 + 1.3 * block + 12.0 * (block // 8), 4.0 * block) for block in range(40)]
+    assert paced(*said, by_clock=True).seconds() == pytest.approx(0.325, rel=0.01)
+
+
 def test_lines_that_were_read_together_are_one_moment() -> None:
     """Twenty steps a second, looked for four times a second: five steps come at once."""
     pace = paced(*((0.25 * (step // 5), step) for step in range(100)))

@@ -11,6 +11,8 @@ from supervisor.views.model.history import Point, Track, median, single
 APART_S = 0.25
 # Clocks that lines bear are mostly whole seconds; over ten of them that is an error of a tenth.
 APART_BY_CLOCK_S = 10.0
+# Where both bear a fraction of a second, an evaluation between two steps must not be part of every gap.
+APART_BY_FINE_CLOCK_S = 1.0
 # Gaps that the median is taken over: one evaluation or checkpoint among them must not swing the figure.
 GAPS = 60
 
@@ -36,7 +38,9 @@ class Pace:
         if self._at is None or step < self._at[1] or t < self._at[0]:
             self._from, self._at = None, (t, step)
             return
-        apart_s = APART_BY_CLOCK_S if by_clock else APART_S
+        apart_s = APART_S
+        if by_clock:
+            apart_s = APART_BY_FINE_CLOCK_S if t % 1 and self._at[0] % 1 else APART_BY_CLOCK_S
         if t == self._at[0]:  # read at once: only the last of them is as old as that
             if self._from is not None:
                 self._gaps.pop()

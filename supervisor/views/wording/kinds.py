@@ -153,9 +153,17 @@ def place_of_end(state: RunState, attempt: AttemptState) -> str:
 
 
 def epoch_text(state: RunState) -> str:
-    """``epoch 3.5`` of a log that names no steps; empty where it names no epochs either."""
-    epoch = state.progress.epoch if state.progress is not None else None
-    return f"epoch {epoch:.2f}".rstrip("0").rstrip(".") if epoch is not None else ""
+    """``epoch 3.5 / 10`` of a log that names no steps; empty where it names no epochs either."""
+    progress = state.progress
+    if progress is None or progress.epoch is None:
+        return ""
+    text = f"epoch {_plain(progress.epoch)}"
+    total = progress.total_epochs
+    return f"{text} / {_plain(total)}" if total is not None and progress.epoch <= total else text
+
+
+def _plain(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def changed_text(change: SpecChange) -> str:

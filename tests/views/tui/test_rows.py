@@ -138,6 +138,19 @@ def test_how_far_it_is(step: int | None, total: int | None, text: str) -> None:
     assert cells(panel._progress(state, 30)) <= 30
 
 
+def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> None:
+    panel = header.HeaderPanel(id="header")
+
+    def said(step: int | None, *, in_epochs: bool, **values: float) -> str:
+        state = state_of(None, attempt_of(last_step=step), progress=progress(step, **values))
+        return "".join(span.text for span in panel._progress(state, 80, in_epochs=in_epochs)).strip()
+
+    assert said(None, in_epochs=False, epoch=33.0, total_epochs=50.0) == "epoch 33 / 50"
+    assert said(None, in_epochs=False, epoch=0.08) == "epoch 0.08"
+    assert said(0, in_epochs=True, epoch=18.0) == "epoch 18 · step 0"
+    assert said(400, in_epochs=False, epoch=3.0) == "step 400"
+
+
 # -- the line that says what is worth saying --------------------------------------------------------
 
 

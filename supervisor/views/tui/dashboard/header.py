@@ -10,6 +10,7 @@ from supervisor.run.events import Phase
 from supervisor.run.state import Finished, HeldOpen, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.axes import Axis, axis_for
 from supervisor.views.tui.dashboard.layout import LOW
 from supervisor.views.tui.dashboard.state_words import (
     condition_span,
@@ -65,7 +66,11 @@ class HeaderPanel(Panel):
             left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
             left.append(Span(tr(" ⚠ no keeper"), TextStyle.BAD))
-        first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
+        first = between(
+            tuple(left),
+            self._progress(state, width - cells(tuple(left)) - 2, in_epochs=_counts_within_epochs(snapshot)),
+            width,
+        )
         times = self._times(snapshot, width)
         return [first, between(_job(snapshot, width - cells(times) - 2, tr), times, width)][:height]
 
@@ -78,7 +83,7 @@ class HeaderPanel(Panel):
         ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
         return ", Esc keeps waiting" if ends != (None, None) else ""
 
-    def _progress(self, state: RunState, room: int) -> Row:
+    def _progress(self, state: RunState, room: int, *, in_epochs: bool = False) -> Row:
         attempt = state.attempt
         step = attempt.last_step if attempt else None
         total = state.total_steps
@@ -90,7 +95,15 @@ class HeaderPanel(Panel):
         if step is None and attempt is not None and attempt.first_loss is not None:
             return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
         if step is None:
-            return row(Span(self.tr("no step yet "), TextStyle.DIM))
+            return row(Span(self.tr(f"{epoch_text(state)} ".lstrip() or "no step yet "), TextStyle.DIM))
+        if in_epochs and (epoch := epoch_text(state)):
+            return row(
+                Span(self.tr(epoch), TextStyle.PLAIN),
+                Span(" · ", TextStyle.DIM),
+                Span(self.tr("step "), TextStyle.DIM),
+                Span(fm.whole(step), TextStyle.STRONG),
+                " ",
+            )
         if not total or step > total:  # what the arguments said was no total
             return row(Span(self.tr("step "), TextStyle.DIM), Span(fm.whole(step), TextStyle.STRONG), " ")
         ratio = step / total
@@ -118,15 +131,24 @@ class HeaderPanel(Panel):
             # A log that was read afterwards: how long that took is no time of the job's.
             began_t, over_t = state.attempt.started_t, state.attempt.ended_t
             elapsed = over_t - began_t if began_t is not None and over_t is not None else None
-        spans = [*self._pace(snapshot), Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
+        spans = [*self._loss(snapshot), *self._pace(snapshot)]
+        spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
             still = state.attempt is not None and state.attempt.quiet_since is not None
             still = still or is_failing(snapshot)
             moves = not still and quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
-            spans += [Span(tr("  started "), TextStyle.DIM), Span(fm.time_of_day(began_t)[:5])]
+            began = fm.day_and_time(began_t, self.view.now) if began_t is not None else fm.DASH
+            spans += [Span(tr("  started "), TextStyle.DIM), Span(began)]
         return (*spans, Span(" "))
+
+    def _loss(self, snapshot: Snapshot) -> Row:
+        """The last loss, where a failure's card stands in the chart's place."""
+        loss, attempt = snapshot.latest("loss"), snapshot.state.attempt
+        if loss is None or attempt is None or attempt.failure is None or attempt.verdict_provisional:
+            return EMPTY
+        return row(Span(self.tr("loss "), TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
         """The time of a step, where the terminal is too low for the tiles."""
@@ -135,6 +157,14 @@ class HeaderPanel(Panel):
             return EMPTY
         text = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
         return row(Span(self.tr(f"{text}/step"), TextStyle.PLAIN), "  ")
+
+
+def _counts_within_epochs(snapshot: Snapshot) -> bool:
+    """Whether the steps of a log that is watched begin again with each epoch, so that they alone say nothing."""
+    track = snapshot.metrics.get("loss", ())
+    if snapshot.state.mode != "observed" or not track:
+        return False
+    return axis_for(None, [track]) is Axis.EPOCH
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
