@@ -219,7 +219,7 @@ _VALUE_CHARS: Final = 512
 _SPACE = Lazy(r"\s")
 _FLAG = Lazy(
     r"(?<![^\s\"'=(\[,`])(?P<name>--?[A-Za-z][\w.\-]{1,80})(?P<sep>=|[ \t]+|\\?[\"'][ \t]{0,4},[ \t]{0,4}\\?[\"'])"
-    r"(?:\"(?P<double>[^\"\n]*)|'(?P<single>[^'\n]*)|(?P<value>[^\s\"'\\]+))"
+    r"(?:\"(?P<double>[^\"\n]*)|'(?P<single>[^'\n]*)|(?P<value>[^\s\"'\\]{1,%d}))" % _VALUE_CHARS
 )
 _SHORT_FLAG = Lazy(r"-\w")
 _NETRC = Lazy(r"\b(?:login|account)\s+\S+\s+password\s+(\S+)")
@@ -274,11 +274,17 @@ def _pairs(text: str, low: str) -> Iterator[Span]:
 
 
 def _flags(text: str, _low: str) -> Iterator[Span]:
+    hidden_to = 0
     for found in _from_each_name(_FLAG, text):
+        if found.start() < hidden_to:
+            continue
         group = found.lastgroup or "value"
         value, name = found[group], found["name"].lstrip("-")
         if not value.startswith("--") and not _SHORT_FLAG.fullmatch(value) and hides(name, value):
-            yield found.span(group)
+            start, hidden_to = found.span(group)
+            if hidden_to - start == _VALUE_CHARS:
+                hidden_to = _end_of_word(text, hidden_to)
+            yield start, hidden_to
 
 
 def _passwords(text: str, low: str) -> Iterator[Span]:

@@ -135,6 +135,11 @@ def test_data_is_redacted_but_places_are_not() -> None:
     }
 
 
+def test_a_secret_longer_than_is_looked_at_is_hidden_to_its_end() -> None:
+    for text in (f"--api-key {'x4F9' * 300} --lr 1", f"--api-key={'x4F9' * 300} --lr 1"):
+        assert redact_text(text)[len("--api-key ") :] == f"{HIDDEN} --lr 1"
+
+
 def test_a_private_key_over_several_lines_keeps_their_number() -> None:
     body = next(p for p in IN_TEXT if p.shape == "private key").secret.splitlines()
     lines = ["before", "-----BEGIN PRIVATE KEY-----", *body, "short==", "-----END PRIVATE KEY-----", "after"]
@@ -148,11 +153,12 @@ def test_a_private_key_over_several_lines_keeps_their_number() -> None:
 @pytest.mark.parametrize(
     "part",
     ["a", "a.", 'a="', "k='", " ", "://", "a:", "http://a:b@", "--a ", "login ", "cookie:", "mysql -p ", "eyJaaaaaaaaa.", "A1b", "A/",
-     "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-a','", "\\", '\\"', "?a=", "\n", "@", "bearer ", "key: ", "password=_"],
+     "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-a','", "\\", '\\"', "?a=", "\n", "@", "bearer ", "key: ", "password=_", "--a=", "--api-key=x4F9"],
 )  # fmt: skip
 def test_a_hostile_line_takes_no_longer_than_it_is_long(part: str) -> None:
     line = part * (40_000 // len(part))
     began = time.monotonic()
     redact_text(line)
     redact_text(f"https://{line}")
+    redact_argv([line])
     assert time.monotonic() - began < 20, "40 kB; quadratic ones took minutes"
