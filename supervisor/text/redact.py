@@ -219,7 +219,7 @@ _VALUE_CHARS: Final = 512
 _SPACE = Lazy(r"\s")
 _FLAG = Lazy(
     r"(?<![^\s\"'=(\[,`])(?P<name>--?[A-Za-z][\w.\-]{1,80})(?P<sep>=|[ \t]+|\\?[\"'][ \t]{0,4},[ \t]{0,4}\\?[\"'])"
-    r"(?:\"(?P<double>[^\"\n]*)|'(?P<single>[^'\n]*)|(?P<value>[^\s\"'\\]{1,%d}))" % _VALUE_CHARS
+    r"(?:\"(?P<double>[^\"\n]*)|'(?P<single>[^'\n]*)|(?P<value>[^\s\"'\\]{1,512}))"  # _VALUE_CHARS
 )
 _SHORT_FLAG = Lazy(r"-\w")
 _NETRC = Lazy(r"\b(?:login|account)\s+\S+\s+password\s+(\S+)")
