@@ -21,10 +21,12 @@ def main(argv: Sequence[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_Parser)
     verb = verbs.add_parser("prepare", help="write train.bin and val.bin")
     verb.add_argument(
-        "sources", nargs="*", help="text or .jsonl files, or folders; none: Python's own source"
+        "sources",
+        nargs="*",
+        help=".txt, .jsonl (also .gz), .parquet or folders of them, a saved Hugging Face dataset; none: Python's own source",
     )
     verb.add_argument("--out", type=Path, required=True, help="folder for train.bin and val.bin")
-    verb.add_argument("--field", default="text", help="the text's key in JSON lines")
+    verb.add_argument("--field", default="text", help="the text's key in JSON lines, or its column")
     verb.add_argument("--val_share", "--val-share", type=float, default=0.05, help="share for validation")
     verb = verbs.add_parser("check", help="say what is wrong with data files")
     verb.add_argument("paths", nargs="+", help=".bin, .jsonl or text files, or folders of them")

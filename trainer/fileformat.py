@@ -11,8 +11,12 @@ from typing import BinaryIO, Final
 
 # First bytes to what begins so, and what to do about it: the registries of file(1) and the formats' own pages.
 MAGICS: Final[tuple[tuple[bytes, str, str], ...]] = (
-    (b"PAR1", "a parquet file", "write its text column as .jsonl or .txt first"),
-    (b"\x1f\x8b", "compressed by gzip", "gunzip it first"),
+    (b"PAR1", "a parquet file", "python -m trainer.data prepare makes tokens of one called .parquet"),
+    (
+        b"\x1f\x8b",
+        "compressed by gzip",
+        "gunzip it; or python -m trainer.data prepare, of .jsonl.gz and .txt.gz",
+    ),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstd -d it first"),
     (b"\xfd7zXZ\x00", "compressed by xz", "unxz it first"),
     (b"BZh", "compressed by bzip2", "bunzip2 it first"),
@@ -59,6 +63,17 @@ def another_format(path: str) -> str | None:
     if path.endswith(".json"):
         return 'JSON in one piece is not read: write an object {"text": "…"} a line, as .jsonl'
     return None
+
+
+def read_as_columns(path: str) -> bool:
+    """Whether a file called .parquet or .arrow is one: bytes of another kind are named by `another_format`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        head = file.read(4)
+    return head in {b"PAR1", b"\xff\xff\xff\xff"}  # the second: Arrow's IPC stream, as datasets write it
 
 
 def no_text(path: str, *, whole: bool) -> str | None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self, cast
 
 from trainer.errors import DataError
-from trainer.fileformat import another_format, no_text
+from trainer.fileformat import another_format, no_text, read_as_columns
 from trainer.tokenfile import HEADER_BYTES, header
 
 BYTE_VOCABULARY: Final = 256
 SEPARATOR: Final = b"\n"
 PIECE_BYTES: Final = 1 << 20
+ROWS_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,13 @@ def text_of(line: bytes, text_key: str) -> bytes | BrokenLine:
 
 
 def jsonl_documents(path: str, text_key: str = "text") -> Iterator[bytes]:
-    """The texts of a JSON lines file, one at a time.
+    """The texts of a JSON lines file, one at a time; one whose name ends in ``.gz`` is decompressed on the way.
 
     Raises:
         DataError: a line is no JSON object with that text; file and line are named.
         OSError: the file cannot be read.
     """
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
@@ -55,13 +59,53 @@ def jsonl_documents(path: str, text_key: str = "text") -> Iterator[bytes]:
             yield text
 
 
+def column_documents(path: str, text_key: str = "text") -> Iterator[bytes]:
+    """The texts of a column of a parquet or an Arrow file (datasets.Dataset.save_to_disk), one batch of rows in memory at a time.
+
+    Raises:
+        DataError: pyarrow is not installed, the file is broken, or has no such column of text.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise DataError(f"{path}: reading it needs pyarrow: pip install 'stoker[parquet]'") from None
+    try:
+        if path.endswith(".arrow"):
+            reader = pa.ipc.open_stream(pa.memory_map(path))
+            schema, batches = reader.schema, iter(reader)
+        else:
+            file = pq.ParquetFile(path)
+            schema, batches = file.schema_arrow, file.iter_batches(ROWS_AT_ONCE)
+        texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        if text_key not in texts:
+            known = f"columns of text are: {', '.join(texts)}" if texts else "it has no column of text"
+            raise DataError(f"{path}: no column of text is called {text_key} (--field): {known}")
+        for batch in batches:
+            for text in batch.column(text_key).to_pylist():
+                if text:
+                    yield text.encode("utf-8", errors="replace")
+    except (pa.ArrowException, OSError) as error:  # a footer that cannot be read is an OSError to it
+        raise DataError(f"{path}: {' '.join(str(error).split())[:200]}") from None
+
+
 def documents(path: str, text_key: str = "text") -> Iterator[Iterable[bytes]]:
-    """The documents of a file (by line for .jsonl) or of all files of a folder, in a fixed order, each in pieces."""
+    """The documents of a file (by line or row where it has some) or of all files of a folder, in a fixed order, each in pieces."""
     if os.path.isdir(path):
+        is_dataset = os.path.isfile(os.path.join(path, "dataset_info.json"))
         for folder, names, files in os.walk(path):
             names.sort()
             for name in sorted(files):
-                yield from documents(os.path.join(folder, name), text_key)
+                if not is_dataset or name.endswith(".arrow"):
+                    yield from documents(os.path.join(folder, name), text_key)
+    elif path.endswith((".parquet", ".arrow")) and read_as_columns(path):
+        for text in column_documents(path, text_key):
+            yield (text,)
+    elif path.endswith(".jsonl.gz"):
+        for text in jsonl_documents(path, text_key):
+            yield (text,)
+    elif path.endswith(".txt.gz"):
+        yield _checked(path)
     elif (other := another_format(path)) is not None:
         raise DataError(f"{path}: {other}")
     elif path.endswith(".jsonl"):
@@ -165,6 +209,27 @@ class _TokenWriter:
         note = {"vocab_size": BYTE_VOCABULARY, "encoding": "bytes"}
         self._path.with_name(self._path.name + ".json").write_text(json.dumps(note) + "\n", encoding="utf-8")
         os.replace(self._temporary, self._path)
+
+
+def _opened(path: str) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(path, "rb")) if path.endswith(".gz") else open(path, "rb")
+
+
+def _checked(path: str) -> Iterator[bytes]:
+    """The pieces of a compressed text, which is looked at as it comes: it is no file that could be looked through before."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with _opened(path) as file:
+            while piece := file.read(PIECE_BYTES):
+                if b"\0" in piece:
+                    raise DataError(f"{path}: there is a NUL byte in it: it is no text")
+                decoder.decode(piece)
+                yield piece
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: what it holds is no UTF-8 text") from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: the compressed file is broken or cut: {error}") from None
 
 
 def _pieces(path: str) -> Iterator[bytes]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import pickle
 import random
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from trainer.data import open_stream
@@ -113,12 +117,12 @@ def test_of_a_large_file_its_end_is_looked_at_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("data.parquet", OTHERS["parquet"], "it is a parquet file"),
-        ("data.jsonl.gz", OTHERS["gzip"], "it is compressed by gzip: gunzip it first"),
+        ("data.xz", OTHERS["xz"], "it is compressed by xz: unxz it first"),
+        ("data.gz", OTHERS["gzip"], "it is compressed by gzip: gunzip it"),
         ("data.json", b'[{"text": "a"}]', "JSON in one piece is not read"),
         ("data.txt", b"a\x00b", "byte 1 is NUL"),
     ],
-    ids=["parquet", "gzip", "json", "NUL"],
+    ids=["xz", "gzip", "json", "NUL"],
 )
 def test_a_training_the_check_and_prepare_say_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, said: str
@@ -137,3 +141,61 @@ def test_a_training_the_check_and_prepare_say_the_same(
     assert str(error.value).startswith(wanted)
     assert checkdata.run([str(path)]) == 2
     assert capsys.readouterr().err.startswith(wanted)
+
+
+def tokens_of(folder: Path, *sources: Path, **settings: str) -> bytes:
+    """What `prepare` makes of them, both files as text."""
+    prepare([str(source) for source in sources], folder, **settings)  # type: ignore[arg-type]
+    both = (np.fromfile(folder / name, np.uint16, offset=1024) for name in ("train.bin", "val.bin"))
+    return b"".join(tokens.astype(np.uint8).tobytes() for tokens in both)
+
+
+def test_compressed_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(TEXT))
+    rows = b"".join(json.dumps({"body": f"row {n}"}).encode() + b"\n" for n in range(40))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(rows))
+    assert tokens_of(tmp_path / "out", tmp_path / "a.txt.gz").startswith(TEXT[:100])
+    assert b"row 39" in tokens_of(tmp_path / "rows", tmp_path / "b.jsonl.gz", text_key="body")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (gzip.compress(b"a\0b"), "NUL byte"),
+        (gzip.compress(TEXT)[:-20], "broken or cut"),
+        (gzip.compress("größer".encode("latin-1")), "no UTF-8"),
+    ],
+)
+def test_compressed_bytes_that_are_no_text_are_refused(tmp_path: Path, data: bytes, says: str) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(data)
+    with pytest.raises(DataError, match=says):
+        prepare([str(tmp_path / "a.txt.gz")], tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.bin")), "nothing half made is left"
+
+
+def test_columns_of_parquet_and_of_a_saved_dataset_are_read(tmp_path: Path) -> None:
+    table = pa.table({"id": list(range(50)), "story": [f"story {n} größer" for n in range(50)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "dataset_info.json").write_text("{}")
+    (saved / "state.json").write_text("{}")
+    with (
+        pa.OSFile(str(saved / "data-00000-of-00001.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, table.schema) as out,
+    ):
+        out.write_table(table)
+    for at, source in enumerate((tmp_path / "a.parquet", saved)):
+        found = tokens_of(tmp_path / f"out{at}", source, text_key="story")
+        assert sorted(found.decode().split("\n"))[1:] == sorted(f"story {n} größer" for n in range(50))
+    with pytest.raises(DataError, match=r"called text \(--field\): columns of text are: story"):
+        prepare([str(tmp_path / "a.parquet")], tmp_path / "none")
+
+
+def test_a_broken_parquet_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + random.Random(1).randbytes(1000) + b"PAR1")
+    with pytest.raises(DataError, match=r"a\.parquet: "):
+        prepare([str(tmp_path / "a.parquet")], tmp_path / "out")
+    (tmp_path / "b.parquet").write_bytes(random.Random(1).randbytes(100_000))
+    with pytest.raises(DataError, match=r"b\.parquet: "):
+        prepare([str(tmp_path / "b.parquet")], tmp_path / "out")
