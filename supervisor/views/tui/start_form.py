@@ -235,9 +235,7 @@ class StartForm(ThemedApp):
         for option in question.options:
             text = f"{option.value:<{width}}  {self.tr(option.text)}".rstrip()
             chosen = option.value == now
-            rows.append(
-                Content.styled(f"{'▸' if chosen else ' '} {text}\n", "$success" if chosen else "$dim")
-            )
+            rows.append(Content.styled(f"{'▸' if chosen else ' '} {text}\n", "$accent" if chosen else "$dim"))
         self.query_one("#options", Label).update(Content("").join(rows).rstrip())
         self.query_one("#options", Label).display = bool(rows)
 

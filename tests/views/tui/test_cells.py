@@ -299,7 +299,7 @@ def test_the_bounds_of_a_loss() -> None:
 def test_lines_and_areas_on_a_canvas() -> None:
     canvas = Canvas(2, 1)
     plotting.draw_area(
-        canvas, canvas.layer(TextStyle.LIVE), [plotting.Bucket(0, 0, 0, 0, 1)], Scale(0, 3, 4, flipped=True)
+        canvas, [plotting.Bucket(0, 0, 0, 0, 1)], Scale(0, 3, 4, flipped=True), lambda _: TextStyle.LIVE
     )
     assert said(canvas.drawn()[0]) == "⡀ "
     canvas = Canvas(2, 1)

@@ -94,7 +94,7 @@ def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_
     )
     drawn = plot([Curve(track, cuts={1: 41})], Look(), 60, 12)
     assert drawn is not None
-    strong = {at for _, at in _columns_of(drawn, TextStyle.LIVE)}
+    strong = {at for _, at in _columns_of(drawn, TextStyle.LOSS)}
     faint = {at for _, at in _columns_of(drawn, TextStyle.DIM)}
     middle = drawn.x.dot(41) // 2
     assert min(strong) == 0, "what the living attempt goes on from is of its lineage"

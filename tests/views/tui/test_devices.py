@@ -7,6 +7,7 @@ import math
 import pytest
 
 from supervisor.views.model.snapshot import Gpu
+from supervisor.views.tui.charts.hues import Gauge
 from supervisor.views.tui.dashboard import devices as module
 from supervisor.views.tui.dashboard.devices import FULL_RATIO
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells
@@ -58,7 +59,7 @@ def test_what_slows_a_gpu(bits: float | None, word: str) -> None:
 def line(width: int, *, used: float | None = GIB, total: float | None = 2 * GIB, extras: int = 2) -> Row:
     full = used / total if used is not None and total else None
     more = [Span(f"extra {number}", TextStyle.DIM) for number in range(extras)]
-    return module._device("GPU 0", 0.5, (), (used, total, full), more, width, 1.0)
+    return module._device("GPU 0", 0.5, (), (used, total, full), more, width, Gauge.GPU)
 
 
 def text(row: Row) -> str:
@@ -76,7 +77,7 @@ def test_a_line_fits_its_width_and_what_does_not_fit_is_left_out_from_the_end() 
     assert all(row.startswith("GPU 0") and "50 %" in row for row in shown)
 
 
-@pytest.mark.parametrize(("ratio", "is_bad"), [(FULL_RATIO, False), (FULL_RATIO + 0.01, True), (0.5, False)])
+@pytest.mark.parametrize(("ratio", "is_bad"), [(FULL_RATIO - 0.01, False), (FULL_RATIO, True), (0.5, False)])
 def test_memory_that_is_nearly_full_is_red(ratio: float, is_bad: bool) -> None:
     row = line(100, used=100 * ratio * GIB, total=100 * GIB)
     assert any(span.style is TextStyle.BAD for span in row) is is_bad

@@ -50,12 +50,14 @@ def test_what_colours_told_is_told_otherwise(palette: Palette) -> None:
     ground = palette.background
     assert told(palette.foreground, ground) == ""
     assert told(palette.strong, ground, bold=True) == "bold"
-    assert told(palette.live, ground) == ""
+    for sign in (palette.accent, palette.pace, palette.third, palette.fourth, palette.good):
+        assert told(sign, ground) == ""
+    assert told(palette.band, ground) == "dim", "the band behind a curve"
     assert told(palette.warn, ground) == ""
     assert told(palette.bad, ground, bold=True) == "bold"
     assert told(palette.dim, ground) == "dim"
     assert told(palette.faint, ground) == "dim"
-    assert told(ground, palette.live) == "reverse", "the cursor"
+    assert told(ground, palette.accent) == "reverse", "the cursor"
     assert told(ground, palette.bad, bold=True) == "bold reverse", "the cause"
     assert told(palette.foreground, palette.panel) == "", "a bar"
 

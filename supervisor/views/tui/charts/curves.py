@@ -85,7 +85,7 @@ class Curve(msgspec.Struct, frozen=True):
 
     points: Track
     smoothed: tuple[float, ...] = ()
-    style: TextStyle = TextStyle.LIVE
+    style: TextStyle = TextStyle.LOSS
     cuts: Mapping[int, float] = NONE
 
 

@@ -14,6 +14,7 @@ from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.curves import Curve, Mark, axis_word, lives_on, plot, readout
+from supervisor.views.tui.charts.hues import Gauge, value_style
 from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
@@ -82,7 +83,7 @@ class LossPanel(ChartPanel):
             return row(Span(self.tr(f"{math.floor(100 * read)} % read"), TextStyle.DIM))
         if latest is None:  # an attempt begins
             return row(Span(fm.DASH, TextStyle.DIM))
-        return row(Span(fm.loss(latest), TextStyle.LIVE), Span(_trend(_living(snapshot))))
+        return row(Span(fm.loss(latest), TextStyle.LOSS), Span(_trend(_living(snapshot))))
 
     def _beside(self, snapshot: Snapshot) -> Row:
         """The validation loss and the best one, where there is space."""
@@ -149,7 +150,8 @@ class UsePanel(Panel):
         if not track:
             return row(Span(self.tr(what), TextStyle.STRONG)), EMPTY
         self._age = self._age_text(self.view)
-        value = Span(self._text(track[-1].mean), TextStyle.DIM if self._age else TextStyle.LIVE)
+        newest = track[-1].mean
+        value = Span(self._text(newest), TextStyle.DIM if self._age else self._style(newest))
         return row(Span(self.tr(what), TextStyle.STRONG)), row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
@@ -180,7 +182,7 @@ class UsePanel(Panel):
         total = self._total() if self.memory and not self.view.snapshot.gpus else 1.0
         top = max(total, *(p.mean for p in shown))
         y = Scale(0.0, top, canvas.dot_rows, flipped=True)
-        draw_area(canvas, canvas.layer(TextStyle.LIVE), buckets(shown, [p.t for p in shown], x), y)
+        draw_area(canvas, buckets(shown, [p.t for p in shown], x), y, self._style)
         found: list[Row] = []
         for number, drawn in enumerate(canvas.drawn()):
             full = f"{100 * top / total:.0f}%"
@@ -199,6 +201,18 @@ class UsePanel(Panel):
         if machine and machine.cpu:
             return "CPU", machine.cpu
         return "CPU", next((rank.cpu for rank in snapshot.ranks.values()), ())
+
+    def _style(self, value: float) -> TextStyle:
+        """By how busy or how full that is; a process that is measured alone may have several cores."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        if self.memory:
+            known = snapshot.gpus or self._total() > 1
+            ratio = value if snapshot.gpus else value / self._total()
+            return value_style(Gauge.MEMORY, ratio) if known else TextStyle.PLAIN
+        if snapshot.gpus:
+            return value_style(Gauge.GPU, value)
+        return value_style(Gauge.CPU, value) if snapshot.machine else TextStyle.PLAIN
 
     def _text(self, value: float) -> str:
         assert self.view is not None

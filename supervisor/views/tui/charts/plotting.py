@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
 
 from supervisor.views.model.history import Point
 from supervisor.views.tui.charts.canvas import Canvas
+from supervisor.views.tui.widgets.paint import TextStyle
 
 # Of less a third has no logarithm: that is next to the least number that there is.
 LEAST_SPAN = 1e-300
@@ -118,16 +121,24 @@ def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y:
         last, before = bucket, now
 
 
-def draw_area(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
-    """The means as an area down to the bottom."""
-    dot = y.dotter()
+def draw_area(
+    canvas: Canvas, found: Sequence[Bucket], y: Scale, style_of: Callable[[float], TextStyle]
+) -> None:
+    """The means as an area down to the bottom, each column of cells in the style of its mean."""
+    values: dict[int, float] = {}
     last: Bucket | None = None
     for bucket in found:
         start = bucket.x if last is None or last.attempt != bucket.attempt else last.x + 1
-        now = dot(bucket.mean)
-        for x in range(min(start, bucket.x), bucket.x + 1):
-            canvas.span(layer, x, now, canvas.dot_rows - 1)
+        values |= dict.fromkeys(range(min(start, bucket.x), bucket.x + 1), bucket.mean)
         last = bucket
+    dot = y.dotter()
+    layers: dict[TextStyle, dict[int, int]] = {}
+    for _, column in groupby(sorted(values), lambda x: x // 2):
+        dots = list(column)
+        style = style_of(fmean(values[x] for x in dots))
+        layer = layers[style] if style in layers else layers.setdefault(style, canvas.layer(style))
+        for x in dots:
+            canvas.span(layer, x, dot(values[x]), canvas.dot_rows - 1)
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean
 from typing import assert_never
 
@@ -14,10 +15,11 @@ from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
+from supervisor.views.tui.charts.hues import LIMITS, Gauge, value_style
 from supervisor.views.tui.widgets.lists import ListPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, cells, fit, row, spark
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, cells, fit, row, spark_row
 
-FULL_RATIO = 0.95
+FULL_RATIO = LIMITS[Gauge.MEMORY].red
 THREADS_CELLS = len("999 threads")
 SPARK_POINTS = 60
 SPARK_MOST = 24
@@ -97,8 +99,9 @@ class DevicesPanel(ListPanel, can_focus=True):
         if not busy:
             return self._set_in(text)
         span = row(Span(f"  {100 * min(busy):.0f}–{100 * max(busy):.0f} % "))
-        line = spark(busy, min(len(busy), max(width - cells((*text, *span)) - 1, 0)), 0.0, max(1.0, *busy))
-        return self._set_in((*text, *span, Span(line, TextStyle.LIVE)))
+        room = min(len(busy), max(width - cells((*text, *span)) - 1, 0))
+        style_of = _style_of(Gauge.GPU if name == "util_ratio" else None)
+        return self._set_in((*text, *span, *spark_row(busy, room, style_of, 0.0, max(1.0, *busy))))
 
     def _set_in(self, found: Row) -> Row:
         """Without a frame, a cell from the edge as all else is."""
@@ -138,7 +141,9 @@ class DevicesPanel(ListPanel, can_focus=True):
         ]
         expected = self._expected_bytes()
         mark = expected / total if expected is not None and total else None
-        return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, 1.0, mark)
+        return _device(
+            f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, Gauge.GPU, mark
+        )
 
     def _machine(self, machine: Machine, width: int) -> Row:
         values = machine.values
@@ -151,7 +156,7 @@ class DevicesPanel(ListPanel, can_focus=True):
                 extras.append(
                     Span(
                         f"{self.tr(word)} {fm.percent(ratio):>5}",
-                        TextStyle.WARN if ratio > FULL_RATIO else TextStyle.DIM,
+                        TextStyle.WARN if ratio >= FULL_RATIO else TextStyle.DIM,
                     )
                 )
         if values.get("load1") is not None:
@@ -163,7 +168,13 @@ class DevicesPanel(ListPanel, can_focus=True):
             extras.sort(key=lambda extra: extra.style is not TextStyle.WARN)
             extras.insert(warned, Span(f"stoker {share:>6} {fm.memory(held)}", TextStyle.DIM))
         return _device(
-            self.tr("host"), values.get("cpu_ratio"), machine.cpu, (used, total, full), extras, width, 1.0
+            self.tr("host"),
+            values.get("cpu_ratio"),
+            machine.cpu,
+            (used, total, full),
+            extras,
+            width,
+            Gauge.CPU,
         )
 
     def _process(self, rank: Rank, width: int) -> Row:
@@ -183,13 +194,20 @@ def _device(
     memory: tuple[float | None, float | None, float | None],
     extras: Sequence[Span],
     width: int,
-    top: float | None,
+    gauge: Gauge | None,
     mark: float | None = None,
 ) -> Row:
-    """A device in `width` cells: what does not fit is left out from the end. `mark`: on the bar of memory."""
+    """A device in `width` cells: what does not fit is left out from the end.
+
+    `gauge`: what `busy` is a ratio of; None: a process, which may have several cores. `mark`: on the bar of memory.
+    """
     used, total, full = memory
-    style = TextStyle.BAD if full is not None and full > FULL_RATIO else TextStyle.LIVE
-    head = row(Span(fit(name, 7), TextStyle.STRONG), Span(fit(fm.percent(busy), 6, right=True)), " ")
+    style_of = _style_of(gauge)
+    percent = Span(
+        fit(fm.percent(busy), 6, right=True),
+        TextStyle.PLAIN if busy is None or gauge is None else style_of(busy),
+    )
+    head = row(Span(fit(name, 7), TextStyle.STRONG), percent, " ")
     tail: Row = row(" ", Span(fit(fm.memory_pair(used, total), 12, right=True)))
     room = width - cells(head) - cells(tail) - SPARK_LEAST - (9 if full is not None else 0)
     kept: list[Span] = []
@@ -201,15 +219,16 @@ def _device(
     sparks = min(max(room + SPARK_LEAST, 0), SPARK_MOST)
     room -= sparks - SPARK_LEAST
     if full is not None and room >= 0:
-        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), style, mark))
+        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), value_style(Gauge.MEMORY, full), mark))
     tail += tuple(kept)
     values = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
-    high = top if top is not None else max(1.0, max(values, default=1.0))
-    return (
-        *head,
-        Span(spark(values, sparks, 0.0, high, min if top is not None else fmean), TextStyle.LIVE),
-        *tail,
-    )
+    high = 1.0 if gauge is not None else max([1.0, *values])
+    pick = min if gauge is Gauge.GPU else fmean
+    return (*head, *spark_row(values, sparks, style_of, 0.0, high, pick), *tail)
+
+
+def _style_of(gauge: Gauge | None) -> Callable[[float], TextStyle]:
+    return partial(value_style, gauge) if gauge is not None else lambda _ratio: TextStyle.DIM
 
 
 def _others(gpu: Gpu) -> float | None:

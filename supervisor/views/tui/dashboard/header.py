@@ -115,7 +115,7 @@ class HeaderPanel(Panel):
         )
         tail = row(Span(f" {fm.percent(ratio):>5} "))
         size = min(room - cells(text) - cells(tail), 32)
-        style = TextStyle.DIM if state.is_over else TextStyle.LIVE
+        style = TextStyle.DIM if state.is_over else TextStyle.PLAIN
         return (*text, *(bar(ratio, size, style) if size >= 6 else ()), *tail)
 
     def _times(self, snapshot: Snapshot, width: int) -> Row:

@@ -141,7 +141,7 @@ class RanksPanel(ListPanel, can_focus=True):
             return text
         name = Span(f"  {self.tr('ms/step')} ", TextStyle.DIM)
         line = spark(known, min(len(known), width - cells((*text, name))), pick=max)
-        return (*text, name, Span(line, TextStyle.LIVE))
+        return (*text, name, Span(line, TextStyle.PACE))
 
     def action_choose(self) -> None:
         """Show the log of the rank under the cursor."""

@@ -16,6 +16,8 @@ Pick: TypeAlias = Callable[[Sequence[float]], float]
 Tile: TypeAlias = tuple[str, str, TextStyle, list[float], Pick]
 RECENT = 120
 WAIT_WARN_RATIO = 0.1
+# The others are speeds and times.
+LINES = {"lr": TextStyle.DIM, "grad": TextStyle.DIM}
 
 
 class TilesPanel(Panel):
@@ -40,7 +42,11 @@ class TilesPanel(Panel):
         for label, text, style, values, pick in tiles[:shown]:
             tile = (Span(f" {self.tr(label)} ", TextStyle.DIM), Span(text, style), Span(" "))
             room = size - cells(tile) - 1
-            spans += [*tile, Span(spark(values, max(room, 0), pick=pick), TextStyle.LIVE), Span(" ")]
+            spans += [
+                *tile,
+                Span(spark(values, max(room, 0), pick=pick), LINES.get(label, TextStyle.PACE)),
+                Span(" "),
+            ]
         return [tuple(spans)]
 
 

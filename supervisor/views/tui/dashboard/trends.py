@@ -24,6 +24,7 @@ class Trend(NamedTuple):
     track: Track
     say: Callable[[float | None], str]
     latest: float | None
+    style: TextStyle = TextStyle.PACE
 
 
 class TrendPanel(Panel):
@@ -44,14 +45,18 @@ class TrendPanel(Panel):
         if trend is None:
             return row(Span(self.tr(EXPECTED[self._place]), TextStyle.STRONG)), EMPTY
         return row(Span(self.tr(trend.name), TextStyle.STRONG)), row(
-            Span(trend.say(trend.latest), TextStyle.LIVE)
+            Span(trend.say(trend.latest), trend.style)
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart."""
         assert self.view is not None
         trend = self._trend(self.view.snapshot)
-        curve = Curve(trend.track, cuts=self.view.snapshot.state.cuts) if trend is not None else None
+        curve = (
+            Curve(trend.track, style=trend.style, cuts=self.view.snapshot.state.cuts)
+            if trend is not None
+            else None
+        )
         drawn = plot([curve], Look(), width, height, least_span=LEAST_SPAN) if curve is not None else None
         if drawn is None:
             return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
@@ -69,8 +74,8 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
     known = [
         Trend("tok/s", whole.get("tokens_per_sec", ()), fm.short, snapshot.latest("tokens_per_sec")),
         Trend("smp/s", whole.get("samples_per_sec", ()), fm.short, snapshot.latest("samples_per_sec")),
-        Trend("grad norm", metrics["grad_norm"], fm.short, snapshot.latest("grad_norm")),
-        Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr")),
+        Trend("grad norm", metrics["grad_norm"], fm.short, snapshot.latest("grad_norm"), TextStyle.PLAIN),
+        Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
         Trend("step time (s)", whole.get("step_time_s", ()), fm.seconds, took_s),
     ]
     if is_derived:

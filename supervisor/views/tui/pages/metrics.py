@@ -18,6 +18,7 @@ from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis, axis_for
 from supervisor.views.tui.charts.curves import NONE, Curve, Look, Plot, axis_word, extent, plot, readout
+from supervisor.views.tui.charts.hues import series_style
 from supervisor.views.tui.charts.live import attempt_marks
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, fit, padded, row, spark
@@ -130,7 +131,7 @@ class MetricsPage(ChartPanel):
         if self.other is None:
             return left, row(Span(self.tr("Space draws · c compares"), TextStyle.DIM))
         return left, row(
-            Span(self.tr("this run "), TextStyle.LIVE),
+            Span(self.tr("this run "), TextStyle.LOSS),
             Span(self.tr(f"beside {self.other.run_id}"), TextStyle.STRONG),
         )
 
@@ -191,7 +192,9 @@ class MetricsPage(ChartPanel):
             mine, other = self._both(name)
             track = mine or other
             here = at == self._at
-            mark = Span("● " if name in chosen else "○ ", TextStyle.LIVE if name in chosen else TextStyle.DIM)
+            mark = Span(
+                "● " if name in chosen else "○ ", TextStyle.STRONG if name in chosen else TextStyle.DIM
+            )
             style = (
                 TextStyle.CURSOR if here and self.has_focus else TextStyle.STRONG if here else TextStyle.PLAIN
             )
@@ -203,7 +206,7 @@ class MetricsPage(ChartPanel):
                     mark,
                     Span(fit(name, NAME_CELLS), style),
                     value,
-                    Span(line, TextStyle.LIVE if mine else TextStyle.DIM),
+                    Span(line, series_style(name) if mine else TextStyle.DIM),
                 )
             )
         return found

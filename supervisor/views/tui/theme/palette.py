@@ -8,11 +8,20 @@ from supervisor.views.appearance import ThemeName
 
 
 class Palette(NamedTuple):
-    """Colours as ``#rrggbb``. `dim` and `faint` are the foreground's weaker strengths, `strong` its stronger."""
+    """Colours as ``#rrggbb``. `dim` and `faint` are the foreground's weaker strengths, `strong` its stronger.
+
+    `accent`: loss and focus; `band`: its weaker strength, behind the smoothed loss. `good`, `warn`, `bad`: values and states.
+    `pace`: speed and time. A second, third and fourth run are drawn in `pace`, `third` and `fourth`.
+    """
 
     name: str
     dark: bool
-    live: str
+    accent: str
+    band: str
+    pace: str
+    third: str
+    fourth: str
+    good: str
     warn: str
     bad: str
     foreground: str
@@ -26,7 +35,12 @@ class Palette(NamedTuple):
 _DARK: Final = Palette(
     name="stoker-dark",
     dark=True,
-    live="#4fd1b5",
+    accent="#4fd1b5",
+    band="#24574f",
+    pace="#7fa8ff",
+    third="#e58ad8",
+    fourth="#d8cf6a",
+    good="#8ccf5f",
     warn="#f2b84b",
     bad="#ff6f6f",
     foreground="#cdd3da",
@@ -39,7 +53,12 @@ _DARK: Final = Palette(
 _LIGHT: Final = Palette(
     name="stoker-light",
     dark=False,
-    live="#00796b",
+    accent="#00796b",
+    band="#a9d3cb",
+    pace="#2456c4",
+    third="#a0288f",
+    fourth="#7a5c00",
+    good="#3a7d1e",
     warn="#9a5b00",
     bad="#c02626",
     foreground="#30363d",
@@ -53,7 +72,18 @@ PALETTES: Final = {
     ThemeName.DARK: _DARK,
     ThemeName.LIGHT: _LIGHT,
     # Colours of Okabe and Ito's palette that stay apart in each kind of colour blindness (Color Universal Design, 2008).
-    ThemeName.SAFE: _DARK._replace(name="stoker-safe", live="#56b4e9", warn="#f0e442", bad="#e8702a"),
+    # The bluish green and the reddish purple are lightened, to be as legible as text on the dark background.
+    ThemeName.SAFE: _DARK._replace(
+        name="stoker-safe",
+        accent="#56b4e9",
+        band="#27506a",
+        pace="#d98fb8",
+        third="#e69f00",
+        fourth="#ffffff",
+        good="#34d1a2",
+        warn="#f0e442",
+        bad="#e8702a",
+    ),
 }
 
 

@@ -19,17 +19,19 @@ def _theme(palette: Palette) -> Theme:
     return Theme(
         name=palette.name,
         dark=palette.dark,
-        primary=palette.live,
-        secondary=palette.live,
-        accent=palette.live,
-        success=palette.live,
+        primary=palette.accent,
+        secondary=palette.pace,
+        accent=palette.accent,
+        success=palette.good,
         warning=palette.warn,
         error=palette.bad,
         foreground=palette.foreground,
         background=palette.background,
         surface=palette.background,
         panel=palette.panel,
-        variables={"dim": palette.dim, "faint": palette.faint, "strong": palette.strong},
+        variables={
+            name: getattr(palette, name) for name in ("dim", "faint", "strong", "band", "third", "fourth")
+        },
     )
 
 
@@ -64,12 +66,17 @@ LOOKS: dict[TextStyle, tuple[str, str, bool]] = {
     TextStyle.DIM: ("dim", "background", False),
     TextStyle.STRONG: ("strong", "background", True),
     TextStyle.LIVE: ("success", "background", False),
+    TextStyle.LOSS: ("accent", "background", False),
+    TextStyle.BAND: ("band", "background", False),
+    TextStyle.PACE: ("secondary", "background", False),
+    TextStyle.THIRD: ("third", "background", False),
+    TextStyle.FOURTH: ("fourth", "background", False),
     TextStyle.WARN: ("warning", "background", False),
     TextStyle.BAD: ("error", "background", True),
     TextStyle.KEY: ("strong", "background", True),
     TextStyle.FRAME: ("faint", "background", False),
-    TextStyle.FOCUS: ("success", "background", False),
-    TextStyle.CURSOR: ("background", "success", False),
+    TextStyle.FOCUS: ("accent", "background", False),
+    TextStyle.CURSOR: ("background", "accent", False),
     TextStyle.MATCH: ("background", "warning", True),
     TextStyle.ROOT: ("background", "error", True),
 }

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
@@ -32,6 +34,11 @@ class TextStyle(StrEnum):
     DIM = "dim"
     STRONG = "strong"
     LIVE = "live"
+    LOSS = "loss"
+    BAND = "band"
+    PACE = "pace"
+    THIRD = "third"
+    FOURTH = "fourth"
     WARN = "warn"
     BAD = "bad"
     KEY = "key"
@@ -188,9 +195,7 @@ def spark(
         return ""
     if not values:
         return " " * width
-    count = len(values)
-    if count > width:
-        values = [pick(values[i * count // width : (i + 1) * count // width]) for i in range(width)]
+    values = _picked(values, width, pick)
     floor = min(values) if low is None else low
     top = max(values) if high is None else high
     if low is None and high is None:
@@ -203,6 +208,31 @@ def spark(
         for value in values
     )
     return text.rjust(width)
+
+
+def spark_row(
+    values: Sequence[float],
+    width: int,
+    style_of: Callable[[float], TextStyle],
+    low: float | None = None,
+    high: float | None = None,
+    pick: Callable[[Sequence[float]], float] = fmean,
+) -> Row:
+    """`spark` with each value in its own style."""
+    text = spark(values, width, low, high, pick)
+    styles = [style_of(value) for value in _picked(values, width, pick)]
+    styles = [TextStyle.PLAIN] * (len(text) - len(styles)) + styles
+    return tuple(
+        Span("".join([character for character, _ in run]), style)
+        for style, run in groupby(zip(text, styles, strict=True), itemgetter(1))
+    )
+
+
+def _picked(values: Sequence[float], width: int, pick: Callable[[Sequence[float]], float]) -> Sequence[float]:
+    count = len(values)
+    if count <= width:
+        return values
+    return [pick(values[i * count // width : (i + 1) * count // width]) for i in range(width)]
 
 
 class _Line(Strip):
