@@ -42,6 +42,14 @@ if __name__ == "__main__":
         except KeyboardInterrupt:
             sys.exit(130)
 
+    if sys.argv[1:2] == ["sample"]:
+        from trainer.sample import main as sample_main
+
+        try:
+            sys.exit(sample_main(sys.argv[2:]))
+        except KeyboardInterrupt:
+            sys.exit(130)
+
     from trainer.app import main
 
     main(sys.argv[1:])

@@ -365,7 +365,7 @@ def main(argv: Sequence[str]) -> int:
     verb.add_argument("--ema", action="store_true", help="the averaged weights, if there are some")
     chosen = parser.parse_args(argv)
     try:
-        path = _one_of(chosen.path)
+        path = one_of(chosen.path)
         match chosen.verb:
             case "verify":
                 meta = verify(path)
@@ -401,13 +401,7 @@ def export(path: Path, out: Path, *, ema: bool) -> str:
     except ImportError:
         raise CheckpointError("export needs safetensors: pip install safetensors") from None
     loaded = load(path)
-    weights: Mapping[str, Tensor] = loaded.state["model"]
-    if ema:
-        if not loaded.state.get("ema"):
-            raise CheckpointError(
-                f"checkpoint {path} holds no averaged weights: train with ema_decay, or drop --ema"
-            )
-        weights = {**weights, **loaded.state["ema"]}
+    weights = weights_of(loaded, ema=ema)
     shape = dict(loaded.meta["shape"])
     # A tied head is the embedding once more: safetensors keeps no tensor twice.
     kept = {
@@ -420,6 +414,22 @@ def export(path: Path, out: Path, *, ema: bool) -> str:
     config = {"architecture": "trainer.model.GPT", **shape, "step": loaded.meta["step"]}
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     return f"{out}: model.safetensors ({len(kept)} tensors{', averaged' if ema else ''}), config.json"
+
+
+def weights_of(loaded: Loaded, *, ema: bool) -> Mapping[str, Tensor]:
+    """The weights by name, or their averages.
+
+    Raises:
+        CheckpointError: it holds no averages.
+    """
+    weights: Mapping[str, Tensor] = loaded.state["model"]
+    if not ema:
+        return weights
+    if not loaded.state.get("ema"):
+        raise CheckpointError(
+            f"checkpoint {loaded.path} holds no averaged weights: train with ema_decay, or drop --ema"
+        )
+    return {**weights, **loaded.state["ema"]}
 
 
 def _inspect(path: Path) -> None:
@@ -438,7 +448,12 @@ def _tensors(prefix: str, held: Any) -> list[tuple[str, Tensor]]:
     return []
 
 
-def _one_of(path: Path) -> Path:
+def one_of(path: Path) -> Path:
+    """The checkpoint itself, or the newest committed one of a folder of them.
+
+    Raises:
+        CheckpointError: there is none.
+    """
     if step_of(path) >= 0 or (path / MARKER).exists():
         return path
     found = committed(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -52,6 +53,24 @@ def flops_per_token(shape: Shape, parameters: int, length: int) -> float:
     return 6 * (parameters - embedding) + 12 * shape.depth * shape.width * length
 
 
+class Past:
+    """Keys and values of the positions before, for one block: sampling then computes the new position alone."""
+
+    def __init__(self) -> None:
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._keys is None else self._keys.shape[2]
+
+    def and_now(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """All so far with these behind them, each [batch, heads, length, head_width]."""
+        if self._keys is not None and self._values is not None:
+            keys, values = torch.cat((self._keys, keys), 2), torch.cat((self._values, values), 2)
+        self._keys, self._values = keys, values
+        return keys, values
+
+
 class Attention(nn.Module):
     """Causal self-attention. [batch, length, width] -> the same."""
 
@@ -61,15 +80,18 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.out = nn.Linear(shape.width, shape.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Mixes positions; `cos` and `sin` are [length, head_width / 2]."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None) -> Tensor:
+        """Mixes positions; `cos` and `sin` are [length, head_width / 2]. With a `past`, one position or the first ones."""
         batch, length, width = x.shape
         heads = self.qkv(x).view(batch, length, 3, width // self.head_width, self.head_width)
         # Queries and keys in one go: half the operations. Both [batch, length, 2, heads, head_width].
         both = rms_norm(rotate(heads[:, :, :2], cos[:, None, None], sin[:, None, None]))
         q, k = both.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head_width]
         v = heads[:, :, 2].transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if past is not None:
+            k, v = past.and_now(k, v)
+        # A single new position sees all before it: nothing is masked.
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] == k.shape[2])
         output: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return output
 
@@ -83,9 +105,9 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, 4 * shape.width, bias=False)
         self.down = nn.Linear(4 * shape.width, shape.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None) -> Tensor:
         """[batch, length, width] -> the same."""
-        x = x + self.attention(rms_norm(x), cos, sin)
+        x = x + self.attention(rms_norm(x), cos, sin, past)
         hidden: Tensor = self.up(rms_norm(x))
         output: Tensor = x + self.down(squared_relu(hidden))
         return output
@@ -111,17 +133,20 @@ class GPT(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
         self._initialise()
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Args: tokens and targets, int64 [batch, length]. Returns: [] or [batch, length, vocab]."""
-        length = tokens.shape[1]
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None, past: Sequence[Past] | None = None
+    ) -> Tensor:
+        """Args: tokens and targets, int64 [batch, length]; what came before, by block. Returns: [] or [batch, length, vocab]."""
+        begun = len(past[0]) if past else 0
+        length = begun + tokens.shape[1]
         x: Tensor = rms_norm(self.embed(tokens))
         # In the compute type of autocast, else rotation would carry float32 through every block.
-        cos, sin = self.cos[:length], self.sin[:length]
-        for block in self.blocks:
+        cos, sin = self.cos[begun:length], self.sin[begun:length]
+        for at, block in enumerate(self.blocks):
             if self.recompute and self.training:
                 x = checkpoint(block, x, cos, sin, use_reentrant=False)
             else:
-                x = block(x, cos, sin)
+                x = block(x, cos, sin, past[at] if past else None)
         logits: Tensor = self.head(rms_norm(x)).float()
         if targets is None:
             return logits

@@ -53,7 +53,14 @@ def test_a_library_is_imported_in_its_place_alone(library: str, place: str | Non
 
 
 def test_the_trainer_needs_little() -> None:
-    known = {"torch", "numpy", "yaml", "safetensors", "trainer", "pyarrow"}  # the last one to read a parquet file
+    known = {
+        "torch",
+        "numpy",
+        "yaml",
+        "safetensors",
+        "trainer",
+        "pyarrow",
+    }  # the last one to read a parquet file
     others = {name for _, name in imported("trainer")} - known - sys.stdlib_module_names
     assert others == set(), "trackers are imported by name, where a user asked for one"
 

@@ -1,0 +1,130 @@
+"""``python -m trainer sample``: text from a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from trainer.checkpoint import CheckpointError, load, one_of, weights_of
+from trainer.errors import DataError
+from trainer.model import GPT, Past, Shape
+from trainer.text import BYTE_VOCABULARY
+
+
+@torch.inference_mode()
+def tokens_after(
+    model: GPT,
+    prompt: Sequence[int],
+    *,
+    count: int,
+    temperature: float,
+    top_k: int,
+    generator: torch.Generator,
+) -> Iterator[int]:
+    """`count` tokens that may follow `prompt`, drawn one after another.
+
+    Args:
+        model: in eval mode.
+        prompt: at least one token.
+        count: how many.
+        temperature: of the softmax; 0: the likeliest token each time.
+        top_k: only so many of the likeliest tokens are drawn from; 0: all.
+        generator: on the CPU.
+    """
+    longest = model.shape.max_seq_len
+    seen, past = list(prompt), [Past() for _ in model.blocks]
+    fresh = seen[-longest:]
+    for _ in range(count):
+        if len(past[0]) + len(fresh) > longest:
+            # Positions end here: the later half is read anew, and goes on from its place.
+            fresh, past = seen[-max(longest // 2, 1) :], [Past() for _ in model.blocks]
+        place = model.embed.weight.device
+        logits: Tensor = model(torch.tensor([fresh], device=place), past=past)[0, -1].cpu()
+        token = _drawn(logits, temperature, top_k, generator)
+        seen.append(token)
+        fresh = [token]
+        yield token
+
+
+def _drawn(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    if 0 < top_k < len(logits):
+        least = logits.topk(top_k).values[-1]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    shares = torch.softmax(logits / temperature, dim=-1)
+    return int(torch.multinomial(shares, 1, generator=generator))
+
+
+def open_model(path: Path, *, ema: bool = False) -> GPT:
+    """The model of a checkpoint, or of the newest one of a folder, ready to sample from.
+
+    Raises:
+        CheckpointError: it cannot be used.
+        DataError: its tokens are no bytes, and what they stand for is not known.
+    """
+    loaded = load(one_of(path))
+    try:
+        shape = Shape(**loaded.meta["shape"])
+    except (KeyError, TypeError):
+        raise CheckpointError(f"checkpoint {loaded.path} does not say its model's shape") from None
+    if shape.vocab_size != BYTE_VOCABULARY:
+        raise DataError(
+            f"checkpoint {loaded.path}: its vocabulary of {shape.vocab_size} is not that of bytes "
+            f"({BYTE_VOCABULARY}), and no tokenizer was saved with it"
+        )
+    model = GPT(shape)
+    model.load_state_dict(dict(weights_of(loaded, ema=ema)))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(device).eval()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints a sample after the prompt, as it is drawn. Returns: 0, 1 for a checkpoint that cannot be used, 2 for bad input."""
+    parser = _Parser(prog="python -m trainer sample", description="Text from a checkpoint.")
+    parser.add_argument("path", type=Path, help="a checkpoint, or a folder of them (the newest is taken)")
+    parser.add_argument("--prompt", default="\n", help="what the text begins with")
+    parser.add_argument("--tokens", type=int, default=300, help="how many to draw")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest each time")
+    parser.add_argument("--top_k", "--top-k", type=int, default=50, help="drawn from so many; 0: from all")
+    parser.add_argument("--seed", type=int, default=1337)
+    parser.add_argument("--ema", action="store_true", help="the averaged weights, if there are some")
+    chosen = parser.parse_args(argv)
+    if chosen.temperature < 0 or chosen.tokens < 1 or chosen.top_k < 0 or not chosen.prompt:
+        parser.error("--temperature and --top_k are at least 0, --tokens at least 1, --prompt is not empty")
+    try:
+        model = open_model(chosen.path, ema=chosen.ema)
+    except (CheckpointError, DataError) as error:
+        sys.stderr.write(f"trainer sample: {error}\n")
+        return 1
+    text = codecs.getincrementaldecoder("utf-8")("replace")
+    sys.stdout.write(chosen.prompt)
+    for token in tokens_after(
+        model,
+        list(chosen.prompt.encode()),
+        count=chosen.tokens,
+        temperature=chosen.temperature,
+        top_k=chosen.top_k,
+        generator=torch.Generator().manual_seed(chosen.seed),
+    ):
+        sys.stdout.write(_shown(text.decode(bytes([token]))))
+        sys.stdout.flush()
+    sys.stdout.write(_shown(text.decode(b"", final=True)) + "\n")
+    return 0
+
+
+def _shown(text: str) -> str:
+    """What a model writes is data: nothing of it acts on the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"trainer sample: {message}; {self.prog} --help\n")
