@@ -116,14 +116,18 @@ class Recent:
         return self._view
 
 
-def smooth(points: Sequence[Point]) -> tuple[float, ...]:
-    """A moving mean of each training's means, exponential to both sides, over about a thirtieth of what is shown.
+# A moving mean over this share of what is shown follows the curve and hides the noise.
+SMOOTH_SHARE = 1 / 30
+
+
+def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float, ...]:
+    """A moving mean of each training's means, exponential to both sides, over about `share` of what is shown.
 
     A trailing mean lags behind a falling loss; this one is centred on its values, and at the newest point it is
     that of the past alone. Its ends are corrected for what is missing (Kingma and Ba 2015, section 3, name it bias
     correction), so that the first values are not pulled to zero.
     """
-    span = max(3.0, len(points) / 30)
+    span = max(3.0, len(points) * share)
     keep = 1 - 2 / (span + 1)
     smoothed: list[float] = []
     for mine in _trainings(points):

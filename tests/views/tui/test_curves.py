@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.model.history import Point, single
+from supervisor.views.model.history import Point, single, smooth
 from supervisor.views.tui.charts.axes import Axis
-from supervisor.views.tui.charts.curves import Curve, Look, Plot, extent, plot
+from supervisor.views.tui.charts.curves import Curve, Look, Mark, Plot, extent, plot
 from supervisor.views.tui.charts.plotting import Scale, log_ticks
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 
@@ -120,3 +120,38 @@ def test_values_next_to_the_least_number_there_is_are_drawn() -> None:
     track = (single(0.0, 0.0, 5e-324, 1), single(1.0, 1.0, 1e-310, 1))
     for log in (False, True):
         assert plot([Curve(track)], Look(log=log), 40, 10) is not None
+
+
+def test_first_steps_far_above_the_rest_are_clipped_with_a_mark_and_their_greatest_value() -> None:
+    track = tuple(
+        single(step, step, 2.0 + (40.0 if step < 3 else 0.1 * (step % 3)), 1) for step in range(200)
+    )
+    drawn = plot([Curve(track, smooth(track))], Look(), 80, 14)
+    assert drawn is not None
+    assert "▲ 42 " in "".join(span.text for span in drawn.rows[0])
+    plain = plot([Curve(track[10:], smooth(track[10:]))], Look(), 80, 14)
+    assert plain is not None
+    assert not any("▲" in span.text for spans in plain.rows for span in spans)
+
+
+def test_marks_stand_above_the_numbers_which_all_stay() -> None:
+    track = tuple(single(step, step, 3.0, 1) for step in range(1001))
+    marks = [Mark(500.0, 500.0, "✗ OOM", TextStyle.BAD, 1)]
+    texts = []
+    for shown in ((), marks):
+        drawn = plot([Curve(track)], Look(), 80, 14, marks=shown)
+        assert drawn is not None
+        assert len(drawn.rows) == 14
+        texts.append(["".join(span.text for span in spans) for spans in drawn.rows])
+    assert texts[0][-1] == texts[1][-1], "the numbers"
+    assert texts[1][-2].split() == ["✗", "OOM"]
+
+
+def test_smoothing_is_usual_then_wider_then_none() -> None:
+    track = tuple(single(step, step, float(step % 2), 1) for step in range(300))
+    usual = smooth(track)
+    wider = Look(smoothing=1).smoothed(track, usual)
+    assert Look().smoothed(track, usual) is usual
+    assert max(wider) - min(wider) < max(usual) - min(usual)
+    assert Look(smoothing=2).smoothed(track, usual) == ()
+    assert Look(smoothing=1).smoothed(track[:2], ()) == (), "what has no noise stays as it is"

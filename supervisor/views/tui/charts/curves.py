@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisor.views import format as fm
-from supervisor.views.model.history import Point, Track
+from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, smooth
 from supervisor.views.tui.charts.axes import Axis, axis_for, places, value_of
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.plotting import (
@@ -32,18 +32,33 @@ from supervisor.views.wording.translate import Tr, english
 # A window is never narrower than this share of the whole.
 ZOOM_LEAST = 1 / 4096
 LINE_HEIGHT = 8
+# How each is called in a title, and over which share of what is shown its mean moves.
+SMOOTHING = (("", SMOOTH_SHARE), ("smoother", 1 / 8), ("raw", 0.0))
+# From this height on marks have a line of their own; in a lower chart they take the place of numbers.
+MARKS_HEIGHT = 10
 
 
 NONE: Mapping[int, float] = MappingProxyType({})
 
 
 class Look(msgspec.Struct, frozen=True):
-    """How a person looks at a chart. `axis`: the x axis, None for the best; `window` and `cursor` are values of it."""
+    """How a person looks at a chart. `axis`: the x axis, None for the best; `window` and `cursor` are values of it.
+
+    `smoothing`: place in `SMOOTHING`.
+    """
 
     axis: Axis | None = None
     log: bool = False
     window: tuple[float, float] | None = None
     cursor: float | None = None
+    smoothing: int = 0
+
+    def smoothed(self, points: Track, usual: tuple[float, ...]) -> tuple[float, ...]:
+        """The moving mean that is wanted: `usual` is that of the first place; empty for none."""
+        _, share = SMOOTHING[self.smoothing]
+        if not self.smoothing or not usual:
+            return usual
+        return smooth(points, share) if share else ()
 
     def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
         """The window `factor` times as wide, about the cursor or the newest end."""
@@ -168,6 +183,8 @@ def plot(
     if not points:
         return None
     rows = height - 2 if height >= LINE_HEIGHT else height - 1
+    marks_apart = bool(marks) and height >= MARKS_HEIGHT
+    rows -= marks_apart
     y = _y_scale(points, shown, rows, log=look.log, least_span=least_span)
     names = _y_labels(y, rows)
     left = max(max((len(text) for text in names.values()), default=0) + 2, axis_cells)
@@ -186,9 +203,13 @@ def plot(
     for point in lost:
         if (at := value_of(point, axis)) is not None:
             canvas.mark(x.dot(at) // 2, 0, "×", TextStyle.BAD)
+    _mark_clipped(canvas, laid, x, y)
     if look.cursor is not None:
         _draw_cursor(canvas, look.cursor, x)
-    return Plot(_with_axes(canvas, names, left, x, below, axis=axis, line=height >= LINE_HEIGHT), x, left)
+    line = height >= LINE_HEIGHT
+    return Plot(
+        _with_axes(canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart), x, left
+    )
 
 
 Laid: TypeAlias = tuple[Curve, Sequence[float]]
@@ -231,7 +252,7 @@ def _y_scale(
 def _y_labels(y: Scale, rows: int) -> dict[int, str]:
     """Round numbers beside the rows, at most one in two rows."""
     found: dict[int, str] = {}
-    values = (log_ticks if y.log else ticks)(y.low, y.high, max(3, rows // 2))
+    values = (log_ticks if y.log else ticks)(y.low, y.high, max(3, rows * 3 // 5))
     for value, text in zip(values, labels(values), strict=True):
         found.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
     return found
@@ -251,8 +272,29 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale)
     if not points:
         return
     if values:
-        draw_band(canvas, canvas.layer(TextStyle.DIM), buckets(points, xs, x), y)
+        draw_band(canvas, canvas.layer(TextStyle.BAND), buckets(points, xs, x), y)
     draw_line(canvas, canvas.layer(curve.style), buckets(points, xs, x, values or None), y)
+
+
+def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> None:
+    """Where values lie above the y axis, and beside them the greatest."""
+    columns: dict[int, float] = {}
+    for curve, xs in laid:
+        for point, at in zip(curve.points, xs, strict=True):
+            value = point.high if curve.smoothed else point.mean  # as far as it is drawn
+            if value > y.high and x.low <= at <= x.high:
+                column = x.dot(at) // 2
+                columns[column] = max(value, columns.get(column, value))
+    if not columns:
+        return
+    for column in columns:
+        canvas.mark(column, 0, "▲", TextStyle.DIM)
+    text = f" {max(columns.values()):.4g} "
+    for end in sorted(column + 1 for column in columns):
+        if end + len(text) <= canvas.columns and columns.keys().isdisjoint(range(end, end + len(text))):
+            for offset, character in enumerate(text):
+                canvas.mark(end + offset, 0, character, TextStyle.DIM)
+            return
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
@@ -301,24 +343,28 @@ def _with_axes(
     *,
     axis: Axis,
     line: bool,
+    marks_apart: bool,
 ) -> list[Row]:
-    """The canvas between its numbers."""
+    """The canvas between its numbers; the words of marks above the numbers, or among them."""
     found: list[Row] = []
     for number, drawn in enumerate(canvas.drawn()):
         name = names.get(number, "")
         edge = "┤" if name else "│"
         found.append((Span(f"{name:>{left - 2}} {edge}", TextStyle.DIM), *drawn))
-    at = ticks(x.low, x.high, max(2, canvas.columns // 10))
+    at = ticks(x.low, x.high, max(2, canvas.columns // 8))
     texts = labels(at) if axis is Axis.EPOCH else [fm.whole(v) for v in at]
     stops = [(x.dot(v) // 2, text) for v, text in zip(at, texts, strict=True)]
     if axis is Axis.TIME:
         stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
-    taken = [*below, *((column, text, TextStyle.DIM) for column, text in stops)]
+    numbers = [(column, text, TextStyle.DIM) for column, text in stops]
+    taken = [*below, *numbers]
     if line:
         ticked = {column for column, _, _ in taken}
         edge = "".join("┴" if column in ticked else "─" for column in range(canvas.columns))
         found.append((Span(" " * (left - 1) + "└" + edge, TextStyle.DIM),))
-    found.append((Span(" " * left), *_below(taken, canvas.columns)))
+    if marks_apart:
+        found.append((Span(" " * left), *_below(below, canvas.columns)))
+    found.append((Span(" " * left), *_below(numbers if marks_apart else taken, canvas.columns)))
     return found
 
 

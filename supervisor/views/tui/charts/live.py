@@ -13,7 +13,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.canvas import Canvas
-from supervisor.views.tui.charts.curves import Curve, Mark, axis_word, lives_on, plot, readout
+from supervisor.views.tui.charts.curves import SMOOTHING, Curve, Mark, axis_word, lives_on, plot, readout
 from supervisor.views.tui.charts.hues import Gauge, value_style
 from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -105,6 +105,7 @@ class LossPanel(ChartPanel):
         if look.log:
             positive = self.view is not None and all(p.low > 0 for p in self.view.snapshot.metrics["loss"])
             found.append("log" if positive else self.tr("no log: values of 0 or less"))
+        found += [self.tr(word)] if (word := SMOOTHING[look.smoothing][0]) else []
         found += [self.tr(word)] if (word := axis_word(self.axis)) else []
         found += [self.tr("zoomed, 0 shows all")] if look.window is not None else []
         return f" {' · '.join(found)}" if found else ""
@@ -117,7 +118,7 @@ class LossPanel(ChartPanel):
         self.plotted = None
         if len(points) >= 2:
             self.plotted = plot(
-                [Curve(points, snapshot.smoothed, cuts=snapshot.state.cuts)],
+                [Curve(points, self.look.smoothed(points, snapshot.smoothed), cuts=snapshot.state.cuts)],
                 self.look,
                 width,
                 height,

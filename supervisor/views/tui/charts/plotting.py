@@ -193,12 +193,13 @@ def labels(values: Sequence[float]) -> list[str]:
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
     """What the y axis spans: all that is smooth, and the raw values but their upper fiftieth.
 
-    One wild value would press the curve flat.
+    One wild value would press the curve flat. So would the first steps: the smoothed values of the first twentieth do not count.
     """
+    early = len(smoothed) // 20  # a fiftieth, and as far as it is smoothed into the next ones
     lows = sorted(p.low for p in points)
     highs = sorted(p.high for p in points)
     low = min([lows[0], *smoothed])
-    high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed])
+    high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed[early:]])
     if high - low <= 1e-9 * abs(high):  # a constant, but for what adding floats leaves
         pad = abs(high) * 0.05 or 1.0
         return low - pad, high + pad

@@ -12,7 +12,7 @@ from textual.message import Message
 
 from supervisor.views.model.history import Point, Track
 from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, places
-from supervisor.views.tui.charts.curves import Look, Plot, extent, nearest
+from supervisor.views.tui.charts.curves import SMOOTHING, Look, Plot, extent, nearest
 from supervisor.views.tui.widgets.panel import Panel
 
 ZOOM = 0.6
@@ -31,6 +31,7 @@ class ChartPanel(Panel, can_focus=True):
         Binding("minus,down", "zoom_out", "zoom out", show=False),
         Binding("0", "whole", "all of it", show=False),
         Binding("y", "log", "logarithmic or linear", show=False),
+        Binding("w", "smoothing", "smoothing: usual, wider, none", show=False),
         Binding("x", "axis", "by step, epoch, time or reading", show=False),
         Binding("enter", "choose", "the log at the cursor", show=False),
         Binding("escape", "plain", "away with cursor and window", show=False),
@@ -113,6 +114,10 @@ class ChartPanel(Panel, can_focus=True):
     def action_log(self) -> None:
         """Logarithm on or off."""
         self._look(replace(self.look, log=not self.look.log))
+
+    def action_smoothing(self) -> None:
+        """The next width of the moving mean."""
+        self._look(replace(self.look, smoothing=(self.look.smoothing + 1) % len(SMOOTHING)))
 
     @property
     def axis(self) -> Axis:

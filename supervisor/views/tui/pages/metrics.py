@@ -17,7 +17,17 @@ from supervisor.views.model.history import Track, smooth
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis, axis_for
-from supervisor.views.tui.charts.curves import NONE, Curve, Look, Plot, axis_word, extent, plot, readout
+from supervisor.views.tui.charts.curves import (
+    NONE,
+    SMOOTHING,
+    Curve,
+    Look,
+    Plot,
+    axis_word,
+    extent,
+    plot,
+    readout,
+)
 from supervisor.views.tui.charts.hues import series_style
 from supervisor.views.tui.charts.live import attempt_marks
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -119,6 +129,7 @@ class MetricsPage(ChartPanel):
             word
             for word, on in (
                 ("log", look.log),
+                (self.tr(SMOOTHING[look.smoothing][0]), look.smoothing),
                 (self.tr(axis_word(self.axis)), self.axis is not Axis.STEP),
                 (self.tr("zoomed, 0 shows all"), look.window),
             )
@@ -132,7 +143,7 @@ class MetricsPage(ChartPanel):
             return left, row(Span(self.tr("Space draws · c compares"), TextStyle.DIM))
         return left, row(
             Span(self.tr("this run "), TextStyle.LOSS),
-            Span(self.tr(f"beside {self.other.run_id}"), TextStyle.STRONG),
+            Span(self.tr(f"beside {self.other.run_id}"), TextStyle.PACE),
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -233,11 +244,12 @@ class MetricsPage(ChartPanel):
         assert self.view is not None
         mine, other = self._both(name)
         if axis_for(look.axis, [other, mine]) is not look.axis:
-            look = Look(log=look.log)  # it cannot stand on the others' axis
+            look = Look(log=look.log, smoothing=look.smoothing)  # it cannot stand on the others' axis
         theirs = self.other.cuts if self.other is not None else NONE
-        curves = [Curve(other, style=TextStyle.STRONG, cuts=theirs)] if other else []
-        smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM and name not in EXACT else ()
-        curves += [Curve(mine, smoothed, cuts=self.view.snapshot.state.cuts)] if mine else []
+        curves = [Curve(other, style=TextStyle.PACE, cuts=theirs)] if other else []
+        smoothed = look.smoothed(mine, smooth(mine)) if len(mine) >= SMOOTH_FROM and name not in EXACT else ()
+        style = TextStyle.LOSS if self.other is not None else series_style(name)
+        curves += [Curve(mine, smoothed, style, self.view.snapshot.state.cuts)] if mine else []
         drawn = plot(
             curves,
             look,
@@ -248,16 +260,14 @@ class MetricsPage(ChartPanel):
         )
         right = readout(self.look, [mine or other], say(name), self.tr)
         if not right:
-            right = row(
-                Span(say(name)((mine or other)[-1].mean), TextStyle.LIVE if mine else TextStyle.STRONG)
-            )
+            right = row(Span(say(name)((mine or other)[-1].mean), style if mine else TextStyle.PACE))
             if mine and other:
                 assert self.other is not None
                 right = (
                     Span(self.tr("this run "), TextStyle.DIM),
                     *right,
                     Span(f"  {fm.short_id(self.other.run_id)} ", TextStyle.DIM),
-                    Span(say(name)(other[-1].mean), TextStyle.STRONG),
+                    Span(say(name)(other[-1].mean), TextStyle.PACE),
                 )
         more = self.tr(f"  {hidden} more chosen have no room") if hidden else ""
         head = between(
