@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from supervisor.run.state import RunState
 
 VERDICT_CELLS = 20  # cuda_oom→healthy
+LEAST_COMMAND = 12  # cells; below them no command is printed
+COMMAND_CELLS = 48  # of a command that a folder follows
+NUMBER_CELLS = 12
 MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
 
 
 class Columns(NamedTuple):
-    """What is listed of a run. `name`: the name it was given; empty where it is only the script's."""
+    """What is listed of a run. `name`: the name it was given, and its newest note; empty where there is only the script's."""
 
     run: str
     state: str
@@ -31,6 +34,9 @@ class Columns(NamedTuple):
     verdict: str
     folder: str
     name: str = ""
+    batch: str = ""
+    rate: str = ""
+    command: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,19 +75,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME")
+HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND")
 
 
 def columns_of(run: RunPaths) -> Columns:
     """What its journal says of a run now."""
     from supervisor.run.journal import read_state
     from supervisor.run.state import HeldOpen
+    from supervisor.views.model.run_list import batch_of, command_of, note_of, rate_of, recovered_from
 
     state = read_state(run.node().journal)
     word = _state_word(run, state)
     if isinstance(state.condition, HeldOpen) and word == "live":
         word = f"failed, waiting{_cost(run)}"
-    attempt = state.attempt
+    attempt, job = state.attempt, _job_of(run)
+    command = command_of(job)
     step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
     step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
     total = f"/{state.total_steps}" if state.total_steps else ""
@@ -92,7 +100,10 @@ def columns_of(run: RunPaths) -> Columns:
         f"step {step}{total}",
         "→".join([*dict.fromkeys(recovered_from(state)), _verdict_of(state) or "-"]),
         str(run.root),
-        _given_name(_job_of(run)),
+        " · ".join(filter(None, (_given_name(job), note_of(state)))),
+        batch_of(attempt.batch if attempt is not None else None),
+        rate_of(command),
+        " ".join(command),
     )
 
 
@@ -112,15 +123,11 @@ def _verdict_of(state: RunState) -> str | None:
     return None if verdict is None else str(verdict.failure)
 
 
-def recovered_from(state: RunState) -> list[str]:
-    """The classes of the failures that a later attempt followed, oldest first."""
-    return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
-
-
 def facts_of(run: RunPaths) -> dict[str, Any]:
     """What `--json` prints of a run: times in seconds since the epoch, None for what is not known."""
     from supervisor.run.journal import read_state
     from supervisor.text.redact import redact_argv
+    from supervisor.views.model.run_list import command_of, note_of, rate_of, recovered_from
 
     state = read_state(run.node().journal)
     job = _job_of(run)
@@ -129,6 +136,7 @@ def facts_of(run: RunPaths) -> dict[str, Any]:
     return {
         "run": run.run_id,
         "name": _given_name(job) or None,
+        "note": note_of(state) or None,
         "state": _state_word(run, state),
         "script": job.entry if job is not None else None,
         "arguments": list(redact_argv(job.entry_args)) if job is not None else None,
@@ -140,6 +148,7 @@ def facts_of(run: RunPaths) -> dict[str, Any]:
         "micro_batch": batch.micro_batch_per_rank if batch is not None else None,
         "accumulation": batch.accumulation_steps if batch is not None else None,
         "global_batch": batch.global_batch if batch is not None and batch.ranks_known else None,
+        "learning_rate": rate_of(command_of(job)) or None,
         "best_loss": state.best_loss,
         "started": state.started_t,
         "ended": state.ended_t,
@@ -183,13 +192,26 @@ def _given_name(job: JobSpec | None) -> str:
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     """One line a run, all in the same columns, of at most `width` cells; None: whole.
 
-    What gives way, in this order: the folder, the attempt, the date in the id, the names, the total of steps.
-    Names are a column only where a run was given one; in a pipe they follow the folder, so that no word moves.
+    What gives way, in this order: batch, learning rate, the folder, the attempt, the date in the id, the names, the total of steps.
+    Names are a column only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
     """
     if width is None:
         return [f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}" for run in runs]
     cells = min(max((len(run.name) for run in runs if run is not HEADER), default=0), MAX_NAME)
     names = [_name_cell(run.name, max(cells, len(HEADER.name))) if cells else "" for run in runs]
+    extra = [_extra(run, runs) for run in runs]
+    if any(extra):
+        commands = [run.command[: max(COMMAND_CELLS, len(HEADER.command))] for run in runs]
+        longest = max(map(len, commands)) + 1
+        lines = [
+            f"{_whole(run)} {name}{more}{command:{longest}}{run.folder}".rstrip()
+            for run, name, more, command in zip(runs, names, extra, commands, strict=True)
+        ]
+        if all(len(line) <= width for line in lines):
+            return lines
+        lines = [f"{_whole(run)} {name}{more}" for run, name, more in zip(runs, names, extra, strict=True)]
+        if max(map(len, lines)) + LEAST_COMMAND <= width:
+            return [_with_command(line, run, width) for line, run in zip(lines, runs, strict=True)]
     forms: list[Callable[[Columns, str], str]] = [
         lambda of, name: f"{_whole(of)} {name}{of.folder}",
         lambda of, name: f"{_whole(of)} {name}",
@@ -203,12 +225,32 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     for form in forms:
         lines = [form(run, name).rstrip() for run, name in zip(runs, names, strict=True)]
         if all(len(line) <= width for line in lines):
-            return lines
+            cells = max(map(len, lines)) + 1
+            if cells + LEAST_COMMAND > width or form is forms[0]:
+                return lines
+            return [
+                _with_command(f"{line:{cells}}", run, width) for line, run in zip(lines, runs, strict=True)
+            ]
     return [line[:width] for line in lines]
 
 
 def _whole(of: Columns) -> str:
     return f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}}"
+
+
+def _extra(of: Columns, runs: Sequence[Columns]) -> str:
+    """Batch and learning rate as wide as the widest; empty where no run has them."""
+    text = ""
+    for cell, all_of_them in ((of.batch, [r.batch for r in runs]), (of.rate, [r.rate for r in runs])):
+        known = [found[:NUMBER_CELLS] for found in all_of_them]
+        if any(found for run, found in zip(runs, known, strict=True) if run is not HEADER):
+            text += f"{cell[:NUMBER_CELLS]:{max(map(len, known))}} "
+    return text
+
+
+def _with_command(line: str, of: Columns, width: int) -> str:
+    left = width - len(line)
+    return (line + (of.command if len(of.command) <= left else f"{of.command[: left - 1]}…")).rstrip()
 
 
 def _name_cell(name: str, cells: int) -> str:

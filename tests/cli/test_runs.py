@@ -63,6 +63,40 @@ def test_a_given_name_is_a_column_as_long_as_it_fits() -> None:
     assert "wide-batch" in lines_of([HEADER, named], 80)[1]
 
 
+def test_script_batch_and_rate_take_what_is_left_of_a_line() -> None:
+    told = OTTER._replace(batch="64", rate="3e-4", command="train.py --lr 3e-4 --epochs 3 --data corpus")
+    assert lines_of([told], None) == lines_of([OTTER], None), "a pipe's words stay where they are"
+    for width in range(20, 260):
+        assert all(len(line) <= width for line in lines_of([HEADER, told, ANT], width))
+    head, first, second = lines_of([HEADER, told, ANT], 250)
+    for name, text in (("BATCH", "64"), ("LR", "3e-4"), ("COMMAND", told.command), ("FOLDER", OTTER.folder)):
+        assert head.index(f" {name}") + 1 == first.index(text, 96), name
+    assert second.endswith(ANT.folder)
+    head, first, _ = lines_of([HEADER, told, ANT], 135)
+    assert "FOLDER" not in head
+    assert head.index("COMMAND") == first.index("train.py --lr 3e-4")
+    assert first.endswith("…")
+    assert "train.py" in lines_of([HEADER, told, ANT], 105)[1]
+
+
+def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> None:
+    verdict = Verdict(
+        failure=FailureClass.CUDA_OOM, reason=None, confidence=0.9, rank=0, ranks=(0,), node=None,
+        title="out of memory", cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint="",
+    )  # fmt: skip
+    run = journal(
+        tmp_path / "stopped",
+        ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
+        ev.Diagnosed(t=2.0, attempt=1, verdict=verdict),
+        ev.NoteAdded(t=2.5, text="wider\x1b]0;x\x07 batch", by="user"),
+        ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="again"),
+        ev.StopIntended(t=4.0, attempt=2, why=ev.StopWhy.REQUEST, by="user", grace_s=5.0),
+        ev.RunEnded(t=5.0, outcome=ev.Outcome.STOPPED, exit_code=0, reason="stopped"),
+    )
+    listed = columns_of(run)
+    assert (listed.state, listed.verdict, listed.name) == ("stopped", "cuda_oom→-", "wider batch")
+
+
 def journal(root: Path, *facts: ev.Event) -> RunPaths:
     run = RunPaths(root)
     run.node().root.mkdir(parents=True)

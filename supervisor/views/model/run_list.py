@@ -15,11 +15,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import JobSpec
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished, RunState
+from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.state import Finished, MomentKind, RunState
+from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import redact_argv, redact_text
 
 # A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
 SLICE_S = 0.2
@@ -33,15 +38,64 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
 }
 NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
 _TERM = re.compile(r"(state|id|name|failure|host|step|total|loss|duration|attempts)(<=|>=|!=|[:=<>])(.+)")
+_RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
+
+
+def command_of(job: JobSpec | None) -> tuple[str, ...]:
+    """Script and arguments as they were given, secrets hidden, without escape sequences; empty where they are not known."""
+    if job is None:
+        return ()
+    words = redact_argv((Path(job.entry).name, *job.entry_args))
+    return tuple(" ".join(strip_escapes(word).split()) for word in words)
+
+
+def rate_of(command: Sequence[str]) -> str:
+    """The learning rate that a command sets by a flag or ``key=value``, as it was written; empty where it sets none."""
+    found = ""
+    for at, word in enumerate(command):
+        match = _RATE.fullmatch(word)
+        value = match and (match[1] or (word.startswith("-") and "".join(command[at + 1 : at + 2])))
+        try:
+            found = value if value and math.isfinite(float(value)) else found
+        except ValueError:
+            continue
+    return found
+
+
+def batch_of(batch: BatchSpec | None) -> str:
+    """The global batch of an attempt; ``8 a rank`` where the number of ranks is not known, empty without a batch."""
+    if batch is None:
+        return ""
+    return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
+
+
+def note_of(state: RunState) -> str:
+    """The newest note that a person put on a run (key m), in one line, secrets hidden; empty without one."""
+    notes = (
+        moment.values.get("text") for moment in reversed(state.timeline) if moment.kind is MomentKind.NOTE
+    )
+    return " ".join(redact_text(strip_escapes(str(next(notes, "")))).split())
+
+
+def recovered_from(state: RunState) -> list[str]:
+    """The classes of the failures that a later attempt followed, oldest first."""
+    return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of the list. `live`: a keeper holds its lock."""
+    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden."""
 
     run: RunPaths
     state: RunState
     live: bool
+    command: tuple[str, ...] = ()
+
+    @property
+    def history(self) -> str:
+        """What it failed for, each class once, and the newest attempt's verdict: ``cuda_oom→healthy``; also of a run that was stopped later."""
+        earlier = [*dict.fromkeys(recovered_from(self.state))]
+        return "→".join([*earlier, self.failure or "-"]) if earlier else self.failure
 
     @property
     def word(self) -> str:
@@ -139,6 +193,7 @@ class RunsReader:
         self._runs: list[RunPaths] = []
         self._readers: dict[RunPaths, tuple[tuple[int, int], StateReader]] = {}
         self._live: dict[RunPaths, bool] = {}
+        self._commands: dict[RunPaths, tuple[str, ...]] = {}  # run.json never changes
         self._due = -math.inf
         # Going into a run and back within a slice starts a reading thread while the one before still ends.
         self._lock = threading.Lock()
@@ -167,7 +222,7 @@ class RunsReader:
                 break
             self._fold(run)
         rows = tuple(
-            RunRow(run, self._readers[run][1].state, self._live[run])
+            RunRow(run, self._readers[run][1].state, self._live[run], self._commands.get(run, ()))
             for run in self._runs
             if run in self._readers
         )
@@ -196,10 +251,15 @@ class RunsReader:
             while reader.refresh():
                 pass
             self._readers[run] = (mark, reader)
+        if run not in self._commands:
+            try:
+                self._commands[run] = command_of(read_run_file(run.run_json).job)
+            except BadRunFile:
+                self._commands[run] = ()
 
 
 def filtered(rows: Sequence[RunRow], query: str, now: float) -> list[RunRow]:
-    """The rows that all terms accept: bare words (id, name, state, failure) and ``field`` with ``: = != < > <= >=``.
+    """The rows that all terms accept: bare words (id, name, state, failures, command) and ``field`` with ``: = != < > <= >=``.
 
     ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything.
     """
@@ -243,7 +303,9 @@ def _accepts(row: RunRow, term: str, now: float) -> bool:
     found = _TERM.fullmatch(term)
     if found is None:
         state = row.state
-        return any(term in word.lower() for word in (row.run.run_id, state.name, row.word, row.failure))
+        return any(
+            term in word.lower() for word in (row.run.run_id, state.name, row.word, row.history, *row.command)
+        )
     field, sign, wanted = found.groups()
     value = _field(row, field, now)
     if sign in _NUMBERS:

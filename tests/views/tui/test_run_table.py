@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.model.history import Track, single
-from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey
+from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey, rate_of
 from supervisor.views.tui import external_editor as editor
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.curves import Look, Plot
@@ -132,6 +133,36 @@ def test_columns_come_with_the_width(width: int, texts: list[str]) -> None:
     assert ("gpt" in line) is ("name" in head) is (width >= 125)
     assert len(line) <= width
     assert "folder" not in head
+
+
+def test_a_wide_list_has_attempts_batch_and_rate_and_the_chosen_runs_command() -> None:
+    command = ("train.py", "--lr", "3e-4")
+    made, _ = runs_panel(dataclasses.replace(run_row("run-0"), command=command), run_row("run-1"))
+    lines = text_of(made.body(150, 6)).splitlines()
+    assert lines[0].rstrip().endswith("tries    batch       lr")
+    assert lines[1].rstrip().endswith(f"1{' ' * 14}3e-4")
+    assert lines[-1].strip() == "train.py --lr 3e-4"
+    assert "tries" not in text_of(made.body(149, 6))
+    made.action_move(1)
+    assert "train.py" not in text_of(made.body(150, 6)).splitlines()[-1]
+    made.query_text = "train.py"
+    made.renew()
+    assert [found.command for found in made.rows] == [command], "words of the command are searched too"
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"),
+    [
+        (("train.py", "--lr", "3e-4"), "3e-4"),
+        (("train.py", "--learning-rate=0.1", "--lr_decay", "2"), "0.1"),
+        (("train.py", "optimizer.lr=1e-3", "lr=2e-3"), "2e-3"),
+        (("train.py", "--lr"), ""),
+        (("train.py", "--lr", "auto"), ""),
+        (("lr.py", "4"), ""),
+    ],
+)
+def test_the_rate_of_a_command(words: tuple[str, ...], rate: str) -> None:
+    assert rate_of(words) == rate
 
 
 def test_the_mark_and_the_state_of_a_run() -> None:

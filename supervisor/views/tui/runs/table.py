@@ -13,7 +13,18 @@ from textual.message import Message
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey, filter_trouble, filtered, ordered
+from supervisor.views.model.run_list import (
+    RunList,
+    RunRow,
+    Scope,
+    SortKey,
+    batch_of,
+    filter_trouble,
+    filtered,
+    note_of,
+    ordered,
+    rate_of,
+)
 from supervisor.views.tui.dashboard.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -23,8 +34,9 @@ STATE_CELLS = 13
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
-# Below these widths (inside the frame) something gives way: the name, how long it took, the date in the id and
+# Below these widths (inside the frame) something gives way: attempts with batch and learning rate, the name, how long it took, the date in the id and
 # the total of steps.
+NUMBERS_FROM = 150
 NAME_FROM = 125
 DURATION_FROM = 108
 ROOMY_FROM = 96
@@ -84,6 +96,7 @@ class RunsPanel(Panel, can_focus=True):
         self.marked: RunPaths | None = None
         self.said = ""
         self._top = 0
+        self._shown = 0
 
     @property
     def ready(self) -> bool:
@@ -168,11 +181,13 @@ class RunsPanel(Panel, can_focus=True):
                 EMPTY,
                 row(Span(f"  {self.tr(trouble or text)}", TextStyle.WARN if trouble else TextStyle.DIM)),
             ]
-        room = max(height - 1, 1)
+        detail = self._detail(width) if height > 2 else EMPTY
+        room = max(height - 1 - bool(detail), 1)
         cursor = self.cursor
         self._top = max(min(self._top, cursor, len(self.rows) - room), cursor - room + 1, 0)
         now = self._clock()
         shown = self.rows[self._top : self._top + room]
+        self._shown = len(shown)
         return [
             _head(width, self.tr, folders=self._shows_folders),
             *(
@@ -187,7 +202,17 @@ class RunsPanel(Panel, can_focus=True):
                 )
                 for found in shown
             ),
+            *([EMPTY] * (room - len(shown)) if detail else ()),
+            *([detail] if detail else ()),
         ]
+
+    def _detail(self, width: int) -> Row:
+        """The chosen run's command and note; empty without both."""
+        found = self.rows[self.cursor]
+        note = note_of(found.state)
+        parts = [" ".join(found.command), f"{self.tr('note')}: {note}" if note else ""]
+        text = " · ".join(filter(None, parts))
+        return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
     @property
     def _shows_folders(self) -> bool:
@@ -203,7 +228,8 @@ class RunsPanel(Panel, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """A click chooses; a click on the chosen one opens it."""
         index = self._top + event.y - 2
-        if not (event.y >= 2 and index < len(self.rows)):
+        is_row = 2 <= event.y < 2 + self._shown
+        if not (is_row and index < len(self.rows)):
             return
         if self.rows[index].run == self.chosen:
             self.post_message(self.Opened(self.rows[index].run))
@@ -233,6 +259,12 @@ def _columns(width: int, texts: dict[str, str]) -> str:
     if width >= DURATION_FROM:
         parts.append(fit(texts["took"], 11, right=True))
     parts.append(fit(texts["seen"], 5, right=True))
+    if width >= NUMBERS_FROM + (FOLDER_LEAST * 2 if texts["folder"] else 0):
+        parts += [
+            fit(texts["tries"], 5, right=True),
+            fit(texts["batch"], 8, right=True),
+            fit(texts["lr"], 8, right=True),
+        ]
     left = width - HEAD_CELLS - cell_len(" ".join(parts)) - 2
     return " ".join(
         [*parts, f" {fit(texts['folder'], left)}"] if texts["folder"] and left >= FOLDER_LEAST else parts
@@ -240,7 +272,7 @@ def _columns(width: int, texts: dict[str, str]) -> str:
 
 
 def _head(width: int, tr: Tr, *, folders: bool) -> Row:
-    names = ("run", "name", "step", "verdict", "best", "took", "seen", "folder")
+    names = ("run", "name", "step", "verdict", "best", "took", "seen", "tries", "batch", "lr", "folder")
     head = fit(tr("    state"), HEAD_CELLS)
     texts = {name: tr(name) if folders or name != "folder" else "" for name in names}
     return clip(row(Span(head + _columns(width, texts), TextStyle.DIM)), width)
@@ -256,10 +288,13 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: 
         "run": run_id if roomy or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:],
         "name": state.name,
         "step": f"{fm.whole(found.step)}{'+' if found.is_cut else ''}{total}",
-        "verdict": found.failure or fm.DASH,
+        "verdict": found.history or fm.DASH,
         "best": fm.loss(state.best_loss),
         "took": fm.duration(found.duration_s(now)),
         "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
+        "tries": str(len(state.attempts)),
+        "batch": batch_of(state.attempt.batch if state.attempt else None),
+        "lr": rate_of(found.command),
         "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
     }
     head = Span(("▸" if here else " ") + ("◆" if marked else " "), TextStyle.KEY)
