@@ -134,6 +134,13 @@ def test_first_steps_far_above_the_rest_are_clipped_with_a_mark_and_their_greate
     assert not any("▲" in span.text for spans in plain.rows for span in spans)
 
 
+def test_a_curve_that_falls_evenly_is_shown_whole() -> None:
+    track = tuple(single(step, step, 4.0 - step / 100, 1) for step in range(200))
+    drawn = plot([Curve(track, smooth(track))], Look(), 80, 14)
+    assert drawn is not None
+    assert not any("▲" in span.text for spans in drawn.rows for span in spans)
+
+
 def test_marks_stand_above_the_numbers_which_all_stay() -> None:
     track = tuple(single(step, step, 3.0, 1) for step in range(1001))
     marks = [Mark(500.0, 500.0, "✗ OOM", TextStyle.BAD, 1)]

@@ -16,6 +16,8 @@ from supervisor.views.tui.widgets.paint import TextStyle
 
 # Of less a third has no logarithm: that is next to the least number that there is.
 LEAST_SPAN = 1e-300
+# Values are left outside the y axis only where that makes the rest this much higher.
+CLIP_FROM = 1.25
 
 
 class Bucket(NamedTuple):
@@ -200,6 +202,9 @@ def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[flo
     highs = sorted(p.high for p in points)
     low = min([lows[0], *smoothed])
     high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed[early:]])
+    top = max([highs[-1], *smoothed])
+    if top - low <= CLIP_FROM * (high - low):
+        high = top
     if high - low <= 1e-9 * abs(high):  # a constant, but for what adding floats leaves
         pad = abs(high) * 0.05 or 1.0
         return low - pad, high + pad
