@@ -92,6 +92,7 @@ class Contestant:
             self.run: Run = build.build_run(session)
         self.device = session.device.torch_device
         self.peak_flops = session.decision.peak_flops
+        self.compiled = session.decision.compile
         self.seconds: list[float] = []
 
     def steps(self, count: int, *, kept: bool) -> None:
@@ -129,7 +130,7 @@ class Contestant:
         parameters = sum(p.numel() for p in self.run.bare.parameters())
         peak = self.peak_flops
         work = rate * flops_per_token(shape, parameters, self.config.max_seq_len)
-        compiled = hasattr(self.run.model, "_orig_mod")  # torch.compile's wrapper
+        compiled = self.compiled
         return Figures(rate, step_s, work / peak if peak else None, self.activation_bytes(), compiled)
 
     def close(self) -> None:

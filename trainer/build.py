@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from trainer import faults as fl
 from trainer import memory, saving
-from trainer.compute import TYPES, allow_tf32, autocast, compiled, look, tools
+from trainer.compute import TYPES, allow_tf32, autocast, compile_blocks, look, tools
 from trainer.config import Batch, Config, UsageError, by_rank, plan_batch, plan_lengths
 from trainer.console import Console, short
 from trainer.data import Samples, Stream, open_data
@@ -194,9 +193,10 @@ def build_run(session: Session) -> Run:
     resume = saving.find(config, saver.root, group, console)
     state = saving.restore(saver, resume) if resume else TrainState()
     console.say(f"torch.compile: {'on' if decision.compile else 'off'} ({decision.compile_why})")
-    model: Any = compiled(config, bare) if decision.compile else bare
+    if decision.compile:
+        compile_blocks(config, bare)
     samples = Samples(session.train_stream, config.max_seq_len, config.seed)
-    wrapped = wrap(config, model, session.device, group)
+    wrapped = wrap(config, bare, session.device, group)
     run = Run(
         config=config,
         group=group,

@@ -14,6 +14,7 @@ import torch
 
 from trainer.config import Config
 from trainer.machine import Gpu, Report, Tools
+from trainer.model import GPT
 from trainer.place import Place
 
 TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -56,12 +57,17 @@ def allow_tf32(config: Config, where: torch.device) -> None:
         torch.backends.cudnn.allow_tf32 = config.tf32
 
 
-def compiled(config: Config, model: torch.nn.Module) -> Any:
-    """The model, compiled; with ``--compile auto`` what cannot be compiled runs as it is, and torch says so."""
+def compile_blocks(config: Config, model: GPT) -> None:
+    """Compiles each block in its place; with ``--compile auto`` what cannot be compiled runs as it is, and torch says so.
+
+    Block by block, and not the whole: DDP sends a bucket of gradients once they are there, and of one graph they all come at its end
+    (torch docs, "DDP notes", TorchDynamo). Equal blocks share what was compiled, and evaluation runs the same ones.
+    """
     if config.compile == "auto":
         from torch._dynamo import (
             config as dynamo,  # a second's import, which a run that is not compiled is spared
         )
 
         dynamo.suppress_errors = True
-    return torch.compile(model)
+    for block in model.blocks:
+        block.compile()

@@ -48,22 +48,22 @@ def make_optimizer(
         optimizer_class=torch.optim.AdamW,
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
+        fused=device.torch_device.type in {"cpu", "cuda"},
     )
     return split, SplitMoments(split, bare, group)
 
 
-def wrap(config: Config, model: Any, device: Device, group: Group) -> nn.Module:
+def wrap(config: Config, model: nn.Module, device: Device, group: Group) -> nn.Module:
     """The model as the loop calls it: in DDP for several ranks, unless FSDP2 has split it already."""
-    wrapped: nn.Module = model
     if group.world_size == 1 or config.shard == "fsdp2":
-        return wrapped
+        return model
     on_gpu = device.torch_device.type == "cuda"
     # Our buffers are constants: sending them in each forward pass costs a collective. torch 2.13 renamed the switch.
     known = signature(DistributedDataParallel.__init__).parameters
     switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     buffers: dict[str, Any] = {switch: False}
     return DistributedDataParallel(
-        wrapped,
+        model,
         device_ids=[device.torch_device.index] if on_gpu else None,
         find_unused_parameters=config.find_unused_parameters,
         gradient_as_bucket_view=True,  # .grad lies in DDP's buckets: no second copy of all gradients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.runs import losses, train_here
+from tests.trainer.runs import flags, losses, run, train_here
 from trainer.config import Config
 from trainer.elementwise import rms_norm, squared_relu
 from trainer.model import GPT, Shape, flops_per_token, rotary_table, rotate
@@ -95,3 +96,31 @@ def test_recomputed_blocks_change_no_loss(tmp_path: Path) -> None:
     train_here(tmp_path / "a")
     train_here(tmp_path / "b", gradient_checkpointing=True)
     assert losses(tmp_path / "a") == pytest.approx(losses(tmp_path / "b"), abs=1e-6)
+
+
+def test_a_loss_in_parts_is_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = GPT(SHAPE)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    tokens, targets = torch.randint(0, 64, (2, 3, 16))
+    whole = model(tokens, targets).detach()
+    monkeypatch.setattr("trainer.model.LOGITS_AT_ONCE", 64 * 7)  # 48 tokens: seven at once, and a rest
+    with torch.no_grad():
+        assert torch.allclose(model(tokens, targets), whole, atol=1e-6)
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_compiled_blocks_are_the_same_model_and_resume(tmp_path: Path) -> None:
+    steps: dict[str, Any] = {"num_iterations": 4, "eval_every": 2, "lr_schedule": "constant"}
+    train_here(tmp_path / "eager", **steps)
+    (tmp_path / "compiled").mkdir()
+    folders = {"telemetry_dir": "tel", "checkpoint_dir": "ck"}
+    half = run(
+        1, *flags(**{**steps, "num_iterations": 2}, **folders, compile="on"), cwd=tmp_path / "compiled"
+    )
+    assert half.returncode == 0, half.stderr
+    assert "torch.compile: on" in half.stdout
+    train_here(tmp_path / "compiled", **steps, resume_from="auto")
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "eager"), abs=1e-4)
