@@ -149,6 +149,9 @@ def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> 
     assert said(None, in_epochs=False, epoch=0.08) == "epoch 0.08"
     assert said(0, in_epochs=True, epoch=18.0) == "epoch 18 · step 0"
     assert said(400, in_epochs=False, epoch=3.0) == "step 400"
+    state = state_of(None, attempt_of(last_step=657), progress=progress(657, epoch=2.99), total_steps=657)
+    shown = "".join(span.text for span in panel._progress(state, 80, in_epochs=True))
+    assert shown.startswith("step 657 / 657 "), "a count of the whole training says more"
 
 
 # -- the line that says what is worth saying --------------------------------------------------------

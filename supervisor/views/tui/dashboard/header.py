@@ -96,7 +96,7 @@ class HeaderPanel(Panel):
             return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
         if step is None:
             return row(Span(self.tr(f"{epoch_text(state)} ".lstrip() or "no step yet "), TextStyle.DIM))
-        if in_epochs and (epoch := epoch_text(state)):
+        if in_epochs and not total and (epoch := epoch_text(state)):
             return row(
                 Span(self.tr(epoch), TextStyle.PLAIN),
                 Span(" · ", TextStyle.DIM),
