@@ -24,11 +24,11 @@ from scripts.terminal_svg import Frame, picture, rows_of  # noqa: E402 - the pat
 
 COLUMNS, LINES = 100, 30
 LOOK_S = 0.2
-EVERY_S = 1.0  # of the picture: a screen a second
+EVERY_S = 1.5  # of the picture: seconds from screen to screen
 DEADLINE_S = 240.0
 READ_S = 5.0  # the card stands so long before its key is pressed
 # In the picture each screen shows so long, at most, where nothing changes; the card and the end for longer.
-AT_MOST_S, CARD_S, END_S = 0.5, 1.0, 4.0
+AT_MOST_S, CARD_S, END_S = 0.5, 2.0, 4.0
 CARD = "attempt 1 failed"
 END = "✓ succeeded"
 
@@ -95,7 +95,7 @@ def _plain(ansi: str) -> str:
 
 
 def cut(shown: list[Shown]) -> list[Shown]:
-    """From the dashboard's first frame on, a screen a second: the shell's line is not part of it."""
+    """From the dashboard's first frame on, a screen each `EVERY_S`: the shell's line is not part of it."""
     film = [one for one in shown if "stoker" in _plain(one.ansi).partition("\n")[0] and "╭" in one.ansi]
     kept = film[:1]
     for one in film[1:]:
