@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -77,21 +78,22 @@ def failed_logs(folder: Path) -> Path:
     return folder
 
 
-def large_log(path: Path, size: int) -> Path:
-    """A training log with one line that is looked for, at three quarters."""
+def large_log(path: Path, size: int) -> int:
+    """Write a training log with one line that is looked for, at three quarters; how many lines it has."""
     with path.open("wb") as out:
         block = b"".join(
             b"2026-11-21 10:%02d:%02d INFO train: step %7d | loss %.4f | lr 3.0e-04 | 27200 tok/s\n"
             % (n // 60 % 60, n % 60, n, 2 + 1 / (1 + n))
             for n in range(200_000)
         )
-        hit = False
+        hit, lines = False, 0
         while out.tell() < size:
             out.write(block)
+            lines += 200_000
             if not hit and out.tell() > 0.75 * size:
                 out.write(f"2026-11-21 10:00:00 WARN data: {NEEDLE} {HIT}\n".encode())
-                hit = True
-    return path
+                hit, lines = True, lines + 1
+    return lines
 
 
 class Slow(FakeRun):
@@ -104,6 +106,10 @@ class Slow(FakeRun):
             self._series.append(RANKS, t, str(rank), 1, {"step": float(self.step), "step_time_s": took_s})
 
 
+def _advance(fake: FakeRun) -> None:
+    fake.advance(time.time())
+
+
 @contextmanager
 def runs_of(folder: Path) -> Iterator[Path]:
     """Two live runs; in both a rank is slow."""
@@ -112,7 +118,7 @@ def runs_of(folder: Path) -> Iterator[Path]:
         for name in ("20261121-0000-bold-ant", "20261121-0001-calm-bee"):
             fake = Slow(folder / name, ranks=8, gpus=2)
             stack.callback(fake.close)
-            stack.enter_context(every(1.0, lambda fake=fake: fake.advance(time.time())))
+            stack.enter_context(every(1.0, partial(_advance, fake)))
         yield folder
 
 
@@ -141,6 +147,7 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--toolong", default="tl")
     parser.add_argument("--nvitop", default="nvitop")
+    parser.add_argument("--tools", default="stoker,lnav,toolong,nvitop", help="those to ask, with commas")
     parser.add_argument("--only", default="", help="questions, with commas")
     args = parser.parse_args()
     found: dict[str, dict[str, object]] = {}
@@ -162,7 +169,8 @@ def main() -> int:
         failed = failed_logs(home / "failed")
         ranks = [str(path) for path in sorted(failed.iterdir())]
         runs = stack.enter_context(runs_of(home / "runs"))
-        big = large_log(home / "large.log", int(args.gib * 2**30))
+        big = home / "large.log"
+        lines = large_log(big, int(args.gib * 2**30))
         job = home / "job.py"
         job.write_text(
             "import time\nfor step in range(10**6):\n    print(f'step {step} loss {3 / (step + 1):.3f}', flush=True)\n    time.sleep(0.05)\n"
@@ -211,7 +219,7 @@ def main() -> int:
                     "lnav",
                     ["lnav", "-N", str(big)],
                     (
-                        ("step", "g"),
+                        (f"L{lines - 1}", "g"),
                         (" step       0", "/"),
                         (None, NEEDLE),
                         (NEEDLE, "Enter"),
@@ -247,7 +255,7 @@ def main() -> int:
             times: dict[str, list[float]] = {}
             for _ in range(args.rounds):
                 for way in ways:
-                    if shutil.which(way.argv[0]) is not None:
+                    if way.tool in args.tools.split(",") and shutil.which(way.argv[0]) is not None:
                         times.setdefault(way.tool, []).append(answered(pane, way))
             found[question] = {
                 way.tool: {
