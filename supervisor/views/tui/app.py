@@ -25,7 +25,7 @@ from textual.screen import Screen
 
 from supervisor.run.access.viewers import Presence
 from supervisor.run.paths import RunPaths
-from supervisor.views.appearance import USUAL, Appearance
+from supervisor.views.appearance import USUAL, Appearance, ThemeName
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.screen import Dashboard
@@ -181,6 +181,11 @@ class StokerApp(ThemedApp):
         """Keep other choices for the next time."""
         self.kept = kept
         save(self._keep, kept)
+
+    def action_wear(self, name: str) -> None:
+        """The theme of a name, remembered."""
+        self.theme = THEMES[ThemeName(name)].name
+        self.remember(msgspec.structs.replace(self.kept, theme=self.theme))
 
     def action_next_theme(self) -> None:
         """The next theme, remembered."""

@@ -10,15 +10,48 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.fuzzy import Matcher
 
-from supervisor.views.tui.dashboard.keys import KEYS
 from supervisor.views.tui.widgets.paint import fit
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.translate import Tr
 
 KEY_CELLS = 7
 NAME_CELLS = 17
-# A word in a name is meant sooner than one in a sentence.
-NAMED = 2.0
+# What other programs call it, by action.
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "leave": ("quit", "exit", "close", "detach"),
+    "ask('stop')": ("end", "terminate", "cancel"),
+    "ask('stop_now')": ("kill", "abort"),
+    "ask('hold')": ("pause",),
+    "accept": ("yes",),
+    "smaller_batch": ("micro-batch", "oom"),
+    "edit": ("arguments", "environment"),
+    "page('failure')": ("error", "traceback", "diagnose"),
+    "page('metrics')": ("charts", "plot", "compare"),
+    "page('settings')": ("config", "info"),
+    "page('advisories')": ("warnings", "hang"),
+    "search": ("find", "grep"),
+    "filter": ("grep",),
+    "sort": ("order",),
+    "widen": ("everything",),
+    "delete": ("remove", "rm"),
+    "app.next_theme": ("colours", "colors"),
+}
+# An action without a key of its own on the screen: a theme by its name, and a comparison, which is a key of the metrics page.
+THEME_COMMANDS = tuple(
+    Binding("T", f"app.wear('{name}')", words, tooltip="dark, light, or safe for colour-blind eyes")
+    for name, words in (("dark", "theme dark"), ("light", "theme light"), ("safe", "theme safe"))
+)
+COMPARE = Binding("M", "compare", "compare", tooltip="metrics: any series, two runs side by side")
+# Words as they are typed come before letters that only occur in this order (the fuzzy match).
+IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME, FUZZY_SENTENCE = (
+    1.0,
+    0.95,
+    0.9,
+    0.8,
+    0.6,
+    0.5,
+    0.25,
+)
 
 
 class Palette(CommandPalette):
@@ -42,13 +75,12 @@ class KeyCommands(Provider):
             )
 
     async def search(self, query: str) -> Hits:
-        """What matches the words typed."""
+        """What matches the words typed: a part of a name, a synonym or a part of the sentence before fuzzy matches."""
         matcher, tr = self.matcher(query), tr_of(self.screen)
         for binding in self._possible():
-            name, text = tr(binding.description), tr(binding.tooltip)
             # English words are found in every language: they are what the documents call it.
-            named = max(map(matcher.match, (name, binding.description)))
-            score = max(NAMED * named, *map(matcher.match, (text, binding.tooltip)))
+            names = (tr(binding.description), binding.description)
+            score = rank(query, matcher, names, (tr(binding.tooltip), binding.tooltip), binding.action)
             if score > 0:
                 do = partial(self.screen.run_action, binding.action)
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
@@ -56,11 +88,35 @@ class KeyCommands(Provider):
     def _possible(self) -> list[Binding]:
         """Bindings whose action would do something now. The palette itself is left out."""
         live = {active.binding.action for active in self.screen.active_bindings.values() if active.enabled}
-        return [
+        own = [
             binding
-            for binding in KEYS
+            for binding in self.screen.BINDINGS
             if isinstance(binding, Binding) and binding.action != "commands" and binding.action in live
         ]
+        compares = hasattr(self.screen, "action_compare")
+        bound = any(
+            isinstance(binding, Binding) and binding.action == "compare" for binding in self.screen.BINDINGS
+        )
+        return [*own, *([COMPARE] if compares and not bound else []), *THEME_COMMANDS]
+
+
+def rank(
+    query: str, matcher: Matcher, names: tuple[str, ...], sentences: tuple[str, ...], action: str
+) -> float:
+    """How well a command fits what was typed: 0 (not at all) to 1."""
+    typed = " ".join(query.lower().split())
+    if any(name.lower() == typed for name in names):
+        return IS_NAME
+    if any(name.lower().startswith(typed) for name in names):
+        return BEGINS
+    if any(typed in name.lower() for name in names):
+        return IN_NAME
+    if any(word.startswith(typed) for word in SYNONYMS.get(action, ())):
+        return IN_SYNONYM
+    if any(typed in sentence.lower() for sentence in sentences):
+        return IN_SENTENCE
+    named, told = max(map(matcher.match, names)), max(map(matcher.match, sentences))
+    return max(FUZZY_NAME * named / (1 + named), FUZZY_SENTENCE * told / (1 + told))
 
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:

@@ -366,3 +366,35 @@ def test_a_command_of_the_palette_is_a_key_a_name_and_a_sentence() -> None:
     found = commands._line(binding, english, Matcher("run"))
     assert found.plain == line
     assert found.spans != commands._line(binding, english).spans
+
+
+def ranked(query: str) -> list[str]:
+    """Actions in the palette's order."""
+    known = [
+        binding
+        for binding in (*keys.KEYS, *commands.THEME_COMMANDS, commands.COMPARE)
+        if isinstance(binding, Binding)
+    ]
+    scores = {
+        binding.action: commands.rank(
+            query, Matcher(query), (binding.description,), (binding.tooltip,), binding.action
+        )
+        for binding in known
+    }
+    return sorted((action for action in scores if scores[action] > 0), key=lambda action: -scores[action])
+
+
+@pytest.mark.parametrize(
+    ("query", "action"),
+    [
+        ("quit", "leave"),
+        ("kill", "ask('stop_now')"),
+        ("compare", "compare"),
+        ("theme light", "app.wear('light')"),
+        ("Stop", "ask('stop')"),
+        ("grep", "search"),
+        ("batch", "smaller_batch"),
+    ],
+)
+def test_the_palette_knows_what_others_call_it_and_words_before_letters(query: str, action: str) -> None:
+    assert ranked(query)[0] == action

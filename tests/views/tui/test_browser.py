@@ -76,6 +76,20 @@ def test_enter_opens_and_escape_comes_back(runs: list[RunPaths]) -> None:
     browse(runs, play)
 
 
+def test_the_palette_works_in_the_list(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        await pilot.press("colon")
+        await until(pilot, lambda: app.screen is not app.browser, "the palette")
+        await pilot.press(*"theme", "space", *"light")
+        await pilot.pause(0.5)
+        await pilot.press("enter")
+        await until(pilot, lambda: "light" in app.theme, "the light theme")
+        await until(pilot, lambda: app.screen is app.browser, "the list again")
+
+    browse(runs, play)
+
+
 def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "? help" in shown(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -21,11 +21,21 @@ from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.panel import tr_of
 
+if TYPE_CHECKING:
+    from textual.command import Provider
+
 TICK_S = 1.0
 
 
 def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool = True) -> Binding:
     return Binding(key, action, word, key_display=shown, show=show, tooltip=text)
+
+
+def _key_commands() -> type[Provider]:
+    """The palette's library is a tenth of a second that the start need not wait for."""
+    from supervisor.views.tui.commands import KeyCommands
+
+    return KeyCommands
 
 
 class BrowserScreen(QuickFrames, Screen[None]):
@@ -49,8 +59,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
             "runs in other folders that this user started, too; or no longer",
         ),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
+        _key("colon,ctrl+p", "commands", "commands", ":", "all commands, by name", show=False),
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; nothing is ended by it", show=False),
     ]
+
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
 
     def __init__(self, clock: Callable[[], float], scope: Scope) -> None:
         super().__init__()
@@ -115,6 +128,12 @@ class BrowserScreen(QuickFrames, Screen[None]):
             if isinstance(binding, Binding)
         ]
         self.app.push_screen(HelpScreen(lines))
+
+    def action_commands(self) -> None:
+        """All commands, to be found by their names."""
+        from supervisor.views.tui.commands import Palette
+
+        self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
 
     def action_open(self) -> None:
         """Open the run under the cursor."""
