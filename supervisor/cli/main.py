@@ -37,6 +37,8 @@ VERBS: dict[str, tuple[str, str]] = {
 # They may stand without a verb: the list of runs opens.
 BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir", "--all"])
 
+LOOKS = {"--theme": True, "--ascii": False, "--lang": True}  # whether a value follows
+
 EXIT_CODES = """\
 exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 refused ·
   4 gave up, retry budget spent · 5 stopped on request · 6 lost · 75 checkpointed, requeue me · 130 interrupted
@@ -88,6 +90,7 @@ def _open_closed_streams() -> None:
 
 
 def _dispatch(argv: list[str]) -> int:
+    argv = _looks_behind(argv)
     bare = not argv and sys.stdin.isatty() and sys.stdout.isatty()
     if bare or (argv and argv[0].partition("=")[0] in BROWSER_FLAGS):
         from supervisor.cli.runs import browse
@@ -102,6 +105,16 @@ def _dispatch(argv: list[str]) -> int:
         print(f"stoker {__version__}")
         return 0
     return _run_verb(argv[0], argv[1:]) if argv[0] in VERBS else _unknown_verb(argv[0])
+
+
+def _looks_behind(argv: list[str]) -> list[str]:
+    """``stoker --theme light attach x`` as ``stoker attach --theme light x``; unchanged where no verb follows the looks."""
+    at = 0
+    while at < len(argv) and argv[at].partition("=")[0] in LOOKS:
+        at += 2 if "=" not in argv[at] and LOOKS[argv[at]] else 1
+    if not 0 < at < len(argv) or argv[at] not in VERBS:
+        return argv
+    return [argv[at], *argv[:at], *argv[at + 1 :]]
 
 
 def _flush_or_drop() -> None:

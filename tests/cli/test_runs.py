@@ -152,6 +152,28 @@ def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
+    "looks",
+    [
+        ["--theme", "mauve"],
+        ["--theme=mauve"],
+        ["--ascii", "--theme", "mauve"],
+        ["--lang=en", "--theme=mauve"],
+    ],
+)
+def test_looks_may_stand_before_a_verb(
+    looks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1 loss 2.0\n")
+    answers = []
+    for line in ([*looks, "attach", str(log)], ["attach", *looks, str(log)]):
+        assert cli.main(line) == 2
+        answers.append(capsys.readouterr().err)
+    assert "choose dark, light, safe" in answers[0]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
     ("appearance", "alive", "said"),
     [
         (Appearance(), True, "training goes on; come back with: stoker attach run"),
