@@ -183,12 +183,12 @@ def test_the_list_of_runs_is_in_chinese(tmp_path: Path) -> None:
             await until(pilot, lambda: browser.panel.list is not None and browser.panel.list.complete, "runs")
             await pilot.pause()
             listed = shown(app)
-            assert not english_in(listed)
+            assert not english_in(listed.replace("lr looks high", "")), "all but what a person wrote"
             assert "? 无 keeper" in listed
             assert "按最新" in listed
             await pilot.press("x")
             await pilot.pause()
-            assert not english_in(shown(app))
+            assert not english_in(shown(app).replace("lr looks high", ""))
 
     asyncio.run(play())
 
