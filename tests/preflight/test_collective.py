@@ -73,7 +73,8 @@ def test_a_rank_that_gave_up_is_not_to_blame_where_another_never_came(tmp_path: 
     finding = found(tmp_path, gave_up, meet_s=7)
     assert finding.level is FindingLevel.REFUSE
     assert re.fullmatch(r"1 of 2 ranks did not come within \d+ s: 1", finding.what)
-    all_came = f'{MEETS} touch -d "@$(($(date +%s) - wait_s))" "$store-$rank"; echo timed out; exit 1'
+    both = '[ -e "$store-0" ] && [ -e "$store-1" ]'
+    all_came = f'{MEETS} until {both}; do sleep 0.01; done; touch -d "@$(($(date +%s) - wait_s))" "$store-$rank"; echo timed out; exit 1'
     assert found(tmp_path, all_came, meet_s=7).what.endswith(
         "ended with exit code 1 as the ranks met: timed out"
     )
