@@ -54,10 +54,10 @@ def large(log: Path, *, end: str, mib: int = 60) -> Path:
 
 
 def x_labels(screen: str) -> str:
-    """The numbers below the loss chart."""
+    """The numbers below the loss chart, under the line that its marks have."""
     lines = screen.splitlines()
-    at = next((n for n, line in enumerate(lines) if "└" in line), None)
-    return lines[at + 1] if at is not None else ""
+    at = next((n for n, line in enumerate(lines) if "└" in line), len(lines))
+    return next((line for line in lines[at + 1 : at + 3] if re.search(r"\d", line)), "")
 
 
 @pytest.mark.e2e

@@ -233,16 +233,11 @@ def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> Non
         assert seen_s < 5, "0.1 s on a quiet machine"
         screen.wait_for("rank 1 died: torch.OutOfMemoryError: CUDA out of memory")
         screen.until_state(run, HeldOpen)
+        screen.wait_for("held: you decide")  # before that the screen would not know what `s` ends
         screen.press("s")
-
-        def is_over() -> bool:
-            if (
-                "end the run for good?" in screen.read()
-            ):  # asked where the screen knows already that it is held
-                screen.press("y")
-            return isinstance(read_state(run.node().journal).condition, Finished)
-
-        screen.until(is_over)
+        screen.wait_for("end the run for good?")
+        screen.press("y")
+        screen.until_state(run, Finished)
     journalled = facts(run)
     (failing,) = [fact for fact in journalled if isinstance(fact, ev.RankFailing)]
     assert failing.failure is FailureClass.CUDA_OOM
