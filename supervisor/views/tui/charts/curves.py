@@ -183,7 +183,7 @@ def plot(
     if not points:
         return None
     rows = height - 2 if height >= LINE_HEIGHT else height - 1
-    marks_apart = bool(marks) and height >= MARKS_HEIGHT
+    marks_apart = height >= MARKS_HEIGHT and bool(_marked(marks, Scale(low_x, high_x, 1), axis, laid))
     rows -= marks_apart
     y = _y_scale(points, shown, rows, log=look.log, least_span=least_span)
     names = _y_labels(y, rows)
