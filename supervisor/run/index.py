@@ -18,6 +18,7 @@ from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.regular import read_regular
 
 INDEX = "index.jsonl"
+ID_STAMP = len("20260101-0000-")  # what stands before the words of an id
 # The words of run ids, such as `brave-otter`: short, friendly, easy to say and to tell apart.
 ADJECTIVES = tuple(
     """
@@ -144,7 +145,9 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
     if not matches:
         if named := named_runs(text, runs_known, env):
             return named[0]
-        raise RunNotFound(f"no run named {text!r}: `stoker runs` lists {len(runs_known)}")
+        guess = _nearest(text, runs_known, env)
+        hint = f"did you mean {guess}? " if guess else ""
+        raise RunNotFound(f"no run named {text!r}: {hint}`stoker runs` lists {len(runs_known)}")
     names = ", ".join(r.run_id for r in matches[:5])
     raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
 
@@ -153,6 +156,19 @@ def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list
     """Those of `known` that were given this very name, in the same order."""
     names = {os.path.realpath(line.path): line.name for line in _index_lines(env)}
     return [r for r in known if (names.get(str(r.root)) or _recorded_name(r)) == name]
+
+
+def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | None:
+    """The id of the run whose id, words of it or given name are most like what was typed; None: none is like it."""
+    import difflib  # only once a run is not found
+
+    listed = {os.path.realpath(line.path): line.name for line in _index_lines(env)}
+    ids: dict[str, str] = {}
+    for run in known:  # newest first: it is meant where two have one name
+        for name in (run.run_id, run.run_id[ID_STAMP:], listed.get(str(run.root), "")):
+            ids.setdefault(name, run.run_id)
+    near = difflib.get_close_matches(text, list(ids), n=1, cutoff=0.75)
+    return ids[near[0]] if near else None
 
 
 def _recorded_name(run: RunPaths) -> str | None:

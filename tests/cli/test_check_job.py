@@ -96,6 +96,19 @@ def test_wrong_words_are_one_line(words: list[str], said: str, capsys: pytest.Ca
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("trian.py", "train.py"), ("there.py", "sub/there.py"), ("sub/thare.py", "sub/there.py")],
+)
+def test_a_script_that_is_not_there_is_guessed(
+    script: Path, typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (script / "sub").mkdir()
+    (script / "sub" / "there.py").touch()
+    assert main(["check", typed]) == 2
+    assert f"{typed}: no such script: did you mean {meant}?" in capsys.readouterr().err
+
+
 def test_what_refuses_nothing_is_looked_at_beside_the_start(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

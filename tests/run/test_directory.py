@@ -101,6 +101,12 @@ def test_runs_are_found_by_path_id_part_or_not_at_all(tmp_path: Path) -> None:
         find_run("zzz", runs, env)
     with KeeperLockOf(one):
         assert find_run(None, runs, env) == one, "the newest live run comes before the newest"
+    typed = one.run_id[14:].replace("-", "_") + "s"
+    with pytest.raises(RunNotFound, match=f"did you mean {one.run_id}"):
+        find_run(typed, runs, env)
+    register(two, "wide-net", env)
+    with pytest.raises(RunNotFound, match=f"did you mean {two.run_id}"):
+        find_run("wide-nte", runs, env)
     link_latest(one)
     assert (runs / "latest").resolve() == one.root.resolve()
     assert len(known_runs(runs, env)) == 2, "the link is not a third run"

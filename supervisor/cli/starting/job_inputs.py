@@ -7,6 +7,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 from supervisor.cli.common import user_settings
@@ -25,6 +27,7 @@ from supervisor.run.regular import open_regular
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
+MOST_FOLDERS = 100  # that a script which is not found is looked for in
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 
@@ -80,7 +83,9 @@ def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSp
 def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> Job:
     spec = resolve_job(_inputs(parsed, job_file, env, cwd))
     if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
-        raise JobError(f"{spec.entry}: no such script: give the path of the .py file to run, or -m MODULE")
+        near = _nearest_script(spec.entry, cwd)
+        hint = f"did you mean {near}?" if near else "give the path of the .py file to run, or -m MODULE"
+        raise JobError(f"{spec.entry}: no such script: {hint}")
     if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
@@ -103,6 +108,21 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
         cpus=os.cpu_count() or 1,
         failure_classes=frozenset(str(c) for c in FailureClass),
     )
+
+
+def _nearest_script(named: str, cwd: Path) -> str | None:
+    """A script of that very name one folder further, else the one beside it whose name is most like it; None: there is neither."""
+    folder, name = os.path.split(named)
+    try:
+        with os.scandir(cwd / folder) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except (OSError, ValueError):  # no such folder; or no path at all: with a NUL in it
+        return None
+    further = (os.path.join(sub, name) for sub, is_folder in found if is_folder)
+    exact = next((path for path in islice(further, MOST_FOLDERS) if (cwd / folder / path).is_file()), None)
+    scripts = [each for each, is_folder in found if each.endswith((".py", ".sh")) and not is_folder]
+    near = exact or next(iter(get_close_matches(name, scripts, n=1)), None)
+    return os.path.join(folder, near) if near else None
 
 
 def _shell_of(script: Path) -> str | None:
