@@ -182,7 +182,7 @@ def _silent(tree: ast.Module) -> Iterator[int]:
 
     `strict` of a zip is an assertion; how much a cache holds, and `slots`, cost memory and time alone; `frozen` is held by the
     type checker. No behaviour hangs on ``return False`` as None: callers ask for its truth, which the mutation of the bool itself
-    turns around.
+    turns around. Names of threads are for a debugger, and what an AssertionError says is for who broke the code.
     """
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
@@ -204,10 +204,14 @@ def _silent(tree: ast.Module) -> Iterator[int]:
                 parts = [node]
             case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__") or name == "log":
                 parts = [node]
-            case ast.Call(func=ast.Name(id="TypeVar" | "cast" | "NewType")):
+            case ast.Call(func=ast.Name(id="TypeVar" | "cast" | "NewType" | "AssertionError")):
                 parts = [node]
             case ast.Call(func=ast.Name(id="zip"), keywords=keywords):
                 parts = [*keywords]
+            case ast.Call(args=[ast.Constant(value=str() as name), *_]) if name.startswith("stoker-"):
+                parts = [node.args[0]]
+            case ast.Call(func=ast.Attribute(attr="Thread"), keywords=keywords):
+                parts = [each.value for each in keywords if each.arg == "name"]
             case ast.Call(func=ast.Name(id="lru_cache")) | ast.keyword(arg="slots" | "frozen"):
                 parts = [node]
         for part in parts:

@@ -245,3 +245,39 @@ def test_faulthandler_comes_before_what_pythonpath_holds_already_and_only_when_a
     changes = environment(asked, base=base, wire={})
     assert applied(base, changes)["PYTHONPATH"] == f"{INJECTED}:/mine"
     assert any("faulthandler" in change.reason for change in changes)
+
+
+DUMP = 'Thread 70 (idle): "MainThread"\n    read_it (/w/data.py:41)\n    main (/w/train.py:9)\n'
+IN_COLLECTIVE = 'Thread 71 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:2)\n    step (/w/train.py:30)\n'
+
+
+def prefixed(prefix: str, text: str) -> str:
+    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "rank", "frame"),
+    [
+        (DUMP, Origin(), None, "read_it"),
+        (prefixed("[rank3]: ", DUMP), Origin(), 3, "read_it"),
+        (DUMP, Origin(rank=5, local_rank=1), 5, "read_it"),
+        (DUMP, Origin(local_rank=1), 1, "read_it"),
+        ("stacks of rank 2:\n" + DUMP, Origin(), 2, "read_it"),
+        (
+            prefixed("[rank0]: ", IN_COLLECTIVE) + "\n" + prefixed("[rank1]: ", DUMP),
+            Origin(),
+            1,
+            "read_it",
+        ),
+        (prefixed("[rank0]: ", IN_COLLECTIVE), Origin(), 0, "step"),
+    ],
+)
+def test_a_stack_in_the_log_names_its_rank_and_the_line_outside_any_library(
+    engine: Engine, text: str, origin: Origin, rank: int | None, frame: str
+) -> None:
+    steps = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
+    job = JobEvidence(logs=(LogSource("log", ((steps + text).encode(),), origin),))
+    verdict = diagnose(job, engine.signatures, engine.matcher)
+    assert (verdict.failure, verdict.rank) == (FailureClass.HANG, rank)
+    assert verdict.cause is not None
+    assert frame in verdict.cause.text

@@ -20,6 +20,8 @@ KEY_ERROR = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/tr
 TAKEN = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 3, in main\n[rank1]: RuntimeError: shard 17 has 0 samples\n'
 DISK = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/w/ckpt.py", line 31, in save\n[rank0]: OSError: [Errno 28] No space left on device\n'
 
+MODULE = "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"/w/train.py\", line 31, in go\n[rank0]: ModuleNotFoundError: No module named 'apex'\n"
+
 
 def test_an_attempt_that_came_to_steps_again_is_judged_by_what_ended_it(engine: Engine) -> None:
     again = judged(steps(1) + KEY_ERROR + RESTART + steps(1) + DISK, engine)
@@ -99,3 +101,14 @@ PLAIN_KEY = 'Traceback (most recent call last):\n  File "/w/train.py", line 8, i
 def test_an_opening_that_comes_again_begins_another_run(engine: Engine) -> None:
     text = OPENING + steps(1) + PLAIN_DISK + OPENING + steps(1) + PLAIN_KEY
     assert judged(text, engine).failure is FailureClass.CODE_ERROR
+
+
+def test_steps_of_before_the_restart_are_not_the_last_attempts(engine: Engine) -> None:
+    """Two steps of its own are the least; one may be printed before a rank reads what another did."""
+    for count, failure in (
+        (0, FailureClass.CODE_ERROR),
+        (1, FailureClass.CODE_ERROR),
+        (2, FailureClass.IMPORT_ERROR),
+    ):
+        again = "".join(steps(1).splitlines(keepends=True)[:count])
+        assert judged(steps(1) + KEY_ERROR + RESTART + again + MODULE, engine).failure is failure, count

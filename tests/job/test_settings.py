@@ -341,3 +341,26 @@ def test_a_setting_that_nobody_names_leaves_no_trace() -> None:
     assert resolver.origins == []
     with pytest.raises(JobError, match=r"^STOKER_RESUME_KNOB wants the name of a flag, got none$"):
         Resolver(parse_run_argv(["train.py"]), {"STOKER_RESUME_KNOB": ""}, ()).get("resume.knob")
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("yes", True),
+        ("On", True),
+        ("true", True),
+        ("1", True),
+        ("no", False),
+        ("OFF", False),
+        ("false", False),
+        ("0", False),
+    ],
+)
+def test_the_words_of_a_switch(word: str, value: bool) -> None:
+    assert convert("debug", KeyType.SWITCH, word) is value
+
+
+@pytest.mark.parametrize("word", ["", "maybe", "2", "y e s"])
+def test_what_is_no_switch_is_one_line(word: str) -> None:
+    with pytest.raises(JobError, match=re.escape(f"debug wants {KeyType.SWITCH.value}, got {word!r}")):
+        convert("debug", KeyType.SWITCH, word)

@@ -123,6 +123,21 @@ def test_little_space_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert disk.level is FindingLevel.WARNING
 
 
+@pytest.mark.parametrize(
+    ("ranks", "workers", "wanted"),
+    [(1, None, 2**29), (1, 8, 2**29), (2, 8, 2 * 8 * 2 * 32 * 2**20), (8, 4, 2 * 2**30)],
+)
+def test_shared_memory_for_two_batches_a_worker_is_enough(
+    ranks: int, workers: int | None, wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = () if workers is None else ("--num_workers", str(workers))
+    spec = replace(SCRIPT, nproc_per_node=ranks, entry_args=args)
+    for free, level in ((wanted, FindingLevel.OK), (wanted - 1, FindingLevel.WARNING)):
+        usage = Usage(2**40, 2**40 - free, free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path, usage=usage: usage)
+        assert found_by(host.check_shm, spec, tmp_path).level is level
+
+
 def test_open_files_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 4096))
     assert found_by(host.check_open_files, SCRIPT, tmp_path).what == "limit 4096"

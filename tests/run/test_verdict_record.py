@@ -1,0 +1,55 @@
+"""What a verdict says of itself: how sure is sure enough, and when it shows that the job is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.run.failures import FailureClass
+from supervisor.run.records import Action, Cause, Consequence, Verdict
+
+
+def verdict(failure: FailureClass, confidence: float, title: str = "", cause: str = "") -> Verdict:
+    return Verdict(
+        failure, None, confidence, None, (), None, title, Cause("log", 1, cause) if cause else None, (), (), Action.NONE, "f"
+    )  # fmt: skip
+
+
+PLAIN = {"code_error", "import_error", "usage_error", "missing_file", "permission_denied"}
+
+
+@pytest.mark.parametrize("failure", FailureClass)
+def test_an_error_that_says_itself_what_happened_is_shown_without_a_figure(failure: FailureClass) -> None:
+    assert verdict(failure, 0.8).is_plain_error is (failure.value in PLAIN)
+    assert not verdict(failure, 0.79).is_plain_error
+
+
+@pytest.mark.parametrize(
+    ("failure", "confidence", "over"),
+    [
+        (FailureClass.HEALTHY, 0.9, True),
+        (FailureClass.HEALTHY, 0.89, False),
+        (FailureClass.UNKNOWN, 0.99, False),
+        (FailureClass.HANG, 0.3, True),
+    ],
+)
+def test_steps_alone_do_not_show_that_a_job_is_over(
+    failure: FailureClass, confidence: float, over: bool
+) -> None:
+    assert verdict(failure, confidence).shows_end is over
+
+
+def test_a_headline_that_holds_its_cause_is_known_with_or_without_the_rank() -> None:
+    line = "ValueError: label 1001 out of range"
+    for title in (
+        "ValueError: label 1001 out of range",
+        "ValueError on rank 1: label 1001 out of range",
+        "ValueError on ranks 1, 3 …: label 1001 out of range",
+    ):
+        assert verdict(FailureClass.CODE_ERROR, 0.9, title, line).title_says_cause
+    assert not verdict(FailureClass.CODE_ERROR, 0.9, "ValueError", "KeyError: 'x'").title_says_cause
+    assert not verdict(FailureClass.CODE_ERROR, 0.9, "ValueError").title_says_cause
+
+
+def test_what_followed_is_called_by_its_own_name_where_it_has_one() -> None:
+    assert Consequence(FailureClass.NCCL_TIMEOUT, 1, "log", 4).words == "nccl timeout"
+    assert Consequence(FailureClass.NCCL_TIMEOUT, 1, "log", 4, what="gave up").words == "gave up"
