@@ -278,3 +278,13 @@ def test_a_line_that_no_bar_follows_stands_where_the_last_bar_stood() -> None:
     assert shown(sense.hint(hint(25, 30), 0.1)) == [(25, 2.5)]
     list(sense.take(line(loss=2.4), 0.2))
     assert shown(sense.due(0.2, final=True)) == [(25, 2.4)]
+
+
+def test_an_epoch_from_a_heading_above_is_marked_as_no_news() -> None:
+    """The loss waits for its step while the next training's heading comes: where the job is, that one says."""
+    sense = StepSense()
+    list(sense.take(line(epoch=10.0, total_epochs=10.0), 0.0))
+    list(sense.take(line(loss=0.1), 0.1))
+    list(sense.take(line(epoch=1.0, total_epochs=10.0), 0.2))
+    (waited,) = sense.due(5.0)
+    assert (waited.values["epoch"], waited.headed) == (10.0, True)

@@ -19,6 +19,10 @@ from tests.sources.metric_lines import values
         ("Epoch 3: Dev.  Loss: 7.445", {"epoch": 3, "val_loss": 7.445}),
         ("Test Iter:   12/  35. Loss: 0.31:  34%|███ | 12/35 [00:10<00:20,  1.2it/s]", {"val_loss": 0.31}),
         ("Epoch 3 iter 20 Train: 0.31 loss", {"epoch": 3, "step": 20, "loss": 0.31}),
+        ("Labeled Target set: Average loss: 4.9457, Accuracy: 12/1134", {"val_loss": 4.9457}),
+        ("Source set: loss 0.31", {"val_loss": 0.31}),
+        ("Train set: Average loss: 0.31, Accuracy: 90%", {"loss": 0.31}),
+        ("Epoch 3 training set: loss 0.31", {"epoch": 3, "loss": 0.31}),
     ],
 )
 def test_the_set_is_told_by_what_stands_beside(line: str, want: dict[str, float]) -> None:

@@ -49,6 +49,18 @@ def test_each_metric_is_a_series_of_its_own_and_the_axes_are_none() -> None:
     assert len(snapshot.smoothed) == 2
 
 
+def test_a_speed_that_stood_beside_the_loss_does_not_go_on_beside_none() -> None:
+    """An evaluation prints the cost of its batches under the name that training's has."""
+    made = Gatherer()
+    made.take(METRICS, sample(1, step=1.0, loss=2.0, step_time_s=0.5))
+    made.take(METRICS, sample(2, step=2.0, step_time_s=0.002, auc=0.9))
+    assert means(shown(made).metrics["step_time_s"]) == [0.5]
+    made.take(METRICS, sample(3, attempt=2, step=3.0, step_time_s=0.4))
+    assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.5, 0.4], (
+        "lines of their own in this attempt"
+    )
+
+
 def test_minutes_that_are_older_than_all_samples() -> None:
     made = Gatherer()
     rollup = {"step": (1.0, 5.0, 9.0, 9), "loss": (1.0, 2.0, 3.0, 9), "reward": (4.0, 5.0, 6.0, 9)}

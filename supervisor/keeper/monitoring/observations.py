@@ -26,6 +26,7 @@ class StepSeen:
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
     `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
+    `headed`: its epoch is that of a heading above it.
     """
 
     t: float
@@ -34,6 +35,7 @@ class StepSeen:
     from_telemetry: bool
     drawn: bool = False
     joined: bool = False
+    headed: bool = False
     begins: bool = False
     log: str = ""
 

@@ -381,7 +381,8 @@ class Recorder:
         fields: dict[str, Any] = {}
         for name, value in seen.values.items():
             # A sample that waited for its step may stand behind what came meanwhile; where the job is, others tell.
-            if name in PROGRESS_FIELDS and math.isfinite(value) and not (seen.joined and name == "step"):
+            elsewhere = (seen.joined and name == "step") or (seen.headed and name == "epoch")
+            if name in PROGRESS_FIELDS and math.isfinite(value) and not elsewhere:
                 fields[name] = int(value) if name in WHOLE else value
         if not fields:
             return

@@ -129,7 +129,7 @@ class StepSense:
     def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
         if EPOCH in rank.places.heading and EPOCH not in seen.values and not LOSSES.isdisjoint(seen.values):
             # It may wait for its step while the next heading comes.
-            seen = replace(seen, values={**seen.values, EPOCH: rank.places.heading[EPOCH]})
+            seen = replace(seen, values={**seen.values, EPOCH: rank.places.heading[EPOCH]}, headed=True)
         if seen.log and (seen.log in rank.printed or not LOSSES.isdisjoint(seen.values)):
             rank.printed[seen.log] = rank.printed.get(seen.log, 0) + 1
         while rank.hints and now - rank.hints[0][0] > WAIT_S:

@@ -156,7 +156,9 @@ def _foreign(words: frozenset[str]) -> str:
 
 
 EVALUATES = re.compile(
-    rf"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)|{_foreign(EVAL_WORDS)}",
+    rf"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)"
+    # "Labeled Target set: Average loss: …": a set that is named and is not the training's.
+    rf"|(?<!train )(?<!training )(?<!data )(?<![\w./@-])set:(?=\s)|{_foreign(EVAL_WORDS)}",
     re.IGNORECASE,
 )
 TRAINS = re.compile(rf"(?<![\w./@-])(?:train|training)(?![\w./@-])|{_foreign(TRAIN_WORDS)}", re.IGNORECASE)

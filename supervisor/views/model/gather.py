@@ -119,6 +119,7 @@ class Gatherer:
         self._pace = Pace()
         self._number = 0
         self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
+        self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
         self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._ranks: dict[str, _RankTracks] = {}
@@ -155,11 +156,19 @@ class Gatherer:
         for name, value in sample.v.items():
             buffer = self._whole.get(name) or self._recent.get(name)
             point = origin._replace(low=value, mean=value, high=value) if value is not None else None
+            if name in RECENT_METRICS and not self._is_trainings(name, sample):
+                continue
             if buffer is not None and point is not None:
                 buffer.add(point)
             self._take_other(name, point)
             if name == "loss" and value is None:  # JSON has no NaN: a series writes null
                 self._lost.add(origin)
+
+    def _is_trainings(self, name: str, sample: Sample) -> bool:
+        """Whether a speed is that of training: one that stood beside a loss does not go on beside none, as in an evaluation's lines."""
+        if "loss" in sample.v:
+            self._beside_loss.add((sample.a, name))
+        return "loss" in sample.v or (sample.a, name) not in self._beside_loss
 
     def _heed_epoch(self, sample: Sample) -> float | None:
         """The epoch of a sample: its own, else the one that the log named last."""
