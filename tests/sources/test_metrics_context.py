@@ -20,6 +20,8 @@ from tests.sources.metric_lines import values
         ("Test Iter:   12/  35. Loss: 0.31:  34%|███ | 12/35 [00:10<00:20,  1.2it/s]", {"val_loss": 0.31}),
         ("Epoch 3 iter 20 Train: 0.31 loss", {"epoch": 3, "step": 20, "loss": 0.31}),
         ("Labeled Target set: Average loss: 4.9457, Accuracy: 12/1134", {"val_loss": 4.9457}),
+        ("sketch to painting Train Ep: 100 lr0.01 \t Loss Classification: 5.1", {"epoch": 100, "loss": 5.1}),
+        ("Epoch 3 loss function: 2.0", {"epoch": 3}),
         ("Source set: loss 0.31", {"val_loss": 0.31}),
         ("Train set: Average loss: 0.31, Accuracy: 90%", {"loss": 0.31}),
         ("Epoch 3 training set: loss 0.31", {"epoch": 3, "loss": 0.31}),

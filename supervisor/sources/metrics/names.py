@@ -70,7 +70,7 @@ def is_score(name: str) -> bool:
 PART_RANK = 2
 SOLE_RANK = 1
 # "focal_loss", "MAE Loss"; of which loss a letter stands for ("t_loss", "G_loss"), is unknown.
-_KIND_OF_LOSS = re.compile(r"[^\W\d]\w+[ _-]loss$", re.IGNORECASE)
+_KIND_OF_LOSS = re.compile(r"[^\W\d]\w+[ _-]loss$|loss (?!func|varia|devia)[a-z]+[ts]ion$", re.IGNORECASE)
 # What Transformers prints once, when all is over, beside the mean loss of the whole run.
 RUN_TIME = "train_runtime"
 
@@ -214,6 +214,13 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
         return table.get(name.joined)
     if words[0] in EVAL_WORDS | TRAIN_WORDS and (rank := table.get("_".join(words[1:]))) is not None:
         return rank
+    if (
+        len(words) > 2
+        and words[-2] in TRAIN_WORDS
+        and "_" not in name.name
+        and (rank := table.get(words[-1])) is not None
+    ):
+        return rank  # "sketch to painting Train Ep": what is trained, before the counter
     if len(words) == 2 and words[1] in NUMBER_WORDS and table.get(words[0]):
         return table[words[0]]  # "batch_idx", "batch count"
     if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update"}:
