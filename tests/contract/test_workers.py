@@ -45,6 +45,8 @@ def test_a_leak_fails_its_own_test_alone(tmp_path: Path) -> None:
     )
     (tmp_path / "test_both.py").write_text(TESTS, encoding="utf-8")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # The conftest is this checkout's, which need not be what is installed.
+    env["PYTHONPATH"] = str(Path(conftest.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)],
         cwd=tmp_path, env={**env, "COLUMNS": "80", "LINES": "24"}, capture_output=True, text=True, timeout=240, check=False,
