@@ -48,6 +48,15 @@ def test_every_layer_that_names_a_setting_with_its_line(
     assert "SIGKILL" in said["meaning"]
 
 
+def test_what_nothing_sets_stands_at_its_default(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "explain", "--json", "train.py"]) == 0
+    listed = {each["key"]: each for each in json.loads(capsys.readouterr().out)["settings"]}
+    assert (listed["policy.max_retries"]["value"], listed["policy.max_retries"]["origin"]) == ("3", "default")
+    assert listed["policy.max_retries"]["overrode"] == []
+    assert len([key for key, each in listed.items() if each["origin"] == "default"]) > 20
+    assert [each["origin"] for each in listed["policy.hold_s"]["overrode"]] == ["default"]
+
+
 @pytest.mark.parametrize("name", ["policy.grace_s", "grace_s", "grace", "STOKER_GRACE"])
 def test_any_name_of_a_setting_will_do(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["config", "explain", name]) == 0

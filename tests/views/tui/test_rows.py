@@ -154,6 +154,24 @@ def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> 
     assert shown.startswith("step 657 / 657 "), "a count of the whole training says more"
 
 
+@pytest.mark.parametrize(
+    ("condition", "elapsed"),
+    [
+        (running(), "00:02:05"),
+        (st.HeldOpen(attempt=1, reason="", decision=None), "00:00:05"),
+        (st.DiagnosedAs(attempt=1, verdict=verdict(FailureClass.CUDA_OOM)), "00:00:05"),
+    ],
+)
+def test_time_stops_with_the_training(
+    condition: st.Condition, elapsed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header.HeaderPanel, "_pace", lambda _panel, _snapshot: ())
+    panel = header.HeaderPanel(id="header")
+    state = state_of(condition, attempt_of(ended_t=5.0))
+    panel.view = View(snapshot_of(state), 125.0)
+    assert f"elapsed {elapsed}" in "".join(span.text for span in panel._times(panel.view.snapshot, 120))
+
+
 # -- the line that says what is worth saying --------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run.events import Phase
-from supervisor.run.state import Finished, HeldOpen, Running, RunState, Stopping
+from supervisor.run.state import DiagnosedAs, Finished, HeldOpen, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis, axis_for
@@ -123,8 +123,10 @@ class HeaderPanel(Panel):
         tr = self.tr
         state = snapshot.state
         end = state.ended_t if isinstance(state.condition, Finished) else self.view.now
-        if isinstance(state.condition, HeldOpen) and state.attempt is not None:
-            end = state.attempt.ended_t  # the training's time: waiting for a person is none of it
+        if isinstance(state.condition, (DiagnosedAs, HeldOpen)) and state.attempt is not None:
+            end = (
+                state.attempt.ended_t
+            )  # the training's time: waiting for a person, or for more of a log, is none of it
         elapsed = end - state.started_t if state.started_t is not None and end is not None else None
         began_t = state.started_t
         if state.attempt is not None and state.attempt.found_over:
