@@ -16,6 +16,7 @@ AREAS = {
     "logs and load": "Logs and load",
     "hostile input": "Hostile input",
     "secrets and access": "Secrets, and who may act",
+    "nodes": "Several nodes",
 }
 
 HEAD = """\

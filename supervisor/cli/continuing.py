@@ -199,9 +199,9 @@ def _start(
     record = replace(record, settings=replace(record.settings, interactive=interactive))
     if not interactive:
         from supervisor.cli.starting.start_run import carry_headless
-        from supervisor.keeper.loop import Keeper
+        from supervisor.keeper.nodes.make_keeper import make_keeper
 
-        keeper = Keeper(paths, record, env=env, continued_by=by)
+        keeper = make_keeper(paths, record, env=env, continued_by=by)
         return carry_headless(VERB, keeper, paths, record, env, as_json=args.json, only_news=True)
     from supervisor.cli.open_app import load_app, show
     from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning

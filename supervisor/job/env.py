@@ -11,7 +11,13 @@ from supervisor.job.arguments.flags import OWNED
 from supervisor.job.spec import EntryKind, JobSpec
 
 WIRE_REASON: Final = "tells a trainer that knows stoker where to report"
-WIRE_NAMES: Final = ("STOKER_RUN_DIR", "STOKER_ATTEMPT", "STOKER_TELEMETRY_DIR", "STOKER_STOP_FILE")
+WIRE_NAMES: Final = (
+    "STOKER_RUN_DIR",
+    "STOKER_ATTEMPT",
+    "STOKER_TELEMETRY_DIR",
+    "STOKER_STOP_FILE",
+    "STOKER_NODE_DIR",
+)
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 

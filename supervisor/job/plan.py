@@ -93,6 +93,7 @@ def build_plan(
     telemetry_dir: str | None = None,
     stop_file: str | None = None,
     torchrun_dir: str | None = None,
+    node_dir: str | None = None,
 ) -> LaunchPlan:
     """Plans one launch; touches nothing.
 
@@ -113,6 +114,7 @@ def build_plan(
         telemetry_dir: where ranks report; default ``<attempt_dir>/telemetry``.
         stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
         torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
+        node_dir: this node's folder in a run directory that several nodes share.
 
     Raises:
         JobError: the batch is to change and the knobs for it are not known.
@@ -137,6 +139,8 @@ def build_plan(
         "STOKER_TELEMETRY_DIR": telemetry_dir or f"{attempt_dir}/telemetry",
         "STOKER_STOP_FILE": stop_file or f"{attempt_dir}/stop",
     }
+    if node_dir is not None:
+        wire["STOKER_NODE_DIR"] = node_dir
     under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     log_dir = (torchrun_dir or f"{attempt_dir}/torchrun") if under_torchrun else None
     chosen = _port(spec, port) if under_torchrun else None

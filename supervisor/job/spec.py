@@ -294,12 +294,14 @@ class Timing:
     """How long the keeper waits, in seconds.
 
     `grace_s` is for stops that checkpoint; `death_grace_s` for peers of a rank that died by itself;
-    `hold_s` how long a held run waits for a person.
+    `hold_s` how long a held run waits for a person; `node_timeout_s` how long a node waits for others of the run that show no
+    sign of life.
     """
 
     grace_s: float = 30.0
     death_grace_s: float = 5.0
     hold_s: float = 86_400.0
+    node_timeout_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)

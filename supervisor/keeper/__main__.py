@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Protocol
 
 from supervisor.keeper.loop import Keeper
+from supervisor.keeper.nodes.make_keeper import make_keeper
 from supervisor.keeper.process.detach import taken_over
 from supervisor.run.access.lock import LockTaken
 from supervisor.run.paths import RunPaths
@@ -39,7 +40,7 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
     run = RunPaths(Path(argv[0]))
     try:
         record, findings, continued_by = taken_over(sys.stdin.buffer.read())
-        keeper = Keeper(run, record, env=os.environ, findings=findings, continued_by=continued_by)
+        keeper = make_keeper(run, record, env=os.environ, findings=findings, continued_by=continued_by)
     except (BadRunFile, LockTaken, OSError) as error:
         logging.error("%s", error)  # noqa: LOG015 - the process's own log, set up above
         return 2

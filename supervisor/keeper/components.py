@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.attempt_monitor import AttemptMonitor
+from supervisor.keeper.nodes.evidence import others_of
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.keeper.planning.readiness import ReadinessCheck
@@ -39,7 +40,10 @@ def make_components(context: RunContext, engine: EngineLoader, *, same_boot: boo
     node, record, ledger = context.node, context.record, context.ledger
 
     def judge(number: int, *, whole: bool) -> Verdict:
-        return diagnose_attempt(node, ledger.state, number, record.job, engine.get(), whole=whole)
+        others = others_of(context.run, context.others, number) if context.others else ()
+        return diagnose_attempt(
+            node, ledger.state, number, record.job, engine.get(), whole=whole, others=others
+        )
 
     def decide() -> Decision:
         return decide_next(record, ledger.state, node=node, env=context.env, watched=monitor.is_watched())

@@ -130,7 +130,7 @@ class RunContext:
     """Where a run is, what it runs, and where its events go.
 
     `record`: the job and its settings as they were at the start. `env`: the environment that the user gave.
-    `ledger`: the journal and the state that it folds to.
+    `ledger`: the journal and the state that it folds to. `others`: the other nodes whose evidence counts for a verdict.
     """
 
     run: RunPaths
@@ -139,3 +139,9 @@ class RunContext:
     env: Mapping[str, str]
     clock: Clock
     ledger: Ledger
+    others: tuple[int, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """The folder by which this keeper's processes know themselves, see `process.members`."""
+        return str(self.node.root if self.record.settings.shared else self.run.root)

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
 from msgspec.structs import replace as replace_fields
 
@@ -61,10 +61,15 @@ UNWATCHED_S = 30.0
 class Keeper:
     """Carries one run from its state to its end. Holds the lock from construction to `close`.
 
+    On several nodes the keepers are of the two kinds in `keeper.nodes`.
+
     Raises (on construction):
         LockTaken: another keeper lives.
         OSError: the run directory cannot be written.
     """
+
+    LEADS: ClassVar[bool] = True
+    """Whether it decides, and answers requests."""
 
     def __init__(
         self,
@@ -74,11 +79,10 @@ class Keeper:
         env: Mapping[str, str],
         findings: tuple[Finding, ...] = (),
         clock: Clock | None = None,
-        node: int = 0,
         continued_by: str = "",
     ) -> None:
         """`continued_by`: the person who has the next attempt started, of a run of which nothing lives."""
-        self._node = run.node(node)
+        self._node = run.node(record.node)
         self._record = record
         self._env = dict(env)
         self._clock = clock or SystemClock()
@@ -93,7 +97,7 @@ class Keeper:
         self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False, own=record.job.signatures)
-        self._control = ControlInput(run, self, self._clock)
+        self._control = ControlInput(run, self, self._clock, answers=self.LEADS)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         self._context = RunContext(run, self._node, record, self._env, self._clock, self._ledger)
         self._launching = Launching(self._context)

@@ -450,6 +450,30 @@ class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
     rank: int | None = None
 
 
+class NodeSight(StrEnum):
+    """What the leader saw of another node's keeper."""
+
+    JOINED = "joined"
+    SILENT = "silent"  # no sign of life: training there goes on, for all that is known
+    BACK = "back"
+    ENDED = "ended"  # its part of the attempt has ended
+    LEFT = "left"
+
+
+class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
+    """In node 0's journal: another node joined, fell silent, came back, ended its part of an attempt, or left.
+
+    `exit_code`: of its launcher. `by`: who stopped it there, if somebody did.
+    """
+
+    node: int
+    sight: NodeSight
+    host: str = ""
+    attempt: int | None = None
+    exit_code: int | None = None
+    by: str = ""
+
+
 class NoteAdded(JournalEvent, frozen=True, kw_only=True, tag="note_added"):
     """A person's note on the timeline."""
 
@@ -768,6 +792,7 @@ Event: TypeAlias = (
     | ProbeStarted
     | ProbeEnded
     | BatchFitted
+    | NodeSeen
     | NoteAdded
     | RunEnded
 )

@@ -313,6 +313,13 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
     return replace(s, answer=event, attempts=attempts)
 
 
+def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
+    found = s.find(event.attempt) if event.attempt is not None else None
+    if event.sight is ev.NodeSight.ENDED and found is not None:
+        s = _edit(s, found.number, node_exits={**found.node_exits, event.node: event.exit_code})
+    return replace(s, nodes={**s.nodes, event.node: event})
+
+
 def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:
     finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
     return replace(s, condition=finished, ended_t=event.t)
@@ -338,6 +345,7 @@ def _kept_as(field: str, **others: object) -> Change:
 
 CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.RunStarted: _run_started,
+    ev.NodeSeen: _node_seen,
     ev.KeeperStarted: _keeper_started,
     ev.KeeperLeft: lambda s, event: replace(s, keeper_left=event.why),
     ev.ClockSet: lambda s, event: replace(s, clock_ahead_s=event.ahead_s),

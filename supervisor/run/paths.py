@@ -5,6 +5,7 @@ Layout (docs/run-directory.md)::
     <runs>/<run-id>/            mode 0700
       run.json  control/  artifacts/
       nodes/<k>/events.jsonl  series/  attempts/<n>/  keeper.lock  keeper.log
+      nodes/<k>/heartbeat  report.json      of a run on several nodes; of node 0 also orders/<seq>.json, order.json
 """
 
 from __future__ import annotations
@@ -88,6 +89,26 @@ class NodePaths:
     def log(self) -> Path:
         """The keeper's own log."""
         return self.root / "keeper.log"
+
+    @property
+    def heartbeat(self) -> Path:
+        """A number that grows while the node's keeper lives."""
+        return self.root / "heartbeat"
+
+    @property
+    def report(self) -> Path:
+        """What the node's keeper tells the leader."""
+        return self.root / "report.json"
+
+    @property
+    def order(self) -> Path:
+        """The newest order of the leader, on node 0 alone."""
+        return self.root / "order.json"
+
+    @property
+    def orders(self) -> Path:
+        """Folder of all orders, each under its number."""
+        return self.root / "orders"
 
     def attempt(self, number: int) -> AttemptPaths:
         """Files of attempt `number`, counted from 1."""

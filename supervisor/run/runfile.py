@@ -24,10 +24,12 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the keeper of this run behaves.
 
     `interactive`: it may hold for a person, and waits before a restart. `checks`: it makes the checks that run beside the first start.
+    `shared`: keepers on several nodes share the run directory; this one is that of the job's `node_rank`.
     """
 
     interactive: bool = False
     checks: bool = True
+    shared: bool = False
     sample_interval_s: float = SAMPLE_INTERVAL_S
 
 
@@ -55,6 +57,11 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None
     uid: int | None = None
     schema: int = RUN_SCHEMA
+
+    @property
+    def node(self) -> int:
+        """Whose keeper's record this is: the number of its folder."""
+        return self.job.node_rank if self.settings.shared else 0
 
 
 class _Schema(msgspec.Struct, frozen=True):

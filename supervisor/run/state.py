@@ -127,6 +127,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     `found_over`: its logs were watched after its end; `started_t` is then taken from their time stamps, None where they have none.
     `quiet_since`: its watched logs have not grown since then (wall seconds), and nothing shows that it is over.
     `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
+    `node_exits`: how the launchers on other nodes ended, by node.
     `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
     fail, from then on; taken back where that rank ended well or steps go on.
@@ -182,11 +183,18 @@ class AttemptState(Part, frozen=True, kw_only=True):
     gone_t: float | None = None
     log_read_bytes: int | None = None
     log_size_bytes: int | None = None
+    node_exits: dict[int, int | None] = {}
 
     @property
     def reads_on(self) -> bool:
         """Whether its processes are gone and their logs are still being read."""
         return self.gone_t is not None and self.ended_t is None
+
+    @property
+    def job_exit_code(self) -> int | None:
+        """The launcher's exit code; where that is 0, the one of another node whose launcher failed."""
+        failed = (code for code in self.node_exits.values() if code != 0)
+        return next(failed, 0) if self.exit_code == 0 else self.exit_code
 
     @property
     def has_unread(self) -> bool:
@@ -275,6 +283,7 @@ class MomentKind(StrEnum):
     ASKED = "asked"
     ANSWERED = "answered"
     REMEMBERED = "remembered"
+    NODE = "node"
     NOTE = "note"
     RUN_ENDED = "run_ended"
 
@@ -296,6 +305,7 @@ class RunState(Part, frozen=True, kw_only=True):
     `best_loss` is of the current lineage: what an attempt did at steps that a later one did again does not count.
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
+    `nodes`: what was seen last of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
     """
 
@@ -330,6 +340,7 @@ class RunState(Part, frozen=True, kw_only=True):
     asked: ev.BatchAsked | None = None
     answer: ev.BatchAnswered | None = None
     answered: dict[str, str] = {}
+    nodes: dict[int, ev.NodeSeen] = {}
     unknown_events: int = 0
     newer_version: int | None = None
     clock_ahead_s: float = 0.0

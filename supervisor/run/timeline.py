@@ -42,6 +42,13 @@ _SAMENESS = {
     Sameness.DIFFERS: Tone.BAD,
     Sameness.UNKNOWN: Tone.INFO,
 }
+_SIGHTS = {
+    ev.NodeSight.JOINED: Tone.INFO,
+    ev.NodeSight.SILENT: Tone.WARN,
+    ev.NodeSight.BACK: Tone.GOOD,
+    ev.NodeSight.ENDED: Tone.INFO,
+    ev.NodeSight.LEFT: Tone.WARN,
+}
 _MOST_LEFT = 5
 _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
@@ -141,6 +148,11 @@ def _found(event: ev.Event, state: RunState) -> _Found:
         case ev.ResumeCompared():
             values = {"attempt": event.attempt, "result": event.result, "difference": event.difference}
             return MomentKind.COMPARED, _SAMENESS[event.result], {**values, "text": event.text}
+        case ev.NodeSeen():
+            values = {"node": event.node, "host": event.host, "sight": event.sight, "by": event.by}
+            failed = event.sight is ev.NodeSight.ENDED and event.exit_code != 0
+            tone = Tone.BAD if failed else _SIGHTS[event.sight]
+            return MomentKind.NODE, tone, {**values, "exit_code": event.exit_code}
         case ev.RunEnded():
             tone = _OUTCOMES.get(event.outcome, Tone.BAD)
             return MomentKind.RUN_ENDED, tone, {"outcome": event.outcome, "reason": event.reason}

@@ -191,9 +191,10 @@ class ConsoleView:
         yield from event_lines(event)
 
 
-def console_file(run: RunPaths) -> Path:
-    """Where the lines of a console that begins now are kept."""
-    return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log"
+def console_file(run: RunPaths, node: int = 0) -> Path:
+    """Where the lines of a console that begins now are kept; each node has its own."""
+    of_node = f"-node{node}" if node else ""
+    return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}{of_node}.log"
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
@@ -230,6 +231,7 @@ AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
     ev.BatchFitted: Level.INFO,
     ev.BatchAnswered: Level.INFO,
     ev.Held: Level.WARNING,
+    ev.NodeSeen: Level.INFO,
 }
 # Events in a sentence with their own fields, written as in the tables of kinds.
 TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
@@ -383,6 +385,8 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
         return
     sure = fm.sure(verdict)
     yield Level.ERROR, f"{verdict.failure}{f' ({sure})' if sure else ''}: {verdict.title}"
+    if verdict.node is not None:
+        yield Level.ERROR, f"node   {verdict.node}"
     if verdict.cause is not None:
         place = place_text(verdict.cause, run.node().attempt(attempt).root)
         text = "" if verdict.title_says_cause else f"  {shortened(verdict.cause.text, 240)}"
@@ -509,6 +513,8 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
         lines.append(f"ended     {end_of_request(attempt)}")
     elif verdict is not None and verdict.failure is not FailureClass.HEALTHY:
         lines.append(f"verdict   {verdict.failure}: {verdict.title}")
+        if verdict.node is not None:
+            lines.append(f"node      {verdict.node}")
         if verdict.cause is not None:
             place = place_text(verdict.cause, run.node().attempt(attempt.number).root)
             lines.append(f"cause     {place}")

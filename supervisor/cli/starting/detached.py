@@ -47,10 +47,10 @@ class ConsoleLog:
 
         settings = ConsoleSettings(
             stdout=None,
-            log_file=console_file(self._run),
+            log_file=console_file(self._run, self._record.node),
             redactor=redactor_of(self._record.job, os.environ),
         )
-        self._view = ConsoleView(self._run, settings, only_news=self._keeper.adopted)
+        self._view = ConsoleView(self._run, settings, node=self._record.node, only_news=self._keeper.adopted)
         self._view.start()
 
     def finish(self, *, ended: bool) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from supervisor import __version__
 from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain
 from supervisor.cli.starting.check_job import look, print_findings
@@ -90,20 +92,32 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         print_findings(findings, appearance)
     # A plan that cannot be made is refused before there is a folder to leave behind.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
-    try:
-        run = claim(runs)
-    except OSError as error:
-        raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
     interactive = has_screen or (detached and not parsed.switch("no_ui"))
     settings = KeeperSettings(interactive=interactive, checks=not parsed.switch("no_check"))
-    record = _record(run, spec, interpreter, settings, commit=probes.commit())
-    try:
-        write_run_file(run.run_json, without_secrets(record))
-    except OSError as error:
-        shutil.rmtree(run.root, ignore_errors=True)
-        raise JobError(f"{run.root}: {error.strerror}: choose another place with --runs-dir", 3) from error
-    register(run, redact_text(spec.name), env)
-    link_latest(run)
+    if named := parsed.flag("run_dir"):
+        from supervisor.cli.starting.join_run import shared_run
+
+        run = RunPaths(Path(named).absolute())
+        shared = replace(settings, shared=True)
+        record = _record(run, spec, interpreter, shared, commit=probes.commit())
+        run, record = shared_run(run, record)
+        if record.node == 0:
+            register(run, redact_text(spec.name), env)
+    else:
+        try:
+            run = claim(runs)
+        except OSError as error:
+            raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
+        record = _record(run, spec, interpreter, settings, commit=probes.commit())
+        try:
+            write_run_file(run.run_json, without_secrets(record))
+        except OSError as error:
+            shutil.rmtree(run.root, ignore_errors=True)
+            raise JobError(
+                f"{run.root}: {error.strerror}: choose another place with --runs-dir", 3
+            ) from error
+        register(run, redact_text(spec.name), env)
+        link_latest(run)
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
@@ -162,12 +176,14 @@ def user_name() -> str:
 def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
-    from supervisor.keeper.loop import Keeper
+    from supervisor.keeper.nodes.make_keeper import make_keeper
     from supervisor.run.access.lock import LockTaken
 
     try:
-        keeper = Keeper(run, record, env=env, findings=findings)
+        keeper = make_keeper(run, record, env=env, findings=findings)
     except (LockTaken, OSError) as error:
+        if record.settings.shared:
+            raise JobError(f"{run.root}: node {record.node}: {error}") from error
         shutil.rmtree(run.root, ignore_errors=True)
         raise JobError(f"{run.root}: {error}: choose another place with --runs-dir", 3) from error
     return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
@@ -193,7 +209,7 @@ def carry_headless(
 
     settings = ConsoleSettings(
         stdout=sys.stdout,
-        log_file=console_file(run),
+        log_file=console_file(run, record.node),
         colour=wants_colour(sys.stdout, env),
         as_json=as_json,
         least=record.job.log_level,
@@ -201,7 +217,7 @@ def carry_headless(
     )
     become_subreaper()
     undo = keeper.install_signal_handlers()
-    console = ConsoleView(run, settings, only_news=only_news)
+    console = ConsoleView(run, settings, node=record.node, only_news=only_news)
     console.start()
     why = "the keeper crashed"
     try:

@@ -59,6 +59,12 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag("--python", _TX, "interpreter that has torch", "PATH", "run.python"),
     Flag("--name", _TX, "name of the run", "NAME", "run.name"),
     Flag("--runs-dir", _TX, "folder of run directories (default: $STOKER_RUNS_DIR, else ./runs)", "DIR"),
+    Flag(
+        "--run-dir",
+        _TX,
+        "the one run directory of a job on several nodes: a new folder that all of them see, named alike on each (with --nnodes)",
+        "DIR",
+    ),
     Flag("--env", _TX, "set a variable for the job; may be repeated", "KEY=VALUE", repeatable=True),
     Flag(
         "--debug-distributed",
@@ -158,6 +164,14 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         group="retry",
     ),
     Flag("--grace", _SE, "seconds a stop waits before SIGKILL", "S", "policy.grace_s", group="retry"),
+    Flag(
+        "--node-timeout",
+        _SE,
+        "with --run-dir: seconds that a node waits for others that show no sign of life (default 300)",
+        "S",
+        "policy.node_timeout_s",
+        group="retry",
+    ),
     Flag("--hold", _SE, "seconds a held run waits for a person", "S", "policy.hold_s", group="retry"),
     Flag(
         "--hang-timeout",

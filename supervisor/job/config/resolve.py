@@ -398,7 +398,11 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
 
 
 def _timing(look: Resolver) -> Timing:
-    return Timing(grace_s=look.get("policy.grace_s"), hold_s=look.get("policy.hold_s"))
+    return Timing(
+        grace_s=look.get("policy.grace_s"),
+        hold_s=look.get("policy.hold_s"),
+        node_timeout_s=look.get("policy.node_timeout_s"),
+    )
 
 
 def _hang(look: Resolver) -> HangSettings:

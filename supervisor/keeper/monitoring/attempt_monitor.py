@@ -101,6 +101,7 @@ class AttemptMonitor:
             context.record,
             context.env,
         )
+        self._mark = context.mark
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
         self._judging, self._stepped = judging, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
@@ -231,7 +232,7 @@ class AttemptMonitor:
             return
         launching = isinstance(state.condition, st.Launching)
         wait_s = ADOPT_WAIT_S if launching else 0.0
-        child = adopt(self._node.attempt(view.number), str(self._run.root), wait_s=wait_s)
+        child = adopt(self._node.attempt(view.number), self._mark, wait_s=wait_s)
         if child is None:
             self._ended(view.number, ExitStatus(None))
             return
@@ -281,7 +282,7 @@ class AttemptMonitor:
         self._live = LiveAttempt(
             number,
             child,
-            run_dir=str(self._run.root),
+            run_dir=self._mark,
             clock=self._clock,
             local_world_size=next_job(job, self._ledger.state).job.nproc_per_node,
             one_node=job.nnodes == "1",

@@ -10,7 +10,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.background import within
 from supervisor.keeper.monitoring.found_checkpoints import seen_file
 from supervisor.keeper.monitoring.sensors import MACHINE
+from supervisor.keeper.nodes.evidence import NodeAttempt, with_node
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
 from supervisor.keeper.planning.host_facts import with_machine
 from supervisor.keeper.planning.resume_points import (
@@ -68,12 +69,23 @@ XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
 
 
 def diagnose_attempt(
-    node: NodePaths, state: RunState, number: int, job: JobSpec, engine: Engine, *, whole: bool = True
+    node: NodePaths,
+    state: RunState,
+    number: int,
+    job: JobSpec,
+    engine: Engine,
+    *,
+    whole: bool = True,
+    others: Sequence[NodeAttempt] = (),
 ) -> Verdict:
-    """The verdict on attempt `number`, from everything it left; not `whole`: of large logs from both their ends."""
+    """The verdict on attempt `number`, from everything it left; not `whole`: of large logs from both their ends.
+
+    `others`: the same attempt on the other nodes of the run.
+    """
     view = next(a for a in state.attempts if a.number == number)
-    evidence = evidence_of(node, view, state, job, whole=whole)
-    return diagnose(evidence, engine.signatures, engine.matcher)
+    evidence = evidence_of(node, view, state, job, whole=whole, others=others)
+    verdict = diagnose(evidence, engine.signatures, engine.matcher)
+    return with_node(verdict, (NodeAttempt(0, node, state, view), *others)) if others else verdict
 
 
 def log_bytes(node: NodePaths, number: int) -> int:
@@ -98,18 +110,27 @@ def evidence_of(
     *,
     paths: AttemptPaths | None = None,
     whole: bool = True,
+    others: Sequence[NodeAttempt] = (),
 ) -> JobEvidence:
     """An attempt's logs, error files, exit codes and the facts that the journal holds of it.
 
-    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's). `whole`: see `diagnose_attempt`.
+    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's). `whole`, `others`: see `diagnose_attempt`.
     """
     paths = paths or node.attempt(view.number)
+    mine = "node0" if others else None
+    logs = list(_logs(paths, view, whole=whole, node=mine))
+    errors = list(_error_files(paths, view, node=mine))
+    for other in others:
+        there, of_node = other.node.attempt(view.number), f"node{other.number}"
+        logs += _logs(there, other.view, whole=whole, node=of_node, base=paths.root)
+        errors += _error_files(there, other.view, node=of_node, base=paths.root)
     found = JobEvidence(
-        logs=tuple(_logs(paths, view, whole=whole)),
-        error_files=tuple(_error_files(paths, view)),
+        logs=tuple(logs),
+        error_files=tuple(errors),
         machine=machine_records(node, view, state),
     )
-    found = with_journal_facts(found, [(state, view)], spec=job)
+    pairs = [(state, view), *((other.state, other.view) for other in others)]
+    found = with_journal_facts(found, pairs, spec=job)
     if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
         found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
     values = with_machine(found.run_values, job, os.environ)
@@ -274,7 +295,7 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
         lived = max(view.ended_t - view.started_t, 0.0)
     return PastAttempt(
         verdict=view.verdict,
-        exit_code=view.exit_code,
+        exit_code=view.job_exit_code,
         first_step=view.first_step,
         last_step=view.last_step,
         checkpoint_steps=view.checkpoint_steps,
@@ -318,21 +339,32 @@ def _has_final_checkpoint(state: RunState, view: AttemptState) -> bool:
     return found is not None and found.attempt == view.number and found.final
 
 
-def _logs(paths: AttemptPaths, view: AttemptState, *, whole: bool) -> Iterator[LogSource]:
+def _logs(
+    paths: AttemptPaths,
+    view: AttemptState,
+    *,
+    whole: bool,
+    node: str | None = None,
+    base: Path | None = None,
+) -> Iterator[LogSource]:
+    """`node`: as the origin of the lines bears it. `base`: the folder that names begin in, where that is another than the attempt's."""
     chunks = _chunks if whole else _ends
     if paths.agent_log.is_file():
-        yield LogSource("agent.log", chunks(paths.agent_log))
+        name = os.path.relpath(paths.agent_log, base or paths.root)
+        yield LogSource(name, chunks(paths.agent_log), Origin(node=node))
     for local_rank, folder in paths.rank_folders().items():
         known = view.ranks.get(local_rank)
         rank = known.rank if known is not None else None
         for stream in ("stdout", "stderr"):
             file = folder / f"{stream}.log"
             if file.is_file():
-                origin = Origin(rank=rank, local_rank=local_rank, stream=stream)
-                yield LogSource(str(file.relative_to(paths.root)), chunks(file), origin)
+                origin = Origin(rank=rank, local_rank=local_rank, stream=stream, node=node)
+                yield LogSource(os.path.relpath(file, base or paths.root), chunks(file), origin)
 
 
-def _error_files(paths: AttemptPaths, view: AttemptState) -> Iterator[ErrorFile]:
+def _error_files(
+    paths: AttemptPaths, view: AttemptState, *, node: str | None = None, base: Path | None = None
+) -> Iterator[ErrorFile]:
     for local_rank, folder in paths.rank_folders().items():
         file = folder / "error.json"
         try:
@@ -341,8 +373,9 @@ def _error_files(paths: AttemptPaths, view: AttemptState) -> Iterator[ErrorFile]
         except OSError:
             continue
         known = view.ranks.get(local_rank)
-        origin = Origin(rank=known.rank if known is not None else None, local_rank=local_rank)
-        yield ErrorFile(os.path.relpath(file, paths.root), content, origin)
+        rank = known.rank if known is not None else None
+        origin = Origin(rank=rank, local_rank=local_rank, node=node)
+        yield ErrorFile(os.path.relpath(file, base or paths.root), content, origin)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

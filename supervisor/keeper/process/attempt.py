@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.process.child import Child, ExitStatus, kill_all
-from supervisor.keeper.process.members import MARK, Members, find_members, is_marked
+from supervisor.keeper.process.members import Members, find_members, is_marked, mark_in
 from supervisor.keeper.process.stop_sequence import StopSequence
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
@@ -221,7 +221,8 @@ class LiveAttempt:
         for process in () if complete else processes:
             env = read_environ(process)
             local_rank, rank = env.get("LOCAL_RANK", ""), env.get("RANK", "")
-            nested = MARK in env and not is_marked(env[MARK], self._run_dir)
+            mark = mark_in(env)
+            nested = bool(mark) and not is_marked(mark, self._run_dir)
             if local_rank.isdecimal() and int(local_rank) not in self.ranks and not nested:
                 self.ranks[int(local_rank)] = process
                 facts.append(

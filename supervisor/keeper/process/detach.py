@@ -41,7 +41,6 @@ def start_detached(
     entry: str,
     findings: Sequence[Finding] = (),
     continued_by: str = "",
-    node: int = 0,
     meanwhile: Callable[[], object] | None = None,
 ) -> int:
     """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
@@ -55,7 +54,7 @@ def start_detached(
         KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
         OSError: the run directory cannot be written.
     """
-    paths = run.node(node)
+    paths = run.node(record.node)
     make_private(paths.root)
     fd = os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.context import RunContext
@@ -27,12 +28,25 @@ class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
     """Processes of an earlier attempt live: nothing is launched beside them. One line."""
 
 
+class Planner(Protocol):
+    """Plans for several nodes; for one there is none."""
+
+    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
+        """The plan of attempt `number` on this node. Raises JobError."""
+        ...
+
+    def announce(self, number: int, reason: str) -> None:
+        """Tell the other nodes of it: it is in the journal, and about to start."""
+        ...
+
+
 class Launching:
     """Makes one attempt after the other; its facts go to the ledger, intent before act."""
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, planner: Planner | None = None) -> None:
         self._run, self._node, self._record = context.run, context.node, context.record
         self._env, self._clock, self._ledger = context.env, context.clock, context.ledger
+        self._mark, self._planner = context.mark, planner
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it; None where it did not start, which is then diagnosed.
@@ -44,16 +58,37 @@ class Launching:
         number = len(self._ledger.state.attempts) + 1
         paths = self._node.attempt(number)
         # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
-        missed = adopt(paths, str(self._run.root))
+        missed = adopt(paths, self._mark)
         if number > 1 and missed is None:
             self._require_none_alive(number - 1)
-        plan = plans.plan_next(self._record, self._ledger.state, self._run, paths, self._env)
+        if self._planner is not None:
+            plan = self._planner.plan(number, paths)
+        else:
+            plan = plans.plan_next(self._record, self._ledger.state, self._run, paths, self._env)
+        return self._start(number, plan, reason, missed)
+
+    def launch_planned(self, number: int, plan: LaunchPlan, reason: str) -> Child | None:
+        """Start an attempt that another node planned. As `launch`.
+
+        Raises:
+            JobError, StillAlive: as `launch`.
+        """
+        missed = adopt(self._node.attempt(number), self._mark)
+        if missed is None:
+            last = self._ledger.state.attempt
+            self._require_none_alive(last.number if last is not None else number)
+        return self._start(number, plan, reason, missed)
+
+    def _start(self, number: int, plan: LaunchPlan, reason: str, missed: Child | None) -> Child | None:
+        paths = self._node.attempt(number)
         plans.write_edits(plan)
         try:
             plans.write_plan(paths, plan)
         except OSError as error:
             log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
         self._intend(number, plan, reason)
+        if self._planner is not None:
+            self._planner.announce(number, reason)
         if next_job(self._record.job, self._ledger.state).raise_open_files:
             raise_open_files_limit()
         child = missed or self._spawn(number, plan, paths)
@@ -62,7 +97,7 @@ class Launching:
         return child
 
     def _require_none_alive(self, last: int) -> None:
-        left = alive_of(str(self._run.root), self._node.attempt(last))
+        left = alive_of(self._mark, self._node.attempt(last))
         if left:
             names = ", ".join(map(label_of, left))
             raise StillAlive(

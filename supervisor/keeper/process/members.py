@@ -2,7 +2,8 @@
 
 A process is the run's own by one of two things that no file can claim for it:
 
-- the *mark*: it was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it);
+- the *mark*: it was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it); of a run on several nodes with
+  ``STOKER_NODE_DIR`` set to this node's folder in it, because two nodes of a test, or of a cluster's, may be one machine;
 - the *parent chain*: it descends from the launcher, which is a child subreaper, so that children of a parent that died
   become the launcher's (prctl(2), PR_SET_CHILD_SUBREAPER), or from another process that is the run's own.
 
@@ -29,7 +30,7 @@ from supervisor.sources.processes import (
 )
 from supervisor.text.decode import printable
 
-MARK = "STOKER_RUN_DIR"
+MARK, NODE_MARK = "STOKER_RUN_DIR", "STOKER_NODE_DIR"
 LOCK_NAME = "keeper.lock"
 
 
@@ -52,7 +53,7 @@ def find_members(
     """Look at every process of this machine once.
 
     Args:
-        run_dir: the run's directory, as its processes were given it.
+        run_dir: the run's directory, as its processes were given it; of a run on several nodes this node's folder in it.
         started: processes that this very process started or saw as their descendants: they count without a mark.
         recorded: processes that only a file names.
         launchers: stoker's own helpers above what it launched: what is below them counts, they do not.
@@ -91,7 +92,13 @@ def is_marked(mark: str | None, run_dir: str) -> bool:
 
 def bears_mark(process: ProcessId, run_dir: str) -> bool:
     """Whether this one process was started for the run in `run_dir`."""
-    return is_marked(environment_value(process.pid, MARK), run_dir)
+    return is_marked(_mark_of(process.pid), run_dir)
+
+
+def mark_in(env: Mapping[str, str]) -> str:
+    """The mark that an environment holds; empty: none. That of a node counts where it is one of that very run."""
+    run, node = env.get(MARK, ""), env.get(NODE_MARK, "")
+    return node if run and node.startswith(f"{run}/") else run
 
 
 def _marks(table: Mapping[int, ProcessStat]) -> dict[int, str]:
@@ -100,11 +107,16 @@ def _marks(table: Mapping[int, ProcessStat]) -> dict[int, str]:
     Anybody can give a process an environment, and root reads every one.
     """
     found = {
-        pid: environment_value(pid, MARK)
+        pid: _mark_of(pid)
         for pid, stat in table.items()
         if not stat.is_dead and owner_of(pid) == os.geteuid()
     }
     return {pid: mark for pid, mark in found.items() if mark}
+
+
+def _mark_of(pid: int) -> str:
+    run = environment_value(pid, MARK)
+    return mark_in({MARK: run, NODE_MARK: environment_value(pid, NODE_MARK) or ""}) if run else ""
 
 
 def _is_there(process: ProcessId, table: Mapping[int, ProcessStat]) -> bool:

@@ -104,7 +104,7 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
     elif state.boot_id not in {None, boot_id()}:
         refusals = (f"this machine was booted since: nothing of it lives: {again} starts the next attempt",)
     else:
-        members = _members(run, state)
+        members = _members(run, record, state)
         refusals = tuple(_nothing_ours(members, again))
     actions = () if refusals else tuple(_actions(record, state, members))
     return Offer(refusals, findings.warnings, actions), record
@@ -167,11 +167,11 @@ def examine_continuation(run: RunPaths) -> Continuation:
         return Continuation(refusals, findings.warnings)
     found = Continuation((), findings.warnings, record=record, state=state)
     here = state.host == socket.gethostname()
-    return _continued_here(run, found) if here else _continued_elsewhere(found)
+    return _continued_here(run, record, found) if here else _continued_elsewhere(found)
 
 
-def _continued_here(run: RunPaths, found: Continuation) -> Continuation:
-    members = _members(run, found.state)
+def _continued_here(run: RunPaths, record: RunFile, found: Continuation) -> Continuation:
+    members = _members(run, record, found.state)
     refusals, warnings = found.refusals, found.warnings
     if members.ours and isinstance(found.state.condition, st.Finished):
         warnings = (*warnings, f"left by its earlier attempts, and alive: {_named(members.ours)}")
@@ -278,10 +278,11 @@ def _opened(run: RunPaths, refusals: tuple[str, ...]) -> tuple[RunFile | None, s
     return record, state, ()
 
 
-def _members(run: RunPaths, state: st.RunState) -> Members:
+def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
     same_boot = state.boot_id in {None, boot_id()}  # of another boot no pid means anything
     recorded = recorded_processes(run.node(), state) if same_boot else []
-    return find_members(os.path.realpath(run.root), recorded=recorded)
+    own = run.node(record.node).root if record.settings.shared else run.root
+    return find_members(os.path.realpath(own), recorded=recorded)
 
 
 def _other_keeper(run: RunPaths) -> str:

@@ -64,4 +64,4 @@ def _world_size(job: JobSpec) -> int:
     if job.world_size is not None:
         return job.world_size
     launched = launched_ranks((job.entry, *job.entry_args)) if job.entry_kind is EntryKind.COMMAND else None
-    return launched or job.nproc_per_node
+    return launched or job.nproc_per_node * (int(job.nnodes) if job.nnodes.isdecimal() else 1)

@@ -83,9 +83,10 @@ class Powerless:
 
 
 class ControlInput:
-    """Polls signals and control/ and makes the actor act."""
+    """Polls signals and control/ and makes the actor act. `answers`: requests are for this keeper; else for that of another node."""
 
-    def __init__(self, run: RunPaths, actor: Actor, clock: Clock) -> None:
+    def __init__(self, run: RunPaths, actor: Actor, clock: Clock, *, answers: bool = True) -> None:
+        self._answers = answers
         self._run = run
         self._actor = actor
         self._clock = clock
@@ -111,7 +112,7 @@ class ControlInput:
         while not self._signals.empty():
             self._signalled(signal.Signals(self._signals.get()))
         now = self._clock.mono()
-        if now >= self._next_look:
+        if self._answers and now >= self._next_look:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._run.control):
                 # Answered already: its keeper died before it could take the file away.

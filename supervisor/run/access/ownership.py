@@ -184,9 +184,11 @@ def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
     for number in run.nodes():
         node = run.node(number)
         yield node.root, True
-        yield node.journal, False
-        yield from ((path, False) for path in (node.lock, node.log) if _is_there(path))
-        yield from ((path, True) for path in (node.series,) if _is_there(path))
+        if number == 0 or _is_there(node.journal):  # another node's keeper may be about to begin
+            yield node.journal, False
+        told = (node.lock, node.log, node.order, node.report)
+        yield from ((path, False) for path in told if _is_there(path))
+        yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
         for folder in (node.root / "attempts", node.root / "probes"):
             if not _is_there(folder):
                 continue

@@ -1,0 +1,112 @@
+"""What all nodes have in common at one attempt, and a node's own plan from it.
+
+Leader and followers make their plans by the same function (`plan_on_node`), from the job that each was started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan
+from supervisor.job.spec import JobSpec
+from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
+from supervisor.keeper.planning.launch_plans import ResumePoint
+from supervisor.preflight.ports import free_port
+from supervisor.run.history.changes import next_job
+from supervisor.run.nodes import Launch
+from supervisor.run.paths import AttemptPaths, RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import RunState
+
+RDZV = "--rdzv-"
+RDZV_ID = "--rdzv-id"
+
+
+def common_launch(
+    record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], nodes: tuple[int, ...]
+) -> tuple[Launch, CheckpointCopy | None]:
+    """What the leader tells all nodes of the next attempt; and the checkpoint that is to be copied before it.
+
+    Raises:
+        JobError: the changes cannot be applied to this job, or no port is free.
+    """
+    now = next_job(with_secrets(record.job, env), state)
+    number = len(state.attempts) + 1
+    point = ResumePoint()
+    if state.attempts:
+        from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
+
+        point = resume_point(record, state, run, now, env)
+    flags = record.job.torchrun_flags
+    meets = any(flag.startswith(RDZV) for flag in flags)
+    launch = Launch(
+        nodes=nodes,
+        args=now.job.entry_args if now.is_typed else None,
+        batch=now.batch,
+        env=tuple(now.env.items()),
+        set_args=tuple({**now.set_args, **dict(point.settings)}.items()),
+        resume=point.switch,
+        resume_at=point.at,
+        raise_open_files=now.raise_open_files,
+        master_port=record.job.master_port or (None if meets else free_port()),
+        # An agent of an attempt before must not meet those of this one.
+        rdzv_id=f"{_named(flags) or run.run_id}-{number}" if meets else None,
+    )
+    return launch, point.copy
+
+
+def plan_on_node(
+    record: RunFile,
+    launch: Launch,
+    number: int,
+    run: RunPaths,
+    paths: AttemptPaths,
+    env: Mapping[str, str],
+) -> LaunchPlan:
+    """This node's plan of attempt `number`.
+
+    Raises:
+        JobError: what is changed cannot be set in this node's job, or a secret is not known here.
+    """
+    job = job_on_node(with_secrets(record.job, env), launch, record.node)
+    plan = build_plan(
+        job,
+        attempt=number,
+        interpreter=record.interpreter,
+        run_dir=str(run.root),
+        attempt_dir=str(paths.root),
+        base_env=env,
+        trainer_main=record.trainer_main,
+        batch=launch.batch,
+        env=launch.env,
+        set_args=launch.set_args,
+        resume=launch.resume,
+        telemetry_dir=str(paths.telemetry),
+        stop_file=str(paths.stop_file),
+        torchrun_dir=str(paths.torchrun),
+        node_dir=str(run.node(record.node).root),
+    )
+    require_nothing_hidden(plan)
+    return replace(plan, resume_at=launch.resume_at)
+
+
+def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:
+    """The job with what the leader settled: who takes part, where they meet, what a person typed."""
+    flags = job.torchrun_flags
+    if launch.rdzv_id is not None:
+        kept = (flag for flag in flags if flag.partition("=")[0] != RDZV_ID)
+        flags = (*kept, f"{RDZV_ID}={launch.rdzv_id}")
+    args = job.entry_args if launch.args is None else with_hidden_words(launch.args, job.entry_args)
+    return replace(
+        job,
+        nnodes=str(len(launch.nodes)),
+        node_rank=launch.nodes.index(node),
+        master_port=launch.master_port,
+        torchrun_flags=flags,
+        entry_args=args,
+    )
+
+
+def _named(flags: tuple[str, ...]) -> str:
+    return next((flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == RDZV_ID), "")

@@ -1,0 +1,50 @@
+"""What the other nodes left of an attempt, beside what the leader's own node did: one verdict is made from all of it.
+
+It is read from the nodes' folders of the run directory: also that of a node whose keeper has died.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from supervisor.run.journal import read_state
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.records import Verdict
+from supervisor.run.state import AttemptState, RunState
+
+_LABEL = re.compile(r"node(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttempt:
+    """An attempt on one node: its folder, and what its journal says."""
+
+    number: int
+    node: NodePaths
+    state: RunState
+    view: AttemptState
+
+
+def others_of(run: RunPaths, others: Sequence[int], number: int) -> list[NodeAttempt]:
+    """Attempt `number` on each other node that began it."""
+    found = []
+    for other in others:
+        state = read_state(run.node(other).journal)
+        view = state.find(number)
+        if view is not None:
+            found.append(NodeAttempt(other, run.node(other), state, view))
+    return found
+
+
+def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
+    """The verdict with the node of its rank, as people are shown it: ``1 (gpu07)``."""
+    named = _LABEL.fullmatch(verdict.node or "")
+    for one in attempts:
+        has_rank = verdict.rank is not None and any(r.rank == verdict.rank for r in one.view.ranks.values())
+        if has_rank or (named is not None and int(named[1]) == one.number):
+            return replace(
+                verdict, node=f"{one.number} ({one.state.host})" if one.state.host else str(one.number)
+            )
+    return verdict

@@ -1,0 +1,345 @@
+"""The keeper of any node but 0: it starts and ends what the leader orders, and reports what became of it. It decides nothing.
+
+While the leader's keeper shows no sign of life, what runs here goes on, and nothing new is started. Where the leader's whole node
+is gone, this one ends within its bounds (`_leave_a_dead_leader`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from supervisor.job.errors import JobError
+from supervisor.job.spec import JobSpec
+from supervisor.keeper.background import Background
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.loop import TICK_S, Keeper
+from supervisor.keeper.nodes.common_launch import plan_on_node
+from supervisor.keeper.nodes.leader import node_count
+from supervisor.keeper.process.launch import StillAlive
+from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
+from supervisor.run import events as ev
+from supervisor.run import nodes as nd
+from supervisor.run import state as st
+from supervisor.run.nodes import (
+    LEADER,
+    Heartbeat,
+    NodePhase,
+    Order,
+    Pulse,
+    Report,
+    Want,
+    new_session,
+    read_order,
+    write_report,
+)
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Finding
+from supervisor.run.runfile import RunFile
+
+log = logging.getLogger("stoker.keeper")
+
+LOOK_S: Final = 0.2
+PROBE_EVERY_S, PROBE_S = 10.0, 3.0
+"""How often the leader's node is tried while its keeper is silent, and for how long."""
+STOPPED_ALONE_S: Final = 30.0
+"""A node that was told to stop waits so long for the leader to end the run."""
+TORCHRUN_PORT: Final = 29_500
+ENDPOINT_PORT: Final = 29_400
+BY: Final = f"node {LEADER}"
+SILENT: Final = "leader_silent"
+
+
+class FollowingKeeper(Keeper):
+    """The keeper of a node that follows node 0.
+
+    Raises (on construction): as `Keeper`.
+    """
+
+    LEADS = False
+
+    def __init__(
+        self,
+        run: RunPaths,
+        record: RunFile,
+        *,
+        env: Mapping[str, str],
+        findings: tuple[Finding, ...] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        record = quiet(record)
+        super().__init__(run, record, env=env, findings=findings, clock=clock)
+        self._session, self._job = new_session(), record.job
+        self._heartbeat, self._leader = Heartbeat(self._node, self._session), Pulse(run.node(LEADER))
+        self._leader_node = run.node(LEADER)
+        self._order: Order | None = None
+        self._reported: Report | None = None
+        self._look_due = float("-inf")
+        self._end_since: tuple[int, float] | None = None
+        self._told_to_stop: tuple[ev.StopWhy, str, float] | None = None
+        self._probe: Background[bool] = Background("stoker-leader-probe")
+        self._probe_due = float("-inf")
+        self._answered_t: float | None = None
+        self._was_silent = False
+        self._first_seq: int | None = None
+
+    def close(self, why: str = "the run ended") -> None:
+        """As of any keeper; the leader learns that this one is gone on purpose."""
+        if isinstance(self.state.condition, st.Finished):
+            self._report()
+        self._probe.close(PROBE_S)
+        super().close(why)
+
+    # -- the loop -------------------------------------------------------------------------------------
+
+    def _launches_first(self) -> bool:
+        return False
+
+    def _patience_s(self) -> float:
+        match self.state.condition:
+            case st.Ended() if not self._reads_on:
+                return TICK_S
+            case st.DiagnosedAs():
+                return TICK_S
+            case _:
+                return super()._patience_s()
+
+    def _act(self, *, hurried: bool = False) -> None:  # noqa: ARG002 - of any keeper
+        now = self._clock.mono()
+        self._heartbeat.beat(now)
+        self._look(now)
+        condition = self.state.condition
+        match condition:
+            case st.Launching() | st.Running() | st.Stopping():
+                self._watch()
+                self._obey(condition.attempt, now)
+            case st.Ended() if self._reads_on:
+                self._watch()
+            case st.Finished():
+                return
+            case _:
+                self._wait_for_orders(now)
+        self._report()
+
+    def _look(self, now: float) -> None:
+        if now < self._look_due:
+            return
+        self._look_due = now + LOOK_S
+        self._leader.look(now)
+        found = read_order(self._leader_node)
+        if found is not None and (self._order is None or found.seq > self._order.seq):
+            self._order = found
+        silent = self._is_leader_silent(now)
+        view = self.state.attempt
+        if silent and not self._was_silent and view is not None:
+            text = f"the keeper of node {LEADER} shows no sign of life for {nd.SILENT_S:.0f} s: what runs here goes on, nothing new is started"
+            code = f"{SILENT}_{view.number}"
+            self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+        self._was_silent = silent
+
+    def _is_leader_silent(self, now: float) -> bool:
+        return self._leader.silent_s(now) > nd.SILENT_S
+
+    # -- orders ---------------------------------------------------------------------------------------
+
+    def _obey(self, number: int, now: float) -> None:
+        """End what runs here where the leader wants it ended, or where its node is gone."""
+        order, view = self._order, self.state.find(number)
+        monitor = self._components.monitor
+        if view is None or not monitor.is_stoppable:
+            return
+        grace_s = self._job.timing.death_grace_s
+        passed = order is not None and (
+            order.attempt > number or (order.attempt == number and order.want is not Want.RUN)
+        )
+        if order is not None and passed:
+            asked = order.attempt == number and order.why in st.REQUESTED_STOPS
+            if asked and order.why is not None and view.stop is None:
+                monitor.stop(order.why, order.by or BY, grace_s=self._job.timing.grace_s)
+                return
+            if self._end_since is None or self._end_since[0] != number:
+                self._end_since = (number, now)
+            # Its ranks learn by themselves that their peers are gone, and write down how: they get a moment for it.
+            if view.stop is None and now - self._end_since[1] > grace_s:
+                monitor.stop(ev.StopWhy.RANK_DIED, BY, grace_s=grace_s)
+        elif view.stop is None and self._leader_is_gone(now):
+            log.error(
+                "node %d is gone: neither its keeper nor its port answers: what runs here is ended", LEADER
+            )
+            monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
+
+    def _wait_for_orders(self, now: float) -> None:
+        """Nothing runs here: take up what the leader settled, start the next attempt, or leave."""
+        order, view = self._order, self.state.attempt
+        number = view.number if view is not None else 0
+        if order is not None and view is not None and order.attempt == number:
+            self._take_up(order, view)
+        if (
+            order is not None
+            and order.want is Want.RUN
+            and order.attempt > number
+            and self._told_to_stop is None
+        ):
+            self._start(order)
+        elif order is not None and order.want is Want.OVER and self._is_of_now(order):
+            self._end(
+                order.outcome or ev.Outcome.LOST,
+                order.exit_code if order.exit_code is not None else EXIT_LOST,
+                order.reason,
+            )
+        elif self._told_to_stop is not None and now - self._told_to_stop[2] > STOPPED_ALONE_S:
+            self._end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {self._told_to_stop[1]}")
+        elif self._leader.silent_s(now) > self._job.timing.node_timeout_s:
+            waited_s = self._job.timing.node_timeout_s
+            reason = f"node {LEADER} has shown no sign of life for {waited_s:.0f} s: `stoker continue` on it takes the run up"
+            self._end(ev.Outcome.LOST, EXIT_LOST, reason)
+
+    def _is_of_now(self, order: Order) -> bool:
+        """Whether the end of the run is news: one that stood there before this keeper began is of a run that is being continued."""
+        return self._reported is not None and (self._first_seq is None or order.seq != self._first_seq)
+
+    def _take_up(self, order: Order, view: st.AttemptState) -> None:
+        """Journal the leader's verdict and decision on this attempt: there are no others."""
+        if order.verdict is not None and (view.verdict is None or view.verdict_provisional):
+            self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=view.number, verdict=order.verdict))
+        if order.decision is not None and view.decision != order.decision:
+            self.emit(
+                ev.Decided(t=self._clock.wall(), attempt=view.number, decision=order.decision, by=BY),
+                durable=True,
+            )
+
+    def _start(self, order: Order) -> None:
+        launch = order.launch
+        if launch is None or self._record.node not in launch.nodes:
+            return
+        paths = self._node.attempt(order.attempt)
+        try:
+            plan = plan_on_node(self._record, launch, order.attempt, self._context.run, paths, self._env)
+            child = self._launching.launch_planned(order.attempt, plan, launch.reason)
+        except (JobError, StillAlive) as error:
+            log.error("attempt %d: %s", order.attempt, error)
+            self._end(ev.Outcome.FAILED, EXIT_FAILED, str(error))
+            return
+        if child is not None:
+            self._components.monitor.follow(child, order.attempt)
+
+    def _launch(self, reason: str) -> None:
+        """A launch that a keeper before this one did not come to: the leader orders another."""
+        log.warning("attempt %d is not started here: %s", self._attempt_number(), reason)
+
+    # -- the leader's node -----------------------------------------------------------------------------
+
+    def _leader_is_gone(self, now: float) -> bool:
+        """Whether neither its keeper beats nor its port answers, for `node_timeout_s`. Where only its keeper died, its agent answers."""
+        if not self._is_leader_silent(now):
+            self._answered_t = now
+            return False
+        where = meeting_point(self._job, self._order)
+        if where is None:
+            return self._leader.silent_s(now) > self._job.timing.node_timeout_s
+        if self._answered_t is None:
+            self._answered_t = now
+        if self._probe.busy:
+            if self._probe.poll():
+                self._answered_t = now
+        elif now >= self._probe_due:
+            self._probe_due = now + PROBE_EVERY_S
+            self._probe.start(lambda: answers(*where))
+        return now - self._answered_t > self._job.timing.node_timeout_s
+
+    # -- what is reported ------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Tell the leader how things stand here, where that is news."""
+        condition, view = self.state.condition, self.state.attempt
+        lives = isinstance(condition, st.Launching | st.Running | st.Stopping) or self._reads_on
+        phase = NodePhase.READY if view is None else NodePhase.ENDED
+        if isinstance(condition, st.Finished):
+            phase = NodePhase.LEFT
+        elif lives:
+            phase = NodePhase.RUNNING
+        stop, by = self._stopped_here(view) if view is not None and not lives else (None, "")
+        if self._told_to_stop is not None:
+            stop, by, _ = self._told_to_stop
+        report = Report(
+            node=self._record.node,
+            session=self._session,
+            host=socket.gethostname(),
+            nnodes=node_count(self._job),
+            phase=phase,
+            seq=self._order.seq if self._order is not None else 0,
+            attempt=view.number if view is not None else 0,
+            exit_code=view.exit_code if view is not None and not lives else None,
+            stop=stop,
+            by=by,
+        )
+        if report == self._reported:
+            return
+        try:
+            write_report(self._node, report)
+        except OSError as error:
+            log.error("%s: %s: it is written at the next look", self._node.report, error.strerror)
+            return
+        if self._reported is None:
+            self._first_seq = report.seq or None
+        self._reported = report
+
+    @staticmethod
+    def _stopped_here(view: st.AttemptState) -> tuple[ev.StopWhy | None, str]:
+        """A stop of this attempt that this node was told, and by whom; not one that the leader ordered."""
+        stop = view.stop
+        ours = stop is not None and stop.by != BY and stop.why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
+        return (stop.why, stop.by) if stop is not None and ours else (None, "")
+
+    # -- signals ---------------------------------------------------------------------------------------
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+        """A signal: what runs here is ended, and the leader ends the run. The second one ends this keeper too, once nothing runs."""
+        again = self._told_to_stop is not None
+        self._told_to_stop = (why, by, self._clock.mono()) if not again else self._told_to_stop
+        monitor = self._components.monitor
+        if not monitor.is_active and isinstance(
+            self.state.condition, st.Launching | st.Running | st.Stopping
+        ):
+            monitor.adopt()
+        if monitor.is_stoppable:
+            monitor.stop(why, by, grace_s=self._job.timing.grace_s, now=now)
+        elif again and not isinstance(self.state.condition, st.Finished):
+            self._end(ev.Outcome.STOPPED, EXIT_STOPPED, f"stopped by {by}")
+
+
+def quiet(record: RunFile) -> RunFile:
+    """The record of a node that follows: silence there is nothing that it ends; rank 0's steps are counted on node 0."""
+    job = dataclasses.replace(record.job, hang=dataclasses.replace(record.job.hang, enabled=False))
+    return msgspec.structs.replace(record, job=job)
+
+
+def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
+    """Where torchrun's store listens on node 0; None where that is not known."""
+    endpoint = next(
+        (flag.partition("=")[2] for flag in job.torchrun_flags if flag.startswith("--rdzv-endpoint=")), ""
+    )
+    if endpoint:
+        host, colon, port = endpoint.rpartition(":")
+        if not colon:
+            return endpoint, ENDPOINT_PORT
+        return host.strip("[]"), int(port) if port.isdecimal() else ENDPOINT_PORT
+    if job.master_addr is None:
+        return None
+    launch = order.launch if order is not None else None
+    port_given = launch.master_port if launch is not None else None
+    return job.master_addr, port_given or job.master_port or TORCHRUN_PORT
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody listens there. A store takes a connection that says nothing for one that is made later."""
+    try:
+        socket.create_connection((host, port), PROBE_S).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,394 @@
+"""The keeper of node 0 of several: a keeper like any other, which starts nothing and judges nothing without the others.
+
+Its orders follow from its state (`_publish`): a keeper that takes the run over gives the same ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from supervisor.job.plan import LaunchPlan
+from supervisor.job.spec import JobSpec
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.loop import TICK_S, Keeper
+from supervisor.keeper.nodes.common_launch import common_launch, plan_on_node
+from supervisor.keeper.process.launch import Launching
+from supervisor.policy import EXIT_LOST
+from supervisor.run import events as ev
+from supervisor.run import nodes as nd
+from supervisor.run import state as st
+from supervisor.run.nodes import (
+    LEADER,
+    Heartbeat,
+    Launch,
+    NodePhase,
+    Order,
+    Orders,
+    Pulse,
+    Report,
+    Superseded,
+    Want,
+    new_session,
+    read_report,
+)
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.records import Decision, Finding
+from supervisor.run.runfile import RunFile
+
+log = logging.getLogger("stoker.keeper")
+
+LOOK_S: Final = 0.25
+LOOKS_PER_NODE_S: Final = 0.02
+"""Of many nodes each is looked at less often: two files of 64 nodes are read 100 times a second."""
+PEERS_S: Final = 60.0
+"""After node 0's part succeeded, those of the others may take so long: torchrun's agents leave together, within its exit barrier."""
+NOT_THERE: Final = 2
+"""The exit code where the nodes never came together: the start was wrong."""
+IDLE: Final = frozenset({NodePhase.READY, NodePhase.ENDED})
+
+
+@dataclass(slots=True)
+class Member:
+    """Another node, as the leader sees it."""
+
+    node: int
+    paths: NodePaths
+    pulse: Pulse
+    report: Report | None = None
+    is_silent: bool = False
+
+    def lives(self, now: float) -> bool:
+        """Whether its keeper beats, and has reported."""
+        return self.report is not None and self.report.phase is not NodePhase.LEFT and self.pulse.lives(now)
+
+    def is_idle(self, seq: int) -> bool:
+        """Whether nothing of the run lives there, and nothing will: it has read order `seq`, which starts none."""
+        return self.report is not None and self.report.phase in IDLE and self.report.seq >= seq
+
+    def has_ended(self, number: int) -> bool:
+        """Whether its part of attempt `number` is over, as it says."""
+        report = self.report
+        return (
+            report is not None
+            and report.phase in {NodePhase.ENDED, NodePhase.LEFT}
+            and report.attempt == number
+        )
+
+
+class LeadingKeeper(Keeper):
+    """Node 0's keeper.
+
+    Raises (on construction): as `Keeper`.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        record: RunFile,
+        *,
+        env: Mapping[str, str],
+        findings: tuple[Finding, ...] = (),
+        clock: Clock | None = None,
+        continued_by: str = "",
+    ) -> None:
+        super().__init__(run, record, env=env, findings=findings, clock=clock, continued_by=continued_by)
+        session = new_session()
+        self._job = record.job
+        self._heartbeat, self._orders = Heartbeat(self._node, session), Orders(self._node, session)
+        self._members = {
+            number: Member(number, run.node(number), Pulse(run.node(number)))
+            for number in range(1, node_count(record.job))
+        }
+        self._context = dataclasses.replace(self._context, others=tuple(self._members))
+        self._launching = Launching(self._context, _Planning(self._context, self._orders))
+        self._look_due = float("-inf")
+        self._waits_since: float | None = None
+        self._ended_since: tuple[int, float] | None = None
+        self._failed_since: tuple[int, float] | None = None
+        self._superseded = ""
+
+    # -- the loop -------------------------------------------------------------------------------------
+
+    def carry(self) -> int:
+        """As of any keeper; where another one leads meanwhile, this one leaves, and what it launched is that one's."""
+        try:
+            return super().carry()
+        except Superseded as error:
+            self._superseded = str(error)
+            log.error("%s", error)
+            return EXIT_LOST
+
+    def close(self, why: str = "the run ended") -> None:
+        """As of any keeper; the others learn that the run is over."""
+        if not self._superseded and isinstance(self.state.condition, st.Finished):
+            try:
+                self._publish()
+            except (OSError, Superseded) as error:
+                log.error("the other nodes were not told that the run is over: %s", error)
+        super().close(self._superseded or why)
+
+    def _launches_first(self) -> bool:
+        return False  # the others are waited for
+
+    def _patience_s(self) -> float:
+        return TICK_S if self._waits_since is not None else super()._patience_s()
+
+    def _act(self, *, hurried: bool = False) -> None:
+        now = self._clock.mono()
+        self._heartbeat.beat(now)
+        self._look(now)
+        condition = self.state.condition
+        waits = not hurried and self._waits(condition, now)
+        if not waits:
+            self._waits_since = None
+            super()._act(hurried=hurried)
+        self._publish()
+
+    def _waits(self, condition: st.Condition, now: float) -> bool:
+        """Whether others are waited for, so that nothing is done now."""
+        match condition:
+            case st.Preflight():
+                return not self._may_launch(now)
+            case st.Launching() | st.Running() | st.Stopping():
+                self._follow_others(condition.attempt, now)
+                return False
+            case st.Ended() if self._reads_on:
+                return False
+            case st.Ended():
+                return self._waits_for_ends(condition.attempt, now)
+            case st.Backoff():
+                self._pass_on_stops()
+                due = condition.until <= self._clock.wall()
+                return isinstance(self.state.condition, st.Backoff) and due and not self._may_launch(now)
+            case st.HeldOpen():
+                self._pass_on_stops()
+                return False
+            case _:
+                return False
+
+    # -- the others -----------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        """Read heartbeats and reports; journal what changed."""
+        if now < self._look_due:
+            return
+        self._look_due = now + max(LOOK_S, LOOKS_PER_NODE_S * len(self._members))
+        self._orders.check()
+        for member in self._members.values():
+            member.pulse.look(now)
+            if (found := read_report(member.paths)) is not None and found.node == member.node:
+                member.report = found
+            self._journal_sight(member, now)
+
+    def _journal_sight(self, member: Member, now: float) -> None:
+        report, before = member.report, self.state.nodes.get(member.node)
+        if report is None:
+            return
+        lives, view = member.lives(now), self.state.attempt
+        if before is None and lives:
+            self._see(member, ev.NodeSight.JOINED)
+        elif before is not None and report.phase is NodePhase.LEFT:
+            if before.sight is not ev.NodeSight.LEFT and member.pulse.moved():
+                self._see(member, ev.NodeSight.LEFT)
+        elif before is not None and lives and before.sight in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}:
+            self._see(member, ev.NodeSight.BACK)
+        elif (
+            before is not None
+            and not lives
+            and before.sight not in {ev.NodeSight.SILENT, ev.NodeSight.LEFT}
+            and member.pulse.silent_s(now) > nd.SILENT_S
+        ):
+            self._see(member, ev.NodeSight.SILENT)
+        if view is not None and member.has_ended(view.number) and member.node not in view.node_exits:
+            self._see(member, ev.NodeSight.ENDED)
+
+    def _see(self, member: Member, sight: ev.NodeSight) -> None:
+        report = member.report
+        assert report is not None, "it has reported"
+        ended = sight is ev.NodeSight.ENDED
+        self.emit(
+            ev.NodeSeen(
+                t=self._clock.wall(),
+                node=member.node,
+                sight=sight,
+                host=report.host,
+                attempt=report.attempt if ended else None,
+                exit_code=report.exit_code if ended else None,
+                by=report.by if ended else "",
+            ),
+            durable=ended,
+        )
+
+    def _absent(self, now: float) -> list[int]:
+        """The nodes that are not ready for a launch."""
+        newest = self._orders.newest
+        seq = newest.seq if newest is not None else 0
+        return [m.node for m in self._members.values() if not (m.lives(now) and m.is_idle(seq))]
+
+    def _may_launch(self, now: float) -> bool:
+        """Whether all nodes are ready; past the bound the run ends, or is held."""
+        absent = self._absent(now)
+        if not absent:
+            return True
+        self._waits_since = now if self._waits_since is None else self._waits_since
+        waited_s, bound_s = now - self._waits_since, self._job.timing.node_timeout_s
+        if waited_s <= bound_s:
+            return False
+        names = ", ".join(map(str, absent))
+        word, verb = ("node", "is") if len(absent) == 1 else ("nodes", "are")
+        self._waits_since = None
+        if isinstance(self.state.condition, st.Preflight):
+            how = f"start the same command there with its --node-rank; all nodes must see {self._context.run.root}"
+            reason = f"{word} {names} did not join within {bound_s:.0f} s: {how}"
+            self._end(ev.Outcome.REFUSED, NOT_THERE, reason)
+        else:
+            reason = f"{word} {names} {verb} not ready {bound_s:.0f} s after the others: start the same command there again"
+            self._hold_or_fail(self._attempt_number(), reason, None)
+        return False
+
+    def _waits_for_ends(self, number: int, now: float) -> bool:
+        """Whether the others' parts of an attempt have yet to end: one verdict is made of all of them."""
+        if self._ended_since is None or self._ended_since[0] != number:
+            self._ended_since = (number, now)
+        waited_s = now - self._ended_since[1]
+        newest = self._orders.newest
+        seq = newest.seq if newest is not None else 0
+        for member in self._members.values():
+            ended = member.has_ended(number) or (
+                newest is not None
+                and newest.want is not Want.RUN
+                and member.lives(now)
+                and member.is_idle(seq)
+            )
+            silent = not member.pulse.lives(now) and waited_s > nd.SILENT_S
+            if not ended and not silent and waited_s <= self._job.timing.node_timeout_s:
+                self._waits_since = now if self._waits_since is None else self._waits_since
+                return True
+        view = self.state.find(number)
+        if view is not None and view.started_t is None and view.exit_code is None and view.verdict is None:
+            # A keeper died between its intent and the launch: the others may have begun, and have ended by now.
+            if self._may_launch(now):
+                self._launch("the keeper died before it was launched")
+            return True
+        return False
+
+    def _follow_others(self, number: int, now: float) -> None:
+        """A part of the attempt that was stopped, or failed, ends the others: here too."""
+        view = self.state.find(number)
+        if view is None or not self._components.monitor.is_stoppable:
+            return
+        for member in self._members.values():
+            report = member.report
+            if report is None or report.attempt != number or not member.has_ended(number):
+                continue
+            if report.stop is not None and view.stop is None:
+                self.stop(report.stop, f"node {member.node}: {report.by}")
+                return
+            if report.exit_code == 0 or view.stop is not None:
+                continue
+            if self._failed_since is None or self._failed_since[0] != number:
+                self._failed_since = (number, now)
+            elif now - self._failed_since[1] > self._job.timing.death_grace_s:
+                # Its peers would wait in a collective until a timeout of half an hour.
+                grace_s = self._job.timing.death_grace_s
+                self._components.monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
+                return
+
+    def _pass_on_stops(self) -> None:
+        """A node that was told to stop between two attempts ends the run."""
+        view = self.state.attempt
+        for member in self._members.values():
+            report = member.report
+            if report is None or report.stop is None or view is None or report.attempt != view.number:
+                continue
+            if report.phase is NodePhase.LEFT or member.pulse.lives(self._clock.mono()):
+                self.end_stopped(f"node {member.node}: {report.by}", report.stop)
+                return
+
+    # -- what is told to the others ---------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Give the order that the state asks for, if it is another than the newest."""
+        wanted, newest = self._wanted(), self._orders.newest
+        if wanted is None:
+            return
+        if newest is None or replace(wanted, seq=newest.seq, leader=newest.leader) != newest:
+            self._orders.give(wanted)
+
+    def _wanted(self) -> Order | None:
+        condition, view = self.state.condition, self.state.attempt
+        number = view.number if view is not None else 0
+        known = view is not None and not view.verdict_provisional
+        verdict = view.verdict if view is not None and known else None
+        decision: Decision | None = view.decision if view is not None else None
+        stop = view.stop if view is not None else None
+        asked = stop if stop is not None and stop.why in st.REQUESTED_STOPS else None
+        end = Order(
+            seq=0,
+            leader="",
+            want=Want.END,
+            attempt=number,
+            why=asked.why if asked is not None else None,
+            by=asked.by if asked is not None else "",
+            verdict=verdict,
+            decision=decision if verdict is not None else None,
+        )
+        match condition:
+            case st.Preflight() | st.Launching() | st.Running():
+                return None
+            case st.Ended() if view is not None and view.exit_code == 0 and asked is None:
+                since = self._ended_since
+                late = since is not None and self._clock.mono() - since[1] > PEERS_S
+                return end if late else None
+            case st.Finished():
+                return replace(
+                    end,
+                    want=Want.OVER,
+                    outcome=condition.outcome,
+                    exit_code=condition.exit_code,
+                    reason=condition.reason,
+                )
+            case _:
+                return end
+
+    # -- the launch (process.launch.Planner) --------------------------------------------------------------
+
+    def _launch(self, reason: str) -> None:
+        if self._absent(self._clock.mono()):
+            return  # asked for between two looks: it is tried again
+        super()._launch(reason)
+
+
+class _Planning:
+    """The plans of all nodes from one: made here, announced before the launch (`process.launch.Planner`)."""
+
+    def __init__(self, context: RunContext, orders: Orders) -> None:
+        self._context, self._orders = context, orders
+        self._launch: Launch | None = None
+
+    def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
+        """This node's plan; the others' follow from the same."""
+        context = self._context
+        nodes = (LEADER, *context.others)
+        state = context.ledger.state
+        self._launch, copy = common_launch(context.record, state, context.run, context.env, nodes)
+        plan = plan_on_node(context.record, self._launch, number, context.run, paths, context.env)
+        return dataclasses.replace(plan, copy=copy)
+
+    def announce(self, number: int, reason: str) -> None:
+        """Give the order to run it. Raises Superseded: then nothing is launched here either."""
+        assert self._launch is not None, "planned before"
+        launch = replace(self._launch, reason=reason)
+        self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))
+
+
+def node_count(job: JobSpec) -> int:
+    """How many nodes take part: of MIN:MAX the most."""
+    return int(job.nnodes.rpartition(":")[2])

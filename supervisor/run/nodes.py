@@ -1,0 +1,314 @@
+"""What the keepers of one run on several nodes tell each other: files of the run directory, each with one writer.
+
+Node 0 leads. It writes *orders*, numbered from 1: which attempt runs, that it is to end, that the run is over. The others write a
+*report* each: what became of the newest attempt there. Every keeper has a *heartbeat*. docs/nodes.md explains why two leaders, or two
+attempts at once, cannot come about.
+
+What holds on NFS, and how it is used here:
+
+- link(2) to a name that exists fails, on every client. So the number of an order is taken by one leader only.
+- rename(2) puts a whole file in the place of another, and who opens it by name gets the old or the new one. A reader that has the old
+  one cached learns at open(2) that it is gone (close-to-open consistency).
+- A file that is written in place is seen anew at open(2), without a directory being read again: heartbeats are such files.
+- Clocks differ: no time of another machine is ever compared. A reader measures by its own monotonic clock how long a heartbeat has
+  stood still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from supervisor.job.batch import BatchSpec
+from supervisor.run.events import Outcome, StopWhy
+from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.paths import NodePaths, make_private, private
+from supervisor.run.records import Decision, Verdict
+from supervisor.run.regular import read_regular
+
+LEADER: Final = 0
+BEAT_S: Final = 1.0
+"""How often a heartbeat is written."""
+SILENT_S: Final = 20.0
+"""A heartbeat that stands still for so long is said to be silent: 20 beats, so that a busy disk or a slow look is none."""
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+_MOST_BYTES: Final = 1 << 22
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Want(StrEnum):
+    """What the leader wants of every node."""
+
+    RUN = "run"  # start this attempt
+    END = "end"  # end this attempt, where it still runs, and wait
+    OVER = "over"  # the run has ended
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all nodes have in common at one attempt; each applies it to the job that it was started with.
+
+    `nodes`: who takes part, in the order of their ranks. `args`: what follows the script, where a person typed it anew.
+    """
+
+    nodes: tuple[int, ...]
+    reason: str = ""
+    args: tuple[str, ...] | None = None
+    batch: BatchSpec | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    set_args: tuple[tuple[str, str], ...] = ()
+    resume: bool | None = None
+    resume_at: int | None = None
+    raise_open_files: bool = False
+    master_port: int | None = None
+    rdzv_id: str | None = None
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One order. `leader`: the keeper that gave it, see `new_session`. `launch` stands with `Want.RUN` alone.
+
+    `why` and `by`: of a stop that was asked for. `verdict` and `decision`: on this attempt, once they are known.
+    """
+
+    seq: int
+    leader: str
+    want: Want
+    attempt: int = 0
+    launch: Launch | None = None
+    why: StopWhy | None = None
+    by: str = ""
+    verdict: Verdict | None = None
+    decision: Decision | None = None
+    outcome: Outcome | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    schema: int = 1
+
+
+class NodePhase(StrEnum):
+    """What a node does, by its own report."""
+
+    READY = "ready"  # nothing of the run lives there
+    RUNNING = "running"
+    ENDED = "ended"  # as READY, and how its newest attempt ended is in the report
+    LEFT = "left"  # its keeper has gone on purpose
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node says of itself. `session`: its keeper, see `new_session`; `seq`: the newest order that it has read.
+
+    `exit_code`: of its launcher at `attempt`. `stop`: it was told to stop there (a signal), `by` whom.
+    """
+
+    node: int
+    session: str
+    host: str
+    nnodes: int
+    phase: NodePhase
+    seq: int = 0
+    attempt: int = 0
+    exit_code: int | None = None
+    stop: StopWhy | None = None
+    by: str = ""
+    schema: int = 1
+
+
+class Superseded(Exception):  # noqa: N818 - a state of affairs, not an error
+    """Another keeper has given the order with this number: it leads, and this one does not."""
+
+
+def new_session() -> str:
+    """A name for one keeper's life, which no other keeper has."""
+    return secrets.token_hex(6)
+
+
+# -- orders ------------------------------------------------------------------------------------------
+
+
+class Orders:
+    """The leader's side: gives orders, each number once."""
+
+    def __init__(self, node: NodePaths, session: str) -> None:
+        """`node`: node 0's folder.
+
+        Raises:
+            OSError: its folder cannot be written or read.
+        """
+        make_private(node.orders)
+        self._node, self._session = node, session
+        self.newest = read_order(node)
+        self._seq = max(
+            (int(path.stem) for path in node.orders.glob("*.json") if path.stem.isdecimal()), default=0
+        )
+
+    def give(self, order: Order) -> Order:
+        """Publish an order under the next number; returns it with that number.
+
+        Raises:
+            Superseded: another keeper took the number: it leads.
+            OSError: the folder cannot be written.
+        """
+        numbered = msgspec.structs.replace(order, seq=self._seq + 1, leader=self._session)
+        data = msgspec.json.encode(numbered) + b"\n"
+        if not create(self._node.orders / f"{numbered.seq}.json", data):
+            raise Superseded(f"another keeper gave order {numbered.seq}: this one leads no more")
+        self._seq, self.newest = numbered.seq, numbered
+        replace_file(self._node.order, data)
+        return numbered
+
+    def check(self) -> None:
+        """See that no other keeper leads.
+
+        Raises:
+            Superseded: one does.
+        """
+        with contextlib.suppress(OSError):
+            if (self._node.orders / f"{self._seq + 1}.json").exists():
+                raise Superseded(f"another keeper gave order {self._seq + 1}: this one leads no more")
+
+
+def read_order(node: NodePaths) -> Order | None:
+    """The newest order in node 0's folder; None: there is none, or it cannot be read now."""
+    return _read(node.order, Order)
+
+
+# -- reports -----------------------------------------------------------------------------------------
+
+
+def write_report(node: NodePaths, report: Report) -> None:
+    """Put a node's report in place of the one before.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    replace_file(node.report, msgspec.json.encode(report) + b"\n")
+
+
+def read_report(node: NodePaths) -> Report | None:
+    """A node's report; None: there is none, or it cannot be read now."""
+    return _read(node.report, Report)
+
+
+# -- heartbeats --------------------------------------------------------------------------------------
+
+
+class Heartbeat:
+    """A keeper's own. Times are monotonic seconds."""
+
+    def __init__(self, node: NodePaths, session: str) -> None:
+        self._path, self._session = node.heartbeat, session
+        self._count, self._due = 0, float("-inf")
+
+    def beat(self, now: float) -> None:
+        """Write the next number, where it is due. What cannot be written is what the others are to notice."""
+        if now < self._due:
+            return
+        self._due, self._count = now + BEAT_S, self._count + 1
+        with contextlib.suppress(OSError):
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.pwrite(fd, f"{self._session} {self._count:012d}\n".encode(), 0)
+            finally:
+                os.close(fd)
+
+
+class Pulse:
+    """Another keeper's heartbeat, by this reader's own clock. A file that never changed while it was read is no life."""
+
+    def __init__(self, node: NodePaths) -> None:
+        self._path = node.heartbeat
+        self._data: bytes | None = None
+        self._first: float | None = None
+        self._moved: float | None = None
+
+    def look(self, now: float) -> None:
+        """Read it. `now`: monotonic seconds."""
+        self._first = now if self._first is None else self._first
+        try:
+            data = read_regular(self._path, 64)
+        except OSError:
+            return
+        if self._data is not None and data != self._data:
+            self._moved = now
+        self._data = data
+
+    def moved(self) -> bool:
+        """Whether it has been seen to beat."""
+        return self._moved is not None
+
+    def silent_s(self, now: float) -> float:
+        """For how long it has stood still, since it was first looked at."""
+        since = self._moved if self._moved is not None else self._first
+        return now - since if since is not None else 0.0
+
+    def lives(self, now: float) -> bool:
+        """Whether it has moved within `SILENT_S`."""
+        return self._moved is not None and now - self._moved <= SILENT_S
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def create(path: Path, data: bytes) -> bool:
+    """Make a file with this content, whole or not at all; False: there is one of that name already, whoever made it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    _write(part, data)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        # An answer of the server that was lost is asked for again, and then the name is there: it is ours all the same.
+        return os.stat(part).st_nlink > 1
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return _create_without_link(path, data)
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
+def _create_without_link(path: Path, data: bytes) -> bool:
+    """The same where there are no hard links: the name is still taken by one alone, and a reader may see half of it at first."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+    return True
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put this content in place of what is there, at once.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    _write(part, data)
+    part.replace(path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "wb", opener=private) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(read_regular(path, _MOST_BYTES), type=kind)
+    except (OSError, *NOT_DECODED):
+        return None

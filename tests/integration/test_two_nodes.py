@@ -1,0 +1,147 @@
+"""One run on two nodes, as two processes on one machine, with real torchrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.preflight.ports import free_port
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass
+from tests.conftest import wait_until
+from tests.integration.harness import background
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+DEADLINE_S = 120.0
+SCRIPT = """\
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, steps, fails = dist.get_rank(), int(sys.argv[1]), sys.argv[2]
+for step in range(1, steps + 1):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+    if rank == 0:
+        print(f"step {step}/{steps} loss {1 / step:.4f}", flush=True)
+    if fails == str(rank) and step == 5 and os.environ["STOKER_ATTEMPT"] == "1":
+        os.kill(os.getpid(), 9)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def words(
+    node: int, *more: str, steps: int = 20, fails: str = "-", meet: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    where = meet or ("--master-addr", "127.0.0.1")
+    flags = (
+        "--no-ui",
+        "--no-check",
+        "--python",
+        sys.executable,
+        "--run-dir",
+        "run",
+        "--restart-from-scratch",
+    )
+    nodes = ("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1", *where)
+    return ("run", *flags, *nodes, *more, "train.py", str(steps), fails)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    return RunPaths(tmp_path / "run")
+
+
+def state_of(run: RunPaths, node: int = 0) -> st.RunState:
+    return read_state(run.node(node).journal)
+
+
+def steps(run: RunPaths, least: int) -> bool:
+    """Whether node 0 has seen so many steps."""
+    if not run.node().journal.exists():
+        return False
+    progress = state_of(run).progress
+    return progress is not None and (progress.step or 0) >= least
+
+
+@pytest.mark.parametrize("meet", [(), ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:{port}")])
+def test_a_rank_killed_on_node_1_restarts_both(run: RunPaths, meet: tuple[str, ...]) -> None:
+    meet = tuple(word.format(port=free_port()) for word in meet)
+    cwd = run.root.parent
+    with (
+        background(*words(1, fails="1", meet=meet), cwd=cwd) as follower,
+        background(*words(0, fails="1", meet=meet), cwd=cwd) as leader,
+    ):
+        assert leader.wait(DEADLINE_S) == 0, leader.stdout and leader.stdout.read()
+        assert follower.wait(DEADLINE_S) == 0
+    first, second = state_of(run).attempts
+    assert first.verdict is not None
+    assert first.verdict.failure is FailureClass.WORKER_CRASH
+    where = next(
+        (node for node in (0, 1) if any(r.rank == 1 for r in state_of(run, node).attempts[0].ranks.values())),
+        1,
+    )
+    assert first.verdict.rank == 1
+    assert (first.verdict.node or "").startswith(f"{where} (")
+    assert second.job_exit_code == 0
+    assert state_of(run, 1).attempts[0].verdict == first.verdict
+
+
+@pytest.mark.fault(
+    "nodes",
+    "a follower's keeper is killed with -9 and started again",
+    "it joins again and takes over what lives there",
+)
+def test_a_followers_keeper_that_is_killed_joins_again(run: RunPaths) -> None:
+    cwd = run.root.parent
+    with background(*words(0, steps=150), cwd=cwd) as leader:
+        with background(*words(1, steps=150), cwd=cwd) as follower:
+            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+            follower.send_signal(signal.SIGKILL)
+            follower.wait(10)
+        with background(*words(1, steps=150), cwd=cwd) as again:
+            assert leader.wait(DEADLINE_S) == 0
+            assert again.wait(DEADLINE_S) == 0
+    assert [view.number for view in state_of(run).attempts] == [1]
+    assert [view.number for view in state_of(run, 1).attempts] == [1]
+    assert state_of(run, 1).attempts[0].exit_code == 0
+
+
+@pytest.mark.fault(
+    "nodes",
+    "the leader's keeper is killed with -9",
+    "training goes on on all nodes; attach --adopt goes on leading",
+)
+def test_a_leaders_keeper_that_is_killed_is_adopted(run: RunPaths) -> None:
+    cwd = run.root.parent
+    with background(*words(1, steps=150), cwd=cwd) as follower:
+        with background(*words(0, steps=150), cwd=cwd) as leader:
+            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+            leader.send_signal(signal.SIGKILL)
+            leader.wait(10)
+        pids = [
+            rank.pid for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values() if rank.pid
+        ]
+        assert len(pids) == 2
+        assert all(os.path.exists(f"/proc/{pid}") for pid in pids), "training goes on"
+        with background("attach", "--adopt", str(run.root), cwd=cwd):
+            assert follower.wait(DEADLINE_S) == 0
+    assert wait_until(lambda: isinstance(state_of(run).condition, st.Finished), DEADLINE_S)
+    assert [view.number for view in state_of(run).attempts] == [1]
+    facts = [type(fact) for fact in _facts(run)]
+    assert facts.count(ev.KeeperStarted) == 2
+
+
+def _facts(run: RunPaths) -> list[ev.Event]:
+    from supervisor.run.journal import JournalReader
+
+    return JournalReader(run.node().journal).read()

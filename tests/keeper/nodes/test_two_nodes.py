@@ -1,0 +1,185 @@
+"""Two keepers, one run: one verdict, one decision, one attempt at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run import nodes as nd
+from supervisor.run import state as st
+from supervisor.run.events import NodeSight, Outcome
+from supervisor.run.nodes import Order, Orders, Want, read_order, read_report
+from supervisor.run.paths import make_private
+from supervisor.run.records import FailureClass
+from tests.conftest import wait_until
+from tests.keeper.nodes.cluster import Cluster, cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+DONE = "print('step 1/1 loss 1.0', flush=True)"
+WAITS = "import time\nprint('step 1/9 loss 1.0', flush=True)\ntime.sleep(600)"
+# Rank 1 fails at its first attempt; rank 0 then loses its peer, as it would say.
+FAILS_ONCE = """\
+import os, time
+rank, attempt = os.environ["RANK"], os.environ["STOKER_ATTEMPT"]
+print("step 1/9 loss 1.0", flush=True)
+if attempt == "1" and rank == "1":
+    os.kill(os.getpid(), 9)
+if attempt == "1":
+    time.sleep(600)
+print("step 9/9 loss 0.1", flush=True)
+"""
+RAISES = """\
+import os, time
+print("step 1/9 loss 1.0", flush=True)
+if os.environ["RANK"] == "1":
+    labels = {}
+    labels["missing"]
+time.sleep(600)
+"""
+
+
+def finished(one: Cluster, node: int = 0) -> tuple[Outcome, int]:
+    condition = one.state(node).condition
+    assert isinstance(condition, st.Finished)
+    return condition.outcome, condition.exit_code
+
+
+def sights(one: Cluster) -> list[tuple[int, NodeSight]]:
+    return [(fact.node, fact.sight) for fact in one.facts() if isinstance(fact, ev.NodeSeen)]
+
+
+def test_both_nodes_run_one_attempt_and_end_alike(tmp_path: Path) -> None:
+    with cluster(tmp_path, DONE) as one:
+        one.start(1)
+        one.start(0)
+        assert one.wait(0, 1) == [0, 0]
+        assert finished(one) == finished(one, 1) == (Outcome.SUCCEEDED, 0)
+        assert sights(one) == [(1, NodeSight.JOINED), (1, NodeSight.ENDED)]
+        ports = {
+            next(word for word in view.argv if word.startswith("--master-port="))
+            for view in (one.state(0).attempts[0], one.state(1).attempts[0])
+        }
+        assert len(ports) == 1, "node 0 chose one for both"
+        over = read_order(one.run.node())
+        assert over is not None
+        assert (over.want, over.outcome) == (Want.OVER, Outcome.SUCCEEDED)
+
+
+@pytest.mark.fault(
+    "nodes", "a rank of another node dies", "one verdict, with its node; all nodes are restarted together"
+)
+def test_a_rank_that_dies_on_another_node_restarts_all(tmp_path: Path) -> None:
+    with cluster(tmp_path, FAILS_ONCE) as one:
+        one.start(0, 1)
+        assert one.wait(0, 1) == [0, 0]
+        first, second = one.state().attempts
+        assert first.verdict is not None
+        assert (first.verdict.failure, first.verdict.rank) == (FailureClass.WORKER_CRASH, 1)
+        assert first.verdict.node == f"1 ({one.state(1).host})"
+        assert first.stop is not None
+        assert first.stop.by == "node 1"
+        assert [view.number for view in one.state(1).attempts] == [1, 2]
+        assert one.state(1).attempts[0].verdict == first.verdict, "the follower has no verdict of its own"
+        assert second.job_exit_code == 0
+
+
+def test_the_cause_is_found_in_another_nodes_log(tmp_path: Path) -> None:
+    with cluster(tmp_path, RAISES) as one:
+        one.start(0, 1)
+        assert one.wait(0, 1) == [1, 1]
+        verdict = one.state().attempts[0].verdict
+        assert verdict is not None
+        assert verdict.failure is FailureClass.CODE_ERROR
+        assert verdict.cause is not None
+        assert verdict.cause.text == "KeyError: 'missing'"
+        place = (one.run.node().attempt(1).root / verdict.cause.path).resolve()
+        assert place.is_relative_to(one.run.node(1).root)
+        assert finished(one, 1) == finished(one) == (Outcome.FAILED, 1)
+
+
+@pytest.mark.fault(
+    "nodes", "a follower's keeper gets SIGTERM", "the run is stopped on all nodes, and says by which"
+)
+def test_a_signal_on_one_node_stops_the_run(tmp_path: Path) -> None:
+    with cluster(tmp_path, WAITS) as one:
+        one.start(0, 1)
+        one.wait_for_ranks()
+        one.keepers[1]._control._signals.put(signal.SIGTERM)
+        assert one.wait(0, 1) == [5, 5]
+        stop = one.state().attempts[0].stop
+        assert stop is not None
+        assert stop.by == "node 1: SIGTERM"
+
+
+def test_a_stop_of_the_leader_stops_all(tmp_path: Path) -> None:
+    with cluster(tmp_path, WAITS, nodes=3) as one:
+        one.start(2, 0, 1)
+        one.wait_for_ranks()
+        one.keepers[0]._control._signals.put(signal.SIGTERM)
+        assert one.wait(0, 1, 2) == [5, 5, 5]
+        assert [one.state(node).attempts[0].stop is not None for node in range(3)] == [True] * 3
+
+
+def test_nodes_that_never_come_end_the_start(tmp_path: Path) -> None:
+    from supervisor.job.spec import Timing
+
+    with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=1.0)) as one:
+        one.start(0)
+        assert one.wait(0) == [2]
+        condition = one.state().condition
+        assert isinstance(condition, st.Finished)
+        assert condition.reason.startswith("node 1 did not join within 1 s: start the same command there")
+        assert not one.state().attempts
+
+
+@pytest.mark.fault(
+    "nodes",
+    "a second keeper leads the same run",
+    "it has no order of its own; the first leads no more and starts nothing",
+)
+def test_a_leader_that_is_superseded_leaves(tmp_path: Path) -> None:
+    with cluster(tmp_path, WAITS) as one:
+        one.start(0, 1)
+        one.wait_for_ranks()
+        pids = one.rank_pids(0)
+        other = Orders(one.run.node(), "another")
+        other.give(Order(seq=0, leader="", want=Want.END, attempt=1))
+        assert one.wait(0) == [6]
+        assert all(os.path.exists(f"/proc/{pid}") for pid in pids), "what it launched is the other one's"
+        assert not isinstance(one.state().condition, st.Finished)
+        ended = wait_until(
+            lambda: (r := read_report(one.run.node(1))) is not None and r.phase is nd.NodePhase.ENDED, 30
+        )
+        assert ended, "the follower obeys the one that leads"
+        other.give(Order(seq=0, leader="", want=Want.OVER, attempt=1, outcome=Outcome.STOPPED, exit_code=5))
+        assert one.wait(1) == [5]
+        one.start(0)  # what is left of the test is ended by a keeper
+        one.keepers[0]._control._signals.put(signal.SIGTERM)
+        one.wait(0)
+
+
+@pytest.mark.fault("nodes", "the leader's whole node is gone", "the others end within --node-timeout")
+def test_a_follower_ends_within_its_bound_where_the_leader_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from supervisor.job.spec import Timing
+
+    monkeypatch.setattr(nd, "SILENT_S", 1.0)
+    timing = Timing(grace_s=1.0, death_grace_s=0.5, node_timeout_s=2.0)
+    with cluster(tmp_path, WAITS, timing=timing) as one:
+        make_private(one.run.node().root)
+        launch = nd.Launch(nodes=(0, 1), reason="first launch", master_port=9)
+        Orders(one.run.node(), "dead").give(Order(seq=0, leader="", want=Want.RUN, attempt=1, launch=launch))
+        one.start(1)
+        assert one.wait(1) == [6]
+        condition = one.state(1).condition
+        assert isinstance(condition, st.Finished)
+        assert condition.reason.startswith("node 0 has shown no sign of life for 2 s")
+        stop = one.state(1).attempts[0].stop
+        assert stop is not None
+        assert stop.by == "node 0 is gone"
