@@ -12,5 +12,5 @@ To learn from it, read in this order; each file has one subject, and says at its
 7. `config`, `settings`, `build`, `app`: from a command line to a training, and out again.
 
 One small thing each: `place` (who started this rank), `spawn` (ranks without a launcher), `stop` (requests to stop), `ema` (averaged weights),
-`memory` (readings, and a cap), `stacks` (where a rank hangs), `debug` (parameters without gradient), `sample` (text from a checkpoint), `faults` (failures on request).
+`gpt2` (that architecture, and its weights from a file), `memory` (readings, and a cap), `stacks` (where a rank hangs), `debug` (parameters without gradient), `sample` (text from a checkpoint), `faults` (failures on request).
 """

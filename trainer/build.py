@@ -23,7 +23,7 @@ from trainer.hooks import CapHook, ConsoleHook, EmaHook, Speed, TelemetryHook
 from trainer.loading import Feed, Plan, Workers, worker_count
 from trainer.loop import Ending, Hook, Run, TrainState, train
 from trainer.machine import Decision, Report, decide
-from trainer.model import GPT, flops_per_token, shape_of
+from trainer.model import LanguageModel, flops_per_token, model_of, shape_of
 from trainer.optim import peak_lr
 from trainer.place import Place, detect
 from trainer.sharding import make_optimizer, split_model, syncing, wrap
@@ -169,13 +169,18 @@ def build_run(session: Session) -> Run:
     decision = session.decision
     compute = TYPES[decision.dtype]
     shape = shape_of(config, session.train_stream.vocab_size)
-    bare = GPT(shape, recompute=config.gradient_checkpointing).to(where)
+    bare = model_of(shape, recompute=config.gradient_checkpointing).to(where)
     _plant_fault(session, bare)
     parameters = sum(p.numel() for p in bare.parameters())
     _say_start(session, parameters)
     # The order matters: splitting makes the parameters anew, the optimizer and the averages hold those, a checkpoint
     # is loaded into all of them, and DDP starts by sending rank 0's weights to the others.
     split_model(config, bare, session.device, group)
+    if config.init_from and not config.resume_from:
+        from trainer.gpt2 import weights_from
+
+        saving.put_weights(bare, weights_from(Path(config.init_from), shape))
+        console.say(f"weights from {config.init_from}")
     optimizer, moments = make_optimizer(config, bare, session.device, group)
     scaler = torch.amp.GradScaler(where.type, enabled=compute is torch.float16)
     ema = Ema(bare, config.ema_decay) if config.ema_decay else None
@@ -229,7 +234,7 @@ def build_run(session: Session) -> Run:
     return run
 
 
-def _plant_fault(session: Session, bare: GPT) -> None:
+def _plant_fault(session: Session, bare: LanguageModel) -> None:
     """The parameter of ``--fault unused_parameter``: in the model of every rank, in the loss of the healthy ones."""
     if session.faults.plants_parameter:
         where = session.device.torch_device

@@ -411,7 +411,8 @@ def export(path: Path, out: Path, *, ema: bool) -> str:
     temporary = out / "model.safetensors.tmp"
     save_file(kept, temporary, metadata={"step": str(loaded.meta["step"])})
     os.replace(temporary, out / "model.safetensors")
-    config = {"architecture": "trainer.model.GPT", **shape, "step": loaded.meta["step"]}
+    kind = "gpt2.GPT2" if shape.get("arch") == "gpt2" else "model.GPT"
+    config = {"architecture": f"trainer.{kind}", **shape, "step": loaded.meta["step"]}
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     return f"{out}: model.safetensors ({len(kept)} tensors{', averaged' if ema else ''}), config.json"
 

@@ -14,7 +14,7 @@ import torch
 
 from trainer.config import Config
 from trainer.machine import Gpu, Report, Tools
-from trainer.model import GPT
+from trainer.model import LanguageModel
 from trainer.place import Place
 
 TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -57,7 +57,7 @@ def allow_tf32(config: Config, where: torch.device) -> None:
         torch.backends.cudnn.allow_tf32 = config.tf32
 
 
-def compile_blocks(config: Config, model: GPT) -> None:
+def compile_blocks(config: Config, model: LanguageModel) -> None:
     """Compiles each block in its place; with ``--compile auto`` what cannot be compiled runs as it is, and torch says so.
 
     Block by block, and not the whole: DDP sends a bucket of gradients once they are there, and of one graph they all come at its end

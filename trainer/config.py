@@ -61,13 +61,24 @@ def key(
 class Config:
     """The settings of one training run; see each field's help, also in configs/README.md."""
 
-    depth: int = key(4, "transformer blocks: the one size knob", section="Model", of=COUNT)
+    arch: str = key(
+        "rotary",
+        "architecture; gpt2: learned positions, LayerNorm and biases, GELU, the head tied to the embedding",
+        ("rotary", "gpt2"),
+        section="Model",
+    )
+    depth: int = key(4, "transformer blocks: the one size knob", of=COUNT)
     model_dim: int = key(0, "width of the residual stream; 0: 64 × depth", of=NATURAL)
     head_dim: int = key(
-        0, "width of an attention head; 0: 128 if it divides a width of 1024 or more, else 64", of=NATURAL
+        0,
+        "width of an attention head; 0: 128 if it divides a width of 1024 or more (not with gpt2), else 64",
+        of=NATURAL,
     )
     vocab_size: int = key(0, "token ids; 0: 256 for bytes, 50304 for .bin token files", of=NATURAL)
     tie_embeddings: bool = key(False, "share the input embedding with the output head")
+    init_from: str = key(
+        "", "GPT-2 weights to begin with: a .safetensors file as transformers writes it; with arch gpt2"
+    )
     gradient_checkpointing: bool = key(
         False, "recompute each block in the backward pass: less memory, more time"
     )
@@ -175,7 +186,10 @@ class Config:
         """Width of an attention head."""
         if self.head_dim:
             return self.head_dim
-        return 128 if self.width >= 1024 and self.width % 128 == 0 else min(64, self.width)
+        large = (
+            self.width >= 1024 and self.width % 128 == 0 and self.arch != "gpt2"
+        )  # all GPT-2 sizes have 64
+        return 128 if large else min(64, self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +303,8 @@ def check(config: Config) -> None:
             f"model_dim {config.width} does not divide into heads of {config.head_width}; "
             f"set head_dim to an even divisor, such as {_even_divisor(config.width)}"
         )
+    if config.init_from and config.arch != "gpt2":
+        raise UsageError("init_from reads GPT-2 weights: it needs arch gpt2")
     plan_lengths(config)
     by_rank(config.memory_cap_mib, 0)
     by_rank(config.memory_cap_cuda_mib, 0)

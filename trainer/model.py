@@ -1,8 +1,11 @@
-"""A small GPT: RMSNorm before each part, rotary positions, normalised queries and keys, squared ReLU."""
+"""The network: what all architectures share, and ours. GPT-2's parts lie in `trainer.gpt2`.
+
+Ours: RMSNorm before each part, rotary positions, normalised queries and keys, squared ReLU, no biases.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -27,8 +30,9 @@ class Shape:
     vocab_size: int
     max_seq_len: int
     tied: bool
+    arch: str = "rotary"
 
-    def as_record(self) -> dict[str, int | bool]:
+    def as_record(self) -> dict[str, int | bool | str]:
         """Plain data, for a checkpoint's meta.json."""
         return asdict(self)
 
@@ -41,8 +45,18 @@ def shape_of(config: Config, vocab_size: int) -> Shape:
         head_width=config.head_width,
         vocab_size=vocab_size,
         max_seq_len=config.max_seq_len,
-        tied=config.tie_embeddings,
+        tied=config.tie_embeddings or config.arch == "gpt2",
+        arch=config.arch,
     )
+
+
+def model_of(shape: Shape, *, recompute: bool = False) -> LanguageModel:
+    """A model of this shape with random weights."""
+    if shape.arch == "gpt2":
+        from trainer.gpt2 import GPT2
+
+        return GPT2(shape, recompute=recompute)
+    return GPT(shape, recompute=recompute)
 
 
 def flops_per_token(shape: Shape, parameters: int, length: int) -> float:
@@ -50,8 +64,10 @@ def flops_per_token(shape: Shape, parameters: int, length: int) -> float:
 
     The convention of the PaLM paper (appendix B); recomputation is not counted, nor is causality.
     """
-    embedding = 0 if shape.tied else shape.vocab_size * shape.width
-    return 6 * (parameters - embedding) + 12 * shape.depth * shape.width * length
+    looked_up = 0 if shape.tied else shape.vocab_size * shape.width
+    if shape.arch == "gpt2":
+        looked_up += shape.max_seq_len * shape.width
+    return 6 * (parameters - looked_up) + 12 * shape.depth * shape.width * length
 
 
 class Past:
@@ -114,41 +130,47 @@ class Block(nn.Module):
         return output
 
 
-class GPT(nn.Module):
-    """The language model. With targets it returns the mean loss, else the logits."""
+class LanguageModel(nn.Module):
+    """Blocks one after another, and a head. With targets it returns the mean loss, else the logits."""
 
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+    def __init__(self, shape: Shape, blocks: Iterable[nn.Module], *, recompute: bool) -> None:
         super().__init__()
         self.shape = shape
         self.recompute = recompute
         self.embed = nn.Embedding(shape.vocab_size, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
+        self.blocks = nn.ModuleList(blocks)
         self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
         if shape.tied:
             self.head.weight = self.embed.weight
-        cos, sin = rotary_table(shape.max_seq_len, shape.head_width)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
-        self._initialise()
+
+    def enter(self, tokens: Tensor, begun: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """What the first block gets, [batch, length, width], and what all blocks get besides; `begun`: positions before."""
+        raise NotImplementedError
+
+    def leave(self, x: Tensor) -> Tensor:
+        """What the head gets of the last block's output."""
+        raise NotImplementedError
+
+    def fill(self, name: str, weight: Tensor) -> None:
+        """Draws the first values of the parameter of this name into a tensor of its shape."""
+        raise NotImplementedError
+
+    def initialise(self) -> None:
+        """Draws all parameters, in their order."""
+        for name, weight in self.named_parameters():
+            self.fill(name, weight)
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, past: Sequence[Past] | None = None
     ) -> Tensor:
         """Args: tokens and targets, int64 [batch, length]; what came before, by block. Returns: [] or [batch, length, vocab]."""
-        begun = len(past[0]) if past else 0
-        length = begun + tokens.shape[1]
-        x: Tensor = rms_norm(self.embed(tokens))
-        # In the compute type of autocast, else rotation would carry float32 through every block.
-        cos, sin = self.cos[begun:length], self.sin[begun:length]
+        x, places = self.enter(tokens, len(past[0]) if past else 0)
         for at, block in enumerate(self.blocks):
             if self.recompute and self.training:
-                x = checkpoint(block, x, cos, sin, use_reentrant=False)
+                x = checkpoint(block, x, *places, use_reentrant=False)
             else:
-                x = block(x, cos, sin, past[at] if past else None)
-        x = rms_norm(x)
+                x = block(x, *places, past=past[at] if past else None)
+        x = self.leave(x)
         if targets is None:
             logits: Tensor = self.head(x).float()
             return logits
@@ -168,13 +190,35 @@ class GPT(nn.Module):
         )
         return torch.stack(list(parts)).sum() / len(targets)
 
-    def _initialise(self) -> None:
+
+class GPT(LanguageModel):
+    """Our own architecture."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+        super().__init__(shape, (Block(shape) for _ in range(shape.depth)), recompute=recompute)
+        cos, sin = rotary_table(shape.max_seq_len, shape.head_width)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self.initialise()
+
+    def enter(self, tokens: Tensor, begun: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Embedded tokens, and the rotation of their positions."""
+        here = slice(begun, begun + tokens.shape[1])
+        return rms_norm(self.embed(tokens)), (self.cos[here], self.sin[here])
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Normalised once more."""
+        return rms_norm(x)
+
+    def fill(self, name: str, weight: Tensor) -> None:
         """Small normal weights; the parts that write to the residual stream start at zero."""
-        for name, weight in self.named_parameters():
-            if name.endswith(("out.weight", "down.weight")):
-                nn.init.zeros_(weight)
-            else:
-                nn.init.normal_(weight, std=1.0 / self.shape.width**0.5)
+        if name.endswith(("out.weight", "down.weight")):
+            nn.init.zeros_(weight)
+        else:
+            nn.init.normal_(weight, std=1.0 / self.shape.width**0.5)
 
 
 def rotary_table(length: int, head_width: int) -> tuple[Tensor, Tensor]:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from trainer.checkpoint import CheckpointError, load, one_of, weights_of
 from trainer.errors import DataError
-from trainer.model import GPT, Past, Shape
+from trainer.model import LanguageModel, Past, Shape, model_of
 from trainer.text import BYTE_VOCABULARY
 
 
 @torch.inference_mode()
 def tokens_after(
-    model: GPT,
+    model: LanguageModel,
     prompt: Sequence[int],
     *,
     count: int,
@@ -63,7 +63,7 @@ def _drawn(logits: Tensor, temperature: float, top_k: int, generator: torch.Gene
     return int(torch.multinomial(shares, 1, generator=generator))
 
 
-def open_model(path: Path, *, ema: bool = False) -> GPT:
+def open_model(path: Path, *, ema: bool = False) -> LanguageModel:
     """The model of a checkpoint, or of the newest one of a folder, ready to sample from.
 
     Raises:
@@ -80,7 +80,7 @@ def open_model(path: Path, *, ema: bool = False) -> GPT:
             f"checkpoint {loaded.path}: its vocabulary of {shape.vocab_size} is not that of bytes "
             f"({BYTE_VOCABULARY}), and no tokenizer was saved with it"
         )
-    model = GPT(shape)
+    model = model_of(shape)
     model.load_state_dict(dict(weights_of(loaded, ema=ema)))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return model.to(device).eval()

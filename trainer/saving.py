@@ -65,12 +65,7 @@ class Parts:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Puts all of it back, cut for this rank."""
-        with torch.no_grad():
-            held = self.model.state_dict()
-            if held.keys() != state["model"].keys():
-                raise KeyError(f"its weights are {sorted(state['model'])[:3]}…, not {sorted(held)[:3]}…")
-            for name, tensor in held.items():
-                tensor.copy_(cut_like(state["model"][name], tensor))
+        put_weights(self.model, state["model"])
         self.moments.load(state["optimizer"])
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
@@ -79,6 +74,20 @@ class Parts:
         torch.set_rng_state(state["rng"])
         if state.get("rng_cuda") is not None and next(self.model.parameters()).is_cuda:
             torch.cuda.set_rng_state(state["rng_cuda"])
+
+
+@torch.no_grad()
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Puts whole tensors by name into a model, cut for this rank.
+
+    Raises:
+        KeyError: they are not those of this model.
+    """
+    held = model.state_dict()
+    if held.keys() != weights.keys():
+        raise KeyError(f"its weights are {sorted(weights)[:3]}…, not {sorted(held)[:3]}…")
+    for name, tensor in held.items():
+        tensor.copy_(cut_like(weights[name], tensor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +336,7 @@ def restore(saver: Saver, path: Path) -> TrainState:
     theirs, ours = meta.get("shape"), saver.facts["shape"]
     if not isinstance(theirs, dict):
         raise CheckpointError(f"checkpoint {path} does not say its model's shape")
+    theirs = {"arch": "rotary", **theirs}  # all that were written before there was another
     if theirs != ours:
         differ = ", ".join(f"{k} {theirs.get(k)} (here {ours[k]})" for k in ours if theirs.get(k) != ours[k])
         raise UsageError(

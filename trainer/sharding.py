@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config import Config
 from trainer.dist import Device, Group
-from trainer.model import GPT
+from trainer.model import LanguageModel
 from trainer.optim import MOMENTS, Moments, build_optimizer, parameter_groups
 
 
-def split_model(config: Config, bare: GPT, device: Device, group: Group) -> None:
+def split_model(config: Config, bare: LanguageModel, device: Device, group: Group) -> None:
     """FSDP2: splits every parameter over the ranks, block by block; nothing otherwise."""
     if config.shard != "fsdp2":
         return

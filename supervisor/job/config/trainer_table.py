@@ -10,11 +10,13 @@ _I, _F, _T, _S = KeyType.INT, KeyType.FLOAT, KeyType.TEXT, KeyType.SWITCH
 
 # fmt: off
 TRAINER_KEYS: Final[dict[str, Setting]] = {
-    "depth": Setting(_I, "transformer blocks: the one size knob", default=4, range=Range(1, None), section="Model"),
+    "arch": Setting(_T, "architecture; gpt2: learned positions, LayerNorm and biases, GELU, the head tied to the embedding", default="rotary", choices=("rotary", "gpt2"), section="Model"),
+    "depth": Setting(_I, "transformer blocks: the one size knob", default=4, range=Range(1, None)),
     "model_dim": Setting(_I, "width of the residual stream; 0: 64 × depth", default=0, range=Range(0, None)),
-    "head_dim": Setting(_I, "width of an attention head; 0: 128 if it divides a width of 1024 or more, else 64", default=0, range=Range(0, None)),
+    "head_dim": Setting(_I, "width of an attention head; 0: 128 if it divides a width of 1024 or more (not with gpt2), else 64", default=0, range=Range(0, None)),
     "vocab_size": Setting(_I, "token ids; 0: 256 for bytes, 50304 for .bin token files", default=0, range=Range(0, None)),
     "tie_embeddings": Setting(_S, "share the input embedding with the output head", default=False),
+    "init_from": Setting(_T, "GPT-2 weights to begin with: a .safetensors file as transformers writes it; with arch gpt2", default=""),
     "gradient_checkpointing": Setting(_S, "recompute each block in the backward pass: less memory, more time", default=False),
     "compile": Setting(_T, "torch.compile; TORCH_COMPILE=0 turns it off", default="auto", choices=("auto", "on", "off")),
     "device_batch_size": Setting(_I, "micro-batch: samples a rank holds at once", default=16, range=Range(1, None), section="Batch and length"),
