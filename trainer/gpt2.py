@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows
 from torch import Tensor, nn
 
 from trainer.config import UsageError
+from trainer.elementwise import gelu
 from trainer.model import LanguageModel, Past, Shape
 
 # As transformers names them, beside the name here. It keeps matrices of products as [in, out] ("Conv1D").
@@ -49,8 +50,10 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         """Mixes positions. With a `past`, one position or the first ones."""
         batch, length, width = x.shape
-        parts = self.qkv(x).view(batch, length, 3, width // self.head_width, self.head_width)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head_width]
+        q, k, v = (  # each [batch, heads, length, head_width]
+            part.view(batch, length, -1, self.head_width).transpose(1, 2)
+            for part in self.qkv(x).split(width, dim=2)
+        )
         if past is not None:
             k, v = past.and_now(k, v)
         # A single new position sees all before it: nothing is masked.
@@ -73,7 +76,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         """[batch, length, width] -> the same."""
         x = x + self.attention(self.norm_1(x), past)
-        hidden = F.gelu(self.up(self.norm_2(x)), approximate="tanh")
+        hidden = gelu(self.up(self.norm_2(x)))
         output: Tensor = x + self.down(hidden)
         return output
 

@@ -38,7 +38,7 @@ def published(path: Path, *, prefix: str = "transformer.", positions: int = LENG
             sizes[f"h.{at}.{part}.weight"] = [inner * WIDTH, outer * WIDTH]
             sizes[f"h.{at}.{part}.bias"] = [outer * WIDTH]
     sizes |= {"ln_f.weight": [WIDTH], "ln_f.bias": [WIDTH]}
-    held = {name: torch.randn(size) * 0.2 for name, size in sizes.items()}
+    held = {name: torch.randn(size) * 0.6 for name, size in sizes.items()}
     extra = {"h.0.attn.bias": torch.ones(1, 1, positions, positions)}  # old files hold their masks
     save_file({prefix + name: tensor for name, tensor in (held | extra).items()}, path)
     return held

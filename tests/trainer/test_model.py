@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.trainer.runs import flags, losses, run, train_here
 from trainer.config import Config
-from trainer.elementwise import rms_norm, squared_relu
+from trainer.elementwise import gelu, rms_norm, squared_relu
 from trainer.model import GPT, Shape, flops_per_token, rotary_table, rotate
 from trainer.optim import lr_at, peak_lr
 
@@ -45,10 +45,12 @@ def test_parts_with_a_gradient_of_their_own_agree_with_torch() -> None:
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(rms_norm, (x,))
     assert torch.autograd.gradcheck(squared_relu, (x,))
+    assert torch.autograd.gradcheck(gelu, (x,))
     x, y = (torch.linspace(-3, 4, 96).view(4, 24).requires_grad_() for _ in range(2))
     pairs: list[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
         (rms_norm, lambda part: torch.nn.functional.rms_norm(part, (24,))),
         (squared_relu, lambda part: torch.relu(part).square()),
+        (gelu, lambda part: torch.nn.functional.gelu(part, approximate="tanh")),
     ]
     for ours, theirs in pairs:
         assert torch.allclose(ours(x), theirs(y), rtol=1e-6, atol=1e-7)
