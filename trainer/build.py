@@ -19,6 +19,7 @@ from trainer.console import Console, short
 from trainer.data import Samples, Stream, open_data
 from trainer.dist import Device, Group
 from trainer.ema import Ema
+from trainer.errors import DataError
 from trainer.hooks import CapHook, ConsoleHook, EmaHook, Speed, TelemetryHook
 from trainer.loading import Feed, Plan, Workers, worker_count
 from trainer.loop import Ending, Hook, Run, TrainState, train
@@ -26,9 +27,11 @@ from trainer.machine import Decision, Report, decide
 from trainer.model import LanguageModel, flops_per_token, model_of, shape_of
 from trainer.optim import peak_lr
 from trainer.place import Place, detect
+from trainer.sample import SampleHook
 from trainer.sharding import make_optimizer, split_model, syncing, wrap
 from trainer.stop import StopRequest
 from trainer.telemetry import Kind, Phase, Telemetry
+from trainer.tokenizer import Tokenizer, beside, known
 from trainer.trackers import TraceHook, asked_for
 
 EXIT_STOPPED = 75
@@ -53,6 +56,7 @@ class Session:
     telemetry: Telemetry
     console: Console
     limit: memory.MemoryCap
+    samples: Tokenizer | None  # what --sample_every writes with; None: no samples are asked for
 
 
 def execute(config: Config, env: Mapping[str, str]) -> int:
@@ -129,6 +133,7 @@ def open_session(config: Config, env: Mapping[str, str]) -> Session:
     # Alone it can be told what it asked for and does not have; what all of them have is known once they met.
     alone = decide(config, Place(0, 1, place.told_local_rank, place.reason), [mine], tools(env), env)
     train_stream, valid_stream = open_data(config)
+    samples = _tokenizer(config, train_stream) if config.sample_every else None
     return Session(
         config=config,
         env=env,
@@ -145,7 +150,21 @@ def open_session(config: Config, env: Mapping[str, str]) -> Session:
         telemetry=Telemetry(config.telemetry_dir or env.get("STOKER_TELEMETRY_DIR", ""), place.rank),
         console=Console(place.rank),
         limit=memory.MemoryCap(torch.device("cpu")),
+        samples=samples,
     )
+
+
+def _tokenizer(config: Config, stream: Stream) -> Tokenizer:
+    try:
+        tokenizer = known(stream.vocab_size, beside(config.train_data_path))
+    except DataError as error:
+        raise UsageError(f"sample_every: {error}") from None
+    if tokenizer is None:
+        raise UsageError(
+            f"sample_every: what the tokens of {stream.name} stand for is not known: no tokenizer.json is noted beside it "
+            "(trainer data prepare writes one)"
+        )
+    return tokenizer
 
 
 def settle(session: Session) -> Session:
@@ -176,7 +195,9 @@ def build_run(session: Session) -> Run:
     # The order matters: splitting makes the parameters anew, the optimizer and the averages hold those, a checkpoint
     # is loaded into all of them, and DDP starts by sending rank 0's weights to the others.
     split_model(config, bare, session.device, group)
-    if config.init_from and not config.resume_from:
+    root = checkpoint_root(config, session.env)
+    resume = saving.find(config, root, group, console)
+    if config.init_from and resume is None:
         from trainer.gpt2 import weights_from
 
         saving.put_weights(bare, weights_from(Path(config.init_from), shape))
@@ -185,7 +206,7 @@ def build_run(session: Session) -> Run:
     scaler = torch.amp.GradScaler(where.type, enabled=compute is torch.float16)
     ema = Ema(bare, config.ema_decay) if config.ema_decay else None
     saver = saving.Saver(
-        root=checkpoint_root(config, session.env),
+        root=root,
         config=config,
         group=group,
         console=console,
@@ -193,9 +214,9 @@ def build_run(session: Session) -> Run:
         faults=session.faults,
         parts=saving.Parts(bare, moments, scaler, ema, split=config.shard != "none"),
         facts={"shape": shape.as_record(), "data": session.train_stream.fingerprint()},
+        tokenizer=beside(config.train_data_path) if group.is_main else b"",
     )
     saver.open()
-    resume = saving.find(config, saver.root, group, console)
     state = saving.restore(saver, resume) if resume else TrainState()
     console.say(f"torch.compile: {'on' if decision.compile else 'off'} ({decision.compile_why})")
     if decision.compile:
@@ -229,7 +250,7 @@ def build_run(session: Session) -> Run:
         flops_per_token=flops_per_token(shape, parameters, config.max_seq_len),
         peak_flops=decision.peak_flops,
     )
-    run.hooks.extend(_hooks(session, ema, speed))
+    run.hooks.extend(_hooks(session, bare, ema, speed))
     saver.reserve()
     return run
 
@@ -243,17 +264,36 @@ def _plant_fault(session: Session, bare: LanguageModel) -> None:
             bare.register_forward_hook(lambda model, _inputs, loss: loss + 0 * model.spare.sum())
 
 
-def _hooks(session: Session, ema: Ema | None, speed: Speed) -> list[Hook]:
+def _hooks(session: Session, bare: LanguageModel, ema: Ema | None, speed: Speed) -> list[Hook]:
     """What watches this rank, in the order in which it is told: the average first, the cap last."""
     config, group, console = session.config, session.group, session.console
     where = session.device.torch_device
     hooks: list[Hook] = [EmaHook(ema)] if ema is not None else []
     hooks.append(
         TelemetryHook(
-            session.telemetry, where, total_steps=config.num_iterations, limit=session.limit, speed=speed
+            session.telemetry,
+            where,
+            total_steps=config.num_iterations,
+            limit=session.limit,
+            speed=speed,
+            train=session.train_stream,
+            valid=session.valid_stream,
         )
     )
-    hooks.append(ConsoleHook(console, interval=config.log_interval, total_steps=config.num_iterations))
+    hooks.append(
+        ConsoleHook(
+            console,
+            interval=config.log_interval,
+            total_steps=config.num_iterations,
+            valid=session.valid_stream,
+        )
+    )
+    if session.samples is not None and (group.is_main or config.shard == "fsdp2"):
+        compute = TYPES[session.decision.dtype]
+        every = config.sample_every
+        hooks.append(
+            SampleHook(bare, session.samples, lambda: autocast(where, compute), console.say, every=every)
+        )
     if config.profile:
         hooks.append(TraceHook(config.profile, group.rank, console.say))
     if group.is_main:

@@ -1,6 +1,6 @@
 """Checkpoints: a folder that is complete or does not count.
 
-``step_00000040/`` holds ``meta.json`` (plain facts), ``state.pt`` (tensors) and, last of all, ``COMMITTED``:
+``step_00000040/`` holds ``meta.json`` (plain facts), ``state.pt`` (tensors), the data's ``tokenizer.json`` if it has one and, last of all, ``COMMITTED``:
 the names, sizes and checksums of the others. It is written as ``step_00000040.tmp``, synced, renamed, and
 only then marked, so that a kill at any moment leaves either a committed folder or one that is ignored.
 Loading never unpickles objects (``weights_only=True``). It does not depend on world size or micro-batch.
@@ -22,6 +22,8 @@ from typing import Any, BinaryIO, Final
 
 import torch
 from torch import Tensor
+
+from trainer.tokenizer import TOKENIZER
 
 FORMAT: Final = 1
 MARKER: Final = "COMMITTED"
@@ -98,6 +100,7 @@ def save(
     meta: Mapping[str, Any],
     state: Mapping[str, Any],
     *,
+    tokenizer: bytes = b"",
     prepare: Callable[[Path], None] | None = None,
 ) -> Path:
     """Writes and commits a checkpoint; one process calls this.
@@ -107,6 +110,7 @@ def save(
         step: steps done.
         meta: plain facts.
         state: tensors, in plain dictionaries.
+        tokenizer: the tokenizer.json of the data; empty: none is kept.
         prepare: is called with the new folder before tensors are written (for faults).
 
     Returns:
@@ -127,6 +131,8 @@ def save(
             META: _written(temporary / META, lambda file: file.write(record.encode())),
             STATE: _written(temporary / STATE, lambda file: torch.save(dict(state), file)),
         }
+        if tokenizer:
+            files[TOKENIZER] = _written(temporary / TOKENIZER, lambda file: file.write(tokenizer))
         _sync_folder(temporary)
         _put_in_place(temporary, final)
         _commit(final, files)
@@ -431,6 +437,20 @@ def weights_of(loaded: Loaded, *, ema: bool) -> Mapping[str, Tensor]:
             f"checkpoint {loaded.path} holds no averaged weights: train with ema_decay, or drop --ema"
         )
     return {**weights, **loaded.state["ema"]}
+
+
+def tokenizer_of(path: Path) -> bytes:
+    """The tokenizer.json that was kept with a checkpoint; empty if there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        return (path / TOKENIZER).read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
 
 
 def _inspect(path: Path) -> None:

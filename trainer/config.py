@@ -74,7 +74,9 @@ class Config:
         "width of an attention head; 0: 128 if it divides a width of 1024 or more (not with gpt2), else 64",
         of=NATURAL,
     )
-    vocab_size: int = key(0, "token ids; 0: 256 for bytes, 50304 for .bin token files", of=NATURAL)
+    vocab_size: int = key(
+        0, "token ids; 0: 256 for bytes, as noted beside a .bin token file, else 50304", of=NATURAL
+    )
     tie_embeddings: bool = key(False, "share the input embedding with the output head")
     init_from: str = key(
         "", "GPT-2 weights to begin with: a .safetensors file as transformers writes it; with arch gpt2"
@@ -98,6 +100,7 @@ class Config:
     seed: int = key(1337, "seed of the weights and of the data order")
     eval_every: int = key(0, "steps between evaluations; 0: none; one more at the end", of=NATURAL)
     eval_samples: int = key(32, "validation samples of an evaluation, over all ranks", of=COUNT)
+    sample_every: int = key(0, "steps between samples of text on the console; 0: none", of=NATURAL)
     log_interval: int = key(10, "steps between console lines", of=COUNT)
     save_every: int = key(0, "steps between checkpoints; 0: only at the end", of=NATURAL)
     keep_checkpoints: int = key(3, "newest checkpoints kept; 0: all", of=NATURAL)

@@ -6,6 +6,7 @@ changes which samples the optimizer sees in a step.
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ from trainer.config import Config, UsageError
 from trainer.corpus import embedded
 from trainer.errors import DataError
 from trainer.fileformat import another_format, no_text
-from trainer.text import BYTE_VOCABULARY
 from trainer.textfile import jsonl_bytes
-from trainer.tokenfile import BIN_VOCABULARY, noted_vocabulary, read_header
+from trainer.tokenfile import BIN_VOCABULARY, noted_text_bytes, noted_vocabulary, read_header
+from trainer.tokenizer import BYTE_VOCABULARY
 
 VALIDATION_SHARE: Final = 0.05
 ROUNDS: Final = 4
@@ -41,6 +42,7 @@ class Stream:
     name: str
     tokens: Tokens
     vocab_size: int
+    bytes_per_token: float | None = None  # of text; None where nobody counted
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A mapped file travels to a worker process as its place, not as its contents."""
@@ -55,6 +57,10 @@ class Stream:
                 self.vocab_size,
             )
         return Stream, (self.name, np.asarray(held), self.vocab_size)
+
+    def bits_per_byte(self, loss: float) -> float | None:
+        """A loss in nats a token as bits a byte of text, which compares over tokenizers; None where nobody counted."""
+        return loss / math.log(2) / self.bytes_per_token if self.bytes_per_token else None
 
     def fingerprint(self) -> str:
         """Tells whether a resumed run sees the same data: length and checksum of the first MiB."""
@@ -143,9 +149,9 @@ def open_data(config: Config) -> tuple[Stream, Stream]:
         if config.valid_data_path:
             return train, open_stream(config, config.valid_data_path)
         cut = int(len(train.tokens) * (1 - VALIDATION_SHARE))
-        tail = Stream(f"{train.name} (tail)", train.tokens[cut:], train.vocab_size)
+        tail = Stream(f"{train.name} (tail)", train.tokens[cut:], train.vocab_size, train.bytes_per_token)
         Samples(tail, config.max_seq_len, 0)
-        return Stream(train.name, train.tokens[:cut], train.vocab_size), tail
+        return Stream(train.name, train.tokens[:cut], train.vocab_size, train.bytes_per_token), tail
     except DataError as error:
         raise UsageError(str(error)) from None
 
@@ -158,7 +164,7 @@ def open_stream(config: Config, path: str) -> Stream:
     """
     if not path:
         name = "the standard library's source"
-        return Stream(name, embedded(config.corpus_mib << 20), config.vocab_size or BYTE_VOCABULARY)
+        return Stream(name, embedded(config.corpus_mib << 20), config.vocab_size or BYTE_VOCABULARY, 1.0)
     try:
         if os.path.getsize(path) == 0:
             raise DataError(f"{path}: the file is empty")
@@ -167,10 +173,10 @@ def open_stream(config: Config, path: str) -> Stream:
         if Path(path).suffix == ".bin":
             return _bin(config, path)
         if Path(path).suffix == ".jsonl":
-            return Stream(path, jsonl_bytes(path), config.vocab_size or BYTE_VOCABULARY)
+            return Stream(path, jsonl_bytes(path), config.vocab_size or BYTE_VOCABULARY, 1.0)
         if (why := no_text(path, whole=False)) is not None:
             raise DataError(f"{path}: {why}")
-        return Stream(path, np.memmap(path, np.uint8, "r"), config.vocab_size or BYTE_VOCABULARY)
+        return Stream(path, np.memmap(path, np.uint8, "r"), config.vocab_size or BYTE_VOCABULARY, 1.0)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
 
@@ -180,7 +186,13 @@ def _bin(config: Config, path: str) -> Stream:
     if isinstance(found, str):
         raise DataError(f"{path}: {found}")
     tokens = np.memmap(path, np.dtype(found.dtype).newbyteorder("<"), "r", offset=found.offset)
-    stream = Stream(path, tokens, config.vocab_size or noted_vocabulary(path) or BIN_VOCABULARY)
+    text_bytes = noted_text_bytes(path)
+    stream = Stream(
+        path,
+        tokens,
+        config.vocab_size or noted_vocabulary(path) or BIN_VOCABULARY,
+        text_bytes / len(tokens) if text_bytes and len(tokens) else None,
+    )
     _refuse_another_type(stream, found.dtype)
     return stream
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 from trainer import checkdata
 from trainer.errors import DataError
-from trainer.text import prepare, prepare_texts
+from trainer.text import all_documents, prepare
+from trainer.tokenizer import BYTE_VOCABULARY, Bytes, Tokenizer, opened, trained
 
 CORPUS_BYTES: Final = 64 << 20
+MOST_PAIRS: Final = 1 << 20
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,6 +30,14 @@ def main(argv: Sequence[str]) -> int:
     verb.add_argument("--out", type=Path, required=True, help="folder for train.bin and val.bin")
     verb.add_argument("--field", default="text", help="the text's key in JSON lines, or its column")
     verb.add_argument("--val_share", "--val-share", type=float, default=0.05, help="share for validation")
+    verb.add_argument(
+        "--tokenizer",
+        default="bytes",
+        help="bytes; bpe: byte pairs, trained on the sources; or a tokenizer.json (extra bpe) [bytes]",
+    )
+    verb.add_argument(
+        "--vocab_size", "--vocab-size", type=int, default=8192, help="tokens that bpe makes at most [8192]"
+    )
     verb = verbs.add_parser("check", help="say what is wrong with data files")
     verb.add_argument("paths", nargs="+", help=".bin, .jsonl or text files, or folders of them")
     verb.add_argument("--vocab_size", "--vocab-size", type=int, default=0, help="token ids must lie below it")
@@ -45,14 +55,27 @@ def main(argv: Sequence[str]) -> int:
         )
     if not 0 < chosen.val_share < 1:
         parser.error("--val_share is a share between 0 and 1")
-    try:
-        if chosen.sources:
-            print(prepare(chosen.sources, chosen.out, text_key=chosen.field, val_share=chosen.val_share))
-        else:
-            from trainer.corpus import embedded  # numpy, which a check does not need
+    if not BYTE_VOCABULARY < chosen.vocab_size <= MOST_PAIRS:
+        parser.error(f"--vocab_size is above {BYTE_VOCABULARY} (the bytes) and at most {MOST_PAIRS}")
 
-            text = (embedded(CORPUS_BYTES).tobytes(),)
-            print(prepare_texts([text], chosen.out, chosen.val_share, ["Python's own source"]))
+    def texts() -> Iterable[Iterable[bytes]]:
+        if chosen.sources:
+            return all_documents(chosen.sources, chosen.field)
+        from trainer.corpus import embedded  # numpy, which a check does not need
+
+        return [(embedded(CORPUS_BYTES).tobytes(),)]
+
+    tokenizer: Tokenizer
+    try:
+        match chosen.tokenizer:
+            case "bytes":
+                tokenizer = Bytes()
+            case "bpe":
+                tokenizer = trained(texts(), chosen.vocab_size)
+            case path:
+                tokenizer = opened(Path(path))
+        sources = chosen.sources or ["Python's own source"]
+        print(prepare(texts(), chosen.out, tokenizer, sources=sources, val_share=chosen.val_share))
     except (DataError, OSError) as error:
         sys.stderr.write(f"trainer.data: {error}\n")
         return 2

@@ -9,6 +9,7 @@ import torch
 
 from trainer import memory
 from trainer.console import Console, Line, step_line
+from trainer.data import Stream
 from trainer.ema import Ema
 from trainer.loop import Hook, StepReport, TrainState
 from trainer.memory import MemoryCap
@@ -39,12 +40,16 @@ class TelemetryHook(Hook):
         total_steps: int,
         limit: MemoryCap,
         speed: Speed,
+        train: Stream,
+        valid: Stream,
     ) -> None:
         self._telemetry = telemetry
         self._device = device
         self._total = total_steps
         self._limit = limit
         self._speed = speed
+        self._train = train
+        self._valid = valid
         self._phase: Phase | None = None
         self._compiling = speed.compiled
 
@@ -65,6 +70,7 @@ class TelemetryHook(Hook):
             report.step,
             total_steps=self._total,
             loss=report.loss,
+            bits_per_byte=self._train.bits_per_byte(report.loss),
             lr=report.lr,
             grad_norm=report.grad_norm,
             loss_scale=report.loss_scale,
@@ -83,7 +89,12 @@ class TelemetryHook(Hook):
     def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
         """Writes the validation loss as a step record without the rest."""
         self._telemetry.emit(
-            Kind.STEP, state.step, total_steps=self._total, val_loss=val_loss, eval_time_s=seconds
+            Kind.STEP,
+            state.step,
+            total_steps=self._total,
+            val_loss=val_loss,
+            val_bits_per_byte=self._valid.bits_per_byte(val_loss),
+            eval_time_s=seconds,
         )
 
     def phase(self, phase: Phase, state: TrainState, /) -> None:
@@ -98,8 +109,9 @@ class TelemetryHook(Hook):
 class ConsoleHook(Hook):
     """One line every `interval` steps, with means since the line before."""
 
-    def __init__(self, console: Console, *, interval: int, total_steps: int) -> None:
+    def __init__(self, console: Console, *, interval: int, total_steps: int, valid: Stream) -> None:
         self._console = console
+        self._valid = valid
         self._interval = interval
         self._total = total_steps
         self._steps = 0
@@ -136,7 +148,11 @@ class ConsoleHook(Hook):
 
     def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
         """Prints the validation loss."""
-        self._console.say(f"step {state.step}/{self._total} | val_loss {val_loss:.4f} | {seconds:.1f} s")
+        bits = self._valid.bits_per_byte(val_loss)
+        beside = f" | {bits:.4f} bits/byte" if bits is not None else ""
+        self._console.say(
+            f"step {state.step}/{self._total} | val_loss {val_loss:.4f}{beside} | {seconds:.1f} s"
+        )
 
     def phase(self, phase: Phase, _state: TrainState, /) -> None:
         """Time outside of steps is no step time: the count starts anew."""

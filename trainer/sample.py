@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
 
-from trainer.checkpoint import CheckpointError, load, one_of, weights_of
+from trainer.checkpoint import CheckpointError, load, one_of, tokenizer_of, weights_of
 from trainer.errors import DataError
+from trainer.loop import Hook, StepReport, TrainState
 from trainer.model import LanguageModel, Past, Shape, model_of
-from trainer.text import BYTE_VOCABULARY
+from trainer.tokenizer import Tokenizer, known
+
+SAMPLE_TOKENS: Final = 80  # of a sample during a training
 
 
 @torch.inference_mode()
@@ -63,27 +66,28 @@ def _drawn(logits: Tensor, temperature: float, top_k: int, generator: torch.Gene
     return int(torch.multinomial(shares, 1, generator=generator))
 
 
-def open_model(path: Path, *, ema: bool = False) -> LanguageModel:
-    """The model of a checkpoint, or of the newest one of a folder, ready to sample from.
+def open_model(path: Path, *, ema: bool = False) -> tuple[LanguageModel, Tokenizer]:
+    """The model of a checkpoint, or of the newest one of a folder, ready to sample from, and what its tokens stand for.
 
     Raises:
         CheckpointError: it cannot be used.
-        DataError: its tokens are no bytes, and what they stand for is not known.
+        DataError: what its tokens stand for is not known.
     """
     loaded = load(one_of(path))
     try:
         shape = Shape(**loaded.meta["shape"])
     except (KeyError, TypeError):
         raise CheckpointError(f"checkpoint {loaded.path} does not say its model's shape") from None
-    if shape.vocab_size != BYTE_VOCABULARY:
+    tokenizer = known(shape.vocab_size, tokenizer_of(loaded.path))
+    if tokenizer is None:
         raise DataError(
-            f"checkpoint {loaded.path}: its vocabulary of {shape.vocab_size} is not that of bytes "
-            f"({BYTE_VOCABULARY}), and no tokenizer was saved with it"
+            f"checkpoint {loaded.path}: its vocabulary of {shape.vocab_size} is not that of bytes (256), "
+            "and no tokenizer was saved with it"
         )
     model = model_of(shape)
     model.load_state_dict(dict(weights_of(loaded, ema=ema)))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return model.to(device).eval()
+    return model.to(device).eval(), tokenizer
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,29 +104,73 @@ def main(argv: Sequence[str]) -> int:
     if chosen.temperature < 0 or chosen.tokens < 1 or chosen.top_k < 0 or not chosen.prompt:
         parser.error("--temperature and --top_k are at least 0, --tokens at least 1, --prompt is not empty")
     try:
-        model = open_model(chosen.path, ema=chosen.ema)
+        model, tokenizer = open_model(chosen.path, ema=chosen.ema)
     except (CheckpointError, DataError) as error:
         sys.stderr.write(f"trainer sample: {error}\n")
         return 1
-    text = codecs.getincrementaldecoder("utf-8")("replace")
-    sys.stdout.write(chosen.prompt)
-    for token in tokens_after(
+    generator = torch.Generator().manual_seed(chosen.seed)
+    drawn = tokens_after(
         model,
-        list(chosen.prompt.encode()),
+        tokenizer.encode(chosen.prompt),
         count=chosen.tokens,
         temperature=chosen.temperature,
         top_k=chosen.top_k,
-        generator=torch.Generator().manual_seed(chosen.seed),
-    ):
-        sys.stdout.write(_shown(text.decode(bytes([token]))))
+        generator=generator,
+    )
+    sys.stdout.write(chosen.prompt)
+    for text in shown(drawn, tokenizer):
+        sys.stdout.write(text)
         sys.stdout.flush()
-    sys.stdout.write(_shown(text.decode(b"", final=True)) + "\n")
+    sys.stdout.write("\n")
     return 0
 
 
-def _shown(text: str) -> str:
-    """What a model writes is data: nothing of it acts on the terminal."""
+def shown(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of tokens, as they come. What a model writes is data: nothing of it acts on the terminal."""
+    text = tokenizer.text()
+    for token in tokens:
+        yield _harmless(text.after(token))
+    yield _harmless(text.rest())
+
+
+def _harmless(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+class SampleHook(Hook):
+    """A sample every `every` steps, on one line. It runs the model: where that is split over ranks, all of them have this hook."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        autocast: Callable[[], AbstractContextManager[None]],
+        say: Callable[[str], None],
+        *,
+        every: int,
+    ) -> None:
+        self._model, self._tokenizer, self._autocast, self._say = model, tokenizer, autocast, say
+        self._every = every
+
+    def after_step(self, _state: TrainState, report: StepReport, /) -> None:
+        """Draws, if this step is due; the training's own random numbers stay as they are."""
+        if report.step % self._every:
+            return
+        self._model.eval()
+        # Each drawn token makes the past longer by one: the compiler would be called for it again and again.
+        stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
+        with self._autocast(), stance("force_eager") if stance else nullcontext():
+            drawn = tokens_after(
+                self._model,
+                self._tokenizer.encode("\n"),
+                count=SAMPLE_TOKENS,
+                temperature=0.8,
+                top_k=50,
+                generator=torch.Generator().manual_seed(report.step),
+            )
+            text = "".join(shown(drawn, self._tokenizer))
+        self._model.train()
+        self._say(f"sample at step {report.step}: {text.strip()!r}")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -116,6 +116,7 @@ class Saver:
     faults: Faults
     parts: Parts
     facts: Mapping[str, Any]  # shape and data, for meta.json
+    tokenizer: bytes = b""  # a tokenizer.json, kept with each
     last_step: int = -1
     _pending: Pending | None = field(default=None, init=False)
     _writer: Writer = field(default_factory=Writer, init=False)
@@ -246,7 +247,9 @@ class Saver:
         if self._file_system is None:
             self._file_system = checkpoint.open_root(self.root)
         checkpoint.check_root(self.root, self._file_system)
-        checkpoint.save(self.root, step, meta, tensors, prepare=self.faults.before_save(step))
+        checkpoint.save(
+            self.root, step, meta, tensors, tokenizer=self.tokenizer, prepare=self.faults.before_save(step)
+        )
 
     def _tell(self, done: Pending, written: Written) -> None:
         """Announces a committed checkpoint; only then the oldest may go. Rank 0 alone."""

@@ -1,4 +1,4 @@
-"""Text into tokens: JSON lines and plain files, as bytes."""
+"""Text files into token files: JSON lines, columns and plain text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import codecs
 import gzip
 import json
 import os
+import sys
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +17,9 @@ from typing import Any, BinaryIO, Final, Self, cast
 
 from trainer.errors import DataError
 from trainer.fileformat import another_format, no_text, read_as_columns
-from trainer.tokenfile import HEADER_BYTES, header
+from trainer.tokenfile import HEADER_BYTES, WIDTHS, header
+from trainer.tokenizer import TOKENIZER, Tokenizer, packed
 
-BYTE_VOCABULARY: Final = 256
-SEPARATOR: Final = b"\n"
 PIECE_BYTES: Final = 1 << 20
 ROWS_AT_ONCE: Final = 1000
 
@@ -117,37 +118,25 @@ def documents(path: str, text_key: str = "text") -> Iterator[Iterable[bytes]]:
         yield _pieces(path)
 
 
-def prepare_texts(
-    texts: Iterable[Iterable[bytes]], out: Path, val_share: float, sources: Sequence[str]
+def prepare(
+    texts: Iterable[Iterable[bytes]],
+    out: Path,
+    tokenizer: Tokenizer,
+    *,
+    sources: Sequence[str],
+    val_share: float = 0.05,
 ) -> str:
-    """As `prepare`, of documents that are at hand; `sources`: where they come from, for messages."""
-    every = max(round(1 / val_share), 2)
-    blank = True
-    out.mkdir(parents=True, exist_ok=True)
-    with _TokenWriter(out / "train.bin") as train, _TokenWriter(out / "val.bin") as val:
-        for number, pieces in enumerate(texts):
-            writer = val if number % every == every - 1 else train
-            for piece in pieces:
-                blank = blank and not piece.strip()
-                writer.write(piece)
-            writer.write(SEPARATOR)
-        if blank:
-            raise DataError(f"{', '.join(sources)}: no text in there")
-        if not val.count:
-            train.move_end(val, train.count - int(train.count * (1 - val_share)))
-        train.commit()
-        val.commit()
-    return (
-        f"{out}: train.bin {train.count} tokens, val.bin {val.count} tokens, "
-        f"vocabulary {BYTE_VOCABULARY} (bytes)"
-    )
-
-
-def prepare(sources: Sequence[str], out: Path, *, text_key: str = "text", val_share: float = 0.05) -> str:
-    """Writes train.bin and val.bin: bytes as uint16 tokens with llm.c's header, and a note of the vocabulary.
+    """Writes train.bin and val.bin with llm.c's header, a note beside each, and the tokenizer if it is one to be saved.
 
     Every n-th document goes to validation; of fewer than n documents, the end of the training part. No more
     than a document's piece is held in memory.
+
+    Args:
+        texts: documents, each in pieces.
+        out: the folder.
+        tokenizer: makes tokens of them.
+        sources: where the texts come from, for messages.
+        val_share: above 0, below 1.
 
     Returns:
         One line about what was written.
@@ -156,20 +145,54 @@ def prepare(sources: Sequence[str], out: Path, *, text_key: str = "text", val_sh
         DataError: nothing to read, or a broken line.
         OSError: a file cannot be read or written.
     """
-    return prepare_texts(
-        (text for source in sources for text in documents(source, text_key)), out, val_share, sources
+    every = max(round(1 / val_share), 2)
+    blank = True
+    out.mkdir(parents=True, exist_ok=True)
+
+    def looked_at(pieces: Iterable[bytes]) -> Iterator[bytes]:
+        nonlocal blank
+        for piece in pieces:
+            blank = blank and not piece.strip()
+            yield piece
+
+    with _TokenWriter(out / "train.bin", tokenizer) as train, _TokenWriter(out / "val.bin", tokenizer) as val:
+        for number, pieces in enumerate(texts):
+            writer = val if number % every == every - 1 else train
+            for tokens, text_bytes in tokenizer.document(looked_at(pieces)):
+                writer.write(tokens, text_bytes)
+        if blank:
+            raise DataError(f"{', '.join(sources)}: no text in there")
+        if not val.count:
+            train.move_end(val, train.count - int(train.count * (1 - val_share)))
+        if tokenizer.saved:
+            (out / TOKENIZER).write_bytes(tokenizer.saved)
+        train.commit()
+        val.commit()
+    shown = "bytes" if not tokenizer.saved else f"{train.text_bytes / max(train.count, 1):.2f} bytes a token"
+    return (
+        f"{out}: train.bin {train.count} tokens, val.bin {val.count} tokens, "
+        f"vocabulary {tokenizer.vocab_size} ({shown})"
     )
+
+
+def all_documents(sources: Sequence[str], text_key: str = "text") -> Iterator[Iterable[bytes]]:
+    """The documents of files and folders, one source after another; raises as `documents` does."""
+    for source in sources:
+        yield from documents(source, text_key)
 
 
 class _TokenWriter:
     """One token file beside a note of its vocabulary, written in pieces; whole or not at all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
         self._path = path
+        self._tokenizer = tokenizer
+        self._dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
         self._temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         self._file: BinaryIO = open(self._temporary, "w+b", buffering=PIECE_BYTES)  # noqa: SIM115 - closed by __exit__
         self._file.write(bytes(HEADER_BYTES))
         self.count = 0
+        self.text_bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -178,27 +201,30 @@ class _TokenWriter:
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
-    def write(self, text: bytes) -> None:
-        """Bytes as little-endian uint16 tokens."""
-        wide = bytearray(2 * len(text))
-        wide[::2] = text
-        self._file.write(wide)
-        self.count += len(text)
+    def write(self, tokens: Sequence[int], text_bytes: int) -> None:
+        """Tokens, and how many bytes of text they stand for."""
+        self._file.write(packed(tokens, self._dtype))
+        self.count += len(tokens)
+        self.text_bytes += text_bytes
 
     def move_end(self, other: _TokenWriter, count: int) -> None:
         """Moves the last `count` tokens to the end of `other`."""
-        start = HEADER_BYTES + 2 * (self.count - count)
+        start = HEADER_BYTES + WIDTHS[self._dtype] * (self.count - count)
         self._file.seek(start)
         while piece := self._file.read(PIECE_BYTES):
-            other._file.write(piece)
+            tokens = array("H" if self._dtype == "uint16" else "I", piece)
+            if sys.byteorder == "big":
+                tokens.byteswap()
+            stood_for = self._tokenizer.length(tokens)
+            other.write(tokens, stood_for)
+            self.text_bytes -= stood_for
         self._file.seek(start)
         self._file.truncate()
         self.count -= count
-        other.count += count
 
     def commit(self) -> None:
         """Counts the tokens in the header and gives the file its name."""
-        head = header(self.count)
+        head = header(self.count, self._dtype)
         if not head:
             raise DataError(
                 f"{self._path}: {self.count} tokens are more than a header counts: split the sources"
@@ -206,7 +232,11 @@ class _TokenWriter:
         self._file.seek(0)
         self._file.write(head)
         self._file.close()
-        note = {"vocab_size": BYTE_VOCABULARY, "encoding": "bytes"}
+        note = {
+            "vocab_size": self._tokenizer.vocab_size,
+            "encoding": self._tokenizer.encoding,
+            "text_bytes": self.text_bytes,
+        }
         self._path.with_name(self._path.name + ".json").write_text(json.dumps(note) + "\n", encoding="utf-8")
         os.replace(self._temporary, self._path)
 

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import DataError
-from trainer.text import SEPARATOR, jsonl_documents
+from trainer.text import jsonl_documents
+from trainer.tokenizer import SEPARATOR
 
 # Up to here the texts are simply held: no file is left behind for a small one.
 HELD_BYTES: Final = 64 << 20

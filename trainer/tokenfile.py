@@ -57,18 +57,28 @@ def read_header(path: str, dtype: str) -> TokenFile | str:
     return TokenFile(chosen, offset, count)
 
 
-def header(count: int) -> bytes:
-    """llm.c's header for `count` uint16 tokens; empty for more than it can count."""
+def header(count: int, dtype: str = "uint16") -> bytes:
+    """llm.c's header for `count` tokens of `dtype`; empty for more than it can count."""
     if count > MOST_COUNTED:
         return b""
-    return struct.pack("<3i", 20240520, 1, count).ljust(HEADER_BYTES, b"\0")
+    magic = next(magic for magic, kind in HEADER_MAGIC.items() if kind == dtype)
+    return struct.pack("<3i", magic, 1, count).ljust(HEADER_BYTES, b"\0")
 
 
 def noted_vocabulary(path: str) -> int | None:
     """The vocabulary that `prepare` noted beside a token file, if it did."""
+    return _noted(path, "vocab_size")
+
+
+def noted_text_bytes(path: str) -> int | None:
+    """How many bytes of text the tokens of a file stand for, if `prepare` noted it."""
+    return _noted(path, "text_bytes")
+
+
+def _noted(path: str, name: str) -> int | None:
     try:
         note: Any = json.loads(Path(path + ".json").read_text(encoding="utf-8"))
-        size = note["vocab_size"]
+        value = note[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return size if isinstance(size, int) and size > 0 else None
+    return value if isinstance(value, int) and value > 0 else None

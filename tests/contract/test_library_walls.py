@@ -59,8 +59,9 @@ def test_the_trainer_needs_little() -> None:
         "yaml",
         "safetensors",
         "trainer",
-        "pyarrow",
-    }  # the last one to read a parquet file
+        "pyarrow",  # to read a parquet file
+        "tokenizers",  # to train and read a tokenizer.json
+    }
     others = {name for _, name in imported("trainer")} - known - sys.stdlib_module_names
     assert others == set(), "trackers are imported by name, where a user asked for one"
 

@@ -20,7 +20,8 @@ import pytest
 from trainer.data import open_stream
 from trainer.errors import DataError
 from trainer.fileformat import PIECE_BYTES, another_format, no_text
-from trainer.text import prepare
+from trainer.text import all_documents, prepare
+from trainer.tokenizer import Bytes
 
 TEXT = "Ein kurzer Text, größer als nichts: 你好.\n".encode() * 50
 
@@ -137,15 +138,20 @@ def test_a_training_the_check_and_prepare_say_the_same(
         open_stream(Config(), str(path))
     assert str(error.value).startswith(wanted)
     with pytest.raises(DataError) as error:
-        prepare([str(path)], tmp_path / "out")
+        prepared([str(path)], tmp_path / "out")
     assert str(error.value).startswith(wanted)
     assert checkdata.run([str(path)]) == 2
     assert capsys.readouterr().err.startswith(wanted)
 
 
+def prepared(sources: list[str], out: Path, **settings: str) -> None:
+    """Token files of bytes, as ``trainer data prepare`` makes them."""
+    prepare(all_documents(sources, **settings), out, Bytes(), sources=sources)
+
+
 def tokens_of(folder: Path, *sources: Path, **settings: str) -> bytes:
     """What `prepare` makes of them, both files as text."""
-    prepare([str(source) for source in sources], folder, **settings)  # type: ignore[arg-type]
+    prepared([str(source) for source in sources], folder, **settings)
     both = (np.fromfile(folder / name, np.uint16, offset=1024) for name in ("train.bin", "val.bin"))
     return b"".join(tokens.astype(np.uint8).tobytes() for tokens in both)
 
@@ -171,7 +177,7 @@ def test_compressed_text_is_read(tmp_path: Path) -> None:
 def test_compressed_bytes_that_are_no_text_are_refused(tmp_path: Path, data: bytes, says: str) -> None:
     (tmp_path / "a.txt.gz").write_bytes(data)
     with pytest.raises(DataError, match=says):
-        prepare([str(tmp_path / "a.txt.gz")], tmp_path / "out")
+        prepared([str(tmp_path / "a.txt.gz")], tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.bin")), "nothing half made is left"
 
 
@@ -191,13 +197,13 @@ def test_columns_of_parquet_and_of_a_saved_dataset_are_read(tmp_path: Path) -> N
         found = tokens_of(tmp_path / f"out{at}", source, text_key="story")
         assert sorted(found.decode().split("\n"))[1:] == sorted(f"story {n} größer" for n in range(50))
     with pytest.raises(DataError, match=r"called text \(--field\): columns of text are: story"):
-        prepare([str(tmp_path / "a.parquet")], tmp_path / "none")
+        prepared([str(tmp_path / "a.parquet")], tmp_path / "none")
 
 
 def test_a_broken_parquet_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1" + random.Random(1).randbytes(1000) + b"PAR1")
     with pytest.raises(DataError, match=r"a\.parquet: "):
-        prepare([str(tmp_path / "a.parquet")], tmp_path / "out")
+        prepared([str(tmp_path / "a.parquet")], tmp_path / "out")
     (tmp_path / "b.parquet").write_bytes(random.Random(1).randbytes(100_000))
     with pytest.raises(DataError, match=r"b\.parquet: "):
-        prepare([str(tmp_path / "b.parquet")], tmp_path / "out")
+        prepared([str(tmp_path / "b.parquet")], tmp_path / "out")
