@@ -32,7 +32,7 @@ from trainer.sharding import make_optimizer, split_model, syncing, wrap
 from trainer.stop import StopRequest
 from trainer.telemetry import Kind, Phase, Telemetry
 from trainer.tokenizer import Tokenizer, beside, known
-from trainer.trackers import TraceHook, asked_for
+from trainer.trackers import RequestedTraces, TraceHook, asked_for
 
 EXIT_STOPPED = 75
 
@@ -296,6 +296,10 @@ def _hooks(session: Session, bare: LanguageModel, ema: Ema | None, speed: Speed)
         )
     if config.profile:
         hooks.append(TraceHook(config.profile, group.rank, console.say))
+    stop_file, run_dir = session.env.get("STOKER_STOP_FILE"), session.env.get("STOKER_RUN_DIR")
+    if stop_file and run_dir:
+        asked, traces = Path(stop_file).with_name("profile"), Path(run_dir, "artifacts")
+        hooks.append(RequestedTraces(asked, traces, group.rank, console.say_from_any, console.warn))
     if group.is_main:
         hooks.extend(asked_for(config, console.warn))
     headroom_mib = by_rank(

@@ -76,33 +76,98 @@ class TrackerHook(Hook):
                 self._close(True)
 
 
+class Trace:
+    """A trace of a few steps, readable by chrome://tracing and Perfetto. Started, counted and stopped in one thread, as torch wants it."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._say = say
+        self._left = TRACE_STEPS
+        self._profile: Any = torch.profiler.profile(profile_memory=True, record_shapes=True)
+        self._profile.start()
+
+    def step(self) -> bool:
+        """One more step is done. Returns: whether it was the last, and the trace is written."""
+        self._left -= 1
+        if self._left == 0:
+            self.write()
+        return self._left == 0
+
+    def write(self) -> None:
+        """Stops, and writes what there is; whole or not at all."""
+        self._profile.stop()
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        self._profile.export_chrome_trace(str(temporary))
+        os.replace(temporary, self._path)
+        self._say(f"trace: {self._path} (open it in chrome://tracing or ui.perfetto.dev)")
+
+
 class TraceHook(Hook):
-    """Writes a trace of a few steps, readable by chrome://tracing and Perfetto."""
+    """``--profile``: a trace of a few of the first steps."""
 
     def __init__(self, folder: str, rank: int, say: Callable[[str], None]) -> None:
         self._say = say
         self._path = Path(folder) / f"rank{rank}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._seen = 0
-        self._profile: Any = None
+        self._trace: Trace | None = None
 
     def after_step(self, _state: TrainState, _report: StepReport, /) -> None:
         """Starts before the first traced step, stops after the last."""
         self._seen += 1
         if self._seen == TRACE_FROM:
-            self._profile = torch.profiler.profile(profile_memory=True, record_shapes=True)
-            self._profile.start()
-        elif self._seen == TRACE_FROM + TRACE_STEPS:
-            self.close()
+            self._trace = Trace(self._path, self._say)
+        elif self._trace is not None and self._trace.step():
+            self._trace = None
 
     def close(self, *, failed: bool = False) -> None:
         """Writes what was traced, also of a training that was too short or failed."""
         del failed
-        if self._profile is not None:
-            self._profile.stop()
-            self._profile.export_chrome_trace(str(self._path))
-            self._profile = None
-            self._say(f"trace: {self._path} (open it in chrome://tracing or ui.perfetto.dev)")
+        if self._trace is not None:
+            self._trace.write()
+            self._trace = None
+
+
+class RequestedTraces(Hook):
+    """A trace whenever the supervisor asks: by the time of change of the file ``profile`` beside its stop file.
+
+    A look costs 2 µs a step. A trace that cannot be written costs a warning, never the training.
+    """
+
+    def __init__(
+        self, asked: Path, folder: Path, rank: int, say: Callable[[str], None], warn: Callable[[str], None]
+    ) -> None:
+        self._asked, self._folder, self._rank, self._say, self._warn = asked, folder, rank, say, warn
+        self._answered_ns = self._asked_ns()  # what was asked of another process is not asked of this one
+        self._trace: Trace | None = None
+
+    def after_step(self, _state: TrainState, report: StepReport, /) -> None:
+        """Starts a trace that is asked for, counts one that runs."""
+        try:
+            if self._trace is not None:
+                if self._trace.step():
+                    self._trace = None
+            elif (asked_ns := self._asked_ns()) > self._answered_ns:
+                self._answered_ns = asked_ns
+                name = f"trace-step{report.step:08d}-rank{self._rank}.json"
+                self._trace = Trace(self._folder / name, self._say)
+        except (OSError, RuntimeError) as error:  # a full disk; a profiler that another one has already
+            self._trace = None
+            self._warn(f"no trace: {_one_line(error)}")
+
+    def close(self, *, failed: bool = False) -> None:
+        """Writes what was traced."""
+        del failed
+        if self._trace is not None:
+            self._trace.write()
+            self._trace = None
+
+    def _asked_ns(self) -> int:
+        try:
+            return self._asked.stat().st_mtime_ns
+        except OSError:
+            return 0
 
 
 def asked_for(config: Config, warn: Callable[[str], None]) -> list[Hook]:

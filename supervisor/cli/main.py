@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "init": ("init", "make a job file for a script you have, and start it"),
     "attach": ("attach", "watch a run, a log file, a folder of logs, a pid, or - for a pipe"),
     "stop": ("stop", "stop a run: gracefully, or --now"),
+    "profile": ("profile", "trace the next steps of a live training into its run directory"),
     "continue": ("continuing", "start another attempt of a run that is no longer running"),
     "runs": ("runs", "list known runs"),
     "diagnose": ("diagnose", "say why a log or a run failed"),

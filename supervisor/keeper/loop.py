@@ -583,6 +583,10 @@ class Keeper:
         """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
         return self._components.monitor.dump_stacks()
 
+    def profile(self) -> None:
+        """Ask the trainer for a trace of its next steps."""
+        self._components.monitor.profile()
+
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
         self._components.monitor.keep_waiting(by)

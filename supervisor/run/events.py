@@ -85,6 +85,7 @@ class RequestKind(StrEnum):
     START_NOW = "start_now"
     HOLD = "hold"
     STACKS = "stacks"
+    PROFILE = "profile"
     KEEP_WAITING = "keep_waiting"
     ANSWER = "answer"
     NOTE = "note"

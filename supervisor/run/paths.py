@@ -55,6 +55,11 @@ class AttemptPaths:
         """Its existence asks a trainer that knows it to checkpoint and leave."""
         return self.root / "stop"
 
+    @property
+    def profile_file(self) -> Path:
+        """Its time of change asks a trainer that knows it to trace its next steps."""
+        return self.root / "profile"
+
     def rank_folders(self) -> dict[int, Path]:
         """torchrun's folder of each local rank, found on disk; the newest tree wins."""
         found: dict[int, Path] = {}

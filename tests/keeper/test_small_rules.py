@@ -62,6 +62,7 @@ ALLOWED: dict[RequestKind, dict[str, RequestAction]] = {
     RequestKind.START_NOW: dict.fromkeys(("backoff", "ended"), A.START_NOW),
     RequestKind.HOLD: {"backoff": A.HOLD},
     RequestKind.STACKS: dict.fromkeys(("running", "stopping"), A.STACKS),
+    RequestKind.PROFILE: {"running": A.PROFILE},
     RequestKind.KEEP_WAITING: {},
     RequestKind.ANSWER: {},
     RequestKind.NOTE: dict.fromkeys(CONDITIONS, A.NOTE),

@@ -129,6 +129,8 @@ def test_each_request_in_each_condition(condition: st.Condition, kind: RequestKi
             assert got is (None if over else RequestAction.STOP_NOW if live else RequestAction.END)
         case RequestKind.STACKS:
             assert got is (RequestAction.STACKS if isinstance(condition, st.Running | st.Stopping) else None)
+        case RequestKind.PROFILE:
+            assert got is (RequestAction.PROFILE if isinstance(condition, st.Running) else None)
         case RequestKind.START_NOW:  # of an attempt that has ended it cuts the reading of its logs short
             assert got is (RequestAction.START_NOW if isinstance(condition, st.Backoff | st.Ended) else None)
         case RequestKind.HOLD:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 import types
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.trainer.runs import flags, records, run, train_here
+from trainer import loop
 from trainer.config import UsageError
 from trainer.loop import NonFiniteError
+from trainer.trackers import RequestedTraces
 
 FAKES = Path(__file__).parents[1] / "fakes" / "trackers"
 
@@ -145,3 +150,39 @@ def test_runs_of_a_training_that_failed_are_closed_as_failed(tmp_path: Path, fak
     assert [call["exit_code"] for call in calls(fakes, "wandb.finish")] == [1]
     assert [call["status"] for call in calls(fakes, "mlflow.end_run")] == ["FAILED"]
     assert (tmp_path / "traces" / "rank0.json").exists(), "what was traced until then"
+
+
+def test_a_trace_is_written_whenever_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is a file whose time of change moves on; what is old when the process starts asks nothing."""
+    asked = tmp_path / "attempt" / "profile"
+    asked.parent.mkdir()
+    asked.touch()
+    env = {"STOKER_STOP_FILE": str(tmp_path / "attempt" / "stop"), "STOKER_RUN_DIR": str(tmp_path / "run")}
+    seen: list[int] = []
+
+    def step(run: Any, batches: Any, of: Any = loop.train_step) -> Any:
+        seen.append(run.state.step)
+        if len(seen) in {3, 12}:
+            os.utime(asked, ns=(time.time_ns(), time.time_ns() + len(seen) * 1_000_000_000))
+        return of(run, batches)
+
+    monkeypatch.setattr(loop, "train_step", step)
+    train_here(tmp_path, env=env, num_iterations=20)
+    traces = sorted((tmp_path / "run" / "artifacts").iterdir())
+    assert [path.name for path in traces] == [
+        "trace-step00000003-rank0.json",
+        "trace-step00000012-rank0.json",
+    ]
+    assert all(json.loads(path.read_text())["traceEvents"] for path in traces)
+
+
+def test_a_trace_that_cannot_be_written_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "artifacts").write_text("in the way")
+    monkeypatch.setattr("trainer.trackers.TRACE_STEPS", 1)
+    hook = RequestedTraces(tmp_path / "profile", tmp_path / "artifacts", 0, print, print)
+    (tmp_path / "profile").touch()
+    hook.after_step(loop.TrainState(), cast("Any", SimpleNamespace(step=1)))
+    hook.close()
+    assert "no trace: " in capsys.readouterr().out

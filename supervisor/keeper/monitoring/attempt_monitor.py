@@ -391,6 +391,12 @@ class AttemptMonitor:
             raise Refused("no rank is known yet")
         return task
 
+    def profile(self) -> None:
+        """Ask the trainer for a trace of its next steps, beside the file that asks it to stop. Raises Refused where nothing runs."""
+        if self._live is None or not self.is_stoppable:
+            raise Refused("nothing runs")
+        self._live.paths.profile_file.touch()
+
     def keep_waiting(self, by: str) -> None:
         """A person does not want the silence that lasts to be ended."""
         self._health.keep_waiting(by)

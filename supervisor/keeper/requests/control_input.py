@@ -63,6 +63,10 @@ class Actor(Protocol):
         """Begin to write the stacks of all ranks; the answer is the artifact's name."""
         ...
 
+    def profile(self) -> None:
+        """Ask the trainer for a trace of its next steps."""
+        ...
+
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
         ...
@@ -79,7 +83,7 @@ class Powerless:
         """Refused."""
         raise Refused(NOT_OURS)
 
-    end_stopped = restart = start_now = hold = keep_waiting = answer = stop
+    end_stopped = restart = start_now = hold = profile = keep_waiting = answer = stop
 
 
 class ControlInput:
@@ -207,6 +211,8 @@ class ControlInput:
                 actor.start_now()
             case RequestAction.HOLD:
                 actor.hold(f"held by {by}")
+            case RequestAction.PROFILE:
+                actor.profile()
             case RequestAction.KEEP_WAITING:
                 actor.keep_waiting(by)
             case RequestAction.KEEP_HOLDING:

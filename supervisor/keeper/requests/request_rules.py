@@ -23,6 +23,7 @@ class RequestAction(Enum):
     START_NOW = auto()
     HOLD = auto()
     STACKS = auto()
+    PROFILE = auto()
     KEEP_WAITING = auto()
     KEEP_HOLDING = auto()
     ANSWER = auto()
@@ -54,6 +55,10 @@ def judge(request: Request, state: st.RunState) -> RequestAction:
             if not isinstance(state.condition, st.Running | st.Stopping):
                 raise Refused("nothing runs")
             return RequestAction.STACKS
+        case RequestKind.PROFILE:
+            if not isinstance(state.condition, st.Running):
+                raise Refused("nothing runs")
+            return RequestAction.PROFILE
         case RequestKind.KEEP_WAITING:
             if isinstance(state.condition, st.HeldOpen) and state.condition.until is not None:
                 return RequestAction.KEEP_HOLDING

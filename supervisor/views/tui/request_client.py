@@ -22,6 +22,7 @@ WORDS = {
     RequestKind.START_NOW: "start now",
     RequestKind.HOLD: "hold",
     RequestKind.STACKS: "stacks",
+    RequestKind.PROFILE: "profile",
     RequestKind.KEEP_WAITING: "keep waiting",
     RequestKind.ANSWER: "answer",
     RequestKind.NOTE: "note",
