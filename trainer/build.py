@@ -188,13 +188,14 @@ def build_run(session: Session) -> Run:
     decision = session.decision
     compute = TYPES[decision.dtype]
     shape = shape_of(config, session.train_stream.vocab_size)
-    bare = model_of(shape, recompute=config.gradient_checkpointing).to(where)
+    with torch.device("meta"):  # no weights yet: it may be larger than one device, or than this host
+        bare = model_of(shape, recompute=config.gradient_checkpointing)
     _plant_fault(session, bare)
     parameters = sum(p.numel() for p in bare.parameters())
     _say_start(session, parameters)
-    # The order matters: splitting makes the parameters anew, the optimizer and the averages hold those, a checkpoint
+    # The order matters: drawing and splitting make the parameters anew, the optimizer and the averages hold those, a checkpoint
     # is loaded into all of them, and DDP starts by sending rank 0's weights to the others.
-    split_model(config, bare, session.device, group)
+    split_model(config, bare, session.device, group, compute)
     root = checkpoint_root(config, session.env)
     resume = saving.find(config, root, group, console)
     if config.init_from and resume is None:

@@ -155,6 +155,10 @@ class LanguageModel(nn.Module):
         """Draws the first values of the parameter of this name into a tensor of its shape."""
         raise NotImplementedError
 
+    def tables(self) -> dict[str, Tensor]:
+        """Constants that lie beside the parameters, by the name of their buffer."""
+        return {}
+
     def initialise(self) -> None:
         """Draws all parameters, in their order."""
         for name, weight in self.named_parameters():
@@ -199,10 +203,14 @@ class GPT(LanguageModel):
 
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
         super().__init__(shape, (Block(shape) for _ in range(shape.depth)), recompute=recompute)
-        cos, sin = rotary_table(shape.max_seq_len, shape.head_width)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        for name, table in self.tables().items():
+            self.register_buffer(name, table, persistent=False)
         self.initialise()
+
+    def tables(self) -> dict[str, Tensor]:
+        """The rotation of each position."""
+        cos, sin = rotary_table(self.shape.max_seq_len, self.shape.head_width)
+        return {"cos": cos, "sin": sin}
 
     def enter(self, tokens: Tensor, begun: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Embedded tokens, and the rotation of their positions."""

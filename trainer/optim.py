@@ -102,14 +102,33 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """A copy of a whole tensor, on the device of `like` and split over ranks as it is."""
-    here = tensor.to(like.device, copy=True)
-    if hasattr(like, "device_mesh"):
-        from torch.distributed.tensor import DTensor, distribute_tensor
+    """A copy of a whole tensor, on the device of `like` and split over ranks as it is: of the rest not a byte is read."""
+    rows = rows_of(like)
+    if rows is None:
+        return tensor.to(like.device, copy=True)
+    mine = torch.empty_like(like)
+    local_of(mine).copy_(tensor[rows])
+    return mine
 
-        assert isinstance(like, DTensor)
-        return distribute_tensor(here, like.device_mesh, like.placements)
-    return here
+
+def rows_of(like: Tensor) -> slice | None:
+    """The rows of the whole that this rank holds of a tensor that FSDP2 has split; None of one that is not split.
+
+    FSDP2 cuts the first dimension as torch.chunk does (torch docs, fully_shard).
+    """
+    mesh = getattr(like, "device_mesh", None)
+    if mesh is None:
+        return None
+    each = -(-like.shape[0] // mesh.size())
+    first = min(mesh.get_local_rank() * each, like.shape[0])
+    return slice(first, first + local_of(like).shape[0])
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """This rank's share of a tensor; all of one that is not split."""
+    share = getattr(tensor, "to_local", None)
+    local: Tensor = tensor if share is None else share()
+    return local.detach()
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -5,6 +5,7 @@ Checkpoints hold whole tensors by name, so that one written by any of the three 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
@@ -20,17 +21,50 @@ from trainer.model import LanguageModel
 from trainer.optim import MOMENTS, Moments, build_optimizer, parameter_groups
 
 
-def split_model(config: Config, bare: LanguageModel, device: Device, group: Group) -> None:
-    """FSDP2: splits every parameter over the ranks, block by block; nothing otherwise."""
+def split_model(
+    config: Config, bare: LanguageModel, device: Device, group: Group, compute: torch.dtype
+) -> None:
+    """Draws the first weights of a model that has none yet; FSDP2 splits them over the ranks on the way, block by block.
+
+    So no more is held whole than one block and what lies outside the blocks. Each rank draws all weights, in the order in which one
+    process would: the model is the same for any number of ranks, and nothing is sent.
+    """
+    where = device.torch_device
     if config.shard != "fsdp2":
+        _draw(bare, where, lambda _block: None)
         return
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = init_device_mesh(device.torch_device.type, (group.world_size,))
-    for block in bare.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(bare, mesh=mesh)
+    mesh = init_device_mesh(where.type, (group.world_size,))
+    # Weights are gathered in the type that products are computed in, half the bytes; gradients are summed in float32.
+    half = compute is not torch.float32
+    policy = MixedPrecisionPolicy(compute, torch.float32) if half else MixedPrecisionPolicy()
+    _draw(bare, where, lambda block: fully_shard(block, mesh=mesh, mp_policy=policy))
+    fully_shard(bare, mesh=mesh, mp_policy=policy)
+
+
+def _draw(bare: LanguageModel, where: torch.device, whole: Callable[[nn.Module], object]) -> None:
+    """Puts first weights and constants in place of those without storage; `whole` is called with each block that has its own."""
+    left = Counter(_block_of(name) for name, _ in bare.named_parameters())
+    for name, empty in list(bare.named_parameters()):
+        owner, _, leaf = name.rpartition(".")
+        weight = torch.empty(empty.shape)
+        bare.fill(name, weight)
+        setattr(bare.get_submodule(owner), leaf, nn.Parameter(weight.to(where)))
+        block = _block_of(name)
+        left[block] -= 1
+        if block and not left[block]:
+            whole(bare.get_submodule(block))
+    if bare.shape.tied:
+        bare.head.weight = bare.embed.weight
+    for name, table in bare.tables().items():
+        bare.register_buffer(name, table.to(where), persistent=False)
+
+
+def _block_of(name: str) -> str:
+    """The block that a parameter is a part of, empty for none: `blocks.3` of `blocks.3.up.weight`."""
+    return ".".join(name.split(".")[:2]) if name.startswith("blocks.") else ""
 
 
 def make_optimizer(
