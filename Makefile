@@ -10,6 +10,7 @@
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
 #   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
+#   make cluster  several nodes: network namespaces with cut links, and 50 random kills over both nodes of a run (root; drawn from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it anew, with hashes)
 #   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
@@ -34,10 +35,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: guides help install demo quick test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants clean
+.PHONY: guides help install demo quick test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants cluster clean
 
 help:
-	@sed -n '2,23s/^# \{0,1\}//p' Makefile
+	@sed -n '2,24s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -78,6 +79,13 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Namespaces need root and nftables; what is not installed is skipped with a reason.
+cluster: $(STAMP)
+	@status=0; \
+	$(BIN)/python -m pytest -q -m e2e tests/integration/test_two_nodes.py tests/integration/test_namespaces.py || status=$$?; \
+	$(BIN)/python bench/node_kills.py --kills 50 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/node_kills.json || status=$$?; \
+	exit $$status
 
 # torch comes from the package index itself: on Linux that is the wheel with CUDA. Another: GPU_TORCH, PIP_ARGS.
 GPU_VENV := .venv-gpu

@@ -132,9 +132,9 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
     open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
     if not isinstance(state.condition, open_ended):
         return state
-    from supervisor.keeper.loop import Keeper
+    from supervisor.keeper.nodes.make_keeper import make_keeper
 
-    keeper = Keeper(paths, record, env=os.environ)
+    keeper = make_keeper(paths, record, env=os.environ)
     try:
         keeper.settle()
         return keeper.state

@@ -51,6 +51,7 @@ STOPPED_ALONE_S: Final = 30.0
 """A node that was told to stop waits so long for the leader to end the run."""
 TORCHRUN_PORT: Final = 29_500
 ENDPOINT_PORT: Final = 29_400
+OLD_END_S: Final = 5.0
 BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
 
@@ -96,6 +97,14 @@ class FollowingKeeper(Keeper):
         super().close(why)
 
     # -- the loop -------------------------------------------------------------------------------------
+
+    def carry(self) -> int:
+        """As of any keeper; a run that had ended for this node, and that node 0 goes on with, is waited for."""
+        if isinstance(self.state.condition, st.Finished):
+            view = self.state.attempt
+            number = view.number if view is not None else 0
+            self.emit(ev.Held(t=self._clock.wall(), attempt=number, reason=f"waits for {BY}"))
+        return super().carry()
 
     def _launches_first(self) -> bool:
         return False
@@ -186,7 +195,7 @@ class FollowingKeeper(Keeper):
             and self._told_to_stop is None
         ):
             self._start(order)
-        elif order is not None and order.want is Want.OVER and self._is_of_now(order):
+        elif order is not None and order.want is Want.OVER and self._is_of_now(order, now):
             self._end(
                 order.outcome or ev.Outcome.LOST,
                 order.exit_code if order.exit_code is not None else EXIT_LOST,
@@ -199,9 +208,9 @@ class FollowingKeeper(Keeper):
             reason = f"node {LEADER} has shown no sign of life for {waited_s:.0f} s: `stoker continue` on it takes the run up"
             self._end(ev.Outcome.LOST, EXIT_LOST, reason)
 
-    def _is_of_now(self, order: Order) -> bool:
-        """Whether the end of the run is news: one that stood there before this keeper began is of a run that is being continued."""
-        return self._reported is not None and (self._first_seq is None or order.seq != self._first_seq)
+    def _is_of_now(self, order: Order, now: float) -> bool:
+        """Whether the run is over: an end that stood there before this keeper began is old where a leader lives and goes on."""
+        return order.seq != self._first_seq or self._leader.silent_s(now) > OLD_END_S
 
     def _take_up(self, order: Order, view: st.AttemptState) -> None:
         """Journal the leader's verdict and decision on this attempt: there are no others."""

@@ -1,0 +1,210 @@
+"""One run on two nodes that are network namespaces: each has its own address, host name and firewall. Needs root, ip and nft."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from supervisor.keeper.process.child import read_launcher, read_pid
+from supervisor.run import state as st
+from supervisor.run.access.lock import read_holder
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass
+from tests.conftest import wait_until
+from tests.integration.harness import STOKER, environment
+
+TOOL = Path(__file__).parents[1] / "tools" / "netns_up.sh"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+MISSING = [name for name in ("ip", "nft", "unshare") if shutil.which(name, path=PATH) is None]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.serial,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+]
+DEADLINE_S = 150.0
+GROUP_TIMEOUT_S = 10
+SCRIPT = f"""\
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds={GROUP_TIMEOUT_S}))
+steps = int(sys.argv[1])
+for step in range(1, steps + 1):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+    if dist.get_rank() == 0:
+        print(f"step {{step}}/{{steps}} loss {{1 / step:.4f}}", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dataclass
+class Nodes:
+    """Two namespaces, node1 and node2, and a run that both see."""
+
+    folder: Path
+    env: dict[str, str]
+    stack: ExitStack
+    keepers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def run(self) -> RunPaths:
+        return RunPaths(self.folder / "run")
+
+    def tool(self, *words: str | int) -> None:
+        """One of the tool's verbs."""
+        subprocess.run(["bash", str(TOOL), *map(str, words)], env=self.env, check=True, timeout=60)
+
+    def stoker(self, node: int, *words: str) -> subprocess.Popen[bytes]:
+        """`stoker WORDS` on a node; they count from 0, the namespaces from 1."""
+        log = self.stack.enter_context((self.folder / f"console{node}").open("ab"))
+        process = subprocess.Popen(
+            ["bash", str(TOOL), "run", str(node + 1), *STOKER, *words],
+            cwd=self.folder,
+            env=self.env,
+            stdout=log,
+            stderr=log,
+        )
+        self.keepers[node] = process
+        return process
+
+    def start(
+        self, node: int, *more: str, steps: int = 100, master: str = "node1"
+    ) -> subprocess.Popen[bytes]:
+        """The command of this node."""
+        flags = ("--no-ui", "--no-check", "--python", sys.executable, "--run-dir", str(self.run.root))
+        nodes = ("--nnodes", "2", "--node-rank", str(node), "--master-addr", master)
+        return self.stoker(
+            node, "run", *flags, *nodes, "--restart-from-scratch", *more, "train.py", str(steps)
+        )
+
+    def state(self, node: int = 0) -> st.RunState:
+        journal = self.run.node(node).journal
+        return read_state(journal) if journal.exists() else st.RunState()
+
+    def steps(self, least: int, attempt: int = 1) -> bool:
+        """Whether node 0 has seen so many steps of this attempt."""
+        progress = self.state().progress
+        return progress is not None and progress.attempt == attempt and (progress.step or 0) >= least
+
+    def kill_node(self, node: int) -> None:
+        """Keeper, launcher, agent and ranks of a node at once."""
+        paths, state = self.run.node(node), self.state(node)
+        view, holder = state.attempt, read_holder(paths.lock)
+        assert view is not None
+        assert holder is not None
+        found = [read_launcher(paths.attempt(view.number)), read_pid(paths.attempt(view.number))]
+        pids = [holder.pid, *(each.pid for each in found if each is not None)]
+        for pid in (*pids, *(rank.pid for rank in view.ranks.values() if rank.pid)):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    own = {
+        "NETNS_PREFIX": f"stk{os.getpid() % 10_000}x",
+        "NETNS_SUBNET": f"10.77.{os.getpid() % 250}",
+        "NETNS_DIR": str(tmp_path / "netns"),
+        "PATH": PATH,
+        "GLOO_SOCKET_IFNAME": "eth0",
+    }
+    with ExitStack() as stack:
+        made = Nodes(tmp_path, environment(own), stack)
+        made.tool("up", 2)
+        try:
+            yield made
+        finally:
+            for process in made.keepers.values():
+                if process.poll() is None:
+                    process.kill()
+                process.wait(30)
+            made.tool("down")
+
+
+def outcome(nodes: Nodes, node: int = 0) -> tuple[str, int]:
+    condition = nodes.state(node).condition
+    assert isinstance(condition, st.Finished), condition
+    return condition.outcome.value, condition.exit_code
+
+
+@pytest.mark.fault(
+    "nodes",
+    "the link between two nodes is cut in the middle of a run",
+    "one verdict with a node within the group's timeout and 30 s; once it is healed all are restarted",
+)
+def test_a_cut_link_has_one_verdict_and_heals(nodes: Nodes) -> None:
+    nodes.start(1)
+    nodes.start(0)
+    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.tool("cut", 1, 2)
+
+    def judged() -> bool:
+        view = nodes.state().attempt
+        return view is not None and view.verdict is not None and not view.verdict_provisional
+
+    assert wait_until(judged, GROUP_TIMEOUT_S + 30.0)
+    nodes.tool("heal")
+    first = nodes.state().attempts[0]
+    assert first.verdict is not None
+    assert first.verdict.failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
+    assert first.verdict.node in {"0 (node1)", "1 (node2)"}
+    for node in (0, 1):
+        assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
+    assert outcome(nodes) == outcome(nodes, 1) == ("succeeded", 0)
+    assert nodes.state(1).attempts[0].verdict == first.verdict
+
+
+@pytest.mark.fault(
+    "nodes",
+    "node 0 is gone with keeper, agent and ranks",
+    "the others end within --node-timeout; `stoker continue` takes the run up",
+)
+def test_a_leader_node_that_is_gone(nodes: Nodes) -> None:
+    bound = ("--node-timeout", "25")
+    nodes.start(1, *bound)
+    nodes.start(0, *bound)
+    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.kill_node(0)
+    assert nodes.keepers[1].wait(25 + GROUP_TIMEOUT_S + 30) == 6
+    assert outcome(nodes, 1) == ("lost", 6)
+    nodes.keepers[0].wait(10)
+    go_on = nodes.stoker(0, "continue", "--yes", "--no-ui", str(nodes.run.root))
+    assert wait_until(lambda: isinstance(nodes.state().condition, st.Backoff), 60), (
+        nodes.folder / "console0"
+    ).read_text()
+    again = nodes.start(1, *bound)
+    assert go_on.wait(DEADLINE_S) == 0, (nodes.folder / "console0").read_text()
+    assert again.wait(30) == 0
+    assert [view.number for view in nodes.state().attempts] == [1, 2]
+    assert [view.number for view in nodes.state(1).attempts] == [1, 2]
+
+
+@pytest.mark.fault(
+    "nodes",
+    "a node is cut off before the ranks have met",
+    "the rendezvous fails within its own timeout: a verdict, no silence",
+)
+def test_a_node_that_cannot_reach_the_master(nodes: Nodes) -> None:
+    nodes.tool("cut", 1, 2)
+    more = ("--rdzv-conf=timeout=15", "--max-retries", "0")
+    nodes.start(1, *more)
+    nodes.start(0, *more)
+    codes = [nodes.keepers[node].wait(DEADLINE_S) for node in (0, 1)]
+    verdict = nodes.state().attempts[0].verdict
+    assert verdict is not None
+    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
+    assert codes == [outcome(nodes)[1]] * 2
+    assert codes[0] in {1, 4}
