@@ -16,6 +16,9 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.knobs.batch_settings.find import why_not_changeable
+from supervisor.job.knobs.misspelt import misspelt_flags
+from supervisor.job.knobs.source.program import read_program
+from supervisor.job.knobs.source.read_source import scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import CheckContext, note, ok, refuse, warn
@@ -54,6 +57,34 @@ def check_script(context: CheckContext) -> Iterator[Finding]:
         yield warn("script", f"{spec.entry} could not be read as Python: {error}")
     else:
         yield ok("script", f"{spec.entry} compiles")
+
+
+def check_flags(context: CheckContext) -> Iterator[Finding]:
+    """Misspelt flags of the script: its parser would refuse them only once torch is imported, or drop them silently.
+
+    Only a warning: what is declared in a loop, or by a library, is not read.
+    """
+    spec = context.spec
+    is_script, is_module = spec.entry_kind is EntryKind.SCRIPT, spec.entry_kind is EntryKind.MODULE
+    if not (is_script or is_module) or not any(word.startswith("--") for word in spec.entry_args):
+        return
+    program = read_program(
+        lambda name: _source_text(Path(spec.cwd, name)),
+        script=spec.entry if is_script else None,
+        module=spec.entry if is_module else None,
+        args=spec.entry_args,
+    )
+    for typed, meant, where in misspelt_flags(scan_files(program.files), spec.entry_args):
+        what = f"{spec.entry} declares no {typed}: did you mean {meant}?"
+        yield warn("flags", what, f"{meant} is declared at {where}")
+
+
+def _source_text(path: Path) -> str | None:
+    try:
+        with open_regular(path) as file:
+            return file.read(MAX_SOURCE_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return None
 
 
 def check_knobs(context: CheckContext) -> Iterator[Finding]:

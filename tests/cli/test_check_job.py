@@ -152,3 +152,14 @@ def test_what_cannot_be_looked_at_stops_no_start(tmp_path: Path) -> None:
         "host name",
         "could not be looked at: not for machine",
     )
+
+
+def test_a_misspelt_flag_of_the_script_is_a_warning(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (script / "train.py").write_text(
+        'import argparse\np = argparse.ArgumentParser()\np.add_argument("--epochs")\np.parse_args()\n'
+    )
+    assert main(["check", "train.py", "--epoch", "3", "--epcohs=3"]) == 0
+    said = capsys.readouterr().out
+    assert "! flags: train.py declares no --epcohs: did you mean --epochs?" in said
+    assert "--epochs is declared at train.py:3" in said
+    assert "no --epoch:" not in said, "argparse takes a name's beginning"
