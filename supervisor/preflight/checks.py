@@ -13,7 +13,6 @@ from supervisor.run.records import Finding, FindingLevel
 BEFORE: Final[tuple[Check, ...]] = (
     target.check_knobs,
     target.check_script,
-    target.check_flags,
     target.check_data,
     target.check_resume,
     target.check_allocation,

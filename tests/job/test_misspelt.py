@@ -50,7 +50,9 @@ def test_what_argparse_would_not_take(args: list[str], expected: list[tuple[str,
 
 def test_parsers_that_take_both_spellings_and_libraries_with_flags_of_their_own() -> None:
     assert found(TYRO, "--learning-rate", "1") == []
-    assert found(f"import transformers\n{ARGPARSE}", "--lerning_rate", "1") == []
+    asked = f"import transformers\ntransformers.HfArgumentParser(transformers.TrainingArguments)\n{ARGPARSE}"
+    assert found(asked, "--lerning_rate", "1") == []
+    assert found(f"import transformers\n{ARGPARSE}", "--lerning_rate", "1"), "imported for its models"
     assert found("not python (", "--lerning_rate", "1") == []
 
 

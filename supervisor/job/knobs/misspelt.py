@@ -10,10 +10,17 @@ from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.knobs.source.read_source import ScriptSource, called
 
 # Their parsers declare flags of their own, which stand in no file of the script.
-DECLARING_LIBRARIES: Final = frozenset(
+_LIBRARIES: Final = frozenset(
     {
-        "axolotl", "deepspeed", "detectron2", "fairseq", "fire", "hydra", "jsonargparse", "lightning", "llamafactory",
-        "megatron", "mmengine", "nemo", "pytorch_lightning", "torchtitan", "torchtune", "transformers", "trl",
+        "axolotl", "detectron2", "fairseq", "fire", "jsonargparse", "llamafactory", "megatron", "mmengine", "nemo",
+        "torchtitan", "torchtune",
+    }
+)  # fmt: skip
+# So do these, of libraries that most scripts import for something else.
+_CALLS: Final = frozenset(
+    {
+        "HfArgumentParser", "H4ArgumentParser", "TrlParser", "LightningCLI", "add_argparse_args", "add_config_arguments",
+        "add_dataclass_arguments", "parse_args_into_dataclasses",
     }
 )  # fmt: skip
 # Likeness of two names, 0 to 1 (difflib): --learning_rate and --lerning_rate 0.97, --lr and --lrs 0.89, --lr and --wd 0.5.
@@ -33,12 +40,12 @@ def misspelt_flags(source: ScriptSource, args: Sequence[str]) -> list[Misspelt]:
 
     A beginning of a declared name counts as that name, as argparse has it. Nothing is found where a library declares flags too.
     """
-    if source.modules & DECLARING_LIBRARIES:
+    calls = {called(call) for file in source.files for call in file.calls}
+    if source.modules & _LIBRARIES or calls & _CALLS:
         return []
     places = {
         name: flag.where for flag in reversed(source.flags) for name in flag.names if name.startswith("--")
     }
-    calls = {called(call) for file in source.files for call in file.calls}
     # argparse tells --batch-size from --batch_size; tyro, simple-parsing and their like do not.
     exact = {"ArgumentParser", "parse_args"} <= calls and not any(flag.owner for flag in source.flags)
     found = []
