@@ -53,6 +53,8 @@ def test_parsers_that_take_both_spellings_and_libraries_with_flags_of_their_own(
     asked = f"import transformers\ntransformers.HfArgumentParser(transformers.TrainingArguments)\n{ARGPARSE}"
     assert found(asked, "--lerning_rate", "1") == []
     assert found(f"import transformers\n{ARGPARSE}", "--lerning_rate", "1"), "imported for its models"
+    looped = ARGPARSE + "for name in CONFIG:\n    parser.add_argument(name)"
+    assert found(looped, "--learning_rat", "1") == found(looped, "--lerning_rate", "1") == []
     assert found("not python (", "--lerning_rate", "1") == []
 
 

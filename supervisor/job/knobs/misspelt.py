@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -38,10 +39,15 @@ class Misspelt(NamedTuple):
 def misspelt_flags(source: ScriptSource, args: Sequence[str]) -> list[Misspelt]:
     """Flags among a script's arguments that none of its files declares, where one of nearly that name is declared.
 
-    A beginning of a declared name counts as that name, as argparse has it. Nothing is found where a library declares flags too.
+    A beginning of a declared name counts as that name, as argparse has it. Nothing is found where a library declares flags too,
+    or where a declared name is computed.
     """
     calls = {called(call) for file in source.files for call in file.calls}
-    if source.modules & _LIBRARIES or calls & _CALLS:
+    if (
+        source.modules & _LIBRARIES
+        or calls & _CALLS
+        or any(_is_computed(c) for f in source.files for c in f.calls)
+    ):
         return []
     places = {
         name: flag.where for flag in reversed(source.flags) for name in flag.names if name.startswith("--")
@@ -57,6 +63,14 @@ def misspelt_flags(source: ScriptSource, args: Sequence[str]) -> list[Misspelt]:
         if near:
             found.append(Misspelt(typed, near[0], places[near[0]]))
     return found
+
+
+def _is_computed(call: ast.Call) -> bool:
+    """Whether a call declares a flag by a name that does not stand in the source: in a loop, or for a wrapper's caller."""
+    if called(call) != "add_argument" or not call.args:
+        return False
+    name = call.args[0]
+    return not (isinstance(name, ast.Constant) and isinstance(name.value, str))
 
 
 def _is_declared(source: ScriptSource, names: dict[str, str], typed: str, *, exact: bool) -> bool:
