@@ -107,7 +107,8 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
 
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     """Why nobody can be certain that nothing of the run lives: after listening, and asking who may know."""
-    from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper, scheduler_state
+    from supervisor.cluster.scheduler import scheduler_asked
+    from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper
     from supervisor.text.decode import printable
 
     if found.listen_to:
@@ -115,7 +116,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
         print(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
         if name := other_host_with_keeper(paths):
             return [f"{name} is being written: a keeper lives, on {host} or elsewhere"]
-    if found.slurm_job and (text := scheduler_state(found.slurm_job)):
+    if found.slurm_job and (text := scheduler_asked(found.slurm_job)):
         return [f"SLURM says of its job {found.slurm_job}: {text}"]
     for doubt in found.doubts:
         if not _has_terminal():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, assert_never
 
 from msgspec.structs import replace as replace_fields
 
+from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
@@ -532,7 +533,9 @@ class Keeper:
         self._settle()
         if isinstance(self.state.condition, st.Finished):
             return
-        batch = why is ev.StopWhy.REQUEUE or (why is ev.StopWhy.SIGNAL and "SLURM_JOB_ID" in self._env)
+        batch = why is ev.StopWhy.REQUEUE or (
+            why is ev.StopWhy.SIGNAL and scheduler_of(self._env).job is not None
+        )
         code = EXIT_REQUEUE if batch and self.state.checkpoint is not None else EXIT_STOPPED
         if self._control.interrupts:
             code = EXIT_INTERRUPTED

@@ -83,7 +83,7 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
         case StopCause.REQUEST:
             return Decision(DecisionKind.STOP, "stopped on request", exit_code=EXIT_STOPPED)
         case StopCause.SIGNAL:
-            if history.in_slurm:
+            if history.in_batch_job:
                 return _requeue(history, "the batch system ended the job")
             return Decision(DecisionKind.STOP, "stopped by a signal to stoker", exit_code=EXIT_STOPPED)
         case StopCause.REQUEUE:
@@ -278,7 +278,7 @@ def _with_file(why: str, history: PolicyInput) -> str:
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:
-    code = EXIT_GAVE_UP if gave_up else EXIT_DO_NOT_REQUEUE if history.in_slurm else EXIT_FAILED
+    code = EXIT_GAVE_UP if gave_up else EXIT_DO_NOT_REQUEUE if history.in_batch_job else EXIT_FAILED
     if history.interactive:
         return Decision(DecisionKind.HOLD, reason, change=change, exit_code=code)
     kind = DecisionKind.GIVE_UP if gave_up else DecisionKind.FAIL

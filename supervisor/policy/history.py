@@ -75,7 +75,7 @@ class PolicyInput:
         memory: the point that the newest memory failure gave, if its message said enough.
         port_named: a person chose the port; it is never moved.
         leads: this node may move the port (one machine, or node 0).
-        in_slurm: SIGTERM then means "requeue me" where a checkpoint was committed.
+        in_batch_job: a scheduler that can requeue it started the run (`cluster.scheduler`): SIGTERM then means "requeue me" where a checkpoint was committed.
         trials: what earlier attempts, and earlier runs of the same kind, showed of each micro-batch.
         loader: what is known of the script's DataLoader, as the command line was at first.
         newest_checkpoint: the newest committed checkpoint, as a flag that wants a path takes it.
@@ -102,7 +102,7 @@ class PolicyInput:
     memory: MemoryPoint | None = None
     port_named: bool = False
     leads: bool = True
-    in_slurm: bool = False
+    in_batch_job: bool = False
     trials: tuple[MemoryTrial, ...] = ()
     loader: LoaderKnobs = field(default_factory=LoaderKnobs)
     newest_checkpoint: str | None = None

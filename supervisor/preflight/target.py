@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.knobs.batch_settings.find import why_not_changeable
 from supervisor.job.knobs.misspelt import misspelt_flags
@@ -214,24 +215,21 @@ def check_data_through(context: CheckContext) -> Iterator[Finding]:
 
 def check_allocation(context: CheckContext) -> Iterator[Finding]:
     """A SLURM allocation against the job: its nodes, its tasks, and the time that is left."""
-    env, spec = context.env, context.spec
-    if "SLURM_JOB_ID" not in env:
+    spec, scheduler = context.spec, scheduler_of(context.env)
+    if (place := scheduler.place) is None:
         return
-    nodes, tasks = _count(env.get("SLURM_JOB_NUM_NODES")), _count(env.get("SLURM_NTASKS"))
-    if nodes is not None and nodes > 1 and spec.nnodes == "1" and spec.entry_kind is not EntryKind.COMMAND:
-        what = f"the SLURM job has {nodes} nodes, and this start uses one of them"
-        yield warn("SLURM", what, f"--nnodes {nodes} with --node-rank and --master-addr on each node")
-    if (
-        tasks is not None
-        and nodes is not None
-        and tasks > nodes
-        and spec.nproc_per_node > 1
-        and "SLURM_STEP_ID" in env
-    ):
-        what = f"srun starts {tasks} tasks on {nodes} nodes, and each would start {spec.nproc_per_node} ranks"
+    if place.nodes > 1 and spec.nnodes == "1" and spec.entry_kind is not EntryKind.COMMAND:
+        what = f"the {scheduler.name} job has {place.nodes} nodes, and this start uses one of them"
+        yield warn(
+            "SLURM", what, "srun --ntasks-per-node=1 stoker run …: started on each node, it finds its place"
+        )
+    if place.tasks_here > 1 and spec.nproc_per_node > 1:
+        what = (
+            f"srun starts {place.tasks_here * place.nodes} tasks on {place.nodes} nodes, "
+            f"and each would start {spec.nproc_per_node} ranks"
+        )
         yield warn("SLURM", what, "--ntasks-per-node=1: torchrun starts the ranks")
-    end = _count(env.get("SLURM_JOB_END_TIME"))
-    if end is not None and (left_s := end - time.time()) < SHORT_S:
+    if (left_s := scheduler.time_left_s(time.time())) is not None and left_s < SHORT_S:
         what = f"{max(int(left_s // 60), 0)} minutes of the SLURM job are left"
         yield warn("SLURM", what, "ask for more (--time), or save often")
 
@@ -251,7 +249,3 @@ def check_launcher_flags(context: CheckContext) -> Iterator[Finding]:
         yield refuse("torchrun", what, "leave it out, or use a torch that has it")
     else:
         yield ok("torchrun", f"knows {', '.join(given)}")
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

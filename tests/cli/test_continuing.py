@@ -16,6 +16,7 @@ import pytest
 from supervisor.cli import open_app
 from supervisor.cli.common import WITH_LOG
 from supervisor.cli.main import main
+from supervisor.cluster import scheduler
 from supervisor.job.spec import EntryKind, Knobs
 from supervisor.keeper.process import detach, takeover
 from supervisor.run import events as ev
@@ -270,7 +271,7 @@ def test_what_ran_elsewhere_is_listened_to_and_asked_about(
     said: str | None,
 ) -> None:
     monkeypatch.setattr(takeover, "other_host_with_keeper", lambda _run: written)
-    monkeypatch.setattr(takeover, "scheduler_state", lambda job: {"12": squeue}[job])
+    monkeypatch.setattr(scheduler, "scheduler_asked", lambda job: {"12": squeue}[job])
     run = failed_run(tmp_path, None, *ELSEWHERE)
     if answer is not None:
         typed(answer)

@@ -13,6 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.cli.diagnose import main as diagnose
+from supervisor.cluster.scheduler import Scheduler
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight import checks, host
 from supervisor.preflight.context import CheckContext
@@ -71,6 +72,15 @@ def verdict_on(log: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     diagnose(["--json", str(log)])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
+
+
+def test_a_scheduler_says_its_place() -> None:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example("A scheduler"), "example", "exec"), names)
+    flux: Scheduler = names["Flux"].of({"FLUX_JOB_ID": "f1", "FLUX_TASK_RANK": "1", "FLUX_JOB_NNODES": "2"})
+    assert flux.place is not None
+    assert (flux.name, flux.job, flux.place.node_rank, flux.place.nodes) == ("Flux", "f1", 1, 2)
+    assert flux.time_left_s(0.0) is None
 
 
 def test_a_metric_rule_is_read() -> None:

@@ -211,27 +211,6 @@ def test_a_keeper_of_another_host_shows_by_what_it_writes(tmp_path: Path) -> Non
     assert takeover.other_host_with_keeper(run, 5.0, write) == "keeper.log"
 
 
-@pytest.mark.parametrize(
-    ("job", "code", "said", "state"),
-    [
-        ("77", 0, "RUNNING", "RUNNING"),
-        ("77_1", 0, "PENDING", "PENDING"),
-        ("77", 1, "RUNNING", ""),
-        ("77; rm", 0, "RUNNING", ""),
-    ],
-)
-def test_what_slurm_says_of_a_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, code: int, said: str, state: str
-) -> None:
-    squeue = tmp_path / "squeue"
-    squeue.write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert takeover.scheduler_state(job) == state
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert takeover.scheduler_state(job) == ""
-
-
 # -- what an attempt showed of its batch ------------------------------------------------------------------------
 
 BATCH = BatchSpec(8, 1, 2)

@@ -128,12 +128,12 @@ def test_the_users_table_sets_every_part_of_a_rule() -> None:
     assert oom.change == SpecChange()
 
 
-def test_in_slurm_a_failure_that_would_come_again_says_do_not_requeue() -> None:
+def test_in_batch_job_a_failure_that_would_come_again_says_do_not_requeue() -> None:
     failed = ended(F.CODE_ERROR, last=4)
     assert one(failed).exit_code == 1
-    assert one(failed, in_slurm=True).exit_code == 93
+    assert one(failed, in_batch_job=True).exit_code == 93
     spent = restarted(ended(F.HANG, last=4), Decision(DecisionKind.RESTART, "again", change=SpecChange()))
-    gave_up = decide(PolicyInput((spent, ended(F.HANG, last=4)), knobs=TRAINER, in_slurm=True))
+    gave_up = decide(PolicyInput((spent, ended(F.HANG, last=4)), knobs=TRAINER, in_batch_job=True))
     assert gave_up.exit_code == 4, "a spent budget is told apart"
 
 

@@ -26,8 +26,8 @@ LOADER = LoaderKnobs(
     [
     (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.REQUEST)), "stop", "stopped on request", 5),
     (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.SIGNAL)), "stop", "stopped by a signal to stoker", 5),
-    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.SIGNAL), in_slurm=True), "stop", "the batch system ended the job: no checkpoint was committed", 5),
-    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopCause.SIGNAL), in_slurm=True), "requeue", "the batch system ended the job: checkpoint committed, requeue me", 75),
+    (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.SIGNAL), in_batch_job=True), "stop", "the batch system ended the job: no checkpoint was committed", 5),
+    (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopCause.SIGNAL), in_batch_job=True), "requeue", "the batch system ended the job: checkpoint committed, requeue me", 75),
     (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.REQUEUE)), "stop", "the batch system warned of its limit: no checkpoint was committed", 5),
     (lambda: one(ended(F.CODE_ERROR, last=4, saved=(3,), stop=StopCause.REQUEUE)), "requeue", "the batch system warned of its limit: checkpoint committed, requeue me", 75),
     (lambda: one(ended(F.CODE_ERROR, last=4, stop=StopCause.RESTART)), "restart", "ended to be restarted", None),

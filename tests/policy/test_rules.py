@@ -188,10 +188,10 @@ def test_a_stop_is_a_stop_whatever_the_log_says() -> None:
     assert (asked.kind, asked.exit_code) == (DecisionKind.STOP, 5)
     signalled = ended(F.TERMINATED, Reason.OUTSIDE, last=9, stop=StopCause.SIGNAL)
     assert one(signalled).exit_code == 5
-    assert one(signalled, in_slurm=True).exit_code == 5
+    assert one(signalled, in_batch_job=True).exit_code == 5
     saved = replace(signalled, checkpoint_steps=(9,))
     assert one(saved).exit_code == 5
-    assert one(saved, in_slurm=True).exit_code == 75
+    assert one(saved, in_batch_job=True).exit_code == 75
     usr1 = replace(saved, stop=StopCause.REQUEUE)
     assert one(usr1).exit_code == 75
     assert one(replace(usr1, checkpoint_steps=())).exit_code == 5

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor.cluster.scheduler import scheduler_of
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
@@ -226,7 +227,7 @@ def policy_input(
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
         trial=job.trial,
-        in_slurm="SLURM_JOB_ID" in env,
+        in_batch_job=scheduler_of(env).job is not None,
         loader=_loader(job, arguments),
         jitter=random.random(),
     )

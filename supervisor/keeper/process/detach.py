@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from supervisor.cluster.scheduler import scheduler_of
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import RunPaths, make_private
@@ -106,8 +107,8 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
 
 def teardown_warning(env: Mapping[str, str]) -> str | None:
     """A warning where something is known to end detached processes with their session."""
-    if "SLURM_JOB_ID" in env:
-        return "this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script"
+    if (why := scheduler_of(env).detach_warning()) is not None:
+        return why
     if _logind_kills(env.get("USER", "")):
         return (
             "the login manager kills what is left at logout (KillUserProcesses=yes): "

@@ -8,15 +8,13 @@ the processes themselves say so too (`members`).
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.cluster.scheduler import scheduler_of
 from supervisor.keeper.process.child import NOBODY, read_pid
 from supervisor.keeper.process.members import Members, find_members
 from supervisor.run import state as st
@@ -33,7 +31,6 @@ from supervisor.text.decode import printable
 # 60 s where a file is not opened anew, as it is here.
 WATCH_S = 60.0
 LOOK_S = 1.0
-SQUEUE_S = 20.0
 MAX_PIDS = 8
 # Conditions in which the newest attempt is over, whatever else is not settled.
 BETWEEN = (st.Ended, st.DiagnosedAs, st.Backoff, st.HeldOpen)
@@ -200,7 +197,7 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
         found.warnings,
         doubts,
         listen_to=state.host,
-        slurm_job=job if job != os.environ.get("SLURM_JOB_ID") else None,  # within it, it says nothing
+        slurm_job=job if job != scheduler_of(os.environ).job else None,  # within it, it says nothing
         record=found.record,
         state=state,
     )
@@ -238,25 +235,6 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
         finally:
             os.close(fd)
     return found
-
-
-def scheduler_state(job: str) -> str:
-    """The state that SLURM gives a job (``RUNNING``); empty: it knows none, or cannot be asked."""
-    squeue = shutil.which("squeue")
-    if squeue is None or not re.fullmatch(r"\d+(_\d+)?", job):
-        return ""
-    try:
-        done = subprocess.run(
-            [squeue, "-h", "-j", job, "-o", "%T"],
-            capture_output=True,
-            text=True,
-            timeout=SQUEUE_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return printable(" ".join(done.stdout.split())) if done.returncode == 0 else ""
 
 
 def _opened(run: RunPaths, refusals: tuple[str, ...]) -> tuple[RunFile | None, st.RunState, tuple[str, ...]]:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from supervisor import __version__
+from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.launchers import launched_ranks
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
@@ -46,7 +47,7 @@ def opening(
         pid=keeper.pid,
         boot_id=boot_id(),
         host=socket.gethostname() if adopted else None,
-        slurm_job=(env or {}).get("SLURM_JOB_ID"),
+        slurm_job=scheduler_of(env or {}).job,
         continued_by=continued_by,
         start_time=keeper.start_time,
         version=__version__,

@@ -1,0 +1,146 @@
+"""The SLURM job that a process is in, read from its environment.
+
+Source: "OUTPUT ENVIRONMENT VARIABLES" in srun(1) and sbatch(1). A batch script, and the shell of ``salloc``, run once on one node;
+only a task of ``srun`` has SLURM_STEP_ID, and its SLURM_NODEID counts within its step.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from supervisor.cluster.scheduler import Place
+from supervisor.cluster.slurm.hostlist import host_names
+from supervisor.policy import EXIT_DO_NOT_REQUEUE, EXIT_REQUEUE
+from supervisor.text.decode import printable
+
+NAME: Final = "SLURM"
+ASK_S: Final = 20.0
+# What a job's number is added to; below the ports that Linux hands out by itself (32768 and up where nobody changed that).
+FIRST_PORT: Final = 20_000
+PORTS: Final = 10_000
+_EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """SLURM, as a process within one of its jobs sees it; with an empty environment, as anybody else does."""
+
+    env: Mapping[str, str]
+
+    @staticmethod
+    def is_here(env: Mapping[str, str]) -> bool:
+        """Whether a process with this environment is in a job of SLURM's."""
+        return bool(env.get("SLURM_JOB_ID"))
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return NAME
+
+    @property
+    def job(self) -> str | None:
+        """The job's number."""
+        return self.env.get("SLURM_JOB_ID") or None
+
+    @property
+    def warning_signal(self) -> signal.Signals:
+        """What ``--signal=B:USR1@120`` asks for."""
+        return signal.SIGUSR1
+
+    @property
+    def requeue_code(self) -> int:
+        """The batch script that stoker writes requeues its job on this code."""
+        return EXIT_REQUEUE
+
+    @property
+    def final_code(self) -> int:
+        """The batch script ends with this one."""
+        return EXIT_DO_NOT_REQUEUE
+
+    @property
+    def starts(self) -> int:
+        """SLURM_RESTART_COUNT: it is not set in a first start."""
+        return number_in(self.env.get("SLURM_RESTART_COUNT")) or 0
+
+    @property
+    def place(self) -> Place | None:
+        """This process's node among those of its step, else of its job."""
+        if self.job is None:
+            return None
+        in_step = "SLURM_STEP_ID" in self.env
+        names = host_names(
+            (in_step and self.env.get("SLURM_STEP_NODELIST")) or self.env.get("SLURM_JOB_NODELIST", "")
+        )
+        told = (in_step and self.env.get("SLURM_STEP_NUM_NODES")) or self.env.get("SLURM_JOB_NUM_NODES")
+        nodes = number_in(told or self.env.get("SLURM_NNODES")) or len(names) or 1
+        tasks = number_in((in_step and self.env.get("SLURM_STEP_NUM_TASKS")) or self.env.get("SLURM_NTASKS"))
+        rank = (number_in(self.env.get("SLURM_NODEID")) or 0) if in_step else 0
+        where = f"node {rank} of {nodes} in step {self.env.get('SLURM_STEP_ID')} of SLURM job {self.job}"
+        return Place(
+            node_rank=rank,
+            nodes=nodes,
+            names=names,
+            port=port_of(self.job),
+            tasks_here=-(-(tasks or nodes) // nodes) if in_step else 1,
+            started_on_each=in_step,
+            why=where if in_step else f"SLURM job {self.job}, once for its {nodes} nodes",
+        )
+
+    def time_left_s(self, now: float) -> float | None:
+        """From SLURM_JOB_END_TIME (SLURM 23.02 and later set it; seconds since 1970)."""
+        end = number_in(self.env.get("SLURM_JOB_END_TIME"))
+        return None if end is None else end - now
+
+    def detach_warning(self) -> str | None:
+        """A step's processes end with it (ProctrackType in slurm.conf(5))."""
+        return "this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script"
+
+    def avoiding(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """As sbatch and scontrol take it."""
+        return (f"--exclude={','.join(nodes)}",) if nodes else ()
+
+    def state_of(self, job: str) -> str:
+        """As squeue says it; it forgets a job some minutes after its end (MinJobAge)."""
+        squeue = shutil.which("squeue")
+        if squeue is None or not re.fullmatch(r"\d+(_\d+)?", job):
+            return ""
+        try:
+            done = subprocess.run(
+                [squeue, "-h", "-j", job, "-o", "%T"],
+                capture_output=True,
+                text=True,
+                timeout=ASK_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return printable(" ".join(done.stdout.split())) if done.returncode == 0 else ""
+
+
+def port_of(job: str) -> int | None:
+    """A port for a job's ranks to meet at, the same on all of its nodes; None: its number is none."""
+    number = number_in(job)
+    return (
+        None if number is None else FIRST_PORT + number % max(min(PORTS, _lowest_ephemeral() - FIRST_PORT), 1)
+    )
+
+
+def number_in(text: str | None) -> int | None:
+    """The first number of ``2(x3)``, SLURM's form of 2,2,2; None where there is none."""
+    match = re.match(r"\d{1,18}", text or "", re.ASCII)
+    return int(match[0]) if match else None
+
+
+def _lowest_ephemeral() -> int:
+    try:
+        return number_in(_EPHEMERAL.read_text(encoding="ascii").strip()) or FIRST_PORT + PORTS
+    except OSError:
+        return FIRST_PORT + PORTS

@@ -1,0 +1,124 @@
+"""What a process learns of its place from its environment, and what SLURM says of a job."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from supervisor.cluster.scheduler import NoScheduler, Place, scheduler_asked, scheduler_of
+from supervisor.cluster.slurm.allocation import Slurm
+from supervisor.cluster.slurm.hostlist import host_names
+
+BATCH = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_NODEID": "0",
+}
+STEP = {
+    **BATCH,
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_NTASKS": "2",
+    "SLURM_NODEID": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("n1", ("n1",)),
+        ("n[01-03,07],login1", ("n01", "n02", "n03", "n07", "login1")),
+        ("rack[0-1]n[8-9]", ("rack0n8", "rack0n9", "rack1n8", "rack1n9")),
+        ("gpu-[1,3]-ib", ("gpu-1-ib", "gpu-3-ib")),
+        ("n[a-b]", ("na-b",)),
+        ("n[", ("n",)),
+    ],
+)
+def test_lists_of_host_names(text: str, names: tuple[str, ...]) -> None:
+    assert host_names(text) == names
+
+
+def test_a_huge_list_is_cut() -> None:
+    assert len(host_names("n[0-999999999]x[0-9]", most=100)) == 100
+
+
+def test_a_task_of_srun_knows_its_place() -> None:
+    place = scheduler_of(STEP).place
+    assert place is not None
+    assert (place.node_rank, place.nodes, place.master, place.name) == (1, 2, "n1", "n2")
+    assert (place.port, place.tasks_here, place.started_on_each) == (24711, 1, True)
+    assert place.why == "node 1 of 2 in step 0 of SLURM job 4711"
+
+
+def test_the_batch_script_and_a_shell_run_once() -> None:
+    place = scheduler_of(BATCH).place
+    assert place is not None
+    assert (place.node_rank, place.nodes, place.started_on_each, place.tasks_here) == (0, 2, False, 1)
+
+
+def test_several_tasks_on_a_node_and_a_step_on_a_part_of_the_job() -> None:
+    tasks = scheduler_of({**STEP, "SLURM_STEP_NUM_TASKS": "8"}).place
+    assert tasks is not None
+    assert tasks.tasks_here == 4
+    part = scheduler_of(
+        {**STEP, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n2", "SLURM_NODEID": "0"}
+    )
+    assert part.place is not None
+    assert (part.place.nodes, part.place.master) == (1, "n2")
+
+
+def test_what_is_no_number_is_not_believed() -> None:
+    odd = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "x", "SLURM_STEP_ID": "0", "SLURM_NODEID": "?"}
+    scheduler = scheduler_of({**odd, "SLURM_JOB_END_TIME": "soon", "SLURM_RESTART_COUNT": "-1"})
+    assert scheduler.place is not None
+    assert (scheduler.place.nodes, scheduler.place.node_rank, scheduler.starts) == (1, 0, 0)
+    assert scheduler.time_left_s(0.0) is None
+
+
+def test_limits_warning_and_codes() -> None:
+    slurm = scheduler_of({**BATCH, "SLURM_JOB_END_TIME": "1060", "SLURM_RESTART_COUNT": "2"})
+    assert (slurm.time_left_s(1000.0), slurm.starts, slurm.job) == (60.0, 2, "4711")
+    assert (slurm.warning_signal, slurm.requeue_code, slurm.final_code) == (signal.SIGUSR1, 75, 93)
+    assert slurm.avoiding(["n1", "n3"]) == ("--exclude=n1,n3",)
+    assert slurm.avoiding([]) == ()
+
+
+def test_without_a_scheduler() -> None:
+    none = scheduler_of({"SLURM_CONF": "/etc/slurm.conf"})
+    assert isinstance(none, NoScheduler)
+    assert (none.job, none.place, none.time_left_s(0.0), none.warning_signal) == (None, None, None, None)
+    assert (none.detach_warning(), none.avoiding(["a"]), none.state_of("1"), none.final_code) == (
+        None,
+        (),
+        "",
+        1,
+    )
+    assert Place(0, 1).master is None
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "said", "state"),
+    [
+        ("77", 0, "RUNNING", "RUNNING"),
+        ("77_1", 0, "PENDING", "PENDING"),
+        ("77", 1, "RUNNING", ""),
+        ("77; rm", 0, "RUNNING", ""),
+    ],
+)
+def test_what_slurm_says_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, code: int, said: str, state: str
+) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert scheduler_asked(job) == state
+    assert Slurm({}).state_of(job) == state
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert scheduler_asked(job) == ""
