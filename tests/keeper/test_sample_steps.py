@@ -288,3 +288,12 @@ def test_an_epoch_from_a_heading_above_is_marked_as_no_news() -> None:
     list(sense.take(line(epoch=1.0, total_epochs=10.0), 0.2))
     (waited,) = sense.due(5.0)
     assert (waited.values["epoch"], waited.headed) == (10.0, True)
+
+
+def test_passes_of_a_bar_are_not_counted_where_not_all_lines_were_kept() -> None:
+    """Of a long log a part is kept: the 47 passes seen are not the 300 there were."""
+    sense = StepSense()
+    for _ in range(3):
+        list(sense.take(bar(1, 31, loss=1.0, reading=7.0), 0.0))
+        (seen,) = sense.take(bar(31, 31, loss=1.0, reading=8.0), 0.0)
+    assert (seen.values["step"], seen.values["total_steps"]) == (31.0, 31.0)

@@ -61,6 +61,23 @@ def test_a_speed_that_stood_beside_the_loss_does_not_go_on_beside_none() -> None
     )
 
 
+def test_a_time_that_never_falls_is_the_one_since_the_start() -> None:
+    made = Gatherer()
+    for n in range(1, 30):
+        made.take(METRICS, sample(n, step=float(n), loss=2.0, step_time_s=3.7 * n))
+    assert means(shown(made).metrics["step_time_s"]) == []
+    made.take(METRICS, sample(40, attempt=2, step=3.0, loss=2.0, step_time_s=0.4))
+    assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.4]
+
+
+def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
+    made = Gatherer()
+    took = [0.5 + 0.1 * (n % 7) + n / 100 for n in range(60)]
+    for n, value in enumerate(took):
+        made.take(METRICS, sample(n, step=float(n), loss=2.0, step_time_s=value))
+    assert means(shown(made).metrics["step_time_s"]) == took
+
+
 def test_minutes_that_are_older_than_all_samples() -> None:
     made = Gatherer()
     rollup = {"step": (1.0, 5.0, 9.0, 9), "loss": (1.0, 2.0, 3.0, 9), "reward": (4.0, 5.0, 6.0, 9)}

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from supervisor.run.series import READING
+
 # Epochs of one training differ by less in length; a counter of the whole training counts twice as far at least.
 SAME_TOTAL = 0.25
 MAX_COUNTERS = 16
@@ -31,8 +33,12 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class Places:
-    """Where the counters of one rank stand. `heading`: the epoch that a line of its own named."""
+    """Where the counters of one rank stand. `heading`: the epoch that a line of its own named.
 
+    `thinned`: of a long log not all was kept, so that passes cannot be counted.
+    """
+
+    thinned: bool = False
     heading: dict[str, float] = field(default_factory=dict)
     of: dict[float, _Place] = field(default_factory=dict)
 
@@ -64,6 +70,9 @@ class Counters:
         if "epoch" not in values:
             values = {**values, **places.heading}
         epoch = values.get("epoch")
+        places.thinned = places.thinned or READING in values
+        if epoch is None and places.thinned:
+            return values
         if epoch is None:
             behind = self._passes(places, step, total)
             return _moved(values, behind, None) if behind else values

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
@@ -30,6 +31,9 @@ WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
 OTHER_SERIES = 80
 OTHER_POINTS = 1024
 AXIS_FIELDS = frozenset(["step", "total_steps", "epoch", "total_epochs", "eta_s", *se.CONTEXT])
+# Step times rise and fall: eight in a row that rise, and by half in all, come by chance once in 40,000.
+RISING = 8
+RISEN = 1.5
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 MACHINE = "machine"
@@ -108,6 +112,16 @@ class _RankTracks(_DeviceTracks):
             self._draw(sample)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rising:
+    """How often in a row the time on a line was longer than on the one before, in one attempt. Seconds."""
+
+    attempt: int
+    first: float = math.inf
+    last: float = math.inf
+    count: int = 0
+
+
 class Gatherer:
     """What was seen of a run's samples so far."""
 
@@ -119,6 +133,7 @@ class Gatherer:
         self._pace = Pace()
         self._number = 0
         self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
+        self._rising = _Rising(0)
         self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
         self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
@@ -158,6 +173,9 @@ class Gatherer:
             point = origin._replace(low=value, mean=value, high=value) if value is not None else None
             if name in RECENT_METRICS and not self._is_trainings(name, sample):
                 continue
+            if name == "step_time_s" and value is not None and self._is_elapsed(sample.a, value):
+                self._recent[name] = Recent(RECENT_POINTS)
+                continue
             if buffer is not None and point is not None:
                 buffer.add(point)
             self._take_other(name, point)
@@ -169,6 +187,16 @@ class Gatherer:
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
         return "loss" in sample.v or (sample.a, name) not in self._beside_loss
+
+    def _is_elapsed(self, attempt: int, value: float) -> bool:
+        """Whether what a log calls its time is that since its start, which never falls ("time: 125602.7" of many GANs)."""
+        known = self._rising
+        if known.attempt != attempt or (value <= known.last and known.count < RISING):
+            known = _Rising(attempt, first=value)
+        elif value > known.last:
+            known = replace(known, count=known.count + 1)
+        self._rising = replace(known, last=value)
+        return known.count >= RISING and value > RISEN * known.first
 
     def _heed_epoch(self, sample: Sample) -> float | None:
         """The epoch of a sample: its own, else the one that the log named last."""
