@@ -213,7 +213,9 @@ def build_run(session: Session) -> Run:
         console=console,
         telemetry=session.telemetry,
         faults=session.faults,
-        parts=saving.Parts(bare, moments, scaler, ema, split=config.shard != "none"),
+        parts=saving.Parts(
+            bare, moments, scaler, ema, split=config.shard == "zero1", shares=config.shard == "fsdp2"
+        ),
         facts={"shape": shape.as_record(), "data": session.train_stream.fingerprint()},
         tokenizer=beside(config.train_data_path) if group.is_main else b"",
     )

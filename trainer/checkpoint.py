@@ -1,6 +1,7 @@
 """Checkpoints: a folder that is complete or does not count.
 
-``step_00000040/`` holds ``meta.json`` (plain facts), ``state.pt`` (tensors), the data's ``tokenizer.json`` if it has one and, last of all, ``COMMITTED``:
+``step_00000040/`` holds ``meta.json`` (plain facts), ``state.pt`` (tensors; of FSDP2 a share of them for each rank,
+``share-00000.pt`` and so on), the data's ``tokenizer.json`` if it has one and, last of all, ``COMMITTED``:
 the names, sizes and checksums of the others. It is written as ``step_00000040.tmp``, synced, renamed, and
 only then marked, so that a kill at any moment leaves either a committed folder or one that is ignored.
 Loading never unpickles objects (``weights_only=True``). It does not depend on world size or micro-batch.
@@ -15,14 +16,16 @@ import re
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
+from trainer.shares import SHARES, joined
 from trainer.tokenizer import TOKENIZER
 
 FORMAT: Final = 1
@@ -30,6 +33,8 @@ MARKER: Final = "COMMITTED"
 META: Final = "meta.json"
 STATE: Final = "state.pt"
 CHUNK: Final = 1 << 20
+# Size and checksum by name.
+Files: TypeAlias = dict[str, tuple[int, str]]
 
 
 class CheckpointError(Exception):
@@ -119,30 +124,65 @@ def save(
     Raises:
         CheckpointError: no space, no right, no such folder; nothing that was committed before is touched.
     """
-    final = folder_of(root, step)
-    temporary = final.with_name(final.name + ".tmp")
+    temporary = begin(root, step, prepare=prepare)
     try:
+        files = write(temporary, STATE, state)
+    except CheckpointError:
+        drop(temporary)
+        raise
+    return finish(temporary, meta, files, tokenizer)
+
+
+def begin(root: Path, step: int, *, prepare: Callable[[Path], None] | None = None) -> Path:
+    """Makes the folder of a checkpoint that is being written; arguments, errors: see `save`."""
+    temporary = folder_of(root, step).with_suffix(".tmp")
+    with _reported(temporary):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         if prepare is not None:
             prepare(temporary)
-        record = json.dumps({"format": FORMAT, "step": step, **meta}, indent=1, sort_keys=True) + "\n"
-        files = {
-            META: _written(temporary / META, lambda file: file.write(record.encode())),
-            STATE: _written(temporary / STATE, lambda file: torch.save(dict(state), file)),
-        }
+    return temporary
+
+
+def write(temporary: Path, name: str, state: Mapping[str, Any]) -> Files:
+    """Writes a file of tensors; returns its size and checksum by its name. Errors: see `save`; what others wrote there stays."""
+    with _reported(temporary, clear=False):
+        return {name: _written(temporary / name, lambda file: torch.save(dict(state), file))}
+
+
+def drop(temporary: Path) -> None:
+    """Clears away what cannot be finished."""
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def finish(temporary: Path, meta: Mapping[str, Any], files: Files, tokenizer: bytes = b"") -> Path:
+    """Commits what `begin` began and `write` wrote, whoever wrote it; returns the folder. Arguments, errors: see `save`."""
+    final = temporary.with_suffix("")
+    record = {"format": FORMAT, "step": step_of(final), **meta}
+    text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+    with _reported(temporary):
+        files = {META: _written(temporary / META, lambda file: file.write(text.encode())), **files}
         if tokenizer:
             files[TOKENIZER] = _written(temporary / TOKENIZER, lambda file: file.write(tokenizer))
         _sync_folder(temporary)
         _put_in_place(temporary, final)
         _commit(final, files)
-        _sync_folder(root)
+        _sync_folder(final.parent)
         shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)
-    except (OSError, RuntimeError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        why = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())[:200]
-        raise CheckpointError(f"checkpoint {final} could not be written: {why}") from error
     return final
+
+
+@contextmanager
+def _reported(temporary: Path, *, clear: bool = True) -> Iterator[None]:
+    """What goes wrong while a checkpoint is written, in one line; half of it is cleared away (`clear`)."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if clear:
+            drop(temporary)
+        why = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())[:200]
+        final = temporary.with_suffix("")
+        raise CheckpointError(f"checkpoint {final} could not be written: {why}") from error
 
 
 def committed(root: Path) -> list[Path]:
@@ -195,15 +235,24 @@ def verify(path: Path) -> Mapping[str, Any]:
     return meta
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, *, by_rows: bool = False) -> Loaded:
     """Reads a checkpoint after verifying it.
+
+    Args:
+        path: its folder.
+        by_rows: tensors are mapped from their files, and read as rows are taken of them; such as lie in several files are `Rows`.
 
     Raises:
         CheckpointError: it cannot be used.
     """
     meta = verify(path)
+    names = sorted(each.name for each in path.glob(SHARES)) or [STATE]
     try:
-        state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+        held = [
+            torch.load(path / name, map_location="cpu", weights_only=True, mmap=by_rows or len(names) > 1)
+            for name in names
+        ]
+        state = held[0] if names == [STATE] else joined(held, by_rows=by_rows)
     except (OSError, RuntimeError, EOFError, ValueError) as error:
         raise CheckpointError(
             f"checkpoint {path} cannot be read: {' '.join(str(error).split())[:200]}"

@@ -21,6 +21,9 @@ from typing import assert_never
 
 from trainer.config import UsageError
 
+# Of a checkpoint: all tensors, or rank 0's share of them.
+TENSORS = ("state.pt", "share-00000.pt")
+
 
 class FaultKind(StrEnum):
     """What can go wrong on request."""
@@ -112,7 +115,7 @@ class Faults:
     def after_save(self, step: int, path: Path) -> None:
         """Damages the committed checkpoint of `step`, if that is planned."""
         if any(f.kind is FaultKind.CORRUPT_CHECKPOINT and f.step == step for f in self._mine):
-            state = path / "state.pt"
+            state = next((path / name for name in TENSORS if (path / name).exists()), path)
             os.truncate(state, state.stat().st_size // 2)
 
     @property
@@ -188,7 +191,8 @@ def _run_out_of_memory() -> None:
 
 def _fill_disk(folder: Path) -> None:
     """Lets the tensors go to the device that is always full."""
-    (folder / "state.pt").symlink_to("/dev/full")
+    for name in TENSORS:
+        (folder / name).symlink_to("/dev/full")
 
 
 def _never_return() -> None:

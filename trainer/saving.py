@@ -21,7 +21,8 @@ from trainer.dist import Group
 from trainer.ema import Ema
 from trainer.faults import Faults
 from trainer.loop import TrainState
-from trainer.optim import Moments, cut_like
+from trainer.optim import Moments, cut_like, local_of
+from trainer.shares import share_name, share_of
 from trainer.telemetry import Kind, Telemetry
 from trainer.writer import Staging, Writer, Written, collect
 
@@ -41,7 +42,8 @@ class Parts:
     moments: Moments
     scaler: torch.amp.GradScaler
     ema: Ema | None
-    split: bool  # tensors are split over ranks: putting them together needs all ranks
+    split: bool  # what is saved is spread over ranks: putting it together needs all of them
+    shares: bool  # it is not put together: each rank writes its own rows (FSDP2)
 
     def tensors(self) -> dict[str, Any]:
         """All of it by name, split as it is; a collective if `split`."""
@@ -60,7 +62,7 @@ class Parts:
         found = {}
         for name, tensor in self.model.state_dict().items():
             places = [f"/model/{name}", f"/optimizer/{name}/exp_avg", f"/optimizer/{name}/exp_avg_sq"]
-            found.update(dict.fromkeys(places + ([f"/ema/{name}"] if self.ema else []), tensor))
+            found.update(dict.fromkeys(places + ([f"/ema/{name}"] if self.ema else []), local_of(tensor)))
         return found
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -124,6 +126,9 @@ class Saver:
     _written: Written | None = field(default=None, init=False)
     _reserving: Future[list[str]] | None = field(default=None, init=False)
     _file_system: int | None = field(default=None, init=False)  # the one that held `root` at the start
+    _half_written: Path = field(default=Path(), init=False)  # of shares, on rank 0
+    _facts_then: Mapping[str, Any] = field(default_factory=dict, init=False)
+    _file: tuple[int, str] = field(default=(0, ""), init=False)  # size and checksum of this rank's share
 
     def open(self) -> None:
         """Makes the folder of checkpoints; a collective: a week's training is not lost to a wrong path.
@@ -145,7 +150,8 @@ class Saver:
 
     def reserve(self) -> None:
         """Gets host memory for the copies, in the background: touching it takes as long as a write."""
-        if self.group.is_main and self.config.async_save and self.config.save_every:
+        mine = self.group.is_main or self.parts.shares
+        if mine and self.config.async_save and self.config.save_every:
             # Asked for here, not in the thread: FSDP2 cuts a module's parameters apart when its state is asked
             # for (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py), which must not hit a forward pass.
             large = self.parts.large()
@@ -172,7 +178,11 @@ class Saver:
             )
             return
         later = self.config.async_save and not final
-        if self.group.is_main or self.parts.split:
+        if self.parts.shares:
+            if problem := self._begin_share(state, later):
+                self._failed(state.step, problem, final=final)
+                return
+        elif self.group.is_main or self.parts.split:
             staging = self._staged() if later else None
             tensors = collect(self.parts.tensors(), staging, keep=self.group.is_main)
             if self.group.is_main:
@@ -196,13 +206,17 @@ class Saver:
         if self._pending is None:
             return
         end = time.monotonic() + self.config.save_timeout_s
-        while (word := self.group.from_main(self._word(self._pending, end))) == _WRITING:
-            pass
+        if self.parts.shares:
+            word = self._settle_shares(self._pending, end)
+        else:
+            while (word := self.group.from_main(self._word(self._pending, end))) == _WRITING:
+                pass
         done, self._pending = self._pending, None
         if word != _COMMITTED:
             self._failed(done.step, word, final=done.final)
-        elif self._written is not None:  # on rank 0
+        elif self._written is not None and self.group.is_main:
             self._tell(done, self._written)
+        self._written = None
 
     def close(self) -> None:
         """Joins the writer, for a bounded time; no collective: on the way out of an error peers may be gone.
@@ -210,6 +224,8 @@ class Saver:
         A checkpoint that is committed meanwhile rank 0 tells of alone: its marker is on disk.
         """
         pending, self._pending = self._pending, None
+        if self.parts.shares:
+            pending = None  # alone nobody knows whether the others have theirs
         written = self._writer.take(LEAVE_S) if pending is not None else None
         if pending is not None and written is not None and not written.problem:
             self._tell(pending, written)
@@ -244,12 +260,79 @@ class Saver:
 
     def _write(self, step: int, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Runs in the writer's thread."""
-        if self._file_system is None:
-            self._file_system = checkpoint.open_root(self.root)
-        checkpoint.check_root(self.root, self._file_system)
+        self._check_root()
         checkpoint.save(
             self.root, step, meta, tensors, tokenizer=self.tokenizer, prepare=self.faults.before_save(step)
         )
+
+    def _begin_share(self, state: TrainState, later: bool) -> str:
+        """Starts to write this rank's rows; a collective. Returns: why no rank can."""
+        problem = ""
+        if self.group.is_main:
+            try:
+                self._check_root()
+                self._half_written = checkpoint.begin(
+                    self.root, state.step, prepare=self.faults.before_save(state.step)
+                )
+            except CheckpointError as error:
+                problem = str(error)
+        if problem := self.group.from_main(problem):
+            return problem
+        staging = self._staged() if later else None
+
+        def kept(place: str, tensor: Tensor) -> Tensor:
+            return tensor if staging is None else staging.take(place, tensor, lasting=True)
+
+        share = share_of(self.parts.tensors(), kept)
+        self._staging.finish()
+        temporary = checkpoint.folder_of(self.root, state.step).with_suffix(".tmp")
+        self._facts_then = self._meta(state)
+        self._writer.start(partial(self._write_share, temporary, share))
+        return ""
+
+    def _write_share(self, temporary: Path, share: Mapping[str, Any]) -> None:
+        """Runs in the writer's thread."""
+        name = share_name(self.group.rank)
+        self._file = checkpoint.write(temporary, name, share)[name]
+
+    def _settle_shares(self, pending: Pending, end: float) -> str:
+        """Waits until all ranks have written, then rank 0 commits; a collective. Returns: `_COMMITTED`, or what went wrong."""
+        writing = failed = 1.0
+        while writing:
+            left_s = max(end - time.monotonic(), 0.0)
+            if self._written is None:
+                self._written = self._writer.take(min(left_s, BEAT_S, self.config.dist_timeout_s / 4))
+            late = self._written is None
+            bad = self._written.problem if self._written is not None else ""
+            writing, failed = self.group.total([float(late and left_s > 0), float(late or bool(bad))])
+            failed -= writing
+        if bad:
+            self.console.warn(bad)
+        if failed:
+            if self.group.is_main:
+                checkpoint.drop(self._half_written)
+            world = self.group.world_size
+            return f"checkpoint {pending.path} could not be written: {failed:.0f} of {world} ranks have not written their share"
+        # Sizes and checksums of all files (whole numbers that a double holds) meet in one sum.
+        told = [0.0] * (2 * self.group.world_size)
+        told[2 * self.group.rank : 2 * self.group.rank + 2] = [self._file[0], int(self._file[1], 16)]
+        told = self.group.total(told)
+        word = _COMMITTED
+        if self.group.is_main:
+            files = {
+                share_name(rank): (int(told[2 * rank]), f"{int(told[2 * rank + 1]):08x}")
+                for rank in range(self.group.world_size)
+            }
+            try:
+                checkpoint.finish(self._half_written, self._facts_then, files, self.tokenizer)
+            except CheckpointError as error:
+                word = str(error)
+        return self.group.from_main(word)
+
+    def _check_root(self) -> None:
+        if self._file_system is None:
+            self._file_system = checkpoint.open_root(self.root)
+        checkpoint.check_root(self.root, self._file_system)
 
     def _tell(self, done: Pending, written: Written) -> None:
         """Announces a committed checkpoint; only then the oldest may go. Rank 0 alone."""
@@ -334,7 +417,7 @@ def restore(saver: Saver, path: Path) -> TrainState:
         UsageError: it is another model's.
         CheckpointError: it is damaged or not committed.
     """
-    loaded = checkpoint.load(path)
+    loaded = checkpoint.load(path, by_rows=saver.parts.shares)
     meta, console = loaded.meta, saver.console
     theirs, ours = meta.get("shape"), saver.facts["shape"]
     if not isinstance(theirs, dict):

@@ -1,6 +1,6 @@
 """What is split over ranks: nothing (DDP), the optimizer's memory (ZeRO-1), or all tensors (FSDP2).
 
-Checkpoints hold whole tensors by name, so that one written by any of the three loads in each.
+Checkpoints hold tensors by name, whole or (FSDP2) by rows, so that one written by any of the three loads in each.
 """
 
 from __future__ import annotations
