@@ -78,6 +78,29 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
     assert means(shown(made).metrics["step_time_s"]) == took
 
 
+@pytest.mark.parametrize(
+    ("names", "shown_as"),
+    [
+        (["d_loss", "g_loss"], "d_loss"),
+        (["lossy", "loss_G", "val_loss_G"], "loss_G"),
+        (["g_loss", "loss"], "loss"),
+        (["test_d_loss", "closs", "reward"], "loss"),
+    ],
+)
+def test_of_several_losses_without_a_sum_the_first_is_charted_under_its_name(
+    names: list[str], shown_as: str
+) -> None:
+    made = Gatherer()
+    for step in range(3):
+        values: dict[str, Any] = {name: 2.0 + at for at, name in enumerate(names)}
+        made.take(METRICS, sample(step, step=float(step), **values))
+    snapshot = shown(made)
+    assert snapshot.loss_name == shown_as
+    expected = [2.0 + names.index(shown_as)] * 3 if shown_as in names else []
+    assert means(snapshot.metrics["loss"]) == expected
+    assert len(snapshot.smoothed) == len(expected)
+
+
 def test_minutes_that_are_older_than_all_samples() -> None:
     made = Gatherer()
     rollup = {"step": (1.0, 5.0, 9.0, 9), "loss": (1.0, 2.0, 3.0, 9), "reward": (4.0, 5.0, 6.0, 9)}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,9 @@ RISING = 8
 RISEN = 1.5
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
+_A_LOSS = re.compile(
+    r"^(?!.*(?:val|test|eval|dev)).*(?<![^\W_])loss$|^loss[_/ .](?!val|test|eval|dev)", re.IGNORECASE
+)
 MACHINE = "machine"
 
 
@@ -269,6 +273,10 @@ class Gatherer:
         series = {name: track for name, track in metrics.items() if track}
         series |= {name: whole.view() for name, whole in self._others.items()}
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
+        # Of several losses and no sum (a GAN's), the first that the log names stands for it, under its own name.
+        several = [name for name in self._others if _A_LOSS.search(name)] if not metrics["loss"] else []
+        if several and not self._lost.view():
+            metrics["loss"] = series[several[0]]
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
         attempt = state.attempt.number if state.attempt is not None else 0
@@ -282,6 +290,7 @@ class Gatherer:
             metrics=metrics,
             series=series,
             smoothed=self._smoothed[1],
+            loss_name=several[0] if several else "loss",
             lost=self._lost.view(),
             pace_s=self._pace.seconds() if is_paced else None,
             pace=self._pace.track() if is_paced else (),

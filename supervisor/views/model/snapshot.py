@@ -54,6 +54,7 @@ class Machine(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
+    `loss_name`: the log's own name for what stands as the loss, where it is one of several and there is no sum.
     `series`: every metric that was ever seen, whole, by its own name.
     `lost`: the newest losses that were not finite, as points of value 0.
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed. `misplaced`: the notice for a folder
@@ -81,6 +82,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     nearby: Nearby
     misplaced: str = ""
     recorded: RecordedLogs | None = None
+    loss_name: str = "loss"
 
     def facts(self) -> tuple[object, ...]:
         """All but the lines: where only lines were added these are the very same objects as before."""
@@ -118,6 +120,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def best_loss(self) -> tuple[float | None, int | None]:
         """The least loss that no later attempt has overwritten, and its step; the newest sample counts before the journal has it."""
+        if self.loss_name != "loss":
+            return None, None  # the journal keeps the least of a whole loss alone
         best, newest = self.state.best_loss, self.latest("loss")
         if newest is None or (best is not None and best <= newest):
             return best, self.state.best_step

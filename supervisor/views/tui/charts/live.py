@@ -61,7 +61,11 @@ class LossPanel(ChartPanel):
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
-        name = row(Span(self.tr("loss"), TextStyle.STRONG), Span(self._modes(), TextStyle.DIM))
+        called = snapshot.loss_name
+        name = row(
+            Span(self.tr("loss") if called == "loss" else called, TextStyle.STRONG),
+            Span(self._modes(), TextStyle.DIM),
+        )
         if self.look.cursor is not None:
             return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr)
         losses, lost = snapshot.metrics["loss"], snapshot.lost
