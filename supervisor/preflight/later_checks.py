@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from supervisor.preflight import collective, gpus, host, network, target
+from supervisor.preflight import collective, gpus, host, meeting, network, target
 from supervisor.preflight.context import Check
 
 # Made by the keeper beside the start, and by `stoker check`: they ask other programs, drivers or name servers. None refuses.
@@ -23,5 +23,7 @@ BESIDE: Final[tuple[Check, ...]] = (
 ASKED: Final[tuple[Check, ...]] = (
     target.check_launcher_flags,
     target.check_data_through,
+    meeting.check_meeting,
+    meeting.check_shared_clock,
     collective.check_collective,
 )

@@ -34,11 +34,11 @@ def check_port(context: CheckContext) -> Iterator[Finding]:
             holder = port_holder(spec.master_port)
             what = f"port {spec.master_port} is taken" + (f" by {holder}" if holder else "")
             yield refuse("port", what, "name another with --master-port, or leave it out: stoker finds one")
-    host, port = _endpoint(context)
+    host, port = endpoint_of(context)
     if port is None:
         what = f"{ENDPOINT}{_endpoint_named(context)}: a port is a whole number below 65536"
         yield refuse("port", what, "HOST:PORT, and an IPv6 address in brackets: [::1]:29400")
-    elif host and host in _own_names() and not is_free(port):
+    elif host and is_own_host(host) and not is_free(port):
         # Not refused: a second agent of the same job joins the store that the first one holds.
         holder = port_holder(port)
         what = f"port {port} of the rendezvous endpoint is taken" + (f" by {holder}" if holder else "")
@@ -178,10 +178,10 @@ def _master(context: CheckContext) -> str | None:
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return None
-    return spec.master_addr or _endpoint(context)[0] or None
+    return spec.master_addr or endpoint_of(context)[0] or None
 
 
-def _endpoint(context: CheckContext) -> tuple[str, int | None]:
+def endpoint_of(context: CheckContext) -> tuple[str, int | None]:
     """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) where none is named, None for what is no port.
 
     torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
@@ -199,6 +199,11 @@ def _endpoint(context: CheckContext) -> tuple[str, int | None]:
 def _endpoint_named(context: CheckContext) -> str:
     flags = context.spec.torchrun_flags
     return next((flag.removeprefix(ENDPOINT) for flag in flags if flag.startswith(ENDPOINT)), "").strip()
+
+
+def is_own_host(host: str) -> bool:
+    """Whether a name or address is this machine's, as far as it knows without asking a name server."""
+    return host in _own_names()
 
 
 def _own_names() -> set[str]:

@@ -58,7 +58,7 @@ RECORDS = [
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
         ROOT / "preflight" / f"{name}.py"
-        for name in ("collective", "gpus", "host", "memory", "network", "target")
+        for name in ("collective", "gpus", "host", "meeting", "memory", "network", "target")
     ),
     ROOT / "preflight/checks.py",
     ROOT / "cli/starting/check_job.py",

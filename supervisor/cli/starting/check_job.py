@@ -14,7 +14,7 @@ from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.checks import BEFORE, refused, run_checks
-from supervisor.preflight.context import CheckContext, ok, refuse
+from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.index import runs_dir
 from supervisor.run.records import Finding, FindingLevel
@@ -38,7 +38,7 @@ _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
     """What is checked before a start: what costs milliseconds, and with ``--deep`` what takes seconds."""
-    found = run_checks(BEFORE, context)
+    found = nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     if parsed.switch("deep"):
         from supervisor.preflight.later_checks import ASKED
 
@@ -91,8 +91,24 @@ def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: Start
         )
     except JobError as error:
         found.append(refuse("interpreter", error.message))
-    context = CheckContext(spec, runs_dir(parsed.flag("runs_dir"), env), env, interpreter)
+    context = CheckContext(spec, folder_of_runs(parsed, env), env, interpreter)
     return found + look(context, parsed) + run_checks(BESIDE, context)
+
+
+def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
+    """The folder that the run's own will be made in."""
+    named = parsed.flag("run_dir")
+    return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
+
+
+def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
+    """That nodes without a run directory in common know nothing of each other."""
+    if not spec.several_nodes or parsed.flag("run_dir"):
+        return []
+    what = (
+        f"--nnodes {spec.nnodes} without --run-dir: each node has a run of its own, with a verdict of its own"
+    )
+    return [warn("nodes", what, "name one folder that all nodes see, the same on each: --run-dir DIR")]
 
 
 def _summary(findings: Sequence[Finding]) -> str:

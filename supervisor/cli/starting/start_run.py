@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from supervisor import __version__
 from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain
-from supervisor.cli.starting.check_job import look, print_findings
+from supervisor.cli.starting.check_job import folder_of_runs, look, print_findings
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -81,7 +81,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
             strip_escapes(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}"), flush=True
         )
     interpreter = find_interpreter(spec, env, probes.interpreter)
-    runs = runs_dir(parsed.flag("runs_dir"), env)
+    runs = folder_of_runs(parsed, env)
     findings = [] if parsed.switch("no_check") else look(CheckContext(spec, runs, env, interpreter), parsed)
     if refused(findings):
         for finding in refused(findings):

@@ -1,0 +1,133 @@
+"""Of several nodes: whether this one gets through to where the ranks meet, and whether its clock is that of the others.
+
+Each way in which it does not looks the same from within a job: minutes of silence. Here each has a line of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Final
+
+from supervisor.job.spec import EntryKind
+from supervisor.preflight.context import CheckContext, existing_parent, note, ok, warn
+from supervisor.preflight.network import endpoint_of, is_own_host, resolved
+from supervisor.run.records import Finding
+from supervisor.text.decode import printable
+
+CONNECT_S: Final = 3.0
+LISTEN_S: Final = 0.5
+"""A server that speaks first (ssh, mail, a database) has spoken by then; a store of PyTorch never does."""
+MASTER_PORT: Final = 29_500  # torch/distributed/run.py
+CLOCK_S: Final = 0.5
+"""Clocks that differ by more put the lines of two nodes' logs into another order than they were written in."""
+_UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
+
+
+def check_meeting(context: CheckContext) -> Iterator[Finding]:
+    """Whether the meeting point answers: connected, refused, dropped on the way, out of reach, or somebody else."""
+    spec = context.spec
+    if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
+        return
+    host, port = endpoint_of(context)
+    by_endpoint = bool(host)
+    host, port = host or spec.master_addr or "", port if by_endpoint else spec.master_port or MASTER_PORT
+    if not host or port is None or (is_own_host(host) and not by_endpoint):
+        return  # it is this node that will listen
+    found = resolved(host)
+    if not found:
+        return  # said by the check of its name
+    where = f"{host}:{port}" if found[0] == host else f"{host}:{port} ({found[0]})"
+    if way := _way_to(found[0], port):
+        yield ok("route", f"{host} is reached by {way}")
+    began = time.monotonic()
+    try:
+        connection = socket.create_connection((found[0], port), CONNECT_S)
+    except TimeoutError:
+        fix = f"open the port in the firewall of {host}, or name the address that it has on the nodes' own network"
+        yield warn(
+            "meeting", f"no answer from {where} within {CONNECT_S:.0f} s: what is sent there is dropped", fix
+        )
+        return
+    except OSError as error:
+        yield _refused(error, host, where)
+        return
+    took_ms = (time.monotonic() - began) * 1000
+    with closing(connection):
+        words = _first_words(connection)
+    if words:
+        what = f"{where} answers, and is no store of PyTorch: it says {words!r}"
+        yield warn("meeting", what, "name another port: ranks would wait there in silence")
+    elif is_own_host(host):
+        what = f"something listens at {where} already"
+        yield warn("meeting", what, "unless that is this very job on another node, name another port")
+    else:
+        yield ok("meeting", f"{where} answers within {took_ms:.0f} ms")
+
+
+def _refused(error: OSError, host: str, where: str) -> Finding:
+    if error.errno == errno.ECONNREFUSED:
+        fix = (
+            "start node 0 first to see more; if it runs, its port is another one, or a firewall rejects this"
+        )
+        return note("meeting", f"{host} is there and refuses {where}: nothing listens there yet", fix)
+    if error.errno in _UNREACHABLE:
+        fix = "look for a typo in the address, and whether this machine is on the same network"
+        return warn("meeting", f"{where} cannot be reached: {error.strerror}", fix)
+    return warn(
+        "meeting", f"{where}: {error.strerror or error}", "see the address, and this machine's network"
+    )
+
+
+def _first_words(connection: socket.socket) -> str:
+    connection.settimeout(LISTEN_S)
+    try:
+        said = connection.recv(64)
+    except OSError:
+        return ""
+    return printable(said.decode("ascii", "replace").strip())
+
+
+def _way_to(address: str, port: int) -> str:
+    """The interface by which packets to an address leave, with its MTU; empty where that cannot be known. Nothing is sent."""
+    import psutil
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    own = ""
+    with suppress(OSError), closing(socket.socket(family, socket.SOCK_DGRAM)) as asked:
+        asked.connect((address, port))
+        own = str(asked.getsockname()[0])
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == own for each in addresses):
+            stats = psutil.net_if_stats().get(name)
+            speed = f", {stats.speed / 1000:g} Gbit/s" if stats is not None and stats.speed > 0 else ""
+            return f"{name} ({own}, MTU {stats.mtu}{speed})" if stats is not None else f"{name} ({own})"
+    return ""
+
+
+def check_shared_clock(context: CheckContext) -> Iterator[Finding]:
+    """This machine's clock against that of the file server where the runs lie, by the time that a new file gets there."""
+    if not context.spec.several_nodes:
+        return
+    folder = existing_parent(context.runs_dir)
+    before = time.time()
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+        there = os.fstat(file.fileno()).st_mtime
+    after = time.time()
+    # Within the time that writing took nothing can be told.
+    ahead_s = before - there if there < before else after - there if there > after else 0.0
+    if abs(ahead_s) <= CLOCK_S:
+        yield ok("clock", f"the same as where {folder} lies, to {CLOCK_S:g} s")
+        return
+    what = f"this machine's clock is {ahead_s:.1f} s ahead of that of the file server of {folder}"
+    if ahead_s < 0:
+        what = f"this machine's clock is {-ahead_s:.1f} s behind that of the file server of {folder}"
+    yield warn("clock", what, "set both by NTP (chronyc makestep): logs of several nodes are joined by time")
