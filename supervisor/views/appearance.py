@@ -1,4 +1,4 @@
-"""How a person wants the app to look: theme, plain ASCII, language (pure)."""
+"""How a person wants the app to look: theme, plain ASCII, language; and what it may ask of the terminal beside the screen (pure)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ class Lang(StrEnum):
     ZH = "zh"
 
 
+class NoticeKind(StrEnum):
+    """The sequence that a terminal shows as a notice of the desktop: iTerm2's OSC 9, or urxvt's OSC 777."""
+
+    OFF = "off"
+    OSC9 = "osc9"
+    OSC777 = "osc777"
+
+
 class BadAppearance(Exception):  # noqa: N818 - named for what it is
     """A value that is none of those possible: one line."""
 
@@ -32,11 +40,17 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """What was asked for. `theme` None: what was chosen last in the app, else dark. `ascii`: no glyph beyond ASCII."""
+    """What was asked for. `theme` None: what was chosen last in the app, else dark. `ascii`: no glyph beyond ASCII.
+
+    `title`: the terminal's title says the run's state. `bell`, `notice`: how a failure and the end call a person.
+    """
 
     theme: ThemeName | None = None
     ascii: bool = False
     lang: Lang = Lang.EN
+    title: bool = True
+    bell: bool = False
+    notice: NoticeKind = NoticeKind.OFF
 
     @property
     def spoken(self) -> Lang:
@@ -51,21 +65,33 @@ def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[
     """Each setting from the first source that gives it.
 
     Args:
-        sources: (name, values) in the order of their rank; values by `theme`, `ascii`, `lang`.
+        sources: (name, values) in the order of their rank; values by the names of `Appearance`.
         env: where ``LC_ALL``, ``LC_MESSAGES`` or ``LANG`` name a language for want of anything else.
 
     Raises:
         BadAppearance: a value is none of those possible.
     """
-    theme = lang = ascii_ = None
-    for where, values in sources:
-        if theme is None and values.get("theme") not in {None, ""}:
-            theme = _choice(where, "theme", values["theme"], ThemeName)
-        if lang is None and values.get("lang") not in {None, ""}:
-            lang = _choice(where, "lang", values["lang"], Lang)
-        if ascii_ is None and values.get("ascii") not in {None, ""}:
-            ascii_ = _switch(where, values["ascii"])
-    return Appearance(theme, bool(ascii_), lang or _locale(env))
+
+    def first(name: str) -> tuple[str, object] | None:
+        given = ((where, values.get(name)) for where, values in sources)
+        return next(((where, value) for where, value in given if value not in {None, ""}), None)
+
+    def choice(name: str, of: type[Choice]) -> Choice | None:
+        found = first(name)
+        return _choice(found[0], name, found[1], of) if found is not None else None
+
+    def switch(name: str, *, usual: bool) -> bool:
+        found = first(name)
+        return _switch(found[0], name, found[1]) if found is not None else usual
+
+    return Appearance(
+        choice("theme", ThemeName),
+        switch("ascii", usual=USUAL.ascii),
+        choice("lang", Lang) or _locale(env),
+        switch("title", usual=USUAL.title),
+        switch("bell", usual=USUAL.bell),
+        choice("notice", NoticeKind) or USUAL.notice,
+    )
 
 
 def _choice(where: str, name: str, value: object, of: type[Choice]) -> Choice:
@@ -75,13 +101,13 @@ def _choice(where: str, name: str, value: object, of: type[Choice]) -> Choice:
         raise BadAppearance(f"{where}: {name} = {value}: choose {', '.join(of)}") from error
 
 
-def _switch(where: str, value: object) -> bool:
+def _switch(where: str, name: str, value: object) -> bool:
     text = str(value).lower()
     if text in {"1", "true", "yes", "on"}:
         return True
     if text in {"0", "false", "no", "off"}:
         return False
-    raise BadAppearance(f"{where}: ascii = {value}: choose true, false")
+    raise BadAppearance(f"{where}: {name} = {value}: choose true, false")
 
 
 def _locale(env: Mapping[str, str]) -> Lang:

@@ -79,6 +79,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "ui.theme": Setting(_T, "colours of the screen; default: by the terminal", choices=("dark", "light", "safe")),
     "ui.ascii": Setting(_S, "no glyph beyond ASCII on the screen; default: by the terminal"),
     "ui.lang": Setting(_T, "language of the screen; default: by LANG", choices=("en", "zh")),
+    "ui.title": Setting(_S, "the terminal's title says the state of the run that is open", default=True),
+    "ui.bell": Setting(_S, "the terminal's bell rings when the run that is open fails or finishes", default=False),
+    "ui.notice": Setting(_T, "a desktop notice on the same: osc9 (iTerm2, WezTerm, Windows Terminal, ConEmu), osc777 (foot, Ghostty, VTE, urxvt)", "off", ("off", "osc9", "osc777")),
 }
 CLASS_KEYS: Final[dict[str, Setting]] = {
     "answer": Setting(_T, "what follows this failure", choices=("restart", "hold", "stop")),

@@ -34,6 +34,7 @@ from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.key_order import KeyOrder, Passed
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
+from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
 from supervisor.views.tui.widgets.paint import HarmlessFilter
 from supervisor.views.wording.translate import words_in
@@ -137,6 +138,7 @@ class StokerApp(ThemedApp):
         self._keys = KeyOrder(self, super().on_event)
         self.tr = words_in(appearance.spoken)
         self._not_spoken = appearance.spoken is not appearance.lang
+        self._signs = TerminalSigns(appearance, os.environ, self._write_out, self.tr, calls=replay is None)
         self.run_paths = run
         self._keep = keep
         self._gates: list[LineFilter] = [HarmlessFilter()]
@@ -199,6 +201,7 @@ class StokerApp(ThemedApp):
             self.notify(
                 "Chinese cannot be written in plain ASCII: with --ascii stoker speaks English", markup=False
             )
+        self.call_after_refresh(self._sign)
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
         if self._signals:
@@ -221,8 +224,21 @@ class StokerApp(ThemedApp):
         if time.monotonic() - self._typed_t > NOBODY_TYPES_S:
             sweep()
 
+    def _write_out(self, text: str) -> None:
+        """To the terminal itself, as Textual does for its clipboard and its bell."""
+        if self._driver is not None:
+            self._driver.write(text)
+
+    def _sign(self) -> None:
+        """Title, bell and notice follow the run that is open."""
+        snapshot = self._dashboard.snapshot if self._dashboard is not None else None
+        if snapshot is not None or self._dashboard is None:
+            now = snapshot.state.now(self._clock()) if snapshot is not None else 0.0
+            self._signs.take(snapshot, now)
+
     def on_unmount(self) -> None:
         """End the reading threads."""
+        self._signs.close()
         for number in self._signals:
             asyncio.get_running_loop().remove_signal_handler(number)
         if self._continuing is not None:
@@ -261,6 +277,7 @@ class StokerApp(ThemedApp):
             self.set_timer(wait_s, partial(self.post_message, message))
         elif message.dashboard is self._dashboard:
             self._dashboard.take(message.snapshot)
+            self._sign()
             self._feeders[-1].taken()
             if self._painted is not None:
                 self.call_after_refresh(self._painted)
@@ -383,6 +400,7 @@ class StokerApp(ThemedApp):
         """To the list of runs."""
         self._dashboard = None
         self.pop_screen()
+        self._sign()
         self._list()
 
     def _read_with(self, feeder: Feeder[Snapshot] | Feeder[RunList]) -> None:
