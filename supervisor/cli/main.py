@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
     "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),
     "export": ("export", "a run's GPU samples as CSV, with nvidia-smi's column names"),
+    "scaling": ("scaling", "how several runs scale: ranks, speed, efficiency and memory, as a table or CSV"),
     "chart": ("chart", "draw a run's loss as a still chart"),
     "service": ("service", "a systemd user unit that adopts runs whose supervisor process died (optional)"),
     "config": (

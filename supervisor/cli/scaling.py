@@ -1,0 +1,167 @@
+"""A table of how a training scales: nodes, ranks, speed, memory and efficiency of several runs on record, as text or CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from supervisor.cli.common import add_runs_dir, complain
+from supervisor.run.index import RunNotFound, find_run, runs_dir
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import GPU, METRICS, RANKS, SeriesReader, highest
+from supervisor.run.state import AttemptState, RunState
+
+GIB: Final = 2**30
+SPEEDS: Final = (("samples_per_sec", "samples/s"), ("tokens_per_sec", "tokens/s"))
+LEAST_READINGS: Final = 3
+"""Fewer than this say nothing: the first one has the start-up in it."""
+HEAD: Final = ("run", "nodes", "ranks", "speed", "per_rank", "speedup", "efficiency", "memory_gib")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """One run: the speeds of its attempt with the most readings, by unit, and the most memory a GPU or rank of it held."""
+
+    run_id: str
+    nodes: int
+    ranks: int
+    speeds: dict[str, float]
+    memory_bytes: float | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="a path, an id, a unique part of an id, a name; the one with the fewest ranks is what the others are held against",
+    )
+    add_runs_dir(parser)
+    parser.add_argument("--csv", action="store_true", help="the same as CSV")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table. Exit 2 where a run is not found, or there is no speed that all of them logged."""
+    scaled: list[Scaled] = []
+    for name in args.runs:
+        try:
+            paths = find_run(name, runs_dir(args.runs_dir, os.environ), os.environ)
+        except RunNotFound as error:
+            return complain("scaling", str(error))
+        scaled.append(read_scaled(paths))
+    silent = [one.run_id for one in scaled if not one.speeds]
+    if silent:
+        return complain(
+            "scaling",
+            f"{', '.join(silent)}: it has logged no speed (samples/s, tokens/s, or steps with a known batch)",
+        )
+    unit = next((word for _, word in SPEEDS if all(word in one.speeds for one in scaled)), None)
+    if unit is None:
+        had = "; ".join(f"{one.run_id}: {', '.join(one.speeds)}" for one in scaled)
+        return complain("scaling", f"there is no speed that all of them logged: {had}")
+    rows = list(table(scaled, unit))
+    if args.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([HEAD, *rows])
+        return 0
+    head = ("run", "nodes", "ranks", unit, "per rank", "speedup", "efficiency", "memory")
+    shown = [head, *(_words(row) for row in rows)]
+    widths = [max(len(row[at]) for row in shown) for at in range(len(head))]
+    for row in shown:
+        cells = [
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+def table(scaled: Sequence[Scaled], unit: str) -> Iterator[tuple[str, ...]]:
+    """The rows, from few ranks to many; what is not known is empty."""
+    ordered = sorted(scaled, key=lambda one: (one.ranks, one.nodes))
+    first = ordered[0]
+    for one in ordered:
+        speed = one.speeds[unit]
+        speedup = speed / first.speeds[unit]
+        memory = f"{one.memory_bytes / GIB:.2f}" if one.memory_bytes is not None else ""
+        efficiency = speedup * first.ranks / one.ranks
+        yield (
+            one.run_id,
+            str(one.nodes),
+            str(one.ranks),
+            f"{speed:.6g}",
+            f"{speed / one.ranks:.6g}",
+            f"{speedup:.3f}",
+            f"{efficiency:.3f}",
+            memory,
+        )
+
+
+def _words(row: tuple[str, ...]) -> tuple[str, ...]:
+    *start, speedup, efficiency, memory = row
+    return (*start, f"{float(speedup):.2f} ×", f"{float(efficiency):.0%}", f"{memory} GiB" if memory else "–")
+
+
+def read_scaled(run: RunPaths) -> Scaled:
+    """What a run's folder tells of its speed."""
+    state = read_state(run.node().journal)
+    by_attempt: dict[int, dict[str, list[float]]] = {}
+    steps: dict[int, list[tuple[float, float]]] = {}
+    reader = SeriesReader(run.node().series, METRICS)
+    while samples := reader.read():
+        for sample in samples:
+            for name, word in SPEEDS:
+                if (value := sample.v.get(name)) is not None:
+                    by_attempt.setdefault(sample.a, {}).setdefault(word, []).append(value)
+            if (step := sample.v.get("step")) is not None:
+                steps.setdefault(sample.a, []).append((sample.t, step))
+    counts = {attempt: len(seen) for attempt, seen in steps.items()}
+    counts |= {a: max(counts.get(a, 0), *map(len, found.values())) for a, found in by_attempt.items()}
+    if not counts:
+        return Scaled(run.run_id, len(run.nodes()) or 1, state.world_size or 1, {}, None)
+    best = max(counts, key=lambda attempt: (counts[attempt], attempt))
+    speeds = {
+        word: statistics.median(values)
+        for word, values in by_attempt.get(best, {}).items()
+        if len(values) >= LEAST_READINGS
+    }
+    view = state.find(best)
+    if "samples/s" not in speeds and (counted := _by_steps(steps.get(best, []), view)) is not None:
+        speeds["samples/s"] = counted
+    memory = [
+        values["memory_used_bytes"]
+        for node in run.nodes()
+        for stream in (GPU, RANKS)
+        for values in highest(run.node(node).series, stream, best).values()
+        if "memory_used_bytes" in values
+    ]
+    ranks = _ranks(run, best) or state.world_size or 1
+    nodes = sum(_took_part(read_state(run.node(node).journal), best) for node in run.nodes())
+    return Scaled(run.run_id, nodes or 1, ranks, speeds, max(memory, default=None))
+
+
+def _by_steps(seen: Sequence[tuple[float, float]], view: AttemptState | None) -> float | None:
+    """Samples a second by the times of the steps and the batch, without the first tenth of them."""
+    batch = view.batch if view is not None else None
+    late = seen[len(seen) // 10 :]
+    if batch is None or not batch.ranks_known or len(late) < LEAST_READINGS or late[-1][0] <= late[0][0]:
+        return None
+    samples = batch.global_batch / (batch.tokens_per_sample if batch.unit.value == "tokens" else 1)
+    return samples * (late[-1][1] - late[0][1]) / (late[-1][0] - late[0][0])
+
+
+def _ranks(run: RunPaths, attempt: int) -> int:
+    """The ranks that were seen, on all nodes."""
+    views = (read_state(run.node(node).journal).find(attempt) for node in run.nodes())
+    return sum(len(view.ranks) for view in views if view is not None)
+
+
+def _took_part(state: RunState, attempt: int) -> bool:
+    return state.find(attempt) is not None

@@ -1,0 +1,87 @@
+"""``stoker scaling RUN…``: speed, efficiency and memory of several runs in one table."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+from supervisor.job.batch import BatchSpec
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.series import GPU, JOB_KEY, METRICS, SeriesWriter
+
+T = 1_800_000_000.0
+GIB = 2**30
+
+
+def recorded(
+    folder: Path,
+    name: str,
+    nodes: int,
+    ranks: int,
+    values: dict[str, float],
+    *,
+    batch: BatchSpec | None = None,
+) -> str:
+    """A run of one attempt whose first reading is slow; its steps are a second apart."""
+    run = RunPaths(folder / name)
+    for node in range(nodes):
+        make_private(run.node(node).root)
+        journal = JournalWriter(run.node(node).journal)
+        journal.append(ev.RunStarted(t=T, run_id=name, name="job", mode="launched", host=f"h{node}"))
+        journal.append(ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch", batch=batch))
+        for rank in range(ranks // nodes):
+            journal.append(ev.RankStarted(t=T, attempt=1, local_rank=rank, rank=node * ranks // nodes + rank))
+        journal.close()
+        series = SeriesWriter(run.node(node).series)
+        series.append(GPU, T, "0", 1, {"memory_used_bytes": (10.0 + node) * GIB})
+        for step in range(20 if node == 0 else 0):
+            now = {name: value / (10 if step == 0 else 1) for name, value in values.items()}
+            series.append(METRICS, T + step, JOB_KEY, 1, {"step": float(step), **now})
+        series.close()
+    return str(run.root)
+
+
+def test_efficiency_is_held_against_the_fewest_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = recorded(tmp_path, "many", 2, 8, {"samples_per_sec": 600.0, "tokens_per_sec": 1.0})
+    one = recorded(tmp_path, "one", 1, 1, {"samples_per_sec": 100.0})
+    assert main(["scaling", many, one]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "run   nodes  ranks  samples/s  per rank  speedup  efficiency     memory",
+        "one       1      1        100       100   1.00 ×        100%  10.00 GiB",
+        "many      2      8        600        75   6.00 ×         75%  11.00 GiB",
+    ]
+    assert main(["scaling", "--csv", one, many]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [(row["run"], row["ranks"], row["speed"], row["efficiency"]) for row in rows] == [
+        ("one", "1", "100", "1.000"),
+        ("many", "8", "600", "0.750"),
+    ]
+
+
+def test_a_script_that_logs_no_speed_is_measured_by_its_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = BatchSpec(micro_batch_per_rank=16, accumulation_steps=2, world_size=2)
+    run = recorded(tmp_path, "steps", 1, 2, {}, batch=batch)
+    assert main(["scaling", run]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["steps", "1", "2", "64"]
+
+
+@pytest.mark.parametrize(("values", "text"), [
+    ({}, "b: it has logged no speed (samples/s, tokens/s, or steps with a known batch)"),
+    ({"tokens_per_sec": 5.0}, "there is no speed that all of them logged: a: samples/s; b: tokens/s"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: dict[str, float], text: str
+) -> None:
+    first = recorded(tmp_path, "a", 1, 1, {"samples_per_sec": 1.0})
+    assert main(["scaling", first, recorded(tmp_path, "b", 1, 1, values)]) == 2
+    assert capsys.readouterr().err == f"stoker scaling: {text}\n"
+    assert main(["scaling", "no-such-run", "--runs-dir", str(tmp_path / "none")]) == 2
