@@ -6,6 +6,7 @@
 #   make e2e     the long matrices with real torchrun children
 #   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
+#   make gpu-shows  what make gpu would show, by name
 #   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
@@ -35,10 +36,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: guides help install demo quick test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu frameworks scripts faults lowest newest lock audit mutants cluster clean
+.PHONY: guides help install demo quick test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks scripts faults lowest newest lock audit mutants cluster clean
 
 help:
-	@sed -n '2,24s/^# \{0,1\}//p' Makefile
+	@sed -n '2,26s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -99,7 +100,11 @@ $(GPU_VENV)/.installed: pyproject.toml constraints.txt
 
 venv-gpu: $(GPU_VENV)/.installed
 
-gpu: venv-gpu
+# First what it would show, by name: also where there is no GPU to show it on.
+gpu-shows:
+	@sed -n '/^## What .make gpu. would show/,$$p' docs/gpu-unverified.md
+
+gpu: gpu-shows venv-gpu
 	$(GPU_VENV)/bin/python -m pytest -q -m gpu tests/gpu
 	$(GPU_VENV)/bin/python bench/gpu.py --keep bench/results/gpu.json
 

@@ -5,11 +5,12 @@ Checkpoints hold tensors by name, whole or (FSDP2) by rows, so that one written 
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from inspect import signature
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from trainer.config import Config
 from trainer.dist import Device, Group
 from trainer.model import LanguageModel
 from trainer.optim import MOMENTS, Moments, build_optimizer, parameter_groups
+
+M_MMAP_THRESHOLD: Final = -3  # malloc.h
 
 
 def split_model(
@@ -36,12 +39,24 @@ def split_model(
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    if where.type == "cpu":
+        _give_freed_memory_back()
     mesh = init_device_mesh(where.type, (group.world_size,))
     # Weights are gathered in the type that products are computed in, half the bytes; gradients are summed in float32.
     half = compute is not torch.float32
     policy = MixedPrecisionPolicy(compute, torch.float32) if half else MixedPrecisionPolicy()
     _draw(bare, where, lambda block: fully_shard(block, mesh=mesh, mp_policy=policy))
     fully_shard(bare, mesh=mesh, mp_policy=policy)
+
+
+def _give_freed_memory_back() -> None:
+    """Lets glibc map each large tensor by itself, so that a gathered weight is given back when it is freed.
+
+    Its threshold grows to 32 MiB by itself (mallopt(3), M_MMAP_THRESHOLD): of two ranks of a model of 200 M parameters each held 2.9 GB
+    after two steps in place of 1.5, in holes between what stays.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
 
 def _draw(bare: LanguageModel, where: torch.device, whole: Callable[[nn.Module], object]) -> None:

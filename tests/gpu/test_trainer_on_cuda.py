@@ -129,3 +129,23 @@ def test_a_real_out_of_memory_error_is_survived_by_a_smaller_batch(tmp_path: Pat
     assert (first.batch.micro_batch_per_rank, second.batch.micro_batch_per_rank) == (16, 8)
     assert second.batch.global_batch == first.batch.global_batch
     assert second.last_step == state.total_steps
+
+
+def test_fsdp2_splits_on_the_device_and_resumes(tmp_path: Path) -> None:
+    same: dict[str, Any] = {**CUDA, "num_iterations": 6, "save_every": 3}
+    train_here(tmp_path / "whole", None, **same)
+    (tmp_path / "split").mkdir()
+    words = {"telemetry_dir": "tel", "checkpoint_dir": "ck", "shard": "fsdp2"}
+    for more in ({"num_iterations": 3}, {"resume_from": "auto"}):
+        done = run(1, *flags(**{**same, **words, **more}), cwd=tmp_path / "split")
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "split") == pytest.approx(losses(tmp_path / "whole"), abs=0.05)
+    half = run(1, *flags(**{**same, **words, "dtype": "bfloat16", "compile": "on"}), cwd=tmp_path)
+    assert half.returncode == 0, half.stderr
+
+
+def test_gpt2_learns_and_samples_on_the_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_here(tmp_path, None, device="cuda", arch="gpt2", num_iterations=20, sample_every=10)
+    found = losses(tmp_path)
+    assert found[20] < found[1]
+    assert capsys.readouterr().out.count("sample at step") == 2

@@ -1,0 +1,137 @@
+"""Lines for a GPU, run against fakes of torch.cuda: what is asked of PyTorch, not what it then does (docs/gpu-unverified.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from trainer import memory, sharding
+from trainer.compute import allow_tf32, look
+from trainer.config import Config
+from trainer.dist import Device, Group
+from trainer.loading import Feed
+from trainer.machine import Decision
+from trainer.memory import MemoryCap
+from trainer.place import Place
+from trainer.sample import tokens_after
+
+PLACE = Place(1, 2, 1, "torchrun")
+GIB = 1 << 30
+CUDA = torch.device("cuda", 1)
+
+
+def decision(gpu: int | None) -> Decision:
+    known: dict[str, Any] = dict.fromkeys(Decision.__dataclass_fields__)
+    return Decision(**{**known, "gpu": gpu, "backend": "nccl" if gpu is not None else "gloo"})
+
+
+def test_what_is_seen_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = SimpleNamespace(name="NVIDIA H100", major=9, minor=0, uuid="aa-bb", pci_bus_id=7)
+    part = SimpleNamespace(name="NVIDIA A100 MIG 1g.5gb", major=8, minor=0, uuid="cc", pci_bus_id=9)
+    old = SimpleNamespace(name="Tesla V100", major=7, minor=0)  # of a torch that tells no UUID
+    held = [whole, part, old]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(held))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", held.__getitem__)
+    seen = look(Config(), PLACE)
+    assert [gpu.capability for gpu in seen.gpus] == [(9, 0), (8, 0), (7, 0)]
+    assert [gpu.chip.removeprefix(seen.host) for gpu in seen.gpus] == ["aa-bb", "/9", "/Tesla V100"]
+    assert look(Config(device="cpu"), PLACE).gpus == ()
+
+
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_tf32_is_as_it_was_asked_for(tf32: None, wanted: bool) -> None:
+    allow_tf32(Config(tf32=wanted), CUDA)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (wanted, wanted)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_the_group_is_made_on_the_ranks_own_gpu(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    device = Device.of(decision(1))
+    assert device.torch_device == CUDA
+    assert chosen == [CUDA]
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda backend, **named: made.update(named, backend=backend)
+    )
+    group = Group(PLACE)
+    monkeypatch.setattr(group, "_store", object())
+    group.join(Config(dist_timeout_s=5), Device(CUDA, backend))
+    assert made["backend"] == backend
+    assert made["device_id"] == (CUDA if backend == "nccl" else None)
+    assert (made["rank"], made["world_size"]) == (1, 2)
+    assert group._device.type == ("cuda" if backend == "nccl" else "cpu")
+
+
+def test_memory_is_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"memory_allocated": 3 * GIB, "memory_reserved": 4 * GIB, "max_memory_allocated": 5 * GIB}
+    for name, value in figures.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _device: {"num_alloc_retries": 2})
+    read = memory.read(CUDA)
+    assert (read.used_bytes, read.memory_peak_bytes, read.alloc_retries) == (4 * GIB, 5 * GIB, 2)
+    capped: list[tuple[float, Any]] = []
+    whole = SimpleNamespace(total_memory=16 * GIB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: whole)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, at: capped.append((share, at))
+    )
+    assert MemoryCap(CUDA).set(1024) == 5 * GIB
+    assert MemoryCap(CUDA).set(1 << 20) > 16 * GIB
+    assert capped == [(5 / 16, CUDA), (1.0, CUDA)]
+
+
+def test_ddp_is_told_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+
+    class Fake:
+        def __init__(self, model: Any, forward_sync_buffers: bool = True, **named: Any) -> None:
+            told.update(named, sync=forward_sync_buffers)
+
+    monkeypatch.setattr(sharding, "DistributedDataParallel", Fake)
+    sharding.wrap(Config(), torch.nn.Linear(2, 2), Device(CUDA, "nccl"), Group(PLACE))
+    assert told["device_ids"] == [1]
+    assert told["sync"] is False
+    sharding.wrap(Config(), torch.nn.Linear(2, 2), Device(torch.device("cpu"), "gloo"), Group(PLACE))
+    assert told["device_ids"] is None
+
+
+def test_batches_are_pinned_for_a_gpu_alone() -> None:
+    for device, pin, wanted in ((CUDA, True, True), (CUDA, False, False), (torch.device("cpu"), True, False)):
+        feed = Feed(SimpleNamespace(), device, pin=pin)  # type: ignore[arg-type]
+        assert feed._pin is wanted
+
+
+def test_sampling_follows_the_models_device() -> None:
+    asked: list[Any] = []
+
+    class Fake:
+        shape = SimpleNamespace(max_seq_len=8)
+        blocks = ()
+        embed = SimpleNamespace(weight=torch.zeros(1, device="meta"))
+
+        def __call__(self, tokens: torch.Tensor, *, past: Any) -> torch.Tensor:
+            asked.append(tokens.device.type)
+            return torch.zeros(1, 1, 4)
+
+    how: dict[str, Any] = {"count": 1, "temperature": 0, "top_k": 0, "generator": torch.Generator()}
+    past = pytest.MonkeyPatch()
+    past.setattr("trainer.sample.Past", lambda: ())
+    Fake.blocks = (None,)  # type: ignore[assignment]
+    try:
+        assert len(list(tokens_after(Fake(), [1], **how))) == 1  # type: ignore[arg-type]
+    finally:
+        past.undo()
+    assert asked == ["meta"]
