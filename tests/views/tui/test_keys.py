@@ -397,8 +397,9 @@ def test_help_is_made_of_the_live_bindings(tmp_path: Path) -> None:
         await pilot.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
         lines = {line.key: line for line in app.screen.lines}
-        assert lines["Enter"].possible
-        assert not lines["K"].possible
+        assert lines["Enter"].word == "during a back-off: start the next attempt now"
+        assert "K" not in lines, "nothing runs"
+        assert app.screen.lines[0].group == "within this pane"
         await pilot.press("escape")
         assert on_dashboard(app)
 

@@ -28,7 +28,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.replay import Recording, ReplayClock
 from supervisor.views.tui.charts import live
 from supervisor.views.tui.dashboard import failure_card as card
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, key_names
 from supervisor.views.tui.pages import advisories, failure, processes, settings
 from supervisor.views.tui.pages.page import LABEL, PAGES, Page, labelled, new_page
 from supervisor.views.tui.runs.replay_screen import ReplayBar
@@ -504,23 +504,31 @@ def test_a_list_that_got_shorter_fills_its_pane() -> None:
 # -- the help, the styles, what is wanting before a loss ------------------------------------------------------------
 
 
-def test_keys_are_listed_under_their_groups_and_those_that_do_nothing_are_dim() -> None:
-    shown = HelpScreen(
-        [
-            HelpLine("act", "S", "stop", True),
-            HelpLine("act", "R", "restart", False),
-            HelpLine("look", "L", "logs", True),
-        ]
-    )._text()
-    assert [line.rstrip() for line in shown.plain.splitlines()] == [
-        "act",
-        "  S         stop",
-        "  R         restart",
-        "",
-        "look",
-        "  L         logs",
+def test_keys_stand_in_columns_under_their_groups_and_a_key_that_is_taken_twice_is_the_first_ones() -> None:
+    lines = [
+        HelpLine("here", "Enter", "the log at the cursor"),
+        HelpLine("act", "s", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
+        HelpLine("act", "r", "restart"),
+        HelpLine("act", "Enter", "start the next attempt now"),
     ]
-    assert [str(span.style) for span in shown.spans] == ["bold $strong", "$dim", "bold $strong"]
+    screen = HelpScreen(lines)
+    assert [line.group for line in screen.lines] == ["here", "act", "act"]
+    assert [line.rstrip() for line in screen._text(73).plain.splitlines()] == [
+        "here",
+        "  Enter    the log at the cursor",
+        "",
+        "act",
+        "  s        stop gracefully: ask,      r        restart",
+        "           then SIGTERM, then",
+        "           SIGKILL",
+    ]
+    assert len(screen._text(40).plain.splitlines()) == 7, "one column"
+
+
+def test_keys_are_named_as_they_stand_on_a_keyboard() -> None:
+    assert key_names("plus,equals_sign,up") == "+ = ↑"
+    assert key_names("shift+left,comma") == "Shift-← ,"
+    assert key_names("pagedown,ctrl+d,G") == "PgDn Ctrl-d G"
 
 
 def test_the_style_of_each_kind_of_text_in_each_theme() -> None:

@@ -34,7 +34,7 @@ from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
 from supervisor.views.tui.dashboard.state_words import failures, hang_ends_in, restarts_in, wait_ends_in
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
@@ -265,36 +265,29 @@ class Dashboard(LookingScreen):
         self.tell(Answer(text, False))
 
     def action_help(self) -> None:
-        """All keys."""
+        """The keys that do something now."""
         self.app.push_screen(HelpScreen(self._help_lines()))
 
     def _help_lines(self) -> list[HelpLine]:
-        tr = tr_of(self)
-        lines = [
-            HelpLine(
-                tr(title),
-                " ".join(ANSWER_KEYS)
-                if action_name(binding) == "answer"
-                else binding.key_display or binding.key,
-                tr(binding.tooltip),
-                self._does_something(binding),
-            )
-            for group, title in GROUPS.items()
-            for binding in KEYS
-            if isinstance(binding, Binding) and (binding.id or "").startswith(f"{group}.")
-            # The keys of a question's answers are one line.
-            if action_name(binding) != "answer" or binding.key == ANSWER_KEYS[0]
-        ]
-        inside = self.focused.BINDINGS if isinstance(self.focused, Panel) else []
-        lines += [
-            HelpLine(tr(GROUPS["move"]), binding.key.replace(",", "  "), tr(binding.description), True)
-            for binding in inside
-            if isinstance(binding, Binding)
-        ]
+        """Of what has the keys first."""
+        inside = self.focused
+        lines = lines_of(inside, GROUPS["move"], inside.BINDINGS) if isinstance(inside, Panel) else []
+        for group, title in GROUPS.items():
+            bindings = [
+                binding
+                for binding in KEYS
+                if isinstance(binding, Binding)
+                and (binding.id or "").startswith(f"{group}.")
+                and self.offers(binding)
+                # The keys of a question's answers are one line.
+                and (action_name(binding) != "answer" or binding.key == ANSWER_KEYS[0])
+            ]
+            found = lines_of(self, title, bindings)
+            lines += [
+                line._replace(key=" ".join(ANSWER_KEYS)) if line.key == ANSWER_KEYS[0] else line
+                for line in found
+            ]
         return lines
-
-    def _does_something(self, binding: Binding) -> bool:
-        return bool(self.check_action(action_name(binding), ()))
 
     # -- acting -------------------------------------------------------------------------------------------
 

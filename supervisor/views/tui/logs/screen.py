@@ -18,14 +18,13 @@ from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.tui.dashboard.bars import FooterBar, Hint
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
+from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv, run_outside
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPage
 from supervisor.views.tui.logs.status import LogStatus
 from supervisor.views.tui.screen_base import QuickFrames
-from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.places import is_stacks
 
 GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
@@ -359,23 +358,11 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self.app.exit()
 
     def action_help(self) -> None:
-        """All keys."""
-        tr = tr_of(self)
+        """The keys that do something now."""
         mine = [b for b in LOG_KEYS if isinstance(b, Binding)]
         lines = [
-            HelpLine(
-                tr(title),
-                b.key_display or b.key,
-                tr(b.tooltip),
-                bool(self.check_action(b.action.partition("(")[0], ())),
-            )
+            line
             for group, title in GROUPS.items()
-            for b in mine
-            if (b.id or "").startswith(f"log.{group}.")
+            for line in lines_of(self, title, [b for b in mine if (b.id or "").startswith(f"log.{group}.")])
         ]
-        lines += [
-            HelpLine(tr("move"), b.key.replace(",", "  "), tr(b.description), True)
-            for b in LogPage.BINDINGS
-            if isinstance(b, Binding)
-        ]
-        self.app.push_screen(HelpScreen(lines))
+        self.app.push_screen(HelpScreen([*lines, *lines_of(self.log_page, "move", LogPage.BINDINGS)]))

@@ -15,7 +15,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, Scope, SortKey
 from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S, FooterBar, Hint
 from supervisor.views.tui.dashboard.keys import silence_of
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
+from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import QuickFrames
@@ -110,24 +110,9 @@ class BrowserScreen(QuickFrames, Screen[None]):
         return bool(self.panel.query_text) if action == "clear" else True
 
     def action_help(self) -> None:
-        """All keys."""
-        tr = tr_of(self)
-        mine = [binding for binding in self.BINDINGS if isinstance(binding, Binding)]
-        lines = [
-            HelpLine(
-                tr("the list of runs"),
-                binding.key_display or binding.key,
-                tr(binding.tooltip),
-                bool(self.check_action(binding.action, ())),
-            )
-            for binding in mine
-        ]
-        lines += [
-            HelpLine(tr("move"), binding.key.replace(",", "  "), tr(binding.description), True)
-            for binding in RunsPanel.BINDINGS
-            if isinstance(binding, Binding)
-        ]
-        self.app.push_screen(HelpScreen(lines))
+        """The keys that do something now."""
+        lines = lines_of(self, "the list of runs", self.BINDINGS)
+        self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
 
     def action_commands(self) -> None:
         """All commands, to be found by their names."""

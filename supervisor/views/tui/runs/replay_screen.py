@@ -14,6 +14,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.replay import Recording, ReplayClock, next_fact
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.screen import Dashboard
+from supervisor.views.tui.dialogs.help import HelpLine, lines_of
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
@@ -127,6 +128,10 @@ class ReplayScreen(Dashboard):
         if action in {"play", "scrub", "fact", "speed"}:
             return self.app.screen is self
         return super().check_action(action, parameters)
+
+    def _help_lines(self) -> list[HelpLine]:
+        """The keys of recorded time first."""
+        return [*lines_of(self, "recorded time", ReplayScreen.BINDINGS), *super()._help_lines()]
 
     def leave_word(self, snapshot: Snapshot) -> str:  # noqa: ARG002 - of whatever moment
         """Nothing goes on but time."""
