@@ -464,7 +464,7 @@ class NodeSight(StrEnum):
 class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
     """In node 0's journal: another node joined, fell silent, came back, ended its part of an attempt, or left.
 
-    `exit_code`: of its launcher. `by`: who stopped it there, if somebody did.
+    `exit_code`: of its launcher. `stop` and `by`: why it was stopped there and by whom, if somebody did.
     """
 
     node: int
@@ -472,6 +472,7 @@ class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
     host: str = ""
     attempt: int | None = None
     exit_code: int | None = None
+    stop: StopWhy | None = None
     by: str = ""
 
 

@@ -145,3 +145,56 @@ def _facts(run: RunPaths) -> list[ev.Event]:
     from supervisor.run.journal import JournalReader
 
     return JournalReader(run.node().journal).read()
+
+
+TRAINING = """\
+num_iterations = 120
+save_every = 10
+depth = 1
+model_dim = 32
+head_dim = 16
+total_batch_size = 256
+max_seq_len = 32
+device_batch_size = 4
+"""
+
+
+@pytest.mark.fault(
+    "nodes",
+    "SIGUSR1 on one node, and `stoker continue` later",
+    "a checkpoint and exit code 75 on all nodes; the next attempt resumes from that step",
+)
+def test_a_warning_ends_in_a_checkpoint_and_the_run_is_continued(run: RunPaths) -> None:
+    cwd = run.root.parent
+    (cwd / "job.toml").write_text(TRAINING, encoding="utf-8")
+
+    def command(node: int) -> tuple[str, ...]:
+        nodes = (
+            "--nnodes",
+            "2",
+            "--node-rank",
+            str(node),
+            "--nproc-per-node",
+            "1",
+            "--master-addr",
+            "127.0.0.1",
+        )
+        return ("run", "--no-ui", "--no-check", "--run-dir", "run", *nodes, "--config", "job.toml")
+
+    with background(*command(0), cwd=cwd) as leader, background(*command(1), cwd=cwd) as follower:
+        assert wait_until(
+            lambda: run.node().journal.exists() and state_of(run).checkpoint is not None, DEADLINE_S
+        )
+        follower.send_signal(signal.SIGUSR1)
+        assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (75, 75)
+    saved = state_of(run).checkpoint
+    assert saved is not None
+    with background("continue", "--yes", "--no-ui", "run", cwd=cwd) as leader:
+        assert wait_until(lambda: isinstance(state_of(run).condition, st.Backoff), DEADLINE_S)
+        with background(*command(1), cwd=cwd) as follower:
+            assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (0, 0)
+    first, second = state_of(run).attempts
+    assert first.stop is not None
+    assert first.stop.why is ev.StopWhy.REQUEUE
+    assert second.resumed_step == saved.step
+    assert second.last_step == 120

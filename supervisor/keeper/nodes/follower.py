@@ -88,6 +88,7 @@ class FollowingKeeper(Keeper):
         self._answered_t: float | None = None
         self._was_silent = False
         self._first_seq: int | None = None
+        self._watched: set[int] = set()
 
     def close(self, why: str = "the run ended") -> None:
         """As of any keeper; the leader learns that this one is gone on purpose."""
@@ -125,6 +126,7 @@ class FollowingKeeper(Keeper):
         condition = self.state.condition
         match condition:
             case st.Launching() | st.Running() | st.Stopping():
+                self._watched.add(condition.attempt)
                 self._watch()
                 self._obey(condition.attempt, now)
             case st.Ended() if self._reads_on:
@@ -298,11 +300,15 @@ class FollowingKeeper(Keeper):
             self._first_seq = report.seq or None
         self._reported = report
 
-    @staticmethod
-    def _stopped_here(view: st.AttemptState) -> tuple[ev.StopWhy | None, str]:
-        """A stop of this attempt that this node was told, and by whom; not one that the leader ordered."""
+    def _stopped_here(self, view: st.AttemptState) -> tuple[ev.StopWhy | None, str]:
+        """A stop of this attempt that this keeper was told, and by whom; not one that the leader ordered, nor of a keeper before."""
         stop = view.stop
-        ours = stop is not None and stop.by != BY and stop.why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
+        ours = (
+            stop is not None
+            and view.number in self._watched
+            and stop.by != BY
+            and stop.why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
+        )
         return (stop.why, stop.by) if stop is not None and ours else (None, "")
 
     # -- signals ---------------------------------------------------------------------------------------

@@ -221,6 +221,7 @@ class LeadingKeeper(Keeper):
                 host=report.host,
                 attempt=report.attempt if ended else None,
                 exit_code=report.exit_code if ended else None,
+                stop=report.stop if ended else None,
                 by=report.by if ended else "",
             ),
             durable=ended,
@@ -308,7 +309,7 @@ class LeadingKeeper(Keeper):
             report = member.report
             if report is None or report.stop is None or view is None or report.attempt != view.number:
                 continue
-            if report.phase is NodePhase.LEFT or member.pulse.lives(self._clock.mono()):
+            if member.pulse.moved():  # else it was told so before this keeper began
                 self.end_stopped(f"node {member.node}: {report.by}", report.stop)
                 return
 

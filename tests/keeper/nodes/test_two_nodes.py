@@ -116,6 +116,38 @@ def test_a_signal_on_one_node_stops_the_run(tmp_path: Path) -> None:
         assert stop.by == "node 1: SIGTERM"
 
 
+# Ranks that checkpoint together and then leave together, as the bundled trainer's do: rank 0's keeper has had no signal.
+LEAVES_TOGETHER = """\
+import os, signal, sys, time
+bye = os.path.join(os.environ["STOKER_RUN_DIR"], "bye")
+def leave(*_):
+    open(bye, "w").close()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, leave)
+print("step 1/9 loss 1.0", flush=True)
+while not os.path.exists(bye):
+    time.sleep(0.02)
+sys.exit(75)
+"""
+
+
+@pytest.mark.fault(
+    "nodes", "one node alone is warned of the time limit", "all end together, and the run asks to be requeued"
+)
+def test_a_warning_on_one_node_counts_where_ranks_leave_together(tmp_path: Path) -> None:
+    with cluster(tmp_path, LEAVES_TOGETHER) as one:
+        one.start(0, 1)
+        one.wait_for_ranks()
+        one.keepers[1]._control._signals.put(signal.SIGUSR1)
+        one.wait(0, 1)
+        view = one.state().attempts[0]
+        assert view.stop is not None
+        assert (view.stop.why, view.stop.by) == (ev.StopWhy.REQUEUE, "node 1: SIGUSR1")
+        assert view.decision is not None
+        assert view.decision.reason.startswith("the batch system warned of its limit")
+        assert finished(one) == finished(one, 1)
+
+
 def test_a_stop_of_the_leader_stops_all(tmp_path: Path) -> None:
     with cluster(tmp_path, WAITS, nodes=3) as one:
         one.start(2, 0, 1)
