@@ -206,7 +206,16 @@ class LeadingKeeper(Keeper):
             and member.pulse.silent_s(now) > nd.SILENT_S
         ):
             self._see(member, ev.NodeSight.SILENT)
-        if view is not None and member.has_ended(view.number) and member.node not in view.node_exits:
+        # A stop there ends the attempt here first (`_follow_others`): then it counts as the reason only where that was over by itself.
+        known = view is not None and (
+            report.stop is None or view.stop is not None or view.ended_t is not None
+        )
+        if (
+            view is not None
+            and known
+            and member.has_ended(view.number)
+            and member.node not in view.node_exits
+        ):
             self._see(member, ev.NodeSight.ENDED)
 
     def _see(self, member: Member, sight: ev.NodeSight) -> None:
@@ -258,6 +267,8 @@ class LeadingKeeper(Keeper):
         """Whether the others' parts of an attempt have yet to end: one verdict is made of all of them."""
         if self._ended_since is None or self._ended_since[0] != number:
             self._ended_since = (number, now)
+            self._look_due = float("-inf")  # what was reported meanwhile is journalled before it is judged
+            return True
         waited_s = now - self._ended_since[1]
         newest = self._orders.newest
         seq = newest.seq if newest is not None else 0
