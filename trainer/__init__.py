@@ -8,7 +8,7 @@ To learn from it, read in this order; each file has one subject, and says at its
 4. `data`, `loading`: which samples a step sees, whatever the world size, and how they come to the device.
    The files they come from: `tokenfile` (.bin), `textfile` (JSON lines), `corpus`; `text` and `tokenizer` make token files, `checkdata` checks them, `data_cli` is their command.
 5. `saving`, `writer`, `checkpoint`, `shares`: what all ranks agree on; what is written beside the training; files that are whole or do not count;
-   of FSDP2 a share for each rank.
+   of FSDP2 a share for each rank. `checkpoint_cli` is their command.
 6. `hooks`, `telemetry`, `console`, `trackers`: what watches.
 7. `config`, `settings`, `build`, `app`: from a command line to a training, and out again.
 

@@ -10,6 +10,7 @@ import torch
 
 from tests.trainer.runs import train_here
 from trainer import checkpoint
+from trainer.checkpoint_cli import main as checkpoint_main
 
 
 def test_averaged_weights_are_kept_resumed_and_exported(
@@ -27,7 +28,7 @@ def test_averaged_weights_are_kept_resumed_and_exported(
         assert torch.allclose(average, states[1]["ema"][name], atol=1e-6)
         assert not torch.equal(average, states[0]["model"][name])
     out = tmp_path / "out"
-    assert checkpoint.main(["export", str(tmp_path / "whole" / "ck"), str(out), "--ema"]) == 0
+    assert checkpoint_main(["export", str(tmp_path / "whole" / "ck"), str(out), "--ema"]) == 0
     safetensors = pytest.importorskip("safetensors.torch")
     exported = safetensors.load_file(out / "model.safetensors")
     assert torch.equal(exported["embed.weight"], states[0]["ema"]["embed.weight"])
@@ -61,15 +62,15 @@ def test_the_checkpoint_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     train_here(tmp_path, num_iterations=1)
     capsys.readouterr()
     path = tmp_path / "ck" / "step_00000001"
-    assert checkpoint.main(["verify", str(tmp_path / "ck")]) == 0
+    assert checkpoint_main(["verify", str(tmp_path / "ck")]) == 0
     assert f"{path}: whole, step 1" in capsys.readouterr().out
-    assert checkpoint.main(["inspect", str(path)]) == 0
+    assert checkpoint_main(["inspect", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "samples_seen: 8" in shown
     assert "model/embed.weight  [256, 32]  float32" in shown
-    assert checkpoint.main(["export", str(path), str(tmp_path / "x"), "--ema"]) == 1
+    assert checkpoint_main(["export", str(path), str(tmp_path / "x"), "--ema"]) == 1
     assert "no averaged weights" in capsys.readouterr().err
     (path / checkpoint.STATE).write_bytes(b"x")
-    assert checkpoint.main(["verify", str(path)]) == 1
-    assert checkpoint.main(["verify", str(tmp_path / "nowhere")]) == 1
+    assert checkpoint_main(["verify", str(path)]) == 1
+    assert checkpoint_main(["verify", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err.count("\n") == 2
