@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "config",
         "explain settings: what each means, its value, where it came from, what it overrode",
     ),
+    "slurm": ("slurm", "write, submit, watch or cancel a SLURM batch job; print its logs"),
     "check": ("check", "check a job, this machine or data files before a run"),
 }
 

@@ -35,11 +35,23 @@ def main(argv: list[str]) -> int:
         if parsed.help:
             print(_help())
             return 0
+        from supervisor.cluster.scheduler import scheduler_of
+
+        in_job = scheduler_of(os.environ).job is not None
+        if in_job:
+            from supervisor.cli.starting.in_allocation import placed
+
+            parsed = placed(parsed, os.environ)
         job = load_job(parsed, os.environ, Path.cwd())
         if parsed.switch("show_config"):
             from supervisor.cli.starting.show_settings import show_all
 
             return show_all(job.spec, os.environ, as_json=parsed.switch("json"))
+        if in_job:
+            from supervisor.cli.starting.in_allocation import requeued
+
+            if (code := requeued(parsed, job.spec, os.environ)) is not None:
+                return code
         return _launch(job)
     except JobError as error:
         return complain("run", error.message, error.exit_code)

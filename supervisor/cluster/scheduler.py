@@ -25,6 +25,7 @@ class Place:
         port: for the ranks to meet at, the same on all nodes; None where the scheduler gives nothing to make one from.
         tasks_here: how many processes like this one the scheduler started on this node.
         started_on_each: whether it was started on each node (srun), not once in all (a batch script, a shell).
+        step: the number of the step that it was started as; empty: of none.
         why: how it is known, for people.
     """
 
@@ -34,6 +35,7 @@ class Place:
     port: int | None = None
     tasks_here: int = 1
     started_on_each: bool = False
+    step: str = ""
     why: str = ""
 
     @property

@@ -121,6 +121,17 @@ def test_signals_to_everybody_do_not_reach_the_launcher(tmp_path: Path) -> None:
     assert ended(child) == -signal.SIGTERM
 
 
+@pytest.mark.parametrize(("job", "ignored"), [({"SLURM_JOB_ID": "7"}, True), ({}, False)])
+def test_under_slurm_the_command_ignores_usr1(tmp_path: Path, job: dict[str, str], ignored: bool) -> None:
+    """srun hands it to every process of its step."""
+    code = "import signal; print(signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN)"
+    child = spawn(
+        plan_of((sys.executable, "-c", code), tmp_path), AttemptPaths(tmp_path / "1"), {**os.environ, **job}
+    )
+    assert ended(child) == 0
+    assert child.paths.agent_log.read_text(encoding="utf-8") == f"{ignored}\n"
+
+
 @pytest.mark.parametrize("argv", [("no-such-program",), ("/",)])
 def test_a_program_that_cannot_be_started_is_one_line(tmp_path: Path, argv: tuple[str, ...]) -> None:
     with pytest.raises(SpawnError) as raised:

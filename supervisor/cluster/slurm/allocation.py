@@ -90,6 +90,7 @@ class Slurm:
             port=port_of(self.job),
             tasks_here=-(-(tasks or nodes) // nodes) if in_step else 1,
             started_on_each=in_step,
+            step=self.env.get("SLURM_STEP_ID", ""),
             why=where if in_step else f"SLURM job {self.job}, once for its {nodes} nodes",
         )
 

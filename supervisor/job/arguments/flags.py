@@ -65,6 +65,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "the one run directory of a job on several nodes: a new folder that all of them see, named alike on each (with --nnodes)",
         "DIR",
     ),
+    Flag("--max-requeues", _IN, "in a SLURM job: starts in a row without a new checkpoint (3)", "N"),
     Flag("--env", _TX, "set a variable for the job; may be repeated", "KEY=VALUE", repeatable=True),
     Flag(
         "--debug-distributed",

@@ -106,6 +106,9 @@ class LeadingKeeper(Keeper):
             number: Member(number, run.node(number), Pulse(run.node(number)))
             for number in range(1, node_count(record.job))
         }
+        # A run that is continued was over: what its nodes were told to stop for is settled.
+        reports = (read_report(member.paths) for member in self._members.values() if continued_by)
+        self._settled = {report.node: report for report in reports if report is not None}
         self._context = dataclasses.replace(self._context, others=tuple(self._members))
         self._launching = Launching(self._context, _Planning(self._context, self._orders))
         self._look_due = float("-inf")
@@ -320,9 +323,18 @@ class LeadingKeeper(Keeper):
             report = member.report
             if report is None or report.stop is None or view is None or report.attempt != view.number:
                 continue
+            if self._is_settled(report):
+                continue
             if member.pulse.moved():  # else it was told so before this keeper began
                 self.end_stopped(f"node {member.node}: {report.by}", report.stop)
                 return
+
+    def _is_settled(self, report: Report) -> bool:
+        """Whether a stop is of before the run was continued; a new keeper there reports it again, from its journal."""
+        old = self._settled.get(report.node)
+        if old is None or (report.attempt, report.stop, report.by) != (old.attempt, old.stop, old.by):
+            return False
+        return report.session == old.session or report.phase is not NodePhase.LEFT
 
     # -- what is told to the others ---------------------------------------------------------------------
 

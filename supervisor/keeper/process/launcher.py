@@ -45,8 +45,10 @@ def main(argv: list[str]) -> int:
         (os.POSIX_SPAWN_OPEN, 1, log_path, flags, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
+    # srun hands USR1 to every process of its step, and torchrun, which has no handler for it, would die before the ranks have saved.
+    default = [each for each in IGNORED if each != signal.SIGUSR1 or "SLURM_JOB_ID" not in os.environ]
     try:
-        pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=IGNORED)
+        pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=default)
     except OSError as error:
         return _not_started(exit_path, f"{error.filename or command[0]}: {error.strerror}", error.errno)
     try:

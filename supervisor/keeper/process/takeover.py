@@ -187,7 +187,9 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
     if isinstance(state.condition, st.Finished):
         return found
     doubts: tuple[str, ...] = ()
-    if not isinstance(state.condition, BETWEEN):
+    here = scheduler_of(os.environ)
+    # A job that its scheduler has started again has ended before, on all of its nodes.
+    if not isinstance(state.condition, BETWEEN) and not (here.starts and here.job == state.slurm_job):
         job = state.slurm_job
         doubts = (
             f"it ran on {printable(state.host)}, and no end of it is on record. Is it certain that nothing of it lives there?",
@@ -197,7 +199,7 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
         found.warnings,
         doubts,
         listen_to=state.host,
-        slurm_job=job if job != scheduler_of(os.environ).job else None,  # within it, it says nothing
+        slurm_job=job if job != here.job else None,  # within it, it says nothing
         record=found.record,
         state=state,
     )

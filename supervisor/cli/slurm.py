@@ -1,0 +1,324 @@
+"""Write, submit, watch, cancel a SLURM batch job that runs stoker, and print its logs.
+
+The flags of the batch job come first, then what would follow ``stoker run``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+import tomllib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from supervisor.cli.common import EXIT_REFUSED, Parser, complain, says_yes
+
+if TYPE_CHECKING:
+    from supervisor.cluster.slurm.commands import QueuedJob
+    from supervisor.cluster.slurm.script import Batch
+
+VERB: Final = "slurm"
+POLL_S: Final = 10.0
+SLOWEST_S: Final = 60.0
+ACTIONS: Final = ("script", "submit", "watch", "cancel", "logs")
+LINES: Final = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("action", choices=ACTIONS, help=" | ".join(ACTIONS))
+    parser.add_argument("--nodes", type=int, metavar="N", help="machines; stoker is started once on each")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs on each node")
+    parser.add_argument("--cpus", type=int, metavar="N", help="CPU cores on each node")
+    parser.add_argument("--mem", metavar="SIZE", help="memory on each node, as sbatch takes it (64G)")
+    parser.add_argument("--time", metavar="T", help="time limit: minutes, HH:MM:SS, D-HH")
+    parser.add_argument("--partition", metavar="NAME", help="queue")
+    parser.add_argument("--account", metavar="NAME", help="whom it is charged to")
+    parser.add_argument("--job-name", metavar="NAME", help="name of the batch job (default: the script's)")
+    parser.add_argument("--array", metavar="SPEC", help="an array of jobs, 0-3: each is a run of its own")
+    parser.add_argument("--exclude", metavar="NODES", help="nodes that are not to be used, n3,n7")
+    parser.add_argument(
+        "--warn-s", type=int, metavar="S", help="seconds before the limit to checkpoint and requeue (120)"
+    )
+    parser.add_argument("--no-requeue", action="store_true", help="never start the job again")
+    parser.add_argument("--log-dir", metavar="DIR", help="folder of the job's logs (default logs)")
+    parser.add_argument(
+        "--setup", metavar="LINE", action="append", help="a shell line before the start; may be repeated"
+    )
+    parser.add_argument("--sbatch", metavar="OPTION", action="append", help="one more option of sbatch, --sbatch=--qos=high; may be repeated")  # fmt: skip
+    parser.add_argument("--options", metavar="FILE", help="a TOML file with these flags as keys")
+    parser.add_argument("--yes", action="store_true", help="cancel: do not ask")
+    parser.add_argument("--exclude-failed", action="store_true", help="watch: keep a requeued job off its nodes that are down")  # fmt: skip
+    parser.add_argument("-n", "--lines", type=int, default=LINES, metavar="N", help="logs: the last N lines of each file (40)")  # fmt: skip
+    parser.add_argument("words", nargs="*", metavar="WORDS", help="script, submit: what follows stoker run; else numbers of jobs")  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Exit 0; 1 where a watched job did not complete; 2 for bad input, with SLURM's own words where it refuses; 3 not confirmed."""
+    from supervisor.cluster.slurm.commands import SlurmError
+    from supervisor.cluster.slurm.script import BadBatch
+
+    parser = Parser(prog=f"stoker {VERB}", description=__doc__)
+    add_arguments(parser)
+    own, words = _split(parser, argv)
+    args = parser.parse_args(own)
+    try:
+        match args.action:
+            case "script" | "submit":
+                batch = _batch(parser, args, words)
+                return _script(batch) if args.action == "script" else _submit(batch)
+            case "watch":
+                return _watch(_jobs(words), exclude_failed=args.exclude_failed)
+            case "cancel":
+                return _cancel(_jobs(words), sure=args.yes)
+            case _:
+                return _logs(_jobs(words), args.lines)
+    except (SlurmError, BadBatch) as error:
+        return complain(VERB, str(error))
+
+
+def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own flags, which come first, and what follows them."""
+    values = {
+        option: action.nargs != 0
+        for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
+        for option in action.option_strings
+    }
+    at = 1 if argv and argv[0] in ACTIONS else 0
+    while at < len(argv) and argv[at].partition("=")[0] in values:
+        at += 2 if values[argv[at].partition("=")[0]] and "=" not in argv[at] else 1
+    if not argv or argv[0] not in ACTIONS:
+        return list(argv), []
+    words = list(argv[at:])
+    if words[:1] == ["--"] and words[1:2] and words[1].startswith("-"):
+        del words[0]  # it ends our flags; before a command it is of `stoker run`
+    return list(argv[:at]), words
+
+
+def _batch(parser: argparse.ArgumentParser, args: argparse.Namespace, words: list[str]) -> Batch:
+    from supervisor.cluster.slurm.hostlist import host_names
+    from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch
+
+    if args.options is not None:
+        known = {action.dest for action in parser._actions} - {"action", "words", "options", "help", "yes", "lines"}  # noqa: SLF001 # fmt: skip
+        for key, value in _options(args.options).items():
+            name = key.replace("-", "_")
+            if name not in known:
+                raise BadBatch(f"{args.options}: unknown key {key!r}: keys are the flags of `stoker slurm`")
+            if getattr(args, name) in {None, False}:
+                setattr(args, name, value)
+    for name in ("nodes", "gpus", "cpus", "warn_s"):
+        value = getattr(args, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise BadBatch(f"--{name.replace('_', '-')} wants a whole number of at least 1, got {value!r}")
+    script = next((word for word in words if word.endswith(".py")), "stoker")
+    stoker = shutil.which("stoker")
+    return Batch(
+        words=tuple(words),
+        stoker=(stoker,) if stoker else (sys.executable, "-m", "supervisor"),
+        name=args.job_name or Path(script).stem,
+        nodes=args.nodes or 1,
+        gpus=args.gpus,
+        cpus=args.cpus,
+        mem=args.mem,
+        time=None if args.time is None else str(args.time),
+        partition=args.partition,
+        account=args.account,
+        array=args.array,
+        exclude=host_names(args.exclude or ""),
+        warn_s=args.warn_s or WARN_S,
+        requeue=not args.no_requeue,
+        logs=args.log_dir or "logs",
+        more=tuple(args.sbatch or ()),
+        setup=tuple(args.setup or ()),
+    )
+
+
+def _options(name: str) -> dict[str, object]:
+    from supervisor.cluster.slurm.script import BadBatch
+    from supervisor.run.regular import read_regular
+
+    try:
+        return tomllib.loads(read_regular(Path(name), 1 << 18).decode("utf-8"))
+    except OSError as error:
+        raise BadBatch(f"--options {name}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadBatch(f"--options {name}: no TOML: {error}") from error
+
+
+def _script(batch: Batch) -> int:
+    from supervisor.cluster.slurm.script import batch_script
+
+    print(batch_script(batch), end="")
+    print(f"stoker slurm: mkdir -p {batch.logs} before sbatch, which makes no folders", file=sys.stderr)
+    return 0
+
+
+def _submit(batch: Batch) -> int:
+    from supervisor.cluster.slurm.commands import submit
+    from supervisor.cluster.slurm.script import batch_script, job_name
+
+    script = batch_script(batch)
+    folder = Path(batch.logs)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return complain(VERB, f"{folder}: {error.strerror}: choose another folder with --log-dir")
+    job = submit(script)
+    log = f"{job_name(batch.name)}-{job}.out"
+    if batch.array is None:
+        _link(folder / "latest", log)
+    print(f"job {job}: log {folder / log}; `stoker slurm watch {job}`, `stoker slurm logs {job}`")
+    return 0
+
+
+def _link(link: Path, name: str) -> None:
+    """`latest` points to the newest job's log; a file of that name stays as it is."""
+    if link.exists() and not link.is_symlink():
+        return
+    new = link.with_name(f".latest-{os.getpid()}")
+    new.symlink_to(name)
+    new.replace(link)
+
+
+def _jobs(words: Sequence[str]) -> tuple[str, ...]:
+    from supervisor.cluster.slurm.commands import JOB, SlurmError
+
+    for word in words:
+        if not JOB.fullmatch(word):
+            raise SlurmError(f"{word!r} is no number of a job: 4711, or 4711_2 of an array")
+    return tuple(words)
+
+
+def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
+    """Say each change of the jobs until none is left: one call of squeue for all, every 10 s, up to 60 s while nothing changes."""
+    from supervisor.cluster.slurm.commands import ENDED, SlurmError, job_record, queue
+
+    jobs = jobs or tuple(queue())
+    if not jobs:
+        print("no job of yours waits or runs")
+        return 0
+    seen: dict[str, str] = {}
+    ran_on: dict[str, tuple[str, ...]] = {}
+    open_jobs, failed, pause = list(jobs), False, POLL_S
+    while True:
+        now, changed = queue(), False
+        for job in tuple(open_jobs):
+            found = now.get(job)
+            if found is None or found.state in ENDED:
+                found = job_record(job) or found
+                if found is None:
+                    raise SlurmError(f"SLURM knows no job {job} (of yours)")
+            told = f"{found.state} {found.reason} {found.nodes}"
+            if seen.get(job) != told:
+                seen[job], changed = told, True
+                print(f"{time.strftime('%H:%M:%S')} {found.line()}", flush=True)
+                if found.state == "PENDING" and job in ran_on:
+                    _say_why_it_waits_again(found, ran_on.pop(job), exclude_failed=exclude_failed)
+            if found.state == "RUNNING":
+                ran_on[job] = found.nodes
+            if found.state in ENDED:
+                failed |= not _said_end(found)
+                open_jobs.remove(job)
+        if not open_jobs:
+            return 1 if failed else 0
+        pause = POLL_S if changed else min(pause * 1.5, SLOWEST_S)
+        time.sleep(pause)
+
+
+def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_failed: bool) -> None:
+    """A job that ran and waits was requeued: by itself, or because a node of it is gone."""
+    from supervisor.cluster.slurm.commands import exclude, nodes_down
+
+    down = nodes_down(nodes)
+    if not down:
+        print("  requeued: it goes on with its run when it starts again")
+        return
+    names = ",".join(down)
+    print(f"  NODE_FAIL: {names} is down; SLURM started the job again (it may wait 2 minutes)")
+    if exclude_failed:
+        exclude(job.job, down)
+        print(f"  {names} is excluded from it")
+    else:
+        print(f"  to keep it off: scontrol update JobId={job.job} ExcNodeList={names}")
+
+
+def _said_end(job: QueuedJob) -> bool:
+    """What the end means; whether it is a success."""
+    from supervisor.cluster.slurm.commands import nodes_down
+    from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
+
+    if job.state == "COMPLETED":
+        return True
+    if job.state == "NODE_FAIL":
+        print(
+            f"  node failed: {','.join(nodes_down(job.nodes)) or ','.join(job.nodes)}; submit again with --exclude"
+        )
+    elif job.state in OUTCOMES:
+        failure, reason = OUTCOMES[job.state]
+        advice = _ADVICE.get(job.state, "")
+        print(f"  {failure.value} ({reason.value}){advice}")
+    elif job.exit_code.startswith("93"):
+        print("  exit 93: it would fail again, and was not requeued; `stoker diagnose` says why")
+    return False
+
+
+_ADVICE: Final = {
+    "TIMEOUT": ": no checkpoint was committed in time, or --warn-s is too short; ask for more time (--time)",
+    "OUT_OF_MEMORY": ": the node's memory limit was reached; ask for more (--mem), or fewer DataLoader workers",
+    "PREEMPTED": ": a job of higher priority took its nodes; submit with requeue",
+    "CANCELLED": "",
+}
+
+
+def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
+    from supervisor.cluster.slurm.commands import ENDED, SlurmError, cancel, job_record
+
+    if not jobs:
+        return complain(VERB, "cancel: which job? `stoker slurm watch` lists them")
+    for job in jobs:
+        found = job_record(job)
+        if found is None:
+            raise SlurmError(f"SLURM knows no job {job}")
+        if found.state in ENDED:
+            print(f"{found.line()}: it has ended already")
+            continue
+        if not sure and not says_yes(f"Cancel {found.line()}?"):
+            return complain(VERB, f"{job}: not cancelled", EXIT_REFUSED)
+        cancel(job)
+        print(f"{job}: cancelled")
+    return 0
+
+
+def _logs(jobs: tuple[str, ...], lines: int) -> int:
+    """The end of the logs of all nodes, each line with its file's node before it."""
+    from supervisor.cluster.slurm.commands import SlurmError, job_record, queue
+    from supervisor.text.decode import printable
+
+    for job in jobs or tuple(queue()):
+        found = job_record(job)
+        if found is None or not found.log:
+            raise SlurmError(f"SLURM knows no log of job {job} any more: look in its folder of logs")
+        for label, path in _log_files(Path(found.log)):
+            with path.open("r", encoding="utf-8", errors="replace") as file:
+                for line in deque(file, max(lines, 1)):
+                    print(f"{label}: {printable(line.rstrip())}")
+    return 0
+
+
+def _log_files(log: Path) -> Iterator[tuple[str, Path]]:
+    """The batch script's log, then one a node (``%x-%j_%n.out``)."""
+    if log.is_file():
+        yield "batch", log
+    nodes = [
+        each
+        for each in log.parent.glob(f"{log.stem}_*{log.suffix}")
+        if each.stem[len(log.stem) + 1 :].isdigit()
+    ]
+    for path in sorted(nodes, key=lambda each: int(each.stem[len(log.stem) + 1 :])):
+        yield f"node {path.stem[len(log.stem) + 1 :]}", path

@@ -1,0 +1,168 @@
+"""SLURM's programs: asked with a time limit, their answers as records, their refusals as one line."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from supervisor.cluster.slurm.hostlist import host_names
+from supervisor.text.decode import printable
+
+ASK_S: Final = 30.0
+_FIELDS: Final = "%i|%T|%r|%S|%L|%N|%D|%j"
+_PAIR: Final = re.compile(r"(\w+)=(\S*)")
+JOB: Final = re.compile(r"\d+(_\d+)?")
+# Of a job that has one of these nothing is left to wait for.
+ENDED: Final = frozenset(
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
+)  # fmt: skip
+
+
+class SlurmError(Exception):
+    """SLURM is not there, or refuses: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job as SLURM knows it now. `start`: expected where it waits; `left`: of its time limit; `nodes`: where it runs, or ran."""
+
+    job: str
+    state: str
+    reason: str = ""
+    start: str = ""
+    left: str = ""
+    nodes: tuple[str, ...] = ()
+    name: str = ""
+    exit_code: str = ""
+    restarts: int = 0
+    log: str = ""
+
+    def line(self) -> str:
+        """For people."""
+        said = [f"{self.job} {self.name}".strip(), self.state]
+        if self.reason not in {"", "None"}:
+            said.append(self.reason)
+        if self.state == "PENDING" and self.start not in {"", "N/A", "Unknown"}:
+            said.append(f"expected to start {self.start}")
+        if self.state == "RUNNING" and self.left:
+            said.append(f"{self.left} left")
+        if self.nodes:
+            said.append(",".join(self.nodes))
+        if self.exit_code and self.state in ENDED:
+            said.append(f"exit {self.exit_code}")
+        if self.restarts:
+            said.append(f"restarts {self.restarts}")
+        return " · ".join(said)
+
+
+def ask(words: Sequence[str], stdin: str | None = None) -> str:
+    """The output of one of SLURM's programs.
+
+    Raises:
+        SlurmError: it is not on PATH, does not answer, or refuses, with what it said.
+    """
+    program = shutil.which(words[0])
+    if program is None:
+        raise SlurmError(f"{words[0]} is not on PATH: this is no SLURM machine, or its module is not loaded")
+    try:
+        done = subprocess.run(
+            [program, *words[1:]],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ASK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(
+            f"{words[0]} does not answer within {ASK_S:.0f} s: the controller is down or busy"
+        ) from error
+    except OSError as error:
+        raise SlurmError(f"{words[0]}: {error.strerror}") from error
+    if done.returncode:
+        said = [line for line in map(printable, done.stderr.splitlines()) if line.strip()]
+        text = "; ".join(re.sub(rf"^{words[0]}: (error: )?", "", line) for line in said[:3])
+        raise SlurmError(f"{words[0]}: {text or f'exit {done.returncode}'}")
+    return done.stdout
+
+
+def submit(script: str) -> str:
+    """Hand a batch script in; the job's number. Raises SlurmError with sbatch's own words."""
+    answer = ask(["sbatch", "--parsable"], stdin=script).strip().partition(";")[0]
+    if not JOB.fullmatch(answer):
+        raise SlurmError(f"sbatch: no job number in its answer {printable(answer)[:80]!r}")
+    return answer
+
+
+def queue() -> dict[str, QueuedJob]:
+    """All jobs of this user that wait or run: one call, however many there are. Raises SlurmError."""
+    found = {}
+    for line in ask(["squeue", "--me", "-h", "-o", _FIELDS]).splitlines():
+        parts = [printable(part).strip() for part in line.split("|", 7)]
+        if len(parts) == 8:
+            job, state, reason, start, left, nodes, _, name = parts
+            found[job] = QueuedJob(job, state, reason, start, left, host_names(nodes), name)
+    return found
+
+
+def job_record(job: str) -> QueuedJob | None:
+    """What SLURM still knows of a job, also of one that has ended; None: nothing. Asks sacct where scontrol has forgotten it."""
+    try:
+        text = printable(ask(["scontrol", "show", "job", "-o", job]).splitlines()[0])
+    except (SlurmError, IndexError):
+        return _accounted(job)
+    told = dict(_PAIR.findall(text))
+    nodes = told.get("NodeList", "")
+    return QueuedJob(
+        job=job,
+        state=told.get("JobState", ""),
+        reason=told.get("Reason", ""),
+        start=told.get("StartTime", ""),
+        nodes=() if nodes.startswith("(") else host_names(nodes),
+        name=told.get("JobName", ""),
+        exit_code=told.get("ExitCode", ""),
+        restarts=int(told["Restarts"]) if told.get("Restarts", "").isdigit() else 0,
+        log=told.get("StdOut", ""),
+    )
+
+
+def _accounted(job: str) -> QueuedJob | None:
+    fields = "JobID,State,NodeList,ExitCode,JobName"
+    try:
+        rows = ask(["sacct", "-X", "-n", "-P", "-j", job, f"--format={fields}"]).splitlines()
+    except SlurmError:
+        return None
+    for row in rows:
+        parts = [printable(part) for part in row.split("|")]
+        if len(parts) == 5:
+            state = parts[1].split()[0] if parts[1].split() else ""
+            nodes = () if parts[2].startswith("None") else host_names(parts[2])
+            return QueuedJob(job, state, nodes=nodes, exit_code=parts[3], name=parts[4])
+    return None
+
+
+def nodes_down(names: Sequence[str]) -> tuple[str, ...]:
+    """Which of some nodes SLURM calls down, failed or drained. Raises SlurmError."""
+    if not names:
+        return ()
+    rows = ask(["sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%N %T"]).splitlines()
+    bad = (row.split() for row in map(printable, rows))
+    return tuple(
+        dict.fromkeys(row[0] for row in bad if len(row) == 2 and re.match(r"down|fail|drain", row[1]))
+    )
+
+
+def exclude(job: str, nodes: Sequence[str]) -> None:
+    """Keep a waiting job off some nodes. Raises SlurmError."""
+    ask(["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}"])
+
+
+def cancel(job: str) -> None:
+    """Raises SlurmError."""
+    ask(["scancel", job])

@@ -1,0 +1,131 @@
+"""The batch script for a job: what a person would write by hand, as text.
+
+Facts it rests on (sbatch(1), srun(1)): ``--signal=B:`` reaches the batch shell alone, srun hands USR1 and TERM on to its tasks, and a
+shell runs its trap only once a foreground command has ended, so that srun runs in the background and is waited for.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from supervisor.policy import EXIT_REQUEUE
+
+WARN_S: Final = 120
+_NAME: Final = re.compile(r"[^\w.-]+")
+_TIME: Final = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d(:\d\d)?)?")
+
+
+class BadBatch(Exception):  # noqa: N818 - a state of affairs, as JobError's
+    """A batch script that cannot be written: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a batch script asks SLURM for, and what it starts on each node.
+
+    Attributes:
+        words: what stands behind ``stoker run``.
+        stoker: the words that start stoker on the nodes.
+        name: of the job.
+        nodes: one task is started on each.
+        time: as sbatch takes it: minutes, HH:MM:SS, D-HH.
+        warn_s: seconds before the limit at which SLURM sends USR1; it may come some 15 s late.
+        logs: the folder of its log, which must exist when the job starts.
+        more: further ``#SBATCH`` options, ``--qos=high``.
+        setup: shell lines before the start (``module load cuda``).
+    """
+
+    words: tuple[str, ...]
+    stoker: tuple[str, ...] = ("stoker",)
+    name: str = "stoker"
+    nodes: int = 1
+    gpus: int | None = None
+    cpus: int | None = None
+    mem: str | None = None
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    array: str | None = None
+    exclude: tuple[str, ...] = ()
+    warn_s: int = WARN_S
+    requeue: bool = True
+    logs: str = "logs"
+    more: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+
+
+def batch_script(batch: Batch) -> str:
+    """The script.
+
+    Raises:
+        BadBatch: a value that SLURM would not take, or would take for something else.
+    """
+    return "\n".join([*_head(batch), *_body(batch)]) + "\n"
+
+
+def job_name(name: str) -> str:
+    """A name that is safe in a file's name."""
+    return _NAME.sub("-", name).strip("-")[:60] or "stoker"
+
+
+def _head(batch: Batch) -> Iterator[str]:
+    if batch.time is not None and not _TIME.fullmatch(batch.time):
+        raise BadBatch(f"--time {batch.time}: SLURM takes minutes, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]")
+    if not batch.words:
+        raise BadBatch("nothing to start: after the flags give what follows `stoker run`")
+    log = f"{batch.logs}/%x-%A_%a.out" if batch.array else f"{batch.logs}/%x-%j.out"
+    options = {
+        "job-name": job_name(batch.name),
+        "nodes": batch.nodes,
+        "ntasks-per-node": 1,
+        "gpus-per-node": batch.gpus,
+        "cpus-per-task": batch.cpus,
+        "mem": batch.mem,
+        "time": batch.time,
+        "partition": batch.partition,
+        "account": batch.account,
+        "array": batch.array,
+        "exclude": ",".join(batch.exclude) or None,
+        "signal": f"B:USR1@{batch.warn_s}",
+        "output": log,
+        "open-mode": "append",
+    }
+    yield "#!/bin/bash"
+    for key, value in options.items():
+        if value is None:
+            continue
+        text = str(value)
+        if not text.isprintable() or " " in text:
+            raise BadBatch(f"--{key} {text!r}: a space or a line break in it would end the option")
+        yield f"#SBATCH --{key}={text}"
+    yield "#SBATCH --requeue" if batch.requeue else "#SBATCH --no-requeue"
+    for option in batch.more:
+        if not re.fullmatch(r"--[a-z][\w-]*(=[^\s]+)?", option):
+            raise BadBatch(f"--sbatch {option!r}: an option of sbatch is meant, --qos=high")
+        yield f"#SBATCH {option}"
+
+
+def _body(batch: Batch) -> Iterator[str]:
+    start = shlex.join([*batch.stoker, "run", "--no-ui", *batch.words])
+    node_log = f"{batch.logs}/%x-%j_%n.out"
+    yield ""
+    yield from batch.setup
+    yield "# One task on each node: stoker finds its place there, and torchrun starts the ranks. A job that is started again goes on with its run."
+    yield f"srun --kill-on-bad-exit=0 --open-mode=append --output={shlex.quote(node_log)} \\"
+    yield f"  {start} &"
+    yield "srun=$!"
+    yield ""
+    yield f"# USR1 comes to this shell alone, {batch.warn_s} s before the limit; srun hands it on: checkpoint, then exit {EXIT_REQUEUE}."
+    yield "trap 'kill -USR1 $srun 2>/dev/null' USR1"
+    yield "trap 'kill -TERM $srun 2>/dev/null' TERM"
+    yield "wait $srun; code=$?"
+    yield "while kill -0 $srun 2>/dev/null; do wait $srun; code=$?; done"
+    if batch.requeue:
+        yield ""
+        yield f"# {EXIT_REQUEUE}: a checkpoint was committed. Any other code ends the job: what failed would fail again."
+        yield f'if [ $code -eq {EXIT_REQUEUE} ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi'
+    yield "exit $code"

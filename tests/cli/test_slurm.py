@@ -1,0 +1,217 @@
+"""``stoker slurm`` against programs that answer as SLURM's do, and ``stoker run`` in the environment of a task of srun."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli import slurm
+from supervisor.cli.main import main
+from supervisor.cli.starting.in_allocation import placed
+from supervisor.cli.starting.job_inputs import parse_words
+from supervisor.cluster.slurm.script import BadBatch, Batch, batch_script
+from supervisor.job.errors import JobError
+from tests.cluster.test_scheduler import BATCH, STEP
+
+RECORD = "JobId=7 JobName=train JobState={} Reason={} NodeList=n[1-2] ExitCode={} Restarts=0 StdOut={}\n"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs; nothing else is on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def put(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{body}\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+def test_the_script_is_bash_with_what_was_asked_for(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "script",
+        "--nodes",
+        "2",
+        "--gpus",
+        "8",
+        "--time",
+        "1-12:00:00",
+        "--partition",
+        "gpu",
+        "--exclude",
+        "n[3-4]",
+        "--sbatch=--qos=high",
+        "--setup",
+    ]
+    assert (
+        main(["slurm", *words, "module load cuda", "--nproc-per-node", "8", "train.py", "--note", "a b"]) == 0
+    )
+    text = capsys.readouterr().out
+    for option in ("nodes=2", "gpus-per-node=8", "time=1-12:00:00", "partition=gpu", "exclude=n3,n4", "qos=high",
+                   "ntasks-per-node=1", "signal=B:USR1@120", "requeue", "job-name=train", "open-mode=append"):  # fmt: skip
+        assert f"#SBATCH --{option}\n" in text
+    assert "run --no-ui --nproc-per-node 8 train.py --note 'a b' &\n" in text
+    assert "module load cuda\n" in text
+    assert subprocess.run(["/bin/bash", "-n"], input=text.encode(), check=False).returncode == 0
+
+
+def test_flags_may_stand_in_a_file_and_flags_win(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.toml").write_text('nodes = 4\npartition = "gpu"\nno-requeue = true\n', encoding="utf-8")
+    assert main(["slurm", "script", "--options", "a.toml", "--nodes", "2", "train.py"]) == 0
+    text = capsys.readouterr().out
+    assert "--nodes=2\n" in text
+    assert "--partition=gpu\n" in text
+    assert "--no-requeue\n" in text
+    assert "scontrol" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["script"], "nothing to start"),
+        (["script", "--time", "soon", "t.py"], "--time soon: SLURM takes minutes"),
+        (["script", "--nodes", "0", "t.py"], "--nodes wants a whole number of at least 1"),
+        (["script", "--partition", "a b", "t.py"], "a space or a line break"),
+        (["script", "--sbatch", "rm -rf", "t.py"], "an option of sbatch is meant"),
+        (["script", "--options", "none.toml", "t.py"], "No such file"),
+        (["submit", "t.py"], "sbatch is not on PATH"),
+        (["watch"], "squeue is not on PATH"),
+        (["cancel", "x"], "'x' is no number of a job"),
+        (["cancel"], "which job?"),
+        (["tidy"], "invalid choice"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tools: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    try:
+        code = main(["slurm", *words])
+    except SystemExit as gone:
+        code = int(str(gone.code))
+    err = capsys.readouterr().err
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_bad_value_cannot_add_a_line() -> None:
+    with pytest.raises(BadBatch, match="line break"):
+        batch_script(Batch(("t.py",), partition="gpu\nrm"))
+
+
+def test_submitted_and_refused(tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tools, "sbatch", 'cat > script.sh; echo "4711;loop"')
+    assert main(["slurm", "submit", "--nodes", "2", "train.py"]) == 0
+    assert "job 4711: log logs/train-4711.out" in capsys.readouterr().out
+    assert Path("logs/latest").readlink() == Path("train-4711.out")
+    assert "srun" in Path("script.sh").read_text(encoding="utf-8")
+    put(tools, "sbatch", "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
+    assert main(["slurm", "submit", "--partition", "nope", "train.py"]) == 2
+    assert capsys.readouterr().err == "stoker slurm: sbatch: invalid partition specified: nope\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "code", "said"),
+    [
+        ("COMPLETED", "0:0", 0, "COMPLETED"),
+        ("TIMEOUT", "0:15", 1, "terminated (time_limit): no checkpoint"),
+        ("OUT_OF_MEMORY", "0:125", 1, "host_oom (slurm)"),
+        ("PREEMPTED", "0:15", 1, "terminated (preempted)"),
+        ("NODE_FAIL", "0:0", 1, "node failed: n2; submit again with --exclude"),
+        ("FAILED", "93:0", 1, "it would fail again, and was not requeued"),
+    ],
+)
+def test_a_watched_job_ends(
+    tools: Path, capsys: pytest.CaptureFixture[str], state: str, exit_code: str, code: int, said: str
+) -> None:
+    put(tools, "squeue", "exit 0")
+    put(tools, "scontrol", f"echo '{RECORD.format(state, 'None', exit_code, 'x').strip()}'")
+    put(tools, "sinfo", "echo 'n1 idle'; echo 'n2 down*'")
+    assert main(["slurm", "watch", "7"]) == code
+    assert said in capsys.readouterr().out
+
+
+def test_a_node_that_fails_is_named_and_kept_off(
+    tools: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("supervisor.cli.slurm.time.sleep", waits.append)
+    rows = ["7|RUNNING|None|N/A|59:00|n[1-2]|2|train"] * 3 + ["7|PENDING|BeginTime|soon|1:00||2|train"]
+    for number, row in enumerate(rows):
+        Path(f"row{number}").write_text(f"{row}\n", encoding="utf-8")
+    put(tools, "squeue", "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; cat row$n 2>/dev/null; exit 0")
+    record = RECORD.format("COMPLETED", "None", "0:0", "x").strip()
+    put(tools, "scontrol", f'[ "$1" = update ] && echo "$@" > updated || echo \'{record}\'')
+    put(tools, "sinfo", "echo 'n1 idle'; echo 'n2 down*'")
+    assert main(["slurm", "watch", "--exclude-failed", "7"]) == 0
+    assert "NODE_FAIL: n2 is down" in capsys.readouterr().out
+    assert Path("updated").read_text(encoding="utf-8") == "update JobId=7 ExcNodeList=n2\n"
+    assert [each for each in waits if each >= 1] == [10.0, 15.0, 22.5, 10.0], (
+        "slower while nothing changes, never below 10 s"
+    )
+
+
+def test_cancel_asks(
+    tools: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tools, "scontrol", f"echo '{RECORD.format('RUNNING', 'None', '0:0', 'x').strip()}'")
+    put(tools, "scancel", "echo $1 > cancelled")
+    monkeypatch.setattr(slurm, "says_yes", lambda _question: False)
+    assert main(["slurm", "cancel", "7"]) == 3
+    assert not Path("cancelled").exists()
+    assert main(["slurm", "cancel", "--yes", "7"]) == 0
+    assert Path("cancelled").read_text(encoding="utf-8") == "7\n"
+    assert "7: cancelled" in capsys.readouterr().out
+
+
+def test_logs_of_all_nodes(tools: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train-7.out"
+    log.write_text("srun: error\n", encoding="utf-8")
+    for node in (0, 1, 10):
+        (tmp_path / f"train-7_{node}.out").write_text(f"first\nstep {node}\n", encoding="utf-8")
+    put(tools, "scontrol", f"echo '{RECORD.format('RUNNING', 'None', '0:0', log).strip()}'")
+    assert main(["slurm", "logs", "-n", "1", "7"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "batch: srun: error", "node 0: step 0", "node 1: step 1", "node 10: step 10"
+    ]  # fmt: skip
+
+
+# -- stoker run as a task of srun -------------------------------------------------------------------------------
+
+
+def test_a_task_of_srun_gets_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    found = placed(parse_words(["--runs-dir", "/r", "t.py"], STEP), STEP)
+    assert dict(found.torchrun) == {"nnodes": "2", "node_rank": "1", "master_addr": "n1"}
+    assert found.flag("run_dir") == "/r/slurm-4711"
+    assert "node 1 of 2 in step 0 of SLURM job 4711: --nnodes 2" in capsys.readouterr().err
+    own = placed(
+        parse_words(["--node-rank", "0", "--master-addr", "a", "--run-dir", "/x", "t.py"], STEP), STEP
+    )
+    assert (own.launcher("node_rank"), own.launcher("master_addr"), own.flag("run_dir")) == ("0", "a", "/x")
+
+
+def test_the_same_job_is_not_started_several_times() -> None:
+    tasks = {**STEP, "SLURM_STEP_NUM_TASKS": "8"}
+    with pytest.raises(JobError, match="4 tasks were started on this node"):
+        placed(parse_words(["t.py"], tasks), tasks)
+    with pytest.raises(JobError, match="--nnodes 3, and node 1 of 2"):
+        placed(parse_words(["--nnodes", "3", "t.py"], STEP), STEP)
+
+
+@pytest.mark.parametrize("words", [["--nnodes", "1", "t.py"], ["--", "python", "t.py"]])
+def test_who_starts_single_jobs_on_purpose_may(words: list[str]) -> None:
+    tasks = {**STEP, "SLURM_STEP_NUM_TASKS": "8"}
+    parsed = parse_words(words, tasks)
+    assert placed(parsed, tasks) == parsed
+
+
+def test_a_batch_script_without_srun_is_one_node() -> None:
+    parsed = parse_words(["t.py"], BATCH)
+    assert placed(parsed, BATCH) == parsed
+    assert placed(parsed, {}) == parsed

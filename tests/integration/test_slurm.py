@@ -1,0 +1,147 @@
+"""A real SLURM of three nodes on this machine: submitted, watched, requeued at the same step, cancelled, refused, a node lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, RunState
+from tests.conftest import wait_until
+from tests.integration.harness import STOKER, environment, run_headless
+
+TOOL = Path(__file__).parents[1] / "tools" / "slurm_up.sh"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+MISSING = [
+    name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name, path=PATH) is None
+]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.serial,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make cluster)"),
+]
+DEADLINE_S = 150.0
+TRAINER = (
+    "--config", "job.toml", "--depth=2", "--model_dim=32", "--head_dim=16", "--max_seq_len=32", "--device_batch_size=4",
+    "--total_batch_size=256", "--num_iterations=600", "--save_every=50", "--log_interval=50", "--eval_every=0",
+    "--corpus_mib=1", "--device=cpu", "--seed=3",
+)  # fmt: skip
+JOB = 'nproc_per_node = 1\n[env]\nOMP_NUM_THREADS = "1"\n'
+SLEEPER = "import time\nprint('step 1 loss 1.0', flush=True)\ntime.sleep(600)\n"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """SLURM's controller and its nodes; `cwd`: where jobs are submitted."""
+
+    env: dict[str, str]
+    cwd: Path
+
+    def call(self, *words: str) -> str:
+        done = subprocess.run(
+            words, env=self.env, cwd=self.cwd, capture_output=True, text=True, check=False, timeout=120
+        )
+        return done.stdout + done.stderr
+
+    def stoker(self, *words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [*STOKER, "slurm", *words],
+            env=self.env,
+            cwd=self.cwd,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def submit(self, *words: str) -> str:
+        code, said = self.stoker("submit", "--time", "5", "--mem", "3000", *words)
+        assert code == 0, said
+        match = re.match(r"job (\d+):", said)
+        assert match is not None, said
+        return match[1]
+
+    def state(self, job: str) -> str:
+        match = re.search(r"JobState=(\w+)", self.call("scontrol", "show", "job", job))
+        return match[1] if match else ""
+
+    def wait(self, job: str, *states: str) -> None:
+        assert wait_until(lambda: self.state(job) in states, DEADLINE_S, 0.5), f"{job}: {self.state(job)}"
+
+    def run_of(self, job: str) -> RunState:
+        return read_state(RunPaths(self.cwd / "runs" / f"slurm-{job}").node().journal)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    env = {
+        **environment(),
+        "PATH": PATH,
+        "SLURM_LOOP_DIR": str(tmp_path / "slurm"),
+        "SLURM_LOOP_PORT": str(18_900 + os.getpid() % 1000),
+        "STOKER_RUNS_DIR": str(tmp_path / "runs"),
+    }
+    (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
+    (tmp_path / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
+    subprocess.run([str(TOOL), "start"], env=env, check=True, timeout=120, capture_output=True)
+    try:
+        yield Cluster({**env, "SLURM_CONF": str(tmp_path / "slurm/etc/slurm.conf")}, tmp_path)
+    finally:
+        subprocess.run([str(TOOL), "stop"], env=env, check=False, timeout=120, capture_output=True)
+
+
+def test_two_nodes_are_requeued_before_the_limit_and_end_with_the_same_loss(cluster: Cluster) -> None:
+    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
+    assert wait_until(
+        lambda: (point := cluster.run_of(job).checkpoint) is not None and point.step >= 100,
+        DEADLINE_S,
+    )
+    cluster.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM does before the limit
+    cluster.wait(job, "PENDING")
+    cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # it would wait 2 minutes
+    cluster.wait(job, "COMPLETED")
+    state = cluster.run_of(job)
+    first, second = state.attempts
+    assert isinstance(state.condition, Finished)
+    assert (state.condition.exit_code, second.last_step) == (0, 600)
+    assert first.last_step is not None
+    assert first.last_step < 600
+    assert second.first_step == first.last_step + 1, "no step is trained twice"
+    alone = cluster.cwd / "alone"
+    alone.mkdir()
+    (alone / "job.toml").write_text(JOB, encoding="utf-8")
+    _, _, whole = run_headless(*TRAINER[:2], "--nproc-per-node=2", *TRAINER[2:], cwd=alone)
+    assert second.last_loss == pytest.approx(whole.attempts[0].last_loss, abs=1e-4)
+    assert cluster.stoker("watch", job)[0] == 0
+    code, said = cluster.stoker("logs", "-n", "400", job)
+    assert code == 0
+    assert f"node 1: stoker run: node 1 of 2 in step 0 of SLURM job {job}" in said
+
+
+def test_cancelled_refused_and_a_node_lost(cluster: Cluster) -> None:
+    code, said = cluster.stoker("submit", "--partition", "nope", "sleeper.py")
+    assert (code, "invalid partition specified: nope" in said) == (2, True)
+    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", "sleeper.py")
+    assert wait_until(lambda: bool(cluster.run_of(job).attempts), DEADLINE_S, 0.2)
+    assert cluster.stoker("cancel", "--yes", job)[0] == 0
+    cluster.wait(job, "CANCELLED")
+    code, said = cluster.stoker("watch", job)
+    assert (code, "terminated (user)" in said) == (1, True)
+    lost = cluster.submit("--nodes", "2", "--no-requeue", "--master-addr", "127.0.0.1", "sleeper.py")
+    assert wait_until(lambda: bool(cluster.run_of(lost).attempts), DEADLINE_S, 0.2)
+    subprocess.run(
+        [str(TOOL), "node-kill", "n2"], env=cluster.env, check=True, timeout=60, capture_output=True
+    )
+    cluster.wait(lost, "NODE_FAIL")
+    code, said = cluster.stoker("watch", lost)
+    assert (code, "node failed: n2" in said) == (1, True)
