@@ -57,7 +57,6 @@ def ours(run: Run, clock: Callable[[], float], *, telemetry: bool) -> float:
     hooks = [hook for hook in run.hooks if telemetry or not isinstance(hook, TelemetryHook)]
     started = clock()
     for _ in range(STEPS):
-        run.faults.before_step(run.state.step)
         batches = next_micro_batches(run)
         assert batches is not None
         report = train_step(run, batches)

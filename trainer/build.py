@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from trainer.data import Samples, Stream, open_data
 from trainer.dist import Device, Group
 from trainer.ema import Ema
 from trainer.errors import DataError
-from trainer.hooks import CapHook, ConsoleHook, EmaHook, Speed, TelemetryHook
+from trainer.hooks import CapHook, ConsoleHook, EmaHook, FaultHook, Speed, TelemetryHook
 from trainer.loading import Feed, Plan, Workers, worker_count
 from trainer.loop import Ending, Hook, Run, TrainState, train
 from trainer.machine import Decision, Report, decide
@@ -243,11 +244,16 @@ def build_run(session: Session) -> Run:
         validation=Samples(session.valid_stream, config.max_seq_len, config.seed, shuffled=False),
         autocast=lambda: autocast(where, compute),
         stop_request=session.stop_request,
-        faults=session.faults,
         console=console,
         saving=saver,
         state=state,
     )
+    if config.fault:
+        bare.register_forward_hook(
+            lambda model, _inputs, loss: (
+                loss * math.nan if model.training and session.faults.spoils_loss(state.step) else loss
+            )
+        )
     speed = Speed(
         compiled=decision.compile,
         flops_per_token=flops_per_token(shape, parameters, config.max_seq_len),
@@ -271,7 +277,9 @@ def _hooks(session: Session, bare: LanguageModel, ema: Ema | None, speed: Speed)
     """What watches this rank, in the order in which it is told: the average first, the cap last."""
     config, group, console = session.config, session.group, session.console
     where = session.device.torch_device
-    hooks: list[Hook] = [EmaHook(ema)] if ema is not None else []
+    hooks: list[Hook] = [FaultHook(session.faults)] if config.fault else []
+    if ema is not None:
+        hooks.append(EmaHook(ema))
     hooks.append(
         TelemetryHook(
             session.telemetry,

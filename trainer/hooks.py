@@ -11,6 +11,7 @@ from trainer import memory
 from trainer.console import Console, Line, step_line
 from trainer.data import Stream
 from trainer.ema import Ema
+from trainer.faults import Faults
 from trainer.loop import Hook, StepReport, TrainState
 from trainer.memory import MemoryCap
 from trainer.telemetry import Kind, Phase, Telemetry
@@ -174,6 +175,17 @@ class EmaHook(Hook):
         """Takes in the new weights."""
         if report.applied:
             self._ema.update(report.step)
+
+
+class FaultHook(Hook):
+    """Fails on request, before a step."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def before_step(self, state: TrainState, /) -> None:
+        """Fails now, if that is planned for this step."""
+        self._faults.before_step(state.step)
 
 
 class CapHook(Hook):

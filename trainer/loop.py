@@ -25,7 +25,6 @@ from trainer.data import Samples
 from trainer.debug import UnusedParameterError, without_gradient
 from trainer.dist import Group
 from trainer.errors import DataError
-from trainer.faults import Faults
 from trainer.loading import Feed, MicroBatch, of_step
 from trainer.optim import lr_at, set_lr, whole
 from trainer.stop import StopRequest
@@ -84,6 +83,9 @@ class Hook:
     A hook may not talk to other ranks: not all of them have the same hooks.
     """
 
+    def before_step(self, state: TrainState, /) -> None:
+        """A step is about to begin; its data is not read yet."""
+
     def after_step(self, state: TrainState, report: StepReport, /) -> None:
         """A step is done."""
 
@@ -134,7 +136,6 @@ class Run:
     validation: Samples
     autocast: Callable[[], AbstractContextManager[None]]  # the compute type of forward passes
     stop_request: StopRequest  # whether this rank was asked to stop
-    faults: Faults  # failures on request; none unless --fault
     console: Console
     saving: Saving  # checkpoints
     state: TrainState = field(default_factory=TrainState)
@@ -152,7 +153,8 @@ def train(run: Run) -> Ending:
         check_gradients(run)
     _enter(run, Phase.STEPPING)
     while state.step < config.num_iterations:
-        run.faults.before_step(state.step)
+        for hook in run.hooks:
+            hook.before_step(state)
         micro_batches = next_micro_batches(run)
         if micro_batches is None:
             continue
@@ -190,8 +192,6 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
         with run.synced(turn == batch.accumulation - 1):
             with run.autocast():
                 loss: Tensor = run.model(tokens, targets) / batch.accumulation
-            if run.faults.spoils_loss(state.step):
-                loss = loss * math.nan
             torch.autograd.backward(run.scaler.scale(loss))
         loss_sum += loss.detach()
         del loss  # the graph must not outlive its micro-step
