@@ -475,6 +475,11 @@ class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
     stop: StopWhy | None = None
     by: str = ""
 
+    @property
+    def stopped_by(self) -> str:
+        """Who stopped its part, as the run's own stop has it."""
+        return f"node {self.node}: {self.by}"
+
 
 class NoteAdded(JournalEvent, frozen=True, kw_only=True, tag="note_added"):
     """A person's note on the timeline."""

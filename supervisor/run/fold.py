@@ -319,8 +319,9 @@ def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
         changes: dict[str, object] = {"node_exits": {**found.node_exits, event.node: event.exit_code}}
         if event.stop is not None and found.stop is None:
             # Ranks that checkpoint together end together: node 0's part may be over before its keeper hears of the signal.
-            by = f"node {event.node}: {event.by}"
-            stop = ev.StopIntended(t=event.t, attempt=found.number, why=event.stop, by=by, grace_s=0.0)
+            stop = ev.StopIntended(
+                t=event.t, attempt=found.number, why=event.stop, by=event.stopped_by, grace_s=0.0
+            )
             changes["stop"] = stop
         s = _edit(s, found.number, **changes)
     return replace(s, nodes={**s.nodes, event.node: event})

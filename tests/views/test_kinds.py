@@ -381,6 +381,27 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "you answered on 2026-11-22: --ga is the accumulation",
         "你于 2026-11-22 回答过：--ga 是累积步数",
     ),
+    (
+        [ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")],
+        "node 1 (gpu7) joined",
+        "节点 1（gpu7）已加入",
+    ),
+    (
+        [
+            *started(),
+            ev.NodeSeen(
+                t=2.0,
+                node=1,
+                sight=ev.NodeSight.ENDED,
+                attempt=1,
+                exit_code=75,
+                stop=ev.StopWhy.REQUEUE,
+                by="SIGUSR1",
+            ),
+        ],
+        "node 1 has ended its part, exit 75 (by SIGUSR1)",
+        "节点 1的部分已结束，退出码 75（由 SIGUSR1）",
+    ),
     ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}", "备注：stop [x] {0}"),
     (
         [ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")],

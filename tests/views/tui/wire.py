@@ -16,16 +16,20 @@ from tests.integration.harness import environment
 
 DEADLINE_S = 30.0
 STANDING_S = 0.1
+# The app's own title (OSC 2): one line of text, and nothing that ends or turns it.
+_TITLE = r"\x1b\]2;[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*\x1b\\"
 # A control sequence, another escape, a C0 or C1 control, or a character that turns or joins what stands around it.
 _NOT_TEXT = re.compile(
-    r"\x1b\[(?P<csi>[0-?]*[ -/]*[@-~])|(?P<pointer>\x1b\]22;[a-z-]*\x07)|\x1b(?P<escape>.)|(?P<control>[\x00-\x1f\x7f-\x9f])"
+    r"\x1b\[(?P<csi>[0-?]*[ -/]*[@-~])|(?P<pointer>\x1b\]22;[a-z-]*\x07)|(?P<title>"
+    + _TITLE
+    + r")|\x1b(?P<escape>.)|(?P<control>[\x00-\x1f\x7f-\x9f])"
     r"|(?P<format>[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff])",
     re.DOTALL,
 )
 # What Textual itself sends: modes when it starts and leaves, places, colours, one frame's begin and end.
 _OWN = re.compile(
     r"\?(?:1049|1000|1002|1003|1004|1006|1007|1015|1016|25|2004|2026|2048|7)[hl]|\?20(?:26|48)\$p|[<>=]?[0-9;]*u"
-    r"|[0-9;]*[HABCD]|c|\?[0-9]*u|[0-9;]*m"
+    r"|[0-9;]*[HABCD]|c|\?[0-9]*u|[0-9;]*m|2[23];2t"  # the last: keep the title, give it back
 )
 # Attributes that no theme uses: blinking, hidden, struck through, doubly underlined.
 _STRANGE_ATTRIBUTES = {"5", "6", "8", "9", "21"}
@@ -96,7 +100,7 @@ def strange(written: bytes) -> list[str]:
     found = []
     for match in _NOT_TEXT.finditer(written.decode("utf-8")):
         csi = match["csi"]
-        if match["pointer"]:
+        if match["pointer"] or match["title"]:
             continue  # the mouse pointer's shape: Textual's own
         if csi is None:
             if match.group() not in {"\r", "\n", "\r\n"}:
