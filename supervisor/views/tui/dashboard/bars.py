@@ -15,6 +15,7 @@ from supervisor.run.records import Sameness
 from supervisor.run.state import MomentKind, Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.actions import offer
 from supervisor.views.tui.dashboard.state_words import is_live, shows_failure
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -179,12 +180,25 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
     return None if is_over else newest
 
 
+def recommended(snapshot: Snapshot, page: str | None) -> str:
+    """The action of the key that a run which waits for its person should get next; empty where none is wanted. `page`: in sight."""
+    state = snapshot.state
+    if is_live(snapshot) and not snapshot.keeper_alive and state.mode != "observed":
+        return "adopt"
+    if state.open_question is not None:
+        return ""  # only the person knows which answer is right
+    if offer(snapshot) is not None and snapshot.keeper_alive:
+        return "accept"
+    return "page('failure')" if shows_failure(snapshot) and page != "failure" else ""
+
+
 class Hint(NamedTuple):
     """One key of the footer."""
 
     key: str
     word: str
     action: str
+    recommended: bool = False
 
 
 class FooterBar(Panel):
@@ -248,4 +262,6 @@ class FooterBar(Panel):
 
 
 def _hint(hint: Hint) -> Row:
+    if hint.recommended:
+        return row(Span(f"[{hint.key} {hint.word}]", TextStyle.MATCH), Span("  "))
     return row(Span(hint.key, TextStyle.KEY), Span(f" {hint.word}  ", TextStyle.DIM))

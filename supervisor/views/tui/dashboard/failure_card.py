@@ -15,11 +15,14 @@ from supervisor.job.spec import EntryKind
 from supervisor.run import state as st
 from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
+from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import redact_lines
+from supervisor.text.user_line import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, again_text, possible, resume_text
 from supervisor.views.tui.dashboard.state_words import is_failing
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, plain, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.kinds import failing_line, failing_text, place_of_end, values_of
 from supervisor.views.wording.places import is_stacks, of_project, place_of
@@ -33,6 +36,9 @@ CODE_LEAST = 12
 ADVICE_ROWS = 2
 WHY_ROWS = 4
 CAUSE_ROWS = 3
+# A copy is as wide as an issue or a mail shows it, and has all of the card.
+COPIED_CELLS = 120
+COPIED_ROWS = 100
 
 
 class FailureCard(Panel, can_focus=True):
@@ -72,6 +78,13 @@ class FailureCard(Panel, can_focus=True):
             row(Span(self.tr(said), TextStyle.BAD)),
             row(Span(name, TextStyle.BAD), Span(self.tr(f" · {sure}") if sure else "", TextStyle.DIM)),
         )
+
+    def copied(self) -> str:
+        """The whole card as plain lines, without control characters and secrets; empty where there is none."""
+        left, right = self.titles()
+        rows = [(*left, Span("  "), *right), *self.body(COPIED_CELLS, COPIED_ROWS)]
+        lines = ["".join(span.text for span in spans).strip() for spans in rows]
+        return "\n".join(redact_lines([plain(strip_escapes(line)) for line in lines])).strip()
 
     def _titles_so_far(self, attempt: st.AttemptState) -> tuple[Row, Row]:
         """While its launcher has yet to end: the class, where it shows already, and that more may come."""
@@ -170,10 +183,15 @@ def _cause(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> li
     return [first, *(_labelled("", Span(line), width, tr) for line in words)]
 
 
+def own_line_of(snapshot: Snapshot, attempt: st.AttemptState | None) -> CodeLine | None:
+    """The user's own line of an attempt's traceback, where there is one."""
+    context = snapshot.nearby.contexts.get(attempt.number) if attempt is not None else None
+    return context.own if context is not None else None
+
+
 def own_code(snapshot: Snapshot, attempt: st.AttemptState, label: str, width: int, tr: Tr) -> list[Row]:
     """The user's own line of the traceback, where there is one: its place, then what stands there."""
-    context = snapshot.nearby.contexts.get(attempt.number)
-    own = context.own if context is not None else None
+    own = own_line_of(snapshot, attempt)
     if own is None:
         return []
     folder = snapshot.run_file.job.cwd if snapshot.run_file is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ from supervisor.views.logs.sources import Tone, rank_label
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.dashboard.bars import FooterBar, Hint
+from supervisor.views.tui.dashboard.bars import FooterBar, Hint, recommended
+from supervisor.views.tui.dashboard.failure_card import FailureCard, own_line_of
 from supervisor.views.tui.dashboard.panes import PaneScreen
 from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dashboard.state_words import leave_word
@@ -36,6 +38,7 @@ from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.wording.places import is_stacks
 
 if TYPE_CHECKING:
+    from supervisor.text.user_line import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
 
@@ -184,17 +187,20 @@ class LookingScreen(PaneScreen):
         return leave_word(snapshot)
 
     def _offer(self) -> None:
-        """The footer's keys, from the live bindings."""
+        """The footer's keys, from the live bindings; the one that is recommended first."""
+        wanted = recommended(self.snapshot, self._zoomed) if self.snapshot is not None else ""
         hints = [
             Hint(
                 active.binding.key_display or active.binding.key,
                 self.word_of(active.binding),
                 active.binding.action,
+                active.binding.action == wanted,
             )
             for active in self.active_bindings.values()
             if active.binding.show and active.enabled and active.node is self and self.offers(active.binding)
         ]
         unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
+        unique.sort(key=lambda hint: not hint.recommended)
         word = self.leave_word(self.snapshot) if self.snapshot else "leave"
         self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
@@ -306,6 +312,51 @@ class LookingScreen(PaneScreen):
         """In the log, show torchrun's own traceback line by line, or as one line again."""
         rows = self.log_panel.page.rows if self.log_panel.page is not None else ()
         self.logs.fold(next((row for row in reversed(rows) if row.tone is Tone.FOLDED), None))
+
+    def _own_code(self) -> CodeLine | None:
+        """The user's own line of the failure that is in sight, on the card or on its page."""
+        from supervisor.views.tui.pages.failure import FailurePage
+
+        if self.snapshot is None:
+            return None
+        if self._zoomed == "failure":
+            return self.query_one("#failure", FailurePage).own()
+        in_sight = self._card_shown() and self._zoomed in {None, "card"}
+        return own_line_of(self.snapshot, self.snapshot.state.attempt) if in_sight else None
+
+    def action_open_code(self) -> None:
+        """That line in the person's own editor; a file outside the job's folder only after a yes."""
+        from supervisor.views.tui.dialogs.prompts import Confirm
+        from supervisor.views.tui.external_editor import editor_argv, run_outside, source_spot
+
+        own, record = self._own_code(), self.snapshot.run_file if self.snapshot is not None else None
+        if own is None:
+            return
+        found = source_spot(own.path, own.line, record.job.cwd if record is not None else None)
+        if isinstance(found, str):
+            self.tell(Answer(found, False))
+            return
+        spot, inside = found
+
+        def lend(yes: bool | None) -> None:
+            if not yes:
+                return
+            argv = editor_argv(spot, os.environ)
+            trouble = argv if isinstance(argv, str) else run_outside(self.app, argv)
+            if trouble:
+                self.tell(Answer(trouble, False))
+
+        if inside:
+            lend(True)
+        else:
+            self.app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), lend)
+
+    def action_copy_card(self) -> None:
+        """The failure card, to the clipboard."""
+        text = self.query_one("#card", FailureCard).copied()
+        self.app.copy_to_clipboard(text)
+        lines = len(text.splitlines())
+        self.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
 
     def action_search(self) -> None:
         """Look for words in the log while they are typed."""

@@ -242,6 +242,12 @@ class Dashboard(LookingScreen):
             return self._can_go_back()
         if action == "open_reports":
             return self.is_mounted and self.logs.can_fold
+        if action == "open_code":
+            # A torchrun traceback that is folded in the log says that `o` opens it, to whoever is in the log.
+            folds = self.is_mounted and self.logs.can_fold and self.focused is self.log_panel
+            return self.is_mounted and not folds and self._own_code() is not None
+        if action == "copy_card":
+            return self.is_mounted and self._card_shown()
         if action == "match":
             return bool(self.logs.searched)
         return True

@@ -11,12 +11,20 @@ from textual.binding import Binding, BindingType
 from supervisor.run import state as st
 from supervisor.run.history.recurrence import same_failure
 from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.text.user_line import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import declared_again, resume_text, suggested_batch
-from supervisor.views.tui.dashboard.failure_card import LABEL, UNSURE, change_text, compared_rows, own_code
+from supervisor.views.tui.dashboard.failure_card import (
+    LABEL,
+    UNSURE,
+    change_text,
+    compared_rows,
+    own_code,
+    own_line_of,
+)
 from supervisor.views.tui.dashboard.state_words import failures
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
@@ -110,6 +118,14 @@ class FailurePage(Page):
     def place(self) -> LogAt | None:
         """The line that the page points at."""
         return cause_of(self._attempt(failures(self.view.snapshot.state))) if self.view else None
+
+    def own(self) -> CodeLine | None:
+        """The user's own line of the failure that is shown."""
+        return (
+            own_line_of(self.view.snapshot, self._attempt(failures(self.view.snapshot.state)))
+            if self.view
+            else None
+        )
 
     def action_attempt(self, way: int) -> None:
         """Another failed attempt."""
