@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pyte
 
@@ -87,8 +88,10 @@ class Screen:
             time.sleep(0.005)
         raise TimeoutError("\n".join(self._screen.display))
 
-    def close(self) -> None:
-        """End the dashboard."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._watched.close()
 
 
@@ -109,31 +112,25 @@ def comes_back(place: str) -> dict[str, float]:
     path.write_text(lines(1, 500), encoding="utf-8")
     then = time.time() - HOUR_S
     os.utime(path, (then, then))
-    screen = Screen(path, place)
-    try:
+    with Screen(path, place) as screen:
         screen.until(header(r"quiet for.*step 500\b"))
         time.sleep(STANDS_S)
         wrote = added(path, lines(501, 501))
         step = screen.until(header(r"step 501\b"))
         live = screen.until(header("● (?:live|stepping)"))
         return {"step": step - wrote, "live": live - wrote}
-    finally:
-        screen.close()
 
 
 def fails(place: str) -> dict[str, float]:
     path = Path(place, "train.log")
     path.write_text(lines(1, 500), encoding="utf-8")
-    screen = Screen(path, place)
-    try:
+    with Screen(path, place) as screen:
         screen.until(header(r"step 500\b"))
         time.sleep(STANDS_S)
         wrote = added(path, lines(501, 502) + OOM)
         said = screen.until(header("cuda_oom"))
         shown = screen.until(anywhere("GPU memory ran out"))
         return {"header": said - wrote, "card": shown - wrote}
-    finally:
-        screen.close()
 
 
 def long(place: str, mib: int) -> dict[str, float]:
@@ -146,16 +143,13 @@ def long(place: str, mib: int) -> dict[str, float]:
         file.write(OOM)
     then = time.time() - HOUR_S
     os.utime(path, (then, then))
-    screen = Screen(path, place)
-    try:
+    with Screen(path, place) as screen:
         wanted = {
             "last line": anywhere("Tried to allocate 2.00 GiB"),
             "card": anywhere("GPU memory ran out"),
             "all read": nowhere("reading"),
         }
         return {name: screen.until(words) - screen.began for name, words in wanted.items()}
-    finally:
-        screen.close()
 
 
 def main() -> int:

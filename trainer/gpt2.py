@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Final
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everyone knows
 from torch import Tensor, nn
 
 from trainer.config import UsageError
 from trainer.elementwise import gelu
-from trainer.model import LanguageModel, Past, Shape
+from trainer.model import LanguageModel, Past, Shape, attended
 
 # As transformers names them, beside the name here. It keeps matrices of products as [in, out] ("Conv1D").
 _OUTSIDE: Final = {
@@ -54,11 +53,7 @@ class Attention(nn.Module):
             part.view(batch, length, -1, self.head_width).transpose(1, 2)
             for part in self.qkv(x).split(width, dim=2)
         )
-        if past is not None:
-            k, v = past.and_now(k, v)
-        # A single new position sees all before it: nothing is masked.
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] == k.shape[2])
-        output: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        output: Tensor = self.out(attended(q, k, v, past).reshape(batch, length, width))
         return output
 
 

@@ -88,6 +88,14 @@ class Past:
         return keys, values
 
 
+def attended(q: Tensor, k: Tensor, v: Tensor, past: Past | None) -> Tensor:
+    """Values mixed by causal attention. Each [batch, heads, length, head_width] -> [batch, length, heads, head_width]."""
+    if past is not None:
+        k, v = past.and_now(k, v)
+    # A single new position sees all before it: nothing is masked.
+    return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] == k.shape[2]).transpose(1, 2)
+
+
 class Attention(nn.Module):
     """Causal self-attention. [batch, length, width] -> the same."""
 
@@ -105,11 +113,7 @@ class Attention(nn.Module):
         both = rms_norm(rotate(heads[:, :, :2], cos[:, None, None], sin[:, None, None]))
         q, k = both.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head_width]
         v = heads[:, :, 2].transpose(1, 2)
-        if past is not None:
-            k, v = past.and_now(k, v)
-        # A single new position sees all before it: nothing is masked.
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] == k.shape[2])
-        output: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        output: Tensor = self.out(attended(q, k, v, past).reshape(batch, length, width))
         return output
 
 

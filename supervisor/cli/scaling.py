@@ -111,7 +111,8 @@ def _words(row: tuple[str, ...]) -> tuple[str, ...]:
 
 def read_scaled(run: RunPaths) -> Scaled:
     """What a run's folder tells of its speed."""
-    state = read_state(run.node().journal)
+    states = [read_state(run.node(node).journal) for node in run.nodes()] or [RunState()]
+    state = states[0]  # node 0's, which speaks for the run
     by_attempt: dict[int, dict[str, list[float]]] = {}
     steps: dict[int, list[tuple[float, float]]] = {}
     reader = SeriesReader(run.node().series, METRICS)
@@ -142,9 +143,9 @@ def read_scaled(run: RunPaths) -> Scaled:
         for values in highest(run.node(node).series, stream, best).values()
         if "memory_used_bytes" in values
     ]
-    ranks = _ranks(run, best) or state.world_size or 1
-    nodes = sum(_took_part(read_state(run.node(node).journal), best) for node in run.nodes())
-    return Scaled(run.run_id, nodes or 1, ranks, speeds, max(memory, default=None))
+    views = [found for each in states if (found := each.find(best)) is not None]
+    ranks = sum(len(each.ranks) for each in views) or state.world_size or 1
+    return Scaled(run.run_id, len(views) or 1, ranks, speeds, max(memory, default=None))
 
 
 def _by_steps(seen: Sequence[tuple[float, float]], view: AttemptState | None) -> float | None:
@@ -155,13 +156,3 @@ def _by_steps(seen: Sequence[tuple[float, float]], view: AttemptState | None) ->
         return None
     samples = batch.global_batch / (batch.tokens_per_sample if batch.unit.value == "tokens" else 1)
     return samples * (late[-1][1] - late[0][1]) / (late[-1][0] - late[0][0])
-
-
-def _ranks(run: RunPaths, attempt: int) -> int:
-    """The ranks that were seen, on all nodes."""
-    views = (read_state(run.node(node).journal).find(attempt) for node in run.nodes())
-    return sum(len(view.ranks) for view in views if view is not None)
-
-
-def _took_part(state: RunState, attempt: int) -> bool:
-    return state.find(attempt) is not None

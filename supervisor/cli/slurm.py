@@ -101,8 +101,8 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
 
 
 def _batch(parser: argparse.ArgumentParser, args: argparse.Namespace, words: list[str]) -> Batch:
-    from supervisor.cluster.slurm.hostlist import host_names
     from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch
+    from supervisor.text.hostlist import host_names
 
     if args.options is not None:
         known = {action.dest for action in parser._actions} - {"action", "words", "options", "help", "yes", "lines"}  # noqa: SLF001 # fmt: skip

@@ -23,6 +23,7 @@ from supervisor.job.knobs.batch_settings.search import SMALLER_GLOBAL
 from supervisor.job.knobs.source.declarations import ScriptFlag
 from supervisor.job.oom_plan import four_lines, resume_plan
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread
+from supervisor.text.hostlist import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text
 
 Setting: TypeAlias = str | int | float | bool
@@ -195,13 +196,7 @@ def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
         return Slurm() if installed else None
     count = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "1"
     nodes = int(count) if count.isascii() and count.isdigit() and 0 < len(count) < 7 else 1
-    return Slurm(job[:20], nodes, _first_host(env.get("SLURM_JOB_NODELIST", "")))
-
-
-def _first_host(names: str) -> str:
-    """``n01`` of ``n[01-04,07],m1``; empty where the list has another form."""
-    match = re.match(r"([\w.-]+)(?:\[(\w+)[^\[\]]*\]([\w.-]*))?(?:,|$)", names)
-    return "".join(part or "" for part in match.groups()) if match else ""
+    return Slurm(job[:20], nodes, next(iter(host_names(env.get("SLURM_JOB_NODELIST", ""), most=1)), ""))
 
 
 def found_in(spec: JobSpec, flags: Iterable[ScriptFlag] = ()) -> Found:

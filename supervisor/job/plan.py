@@ -22,6 +22,9 @@ __all__ = ["EnvChange", "LaunchPlan", "build_plan", "plan_as_record", "plan_as_s
 
 LOOPBACK: Final = "127.0.0.1"
 # Flags by which a person takes the meeting point into their own hands.
+_ENDPOINT: Final = "--rdzv-endpoint="
+ENDPOINT_PORT: Final = 29_400  # torch/distributed/elastic/rendezvous
+MASTER_PORT: Final = 29_500  # torch/distributed/run.py
 _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--standalone")
 
 
@@ -360,3 +363,25 @@ def _escaped(char: str) -> str:
     if char.isprintable():
         return char
     return f"\\x{ord(char):02x}" if ord(char) < 0x80 else f"\\U{ord(char):08x}"
+
+
+def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
+    """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) where none is named, None for what is no port.
+
+    torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
+    """
+    endpoint = endpoint_named(job)
+    if endpoint.startswith("[") and endpoint.endswith("]"):
+        return endpoint[1:-1], ENDPOINT_PORT
+    host, colon, port = endpoint.rpartition(":")
+    if not colon:
+        return endpoint, ENDPOINT_PORT
+    number = int(port) if port.isdecimal() else 2**16
+    return host.removeprefix("[").removesuffix("]"), number if number < 2**16 else None
+
+
+def endpoint_named(job: JobSpec) -> str:
+    """``--rdzv-endpoint`` as it was given; empty: it was not."""
+    return next(
+        (flag.removeprefix(_ENDPOINT) for flag in job.torchrun_flags if flag.startswith(_ENDPOINT)), ""
+    ).strip()

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Final
 
+from supervisor.job.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, existing_parent, note, ok, warn
-from supervisor.preflight.network import endpoint_of, is_own_host, resolved
+from supervisor.preflight.network import is_own_host, resolved
 from supervisor.run.records import Finding
 from supervisor.text.decode import printable
 
 CONNECT_S: Final = 3.0
 LISTEN_S: Final = 0.5
 """A server that speaks first (ssh, mail, a database) has spoken by then; a store of PyTorch never does."""
-MASTER_PORT: Final = 29_500  # torch/distributed/run.py
 CLOCK_S: Final = 0.5
 """Clocks that differ by more put the lines of two nodes' logs into another order than they were written in."""
 _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
@@ -34,7 +34,7 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
     spec = context.spec
     if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
         return
-    host, port = endpoint_of(context)
+    host, port = endpoint_of(spec)
     by_endpoint = bool(host)
     host, port = host or spec.master_addr or "", port if by_endpoint else spec.master_port or MASTER_PORT
     if not host or port is None or (is_own_host(host) and not by_endpoint):

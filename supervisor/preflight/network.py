@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Final
 
+from supervisor.job.plan import endpoint_named, endpoint_of
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.ports import is_free, port_holder
@@ -15,9 +16,7 @@ from supervisor.run.records import Finding
 
 RESOLVE_S: Final = 3.0
 FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
-ENDPOINT: Final = "--rdzv-endpoint="
 # torch/distributed/run.py: an endpoint without a port means this one.
-ENDPOINT_PORT: Final = 29400
 # Bridges and the ends of containers' cables: what begins so leads to no other machine.
 INNER: Final = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman")
 
@@ -34,9 +33,9 @@ def check_port(context: CheckContext) -> Iterator[Finding]:
             holder = port_holder(spec.master_port)
             what = f"port {spec.master_port} is taken" + (f" by {holder}" if holder else "")
             yield refuse("port", what, "name another with --master-port, or leave it out: stoker finds one")
-    host, port = endpoint_of(context)
+    host, port = endpoint_of(context.spec)
     if port is None:
-        what = f"{ENDPOINT}{_endpoint_named(context)}: a port is a whole number below 65536"
+        what = f"--rdzv-endpoint={endpoint_named(context.spec)}: a port is a whole number below 65536"
         yield refuse("port", what, "HOST:PORT, and an IPv6 address in brackets: [::1]:29400")
     elif host and is_own_host(host) and not is_free(port):
         # Not refused: a second agent of the same job joins the store that the first one holds.
@@ -178,27 +177,7 @@ def _master(context: CheckContext) -> str | None:
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return None
-    return spec.master_addr or endpoint_of(context)[0] or None
-
-
-def endpoint_of(context: CheckContext) -> tuple[str, int | None]:
-    """Host and port of ``--rdzv-endpoint``, split as torchrun does; ("", …) where none is named, None for what is no port.
-
-    torch/distributed/elastic/rendezvous/utils.py, parse_rendezvous_endpoint.
-    """
-    endpoint = _endpoint_named(context)
-    if endpoint.startswith("[") and endpoint.endswith("]"):
-        return endpoint[1:-1], ENDPOINT_PORT
-    host, colon, port = endpoint.rpartition(":")
-    if not colon:
-        return endpoint, ENDPOINT_PORT
-    number = int(port) if port.isdecimal() else 2**16
-    return host.removeprefix("[").removesuffix("]"), number if number < 2**16 else None
-
-
-def _endpoint_named(context: CheckContext) -> str:
-    flags = context.spec.torchrun_flags
-    return next((flag.removeprefix(ENDPOINT) for flag in flags if flag.startswith(ENDPOINT)), "").strip()
+    return spec.master_addr or endpoint_of(context.spec)[0] or None
 
 
 def is_own_host(host: str) -> bool:

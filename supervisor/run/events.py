@@ -478,7 +478,12 @@ class NodeSeen(JournalEvent, frozen=True, kw_only=True, tag="node_seen"):
     @property
     def stopped_by(self) -> str:
         """Who stopped its part, as the run's own stop has it."""
-        return f"node {self.node}: {self.by}"
+        return on_node(self.node, self.by)
+
+
+def on_node(node: int, by: str) -> str:
+    """Somebody on another node, as node 0 names who stopped the run."""
+    return f"node {node}: {by}"
 
 
 class NoteAdded(JournalEvent, frozen=True, kw_only=True, tag="note_added"):

@@ -9,7 +9,6 @@ import pytest
 
 from supervisor.cluster.scheduler import NoScheduler, Place, scheduler_asked, scheduler_of
 from supervisor.cluster.slurm.allocation import Slurm
-from supervisor.cluster.slurm.hostlist import host_names
 
 BATCH = {
     "SLURM_JOB_ID": "4711",
@@ -26,26 +25,6 @@ STEP = {
     "SLURM_NTASKS": "2",
     "SLURM_NODEID": "1",
 }
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", ()),
-        ("n1", ("n1",)),
-        ("n[01-03,07],login1", ("n01", "n02", "n03", "n07", "login1")),
-        ("rack[0-1]n[8-9]", ("rack0n8", "rack0n9", "rack1n8", "rack1n9")),
-        ("gpu-[1,3]-ib", ("gpu-1-ib", "gpu-3-ib")),
-        ("n[a-b]", ("na-b",)),
-        ("n[", ("n",)),
-    ],
-)
-def test_lists_of_host_names(text: str, names: tuple[str, ...]) -> None:
-    assert host_names(text) == names
-
-
-def test_a_huge_list_is_cut() -> None:
-    assert len(host_names("n[0-999999999]x[0-9]", most=100)) == 100
 
 
 def test_a_task_of_srun_knows_its_place() -> None:

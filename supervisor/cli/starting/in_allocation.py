@@ -6,12 +6,12 @@ A requeued job goes on with the run that it had before: it is one run for its us
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from supervisor.cli.starting.join_run import beats
 from supervisor.cluster.scheduler import Place, Scheduler, scheduler_of
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -20,12 +20,11 @@ from supervisor.policy import EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run.index import runs_dir
 from supervisor.run.journal import facts_in
-from supervisor.run.nodes import LEADER, Pulse
+from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.runfile import BadRunFile, read_run_file
 
 MAX_REQUEUES = 3
-LOOK_S = 0.5
 
 
 def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
@@ -153,10 +152,5 @@ def _starts_without_progress(run: RunPaths) -> int:
 
 def _wait_for_leader(run: RunPaths, bound_s: float) -> None:
     """Until node 0 goes on with the run. Raises JobError where it does not."""
-    pulse, end = Pulse(run.node(LEADER)), time.monotonic() + bound_s
-    while time.monotonic() < end:
-        pulse.look(time.monotonic())
-        if pulse.moved():
-            return
-        time.sleep(LOOK_S)
-    raise JobError(f"{run.root}: node 0 does not go on with it after {bound_s:.0f} s", EXIT_STOPPED)
+    if not beats(run, LEADER, bound_s):
+        raise JobError(f"{run.root}: node 0 does not go on with it after {bound_s:.0f} s", EXIT_STOPPED)

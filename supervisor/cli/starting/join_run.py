@@ -122,7 +122,7 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
 def _require_a_live_run(run: RunPaths) -> None:
     """A folder of an earlier run is none to join, unless its leader is going on with it."""
     order = read_order(run.node(LEADER))
-    if order is None or order.want is not Want.OVER or _beats(run, LEADER):
+    if order is None or order.want is not Want.OVER or beats(run, LEADER):
         return
     raise JobError(
         f"{run.root} is of a run that is over ({order.reason}): name a new folder on all nodes, or `stoker continue` it on node 0 first"
@@ -143,12 +143,12 @@ def _lives(run: RunPaths, node: int) -> bool:
     holder = read_holder(run.node(node).lock)
     if holder is None or holder.host == socket.gethostname():
         return False  # of a process of this machine the lock tells
-    return _beats(run, node)
+    return beats(run, node)
 
 
-def _beats(run: RunPaths, node: int) -> bool:
+def beats(run: RunPaths, node: int, listen_s: float = LISTEN_S) -> bool:
     """Whether a heartbeat moves while it is listened to."""
-    pulse, end = Pulse(run.node(node)), time.monotonic() + LISTEN_S
+    pulse, end = Pulse(run.node(node)), time.monotonic() + listen_s
     while time.monotonic() < end:
         pulse.look(time.monotonic())
         if pulse.moved():

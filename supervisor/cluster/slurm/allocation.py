@@ -7,18 +7,17 @@ only a task of ``srun`` has SLURM_STEP_ID, and its SLURM_NODEID counts within it
 from __future__ import annotations
 
 import re
-import shutil
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import Place
-from supervisor.cluster.slurm.hostlist import host_names
+from supervisor.cluster.slurm.commands import JOB, SlurmError, ask
 from supervisor.policy import EXIT_DO_NOT_REQUEUE, EXIT_REQUEUE
 from supervisor.text.decode import printable
+from supervisor.text.hostlist import host_names
 
 NAME: Final = "SLURM"
 ASK_S: Final = 20.0
@@ -109,21 +108,12 @@ class Slurm:
 
     def state_of(self, job: str) -> str:
         """As squeue says it; it forgets a job some minutes after its end (MinJobAge)."""
-        squeue = shutil.which("squeue")
-        if squeue is None or not re.fullmatch(r"\d+(_\d+)?", job):
+        if not JOB.fullmatch(job):
             return ""
         try:
-            done = subprocess.run(
-                [squeue, "-h", "-j", job, "-o", "%T"],
-                capture_output=True,
-                text=True,
-                timeout=ASK_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            return printable(" ".join(ask(["squeue", "-h", "-j", job, "-o", "%T"], bound_s=ASK_S).split()))
+        except SlurmError:
             return ""
-        return printable(" ".join(done.stdout.split())) if done.returncode == 0 else ""
 
 
 def port_of(job: str) -> int | None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.cluster.slurm.hostlist import host_names
 from supervisor.text.decode import printable
+from supervisor.text.hostlist import host_names
 
 ASK_S: Final = 30.0
 _FIELDS: Final = "%i|%T|%r|%S|%L|%N|%D|%j"
@@ -59,8 +59,8 @@ class QueuedJob:
         return " · ".join(said)
 
 
-def ask(words: Sequence[str], stdin: str | None = None) -> str:
-    """The output of one of SLURM's programs.
+def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_S) -> str:
+    """The output of one of SLURM's programs, given within `bound_s` seconds.
 
     Raises:
         SlurmError: it is not on PATH, does not answer, or refuses, with what it said.
@@ -76,12 +76,12 @@ def ask(words: Sequence[str], stdin: str | None = None) -> str:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=ASK_S,
+            timeout=bound_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise SlurmError(
-            f"{words[0]} does not answer within {ASK_S:.0f} s: the controller is down or busy"
+            f"{words[0]} does not answer within {bound_s:.0f} s: the controller is down or busy"
         ) from error
     except OSError as error:
         raise SlurmError(f"{words[0]}: {error.strerror}") from error

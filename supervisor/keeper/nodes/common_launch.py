@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan
+from supervisor.job.plan import CheckpointCopy, LaunchPlan
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
-from supervisor.keeper.planning.launch_plans import ResumePoint
+from supervisor.keeper.planning.job_secrets import with_hidden_words, with_secrets
+from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of
 from supervisor.preflight.ports import free_port
 from supervisor.run.history.changes import next_job
 from supervisor.run.nodes import Launch
@@ -33,11 +33,7 @@ def common_launch(
     """
     now = next_job(with_secrets(record.job, env), state)
     number = len(state.attempts) + 1
-    point = ResumePoint()
-    if state.attempts:
-        from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
-
-        point = resume_point(record, state, run, now, env)
+    point = next_resume_point(record, state, run, now, env)
     flags = record.job.torchrun_flags
     meets = any(flag.startswith(RDZV) for flag in flags)
     launch = Launch(
@@ -45,7 +41,7 @@ def common_launch(
         args=now.job.entry_args if now.is_typed else None,
         batch=now.batch,
         env=tuple(now.env.items()),
-        set_args=tuple({**now.set_args, **dict(point.settings)}.items()),
+        set_args=settings_of(now, point),
         resume=point.switch,
         resume_at=point.at,
         raise_open_files=now.raise_open_files,
@@ -70,25 +66,20 @@ def plan_on_node(
         JobError: what is changed cannot be set in this node's job, or a secret is not known here.
     """
     job = job_on_node(with_secrets(record.job, env), launch, record.node)
-    plan = build_plan(
+    return plan_with(
+        record,
         job,
-        attempt=number,
-        interpreter=record.interpreter,
-        run_dir=str(run.root),
-        attempt_dir=str(paths.root),
-        base_env=env,
-        trainer_main=record.trainer_main,
+        number,
+        run,
+        paths,
+        env,
         batch=launch.batch,
-        env=launch.env,
+        changed_env=launch.env,
         set_args=launch.set_args,
         resume=launch.resume,
-        telemetry_dir=str(paths.telemetry),
-        stop_file=str(paths.stop_file),
-        torchrun_dir=str(paths.torchrun),
+        resume_at=launch.resume_at,
         node_dir=str(run.node(record.node).root),
     )
-    require_nothing_hidden(plan)
-    return replace(plan, resume_at=launch.resume_at)
 
 
 def job_on_node(job: JobSpec, launch: Launch, node: int) -> JobSpec:

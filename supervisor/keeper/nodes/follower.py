@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from supervisor.job.errors import JobError
+from supervisor.job.plan import ENDPOINT_PORT, MASTER_PORT, endpoint_of
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.background import Background
 from supervisor.keeper.clock import Clock
@@ -49,8 +50,6 @@ PROBE_EVERY_S, PROBE_S = 10.0, 3.0
 """How often the leader's node is tried while its keeper is silent, and for how long."""
 STOPPED_ALONE_S: Final = 30.0
 """A node that was told to stop waits so long for the leader to end the run."""
-TORCHRUN_PORT: Final = 29_500
-ENDPOINT_PORT: Final = 29_400
 OLD_END_S: Final = 5.0
 BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
@@ -336,19 +335,14 @@ def quiet(record: RunFile) -> RunFile:
 
 def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
     """Where torchrun's store listens on node 0; None where that is not known."""
-    endpoint = next(
-        (flag.partition("=")[2] for flag in job.torchrun_flags if flag.startswith("--rdzv-endpoint=")), ""
-    )
-    if endpoint:
-        host, colon, port = endpoint.rpartition(":")
-        if not colon:
-            return endpoint, ENDPOINT_PORT
-        return host.strip("[]"), int(port) if port.isdecimal() else ENDPOINT_PORT
+    host, port = endpoint_of(job)
+    if host:
+        return host, port or ENDPOINT_PORT
     if job.master_addr is None:
         return None
     launch = order.launch if order is not None else None
     port_given = launch.master_port if launch is not None else None
-    return job.master_addr, port_given or job.master_port or TORCHRUN_PORT
+    return job.master_addr, port_given or job.master_port or MASTER_PORT
 
 
 def answers(host: str, port: int) -> bool:

@@ -274,13 +274,12 @@ class LeadingKeeper(Keeper):
             return True
         waited_s = now - self._ended_since[1]
         newest = self._orders.newest
-        seq = newest.seq if newest is not None else 0
         for member in self._members.values():
             ended = member.has_ended(number) or (
                 newest is not None
                 and newest.want is not Want.RUN
                 and member.lives(now)
-                and member.is_idle(seq)
+                and member.is_idle(newest.seq)
             )
             silent = not member.pulse.lives(now) and waited_s > nd.SILENT_S
             if not ended and not silent and waited_s <= self._job.timing.node_timeout_s:
@@ -304,7 +303,7 @@ class LeadingKeeper(Keeper):
             if report is None or report.attempt != number or not member.has_ended(number):
                 continue
             if report.stop is not None and view.stop is None:
-                self.stop(report.stop, f"node {member.node}: {report.by}")
+                self.stop(report.stop, ev.on_node(member.node, report.by))
                 return
             if report.exit_code == 0 or view.stop is not None:
                 continue
@@ -326,7 +325,7 @@ class LeadingKeeper(Keeper):
             if self._is_settled(report):
                 continue
             if member.pulse.moved():  # else it was told so before this keeper began
-                self.end_stopped(f"node {member.node}: {report.by}", report.stop)
+                self.end_stopped(ev.on_node(member.node, report.by), report.stop)
                 return
 
     def _is_settled(self, report: Report) -> bool:

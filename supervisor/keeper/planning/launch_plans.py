@@ -11,10 +11,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
-from supervisor.job.batch import BatchChange, with_micro_batch
+from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.find import why_not_changeable, why_size_unknown
@@ -36,6 +37,8 @@ from supervisor.run.state import RunState
 from supervisor.text.redact import redact, redact_argv, redact_lines
 
 log = logging.getLogger("stoker.keeper")
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class BadChange(Exception):  # noqa: N818 - named for what it is
@@ -71,11 +74,61 @@ def plan_next(
     now = next_job(known, state)
     job = replace(now.job, entry_args=with_hidden_words(now.job.entry_args, known.entry_args))
     attempt = len(state.attempts) + 1
-    point = ResumePoint()
-    if state.attempts:
-        from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
+    point = next_resume_point(record, state, run, now, env)
+    plan = plan_with(
+        record,
+        job,
+        attempt,
+        run,
+        paths,
+        env,
+        batch=now.batch,
+        changed_env=tuple(now.env.items()),
+        set_args=settings_of(now, point),
+        resume=point.switch,
+        resume_at=point.at,
+        port=free_port() if wants_port(job) else None,
+    )
+    return replace(plan, copy=point.copy)
 
-        point = resume_point(record, state, run, now, env)
+
+def next_resume_point(
+    record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
+) -> ResumePoint:
+    """How the next attempt goes on; a first one does not."""
+    if not state.attempts:
+        return ResumePoint()
+    from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
+
+    return resume_point(record, state, run, now, env)
+
+
+def settings_of(now: NextJob, point: ResumePoint) -> Pairs:
+    """What is set in the next command line, by changes and by where it goes on."""
+    return tuple({**now.set_args, **dict(point.settings)}.items())
+
+
+def plan_with(
+    record: RunFile,
+    job: JobSpec,
+    attempt: int,
+    run: RunPaths,
+    paths: AttemptPaths,
+    env: Mapping[str, str],
+    *,
+    batch: BatchSpec | None,
+    changed_env: Pairs,
+    set_args: Pairs,
+    resume: bool | None,
+    resume_at: int | None,
+    port: int | None = None,
+    node_dir: str = "",
+) -> LaunchPlan:
+    """The plan of an attempt of this run; what is changed for it as `build_plan` takes it, `resume_at` as `ResumePoint.at`.
+
+    Raises:
+        JobError: the changes cannot be applied to this job, or a secret is not known here.
+    """
     plan = build_plan(
         job,
         attempt=attempt,
@@ -83,18 +136,19 @@ def plan_next(
         run_dir=str(run.root),
         attempt_dir=str(paths.root),
         base_env=env,
-        port=free_port() if wants_port(job) else None,
+        port=port,
         trainer_main=record.trainer_main,
-        batch=now.batch,
-        env=tuple(now.env.items()),
-        set_args=tuple({**now.set_args, **dict(point.settings)}.items()),
-        resume=point.switch,
+        batch=batch,
+        env=changed_env,
+        set_args=set_args,
+        resume=resume,
         telemetry_dir=str(paths.telemetry),
         stop_file=str(paths.stop_file),
         torchrun_dir=str(paths.torchrun),
+        node_dir=node_dir,
     )
     require_nothing_hidden(plan)
-    return replace(plan, copy=point.copy, resume_at=point.at)
+    return replace(plan, resume_at=resume_at)
 
 
 def requested_change(

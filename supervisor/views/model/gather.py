@@ -274,9 +274,10 @@ class Gatherer:
         series |= {name: whole.view() for name, whole in self._others.items()}
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
         # Of several losses and no sum (a GAN's), the first that the log names stands for it, under its own name.
-        several = [name for name in self._others if _A_LOSS.search(name)] if not metrics["loss"] else []
-        if several and not self._lost.view():
-            metrics["loss"] = series[several[0]]
+        loss_name = "loss"
+        if not metrics["loss"] and not self._lost.view():
+            loss_name = next(filter(_A_LOSS.search, self._others), "loss")
+            metrics["loss"] = series.get(loss_name, ())
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
         attempt = state.attempt.number if state.attempt is not None else 0
@@ -290,7 +291,7 @@ class Gatherer:
             metrics=metrics,
             series=series,
             smoothed=self._smoothed[1],
-            loss_name=several[0] if several else "loss",
+            loss_name=loss_name,
             lost=self._lost.view(),
             pace_s=self._pace.seconds() if is_paced else None,
             pace=self._pace.track() if is_paced else (),
