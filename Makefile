@@ -11,7 +11,7 @@
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
 #   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
-#   make cluster  several nodes: SLURM with three nodes (installed, as root), namespaces with cut links, 50 random kills over both nodes (from SEED)
+#   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills over both nodes (from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it anew, with hashes)
 #   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
@@ -81,11 +81,12 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Namespaces need root and nftables, SLURM's packages root; what is not installed is skipped with a reason.
+# Namespaces need root and nftables, the packages of SLURM and sshd root; what is not installed is skipped with a reason.
 cluster: $(STAMP)
 	-tests/tools/slurm_up.sh install
+	-command -v sshd >/dev/null || test -x /usr/sbin/sshd || apt-get install -y --no-install-recommends openssh-server
 	@status=0; \
-	$(BIN)/python -m pytest -q -m e2e tests/integration/test_two_nodes.py tests/integration/test_namespaces.py tests/integration/test_slurm.py || status=$$?; \
+	$(BIN)/python -m pytest -q tests/integration/test_two_nodes.py tests/integration/test_namespaces.py tests/integration/test_slurm.py tests/integration/test_nodes_ssh.py tests/cli/test_nodes.py || status=$$?; \
 	$(BIN)/python bench/node_kills.py --kills 50 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/node_kills.json || status=$$?; \
 	exit $$status
 

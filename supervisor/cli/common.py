@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -96,6 +96,26 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown argument {unknown[1]!r}"
             hint = f"did you mean {near[0]}?" if near else hint
         sys.exit(complain(self.prog.removeprefix("stoker "), f"{message}: {hint}"))
+
+
+def own_words(
+    parser: argparse.ArgumentParser, argv: Sequence[str], actions: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Of ``stoker VERB ACTION [flags] WORDS``: the verb's own, which come first, and what would follow ``stoker run``."""
+    values = {
+        option: action.nargs != 0
+        for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
+        for option in action.option_strings
+    }
+    if not argv or argv[0] not in actions:
+        return list(argv), []
+    at = 1
+    while at < len(argv) and argv[at].partition("=")[0] in values:
+        at += 2 if values[argv[at].partition("=")[0]] and "=" not in argv[at] else 1
+    words = list(argv[at:])
+    if words[:1] == ["--"] and words[1:2] and words[1].startswith("-"):
+        del words[0]  # it ends our flags; before a command it is of `stoker run`
+    return list(argv[:at]), words
 
 
 MOST_BYTES = 1 << 20

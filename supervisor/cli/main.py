@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "explain settings: what each means, its value, where it came from, what it overrode",
     ),
     "slurm": ("slurm", "write, submit, watch or cancel a SLURM batch job; print its logs"),
+    "nodes": ("nodes", "start one run over several hosts by ssh; its state, logs and stop"),
     "check": ("check", "check a job, this machine or data files before a run"),
 }
 

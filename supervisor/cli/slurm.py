@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, Parser, complain, says_yes
+from supervisor.cli.common import EXIT_REFUSED, Parser, complain, own_words, says_yes
 
 if TYPE_CHECKING:
     from supervisor.cluster.slurm.commands import QueuedJob
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
     parser = Parser(prog=f"stoker {VERB}", description=__doc__)
     add_arguments(parser)
-    own, words = _split(parser, argv)
+    own, words = own_words(parser, argv, ACTIONS)
     args = parser.parse_args(own)
     try:
         match args.action:
@@ -80,24 +80,6 @@ def main(argv: list[str]) -> int:
                 return _logs(_jobs(words), args.lines)
     except (SlurmError, BadBatch) as error:
         return complain(VERB, str(error))
-
-
-def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own flags, which come first, and what follows them."""
-    values = {
-        option: action.nargs != 0
-        for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
-        for option in action.option_strings
-    }
-    at = 1 if argv and argv[0] in ACTIONS else 0
-    while at < len(argv) and argv[at].partition("=")[0] in values:
-        at += 2 if values[argv[at].partition("=")[0]] and "=" not in argv[at] else 1
-    if not argv or argv[0] not in ACTIONS:
-        return list(argv), []
-    words = list(argv[at:])
-    if words[:1] == ["--"] and words[1:2] and words[1].startswith("-"):
-        del words[0]  # it ends our flags; before a command it is of `stoker run`
-    return list(argv[:at]), words
 
 
 def _batch(parser: argparse.ArgumentParser, args: argparse.Namespace, words: list[str]) -> Batch:

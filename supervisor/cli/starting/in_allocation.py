@@ -48,14 +48,15 @@ def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
         return parsed
     if named is not None and named.partition(":")[2] in {"", str(place.nodes)} and named != str(place.nodes):
         raise JobError(f"--nnodes {named}, and {place.why}: leave it out, or ask for as many")
-    added = tuple(_missing(parsed, place))
+    added = tuple(missing_flags(parsed, place))
     folder = () if parsed.flag("run_dir") else (("run_dir", str(_folder(parsed, env, place))),)
     words = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in (*added, *folder))
     print(f"stoker run: {place.why}: {words}", file=sys.stderr)
     return replace(parsed, torchrun=(*added, *parsed.torchrun), stoker=(*folder, *parsed.stoker))
 
 
-def _missing(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
+def missing_flags(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
+    """torchrun's flags that say a node's place, by key, so far as the command line does not name them."""
     if parsed.launcher("nnodes") is None:
         yield "nnodes", str(place.nodes)
     if parsed.launcher("node_rank") is None:

@@ -1,0 +1,464 @@
+"""Start one run over several hosts by ssh, watch it, print its logs and stop it, without a scheduler.
+
+The flags come first, then what would follow ``stoker run``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shlex
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from supervisor.cli.common import EXIT_REFUSED, Parser, complain, own_words
+from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said, differences
+from supervisor.run.nodes import LEADER
+
+if TYPE_CHECKING:
+    from supervisor.cluster.ssh.connection import Connections, SshError
+    from supervisor.cluster.ssh.hosts import Host
+    from supervisor.cluster.ssh.started import Started
+    from supervisor.job.arguments.run_arguments import ParsedRun
+
+VERB: Final = "nodes"
+ACTIONS: Final = ("up", "check", "status", "logs", "stop")
+HERE: Final = "here"
+LINES: Final = 40
+STOP_S: Final = 90.0
+START_S: Final = 400.0
+"""A node that joins waits 300 s for node 0."""
+WATCH_S: Final = 2.0
+R = TypeVar("R")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("action", choices=ACTIONS, help=" | ".join(ACTIONS))
+    parser.add_argument("--hosts", metavar="A:4,B:4", help="the hosts as ssh takes them, each with its processes (or GPUs); the first is node 0")  # fmt: skip
+    parser.add_argument("--hosts-file", metavar="FILE", help="the same, one a line: NAME[:PROCESSES] [slots=N] [KEY=VALUE …]")  # fmt: skip
+    parser.add_argument("--run-dir", metavar="DIR", help="the run's folder, which all hosts see (default: a new one in runs/ of --dir)")  # fmt: skip
+    parser.add_argument(
+        "--dir", metavar="DIR", help="the folder to start in on the hosts (default: the one here)"
+    )
+    parser.add_argument("--stoker", metavar="WORDS", help="what starts stoker on the hosts (default: the path that it has here)")  # fmt: skip
+    parser.add_argument("--ssh-config", metavar="FILE", help="ssh's configuration, as its -F takes it")
+    parser.add_argument("--env", metavar="KEY=VALUE", action="append", help="a variable on all hosts; may be repeated")  # fmt: skip
+    parser.add_argument("--allow-different", action="store_true", help="up: start although stoker, Python, torch or code differ")  # fmt: skip
+    parser.add_argument(
+        "--now", action="store_true", help="stop: SIGKILL at once: what was not saved is lost"
+    )
+    parser.add_argument("--timeout", type=float, default=STOP_S, metavar="S", help="stop: how long to wait for the end (default 90 s)")  # fmt: skip
+    parser.add_argument("-f", "--follow", action="store_true", help="status: until the run ends; logs: what is added, too")  # fmt: skip
+    parser.add_argument("-n", "--lines", type=int, default=LINES, metavar="N", help="logs: the last N lines of each file (40)")  # fmt: skip
+    parser.add_argument("words", nargs="*", metavar="WORDS", help="up, check: what follows stoker run; else the run, by a part of its folder's name (default: the newest)")  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    """Exit 0; 1 where a node is not as it should be; 2 for bad input or a host that cannot be reached; 3 where hosts differ."""
+    from supervisor.cluster.ssh.connection import SshError
+    from supervisor.cluster.ssh.hosts import BadHosts
+    from supervisor.job.errors import JobError
+
+    if argv[:1] == [HERE]:
+        from supervisor.cli.on_node import here
+
+        return here()
+    parser = Parser(prog=f"stoker {VERB}", description=__doc__)
+    add_arguments(parser)
+    own, words = own_words(parser, argv, ACTIONS)
+    args = parser.parse_args(own)
+    try:
+        if args.action in {"up", "check"}:
+            return _up(_start_of(args, words), args, only_check=args.action == "check")
+        started = _meant(args, words)
+        act: Callable[[Connections, Started, argparse.Namespace], int]
+        act = {"status": _status, "logs": _logs, "stop": _stop}[args.action]
+        with _ways(started) as ways:
+            return act(ways, started, args)
+    except (BadHosts, JobError, SshError) as error:
+        return complain(VERB, str(error))
+
+
+# -- what is meant -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A run to start. `parsed`: `words` as ``stoker run`` reads them."""
+
+    hosts: tuple[Host, ...]
+    words: tuple[str, ...]
+    parsed: ParsedRun
+    started: Started
+    env: tuple[tuple[str, str], ...]
+
+    def request(self, do: Do, node: int, words: tuple[str, ...] = (), token: str = "") -> Request:
+        """With the variables of that node."""
+        env = dict([*self.env, *self.hosts[node].env])
+        folder, run_dir = self.started.folder, self.started.run_dir
+        return Request(do=do, folder=folder, run_dir=run_dir, node=node, env=env, words=words, token=token)
+
+
+def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
+    from supervisor.cluster.ssh.hosts import BadHosts, hosts_in, hosts_of_file
+    from supervisor.run.regular import read_regular
+
+    if (args.hosts is None) == (args.hosts_file is None):
+        raise BadHosts("--hosts A:4,B:4 or --hosts-file FILE: one of them says which machines")
+    if args.hosts is not None:
+        return hosts_in(args.hosts)
+    try:
+        text = read_regular(Path(args.hosts_file), 1 << 18).decode("utf-8")
+    except OSError as error:
+        raise BadHosts(f"--hosts-file {args.hosts_file}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadHosts(f"--hosts-file {args.hosts_file}: not UTF-8") from error
+    return hosts_of_file(args.hosts_file, text)
+
+
+def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Started:
+    from supervisor.cluster.ssh.hosts import BadHosts
+    from supervisor.cluster.ssh.started import Started
+
+    folder = os.path.abspath(args.dir or ".")
+    config = os.path.abspath(os.path.expanduser(args.ssh_config)) if args.ssh_config else None
+    if config is not None and not os.path.isfile(config):
+        raise BadHosts(f"--ssh-config {args.ssh_config}: no such file")
+    ours = shutil.which("stoker")
+    stoker = (
+        shlex.split(args.stoker) if args.stoker else [ours] if ours else [sys.executable, "-m", "supervisor"]
+    )
+    return Started(
+        run_dir=os.path.normpath(os.path.join(folder, run_dir)),
+        folder=folder,
+        hosts=tuple(host.target for host in hosts),
+        stoker=tuple(stoker),
+        ssh_config=config,
+        t=time.time(),
+    )
+
+
+def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
+    from supervisor.cli.starting.job_inputs import parse_words
+    from supervisor.cluster.ssh.hosts import BadHosts, processes_of, variables_in
+    from supervisor.job.spec import EntryKind
+    from supervisor.run.index import ADJECTIVES, ANIMALS
+
+    hosts = _hosts(args)
+    parsed = parse_words(words, {})
+    if parsed.entry is None and parsed.flag("config") is None:
+        raise BadHosts("nothing to start: after the flags give what follows `stoker run`")
+    if parsed.entry_kind is EntryKind.COMMAND:
+        raise BadHosts(
+            "what stands behind -- starts its nodes itself: on hosts it is torchrun's jobs, SCRIPT.py or -m MODULE"
+        )
+    named, processes = parsed.launcher("nnodes"), processes_of(hosts)
+    if named is not None and named != str(len(hosts)):
+        raise BadHosts(f"--nnodes {named}, and {len(hosts)} hosts: leave --nnodes out")
+    if parsed.launcher("node_rank") is not None:
+        raise BadHosts("--node-rank is given to each host by its place among the hosts: leave it out")
+    counted = parsed.launcher("nproc_per_node")
+    if processes is not None and counted not in {None, str(processes)}:
+        raise BadHosts(f"--nproc-per-node {counted}, and {hosts[0].target}:{processes}: say it once")
+    if odd := next((key for key in ("no_ui", "detach", "json", "dry_run", "check_only", "show_config") if parsed.switch(key)), None):  # fmt: skip
+        raise BadHosts(
+            f"--{odd.replace('_', '-')}: keepers are started in the background on all hosts: leave it out"
+        )
+    stamp = f"{time.strftime('%Y%m%d-%H%M')}-{secrets.choice(ADJECTIVES)}-{secrets.choice(ANIMALS)}"
+    run_dir = args.run_dir or parsed.flag("run_dir") or f"runs/{stamp}"
+    more = () if processes is None or counted else ("--nproc-per-node", str(processes))
+    return _Start(hosts, (*more, *words), parsed, _place(args, hosts, run_dir), variables_in(args.env or ()))
+
+
+def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
+    """The run that was started from here; or, by --hosts and --run-dir, one that was started anywhere."""
+    from supervisor.cluster.ssh.hosts import BadHosts
+    from supervisor.cluster.ssh.started import remembered
+
+    if args.hosts is not None or args.hosts_file is not None:
+        if args.run_dir is None:
+            raise BadHosts("--hosts says where: --run-dir DIR says which run")
+        return _place(args, _hosts(args), args.run_dir)
+    if len(words) > 1:
+        raise BadHosts(f"one run is meant, not {' '.join(words)!r}")
+    named = words[0] if words else args.run_dir
+    found = remembered(named, os.environ)
+    if found is None:
+        which = f"no run {named!r}" if named else "no run"
+        raise BadHosts(f"{which} was started from here by `stoker nodes up`: --hosts and --run-dir say which")
+    return found
+
+
+def _ways(started: Started) -> Connections:
+    from supervisor.cluster.ssh.connection import Connections
+    from supervisor.cluster.ssh.hosts import Host
+
+    return Connections([Host(target) for target in started.hosts], started.stoker, started.ssh_config)
+
+
+# -- up, check -----------------------------------------------------------------------------------------
+
+
+def _up(start: _Start, args: argparse.Namespace, *, only_check: bool) -> int:
+    with _ways(start.started) as ways:
+        board = _Board(start.started.hosts)
+        refused = _compare(ways, start, board, say_all=only_check)
+        if refused is None:
+            return 2
+        for line in refused:
+            complain(VERB, line)
+        if only_check:
+            return EXIT_REFUSED if refused else 0
+        grave = [line for line in refused if not (args.allow_different and line.startswith("differs: "))]
+        if grave:
+            return EXIT_REFUSED
+        return _begin(ways, start, board)
+
+
+def _compare(ways: Connections, start: _Start, board: _Board, *, say_all: bool) -> list[str] | None:
+    """Why the hosts cannot share a run; None: one could not be asked. What differs and does no harm is said."""
+    token = secrets.token_hex(8)
+
+    def ask(node: int, _: Host) -> Facts:
+        board.set(node, "is asked for its versions")
+        marks = token if node == LEADER else ""
+        facts = ways.ask(node, start.request(Do.FACTS, node, words=start.words, token=marks), Facts)
+        board.set(node, f"Python {facts.python}, torch {facts.torch or 'none'}")
+        return facts
+
+    found = _all_of(ways.each(ask))
+    if found is None:
+        return None
+    marked = found[LEADER].marked
+    try:
+        errors = [
+            f"{host}: {each.error}"
+            for host, each in zip(start.started.hosts, found, strict=True)
+            if each.error
+        ]
+        if errors:
+            for line in errors:
+                complain(VERB, line)
+            return None
+        refused = _unshared(ways, start, marked, token)
+    finally:
+        if marked:
+            ways.each(lambda node, _: ways.ask(node, _marked(start, node, Do.UNMARK, marked, token), Said), [LEADER])  # fmt: skip
+    if say_all:
+        _print_facts(start.started.hosts, found)
+    for each in differences(list(zip(start.started.hosts, found, strict=True))):
+        line = f"differs: {each.what}: {each.text}"
+        if each.grave:
+            refused.append(line)
+        else:
+            print(line)
+    return refused
+
+
+def _unshared(ways: Connections, start: _Start, marked: str, token: str) -> list[str]:
+    """That hosts do not see the folder of runs of node 0: what it left there for a moment is looked for."""
+    first, run_dir = start.started.hosts[LEADER], start.started.run_dir
+    if not marked:
+        return [f"{first}: {run_dir}: no folder above it can be written: --run-dir names another"]
+    others = range(1, len(start.hosts))
+    seen = _all_of(ways.each(lambda node, _: ways.ask(node, _marked(start, node, Do.SEES, marked, token), Said), others))  # fmt: skip
+    blind = [start.started.hosts[node] for node, said in zip(others, seen or [], strict=False) if not said.ok]
+    if seen is not None and not blind:
+        return []
+    return [f"{', '.join(blind) or 'a host'} does not see {marked} of {first}: --run-dir must lie in a folder that all hosts share"]  # fmt: skip
+
+
+def _marked(start: _Start, node: int, do: Do, folder: str, token: str) -> Request:
+    return Request(do=do, folder=start.started.folder, run_dir=folder, node=node, token=token)
+
+
+def _print_facts(hosts: Sequence[str], found: Sequence[Facts]) -> None:
+    rows = [("HOST", "STOKER", "PYTHON", "TORCH", "NCCL", "DRIVER", "CODE")]
+    for host, each in zip(hosts, found, strict=True):
+        files = f"{len(each.code)} files"
+        rows.append(
+            (host, each.stoker, each.python, each.torch or "-", each.nccl or "-", each.driver or "-", files)
+        )
+    _table(rows)
+
+
+def _begin(ways: Connections, start: _Start, board: _Board) -> int:
+    """Node 0 first, which makes the run; then the others at once. Where one does not start, those that did are ended."""
+    from supervisor.cli.starting.in_allocation import missing_flags
+    from supervisor.cluster.ssh.connection import SshError
+    from supervisor.cluster.ssh.hosts import place_of
+    from supervisor.cluster.ssh.started import remember
+
+    started = start.started
+    master = ways.address(LEADER)
+
+    def begin(node: int, host: Host) -> Said:
+        flags = missing_flags(start.parsed, place_of(start.hosts, node, master))
+        given = [word for key, value in flags for word in (f"--{key.replace('_', '-')}", value)]
+        words = ("run", "--detach", "--run-dir", started.run_dir, *given, *start.words)
+        board.set(node, "starts")
+        said = ways.ask(node, start.request(Do.VERB, node, words=words), Said, START_S)
+        if not said.ok:
+            raise SshError(host, said.text or f"`stoker run` ended with {said.code}")
+        board.set(node, f"node {node}: started")
+        return said
+
+    if _all_of(ways.each(begin, [LEADER])) is None:
+        return 2
+    remember(started, os.environ)
+    others = range(1, len(start.hosts))
+    answers = ways.each(begin, others)
+    if _all_of(answers) is None:
+        lives = [
+            LEADER,
+            *(node for node, said in zip(others, answers, strict=True) if isinstance(said, Said)),
+        ]
+        _all_of(ways.each(lambda node, _: ways.ask(node, start.request(Do.END, node), Said), lives))
+        return complain(VERB, f"{started.run_dir}: not started on all hosts: what was started is ended")
+    print(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
+    return 0
+
+
+# -- status, logs, stop ----------------------------------------------------------------------------------
+
+
+def _status(ways: Connections, started: Started, args: argparse.Namespace) -> int:
+    while True:
+        found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
+        print(f"{started.name} in {started.run_dir}")
+        _table([("NODE", "HOST", "STATE", "ATTEMPT", "STEP", "KEEPER"), *map(_row, range(len(found)), started.hosts, found)])  # fmt: skip
+        good = [each for each in found if isinstance(each, NodeStatus)]
+        if not args.follow or all(each.over or not each.keeper for each in good):
+            break
+        time.sleep(WATCH_S)
+    if len(good) < len(found):
+        return complain(VERB, f"{len(found) - len(good)} of {len(found)} hosts cannot be asked")
+    return 0 if all(each.keeper or (each.over and not each.exit_code) for each in good) else 1
+
+
+def _row(node: int, host: str, found: NodeStatus | Exception) -> tuple[str, ...]:
+    if isinstance(found, Exception):
+        return (str(node), host, str(found).removeprefix(f"{host}: "), "", "", "")
+    if not found.state:
+        return (str(node), host, "waits" if found.found else "no such run", "-", "-", _keeper(found))
+    step = "-" if found.step is None else f"{found.step}/{found.steps}" if found.steps else str(found.step)
+    return (str(node), host, found.state, str(found.attempt), step, _keeper(found))
+
+
+def _keeper(found: NodeStatus) -> str:
+    if not found.keeper:
+        return "ended" if found.over else "none"
+    return "beats" if found.beats else "lives, no beat"
+
+
+def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
+    """With --follow each line as it comes, else one node after the other; the node stands before each."""
+    from supervisor.text.redact import redact_text
+
+    lock = threading.Lock()
+    kept: list[list[str]] = [[] for _ in started.hosts]
+
+    def take(node: int, line: str) -> None:
+        with lock:
+            if args.follow:
+                print(redact_text(f"node {node} {line}"), flush=True)
+            else:
+                kept[node].append(f"node {node} {line}")
+
+    def read(node: int, _: Host) -> None:
+        request = _of_run(started, node, Do.LOGS, lines=max(args.lines, 1), follow=args.follow)
+        ways.lines(node, request, lambda line: take(node, line))
+
+    found = ways.each(read)
+    for lines in kept:
+        for line in lines:
+            print(redact_text(line))
+    return 0 if _all_of(found) is not None else 2
+
+
+def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
+    """Ask node 0, which ends the run on all nodes; where it cannot, the keepers of the others, each on its own host."""
+    from supervisor.cluster.ssh.connection import SshError
+
+    words = ("stop", *(("--now",) if args.now else ()), "--timeout", str(args.timeout), started.run_dir)
+    (leader,) = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.VERB, words=words), Said, args.timeout + START_S), [LEADER])  # fmt: skip
+    if isinstance(leader, SshError):
+        complain(VERB, str(leader))
+    elif leader.text:
+        print(leader.text)
+    nodes = list(range(len(started.hosts)))
+    if isinstance(leader, SshError) or not leader.ok:
+        _all_of(ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.END), Said), nodes[1:]))
+    deadline = time.monotonic() + args.timeout
+    while True:
+        found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
+        lives = [host for host, each in zip(started.hosts, found, strict=True) if isinstance(each, NodeStatus) and each.keeper]  # fmt: skip
+        if not lives or time.monotonic() > deadline:
+            break
+        time.sleep(WATCH_S / 4)
+    _table([("NODE", "HOST", "STATE", "ATTEMPT", "STEP", "KEEPER"), *map(_row, nodes, started.hosts, found)])
+    unknown = sum(isinstance(each, SshError) for each in found)
+    if lives:
+        return complain(VERB, f"{', '.join(lives)}: not ended after {args.timeout:.0f} s: `stoker nodes stop --now`", 1)  # fmt: skip
+    return complain(VERB, f"{unknown} of {len(found)} hosts cannot be asked: what runs there goes on until it learns that node 0 stopped") if unknown else 0  # fmt: skip
+
+
+def _of_run(started: Started, node: int, do: Do, *, words: tuple[str, ...] = (), lines: int = 0, follow: bool = False) -> Request:  # fmt: skip
+    return Request(do=do, folder=started.folder, run_dir=started.run_dir, node=node, words=words, lines=lines, follow=follow)  # fmt: skip
+
+
+# -- output ----------------------------------------------------------------------------------------------
+
+
+def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
+    """What all hosts gave; None, and a line each, where some could not."""
+    from supervisor.cluster.ssh.connection import SshError
+
+    good: list[R] = []
+    for each in found:
+        if isinstance(each, SshError):
+            complain(VERB, str(each))
+        else:
+            good.append(each)
+    return good if len(good) == len(found) else None
+
+
+def _table(rows: Sequence[Sequence[str]]) -> None:
+    from supervisor.text.decode import printable
+
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)  # fmt: skip
+
+
+class _Board:
+    """A line a host: how far it is. On a terminal they stand, elsewhere each change is a line."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._hosts, self._said = hosts, ["" for _ in hosts]
+        self._lock, self._stands, self._drawn = threading.Lock(), sys.stdout.isatty(), False
+
+    def set(self, node: int, text: str) -> None:
+        """Say how far a host is."""
+        from supervisor.text.decode import printable
+
+        with self._lock:
+            self._said[node] = printable(text)
+            if not self._stands:
+                print(f"{self._hosts[node]}: {self._said[node]}", flush=True)
+                return
+            width = max(map(len, self._hosts))
+            up = f"\x1b[{len(self._hosts)}A" if self._drawn else ""
+            lines = (
+                f"\x1b[2K{host:{width}}  {said}\n" for host, said in zip(self._hosts, self._said, strict=True)
+            )
+            print(up + "".join(lines), end="", flush=True)
+            self._drawn = True

@@ -1,0 +1,299 @@
+"""The far side of ``stoker nodes``: one request from stdin, done on this host, one answer to stdout."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import platform
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, assert_never
+
+import msgspec
+
+from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said
+from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.paths import RunPaths, is_run_directory
+
+if TYPE_CHECKING:
+    from supervisor.run.paths import NodePaths
+    from supervisor.text.lines import LineSplitter
+
+MOST_REQUEST: Final = 1 << 20
+MOST_FILES, MOST_BYTES = 4000, 4 << 20
+"""Of the code that is hashed: a tree of 4,000 files takes 0.3 s; a file above 4 MiB is data."""
+LISTEN_S, LOOK_S = 2.5, 0.2
+"""A heartbeat comes every second."""
+SEES_S: Final = 5.0
+TAIL_BYTES: Final = 1 << 18
+FOLLOW_S: Final = 0.5
+MOST_SAID: Final = 5
+MARK: Final = ".stoker-shared-"
+
+
+def here() -> int:
+    """Answer; 2 where the request is none, or its folder is not there."""
+    from supervisor.cli.common import complain
+
+    try:
+        request = msgspec.json.decode(sys.stdin.buffer.read(MOST_REQUEST), type=Request)
+    except NOT_DECODED:
+        return complain("nodes", "here: this is what `stoker nodes` starts on the hosts: no request came in")
+    os.environ.update(request.env)
+    try:
+        os.chdir(request.folder)
+    except OSError as error:
+        return complain("nodes", f"{request.folder}: {error.strerror}: --dir names the folder on the hosts")
+    if request.do is Do.LOGS:
+        return _logs(request)
+    print(msgspec.json.encode(_answer(request)).decode(), flush=True)
+    return 0
+
+
+def _answer(request: Request) -> Facts | NodeStatus | Said:
+    match request.do:
+        case Do.FACTS:
+            return _facts(request)
+        case Do.SEES | Do.UNMARK:
+            return _mark(request)
+        case Do.VERB:
+            return _verb(request.words)
+        case Do.STATUS:
+            return _status(request)
+        case Do.END:
+            return _end(request)
+        case Do.LOGS:
+            raise AssertionError("it is no one line")
+        case never:
+            assert_never(never)
+
+
+def _verb(words: tuple[str, ...]) -> Said:
+    """A verb as if it was typed here, and what it said."""
+    from supervisor.cli.main import main
+
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            code = main(list(words))
+        except SystemExit as end:  # argparse's
+            code = end.code if isinstance(end.code, int) else 2
+    lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
+    return Said(ok=code == 0, text="; ".join(lines[-MOST_SAID:]), code=code)
+
+
+# -- facts ---------------------------------------------------------------------------------------------
+
+
+def _facts(request: Request) -> Facts:
+    from supervisor import __version__
+    from supervisor.cli.starting.job_inputs import load_job, parse_words
+    from supervisor.job.errors import JobError
+    from supervisor.preflight.interpreter import find_interpreter, installed_version
+
+    host = socket.gethostname()
+    try:
+        job = load_job(parse_words(request.words, os.environ), os.environ, Path.cwd())
+        python = find_interpreter(job.spec, os.environ)
+    except JobError as error:
+        return Facts(host=host, stoker=__version__, python=platform.python_version(), error=error.message)
+    cuda = python.torch_cuda or ""
+    package = f"nvidia-nccl-cu{cuda.partition('.')[0]}"
+    return Facts(
+        host=host,
+        stoker=__version__,
+        python=python.version,
+        torch=python.torch_version or "",
+        cuda=cuda,
+        nccl=(installed_version(python.path, package, os.environ) or "") if cuda else "",
+        driver=_driver(),
+        interpreter=python.path,
+        code=dict(_code(request.words)),
+        marked=_put_mark(request) if request.token else "",
+    )
+
+
+def _driver() -> str:
+    from supervisor.sources.gpu import GpuReader, NvmlUnavailableError
+
+    try:
+        reader = GpuReader(lambda _: None)
+    except NvmlUnavailableError:
+        return ""
+    try:
+        return reader.survey().driver or ""
+    except NvmlUnavailableError:
+        return ""
+    finally:
+        reader.close()
+
+
+def _code(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Every Python file below this folder, and every file that the command line names; by a hash of what is in it."""
+    named = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
+    found = [Path(name) for name in named if name and len(name) < 4096 and os.path.isfile(name)]
+    for place, folders, names in os.walk("."):
+        folders[:] = sorted(name for name in folders if not _is_foreign(Path(place, name)))
+        found += (Path(place, name) for name in sorted(names) if name.endswith(".py"))
+        if len(found) > MOST_FILES:
+            break
+    for path in found[:MOST_FILES]:
+        try:
+            if path.stat().st_size <= MOST_BYTES:
+                yield os.path.normpath(path), hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        except OSError:
+            yield os.path.normpath(path), "unreadable"
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Whether what lies there is no code of the job: caches, environments, runs."""
+    return (
+        folder.name.startswith((".", "__pycache__"))
+        or folder.name in {"node_modules", "site-packages"}
+        or (folder / "pyvenv.cfg").exists()
+        or is_run_directory(folder)
+    )
+
+
+def _put_mark(request: Request) -> str:
+    """An empty file above the run's folder; the folder that it lies in, empty where none can be written."""
+    folder = Path(request.run_dir).parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        os.close(os.open(folder / f"{MARK}{request.token}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError:
+        return ""
+    return str(folder)
+
+
+def _mark(request: Request) -> Said:
+    path = Path(request.run_dir, f"{MARK}{request.token}")
+    if request.do is Do.UNMARK:
+        path.unlink(missing_ok=True)
+        return Said(ok=True)
+    end = time.monotonic() + SEES_S  # a file server may show a new name a little later
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(LOOK_S)
+    return Said(ok=path.exists())
+
+
+# -- a run ---------------------------------------------------------------------------------------------
+
+
+def _status(request: Request) -> NodeStatus:
+    from supervisor.run.access.ownership import has_keeper
+    from supervisor.run.journal import read_state
+    from supervisor.run.nodes import Pulse
+    from supervisor.run.state import Finished, Running
+
+    run, host = RunPaths(Path(request.run_dir)), socket.gethostname()
+    node = run.node(request.node)
+    if not node.journal.is_file():
+        return NodeStatus(host=host, found=run.run_json.is_file(), keeper=has_keeper(run, request.node))
+    state = read_state(node.journal)
+    over = state.condition if isinstance(state.condition, Finished) else None
+    word = str(over.outcome) if over is not None else str(type(state.condition).__struct_config__.tag)
+    if isinstance(state.condition, Running):
+        word = str(state.condition.phase)
+    pulse, end, keeper = Pulse(node), time.monotonic() + LISTEN_S, has_keeper(run, request.node)
+    while keeper and not pulse.moved() and time.monotonic() < end:
+        pulse.look(time.monotonic())
+        time.sleep(LOOK_S)
+    attempt = state.attempt
+    return NodeStatus(
+        host=host,
+        found=True,
+        keeper=keeper,
+        beats=pulse.moved(),
+        state=word,
+        attempt=attempt.number if attempt is not None else 0,
+        step=attempt.last_step if attempt is not None else None,
+        steps=state.total_steps,
+        exit_code=over.exit_code if over is not None else None,
+        over=over is not None,
+    )
+
+
+def _end(request: Request) -> Said:
+    """SIGTERM to the keeper of this node, which it alone can be: it holds the lock, from this host."""
+    import signal
+
+    from supervisor.run.access.lock import holder_here
+    from supervisor.run.access.ownership import has_keeper
+    from supervisor.sources.processes import ProcessId, is_alive
+
+    run = RunPaths(Path(request.run_dir))
+    holder = holder_here(run.node(request.node).lock)
+    if not has_keeper(run, request.node) or holder is None:
+        return Said(ok=True, text="no keeper lives there")
+    if not is_alive(ProcessId(holder.pid, holder.start_time)):
+        return Said(ok=False, text=f"its keeper is of another process than pid {holder.pid}")
+    try:
+        os.kill(holder.pid, signal.SIGTERM)
+    except OSError as error:
+        return Said(ok=False, text=f"pid {holder.pid}: {error.strerror}")
+    return Said(ok=True, text=f"its keeper (pid {holder.pid}) was told to end")
+
+
+# -- logs ----------------------------------------------------------------------------------------------
+
+
+def _logs(request: Request) -> int:
+    """The end of this node's logs of its newest attempt, then, where asked, what is added until its keeper has gone."""
+    from supervisor.run.access.ownership import has_keeper
+
+    run = RunPaths(Path(request.run_dir))
+    reader = select.poll()
+    reader.register(sys.stdout.fileno(), 0)  # an error there: who reads has gone
+    files: dict[Path, LineSplitter] = {}
+    while True:
+        lives, any_new = has_keeper(run, request.node), False
+        for label, path in _log_files(run.node(request.node)):
+            for line in _news(files, path, request.lines, follows=request.follow):
+                any_new = True
+                print(f"{label}: {line}")
+        sys.stdout.flush()
+        if not request.follow or not (lives or any_new) or reader.poll(FOLLOW_S * 1000):
+            return 0
+
+
+def _log_files(node: NodePaths) -> Iterator[tuple[str, Path]]:
+    """torchrun's own output, then what each rank wrote: by its global rank, so far as it is known."""
+    from supervisor.run.journal import read_state
+
+    attempt = read_state(node.journal).attempt
+    if attempt is None:
+        return
+    paths = node.attempt(attempt.number)
+    yield "launcher", paths.agent_log
+    for local, folder in paths.rank_folders().items():
+        known = attempt.ranks.get(local)
+        rank = f"rank {known.rank}" if known is not None and known.rank is not None else f"local rank {local}"
+        yield rank, folder / "stdout.log"
+        yield f"{rank} err", folder / "stderr.log"
+
+
+def _news(files: dict[Path, LineSplitter], path: Path, lines: int, *, follows: bool) -> list[str]:
+    from supervisor.text.lines import LineSplitter
+
+    first = path not in files
+    try:
+        with path.open("rb") as file:
+            if first:
+                size = os.fstat(file.fileno()).st_size
+                files[path] = LineSplitter(max(size - TAIL_BYTES, 0))
+            splitter = files[path]
+            file.seek(splitter.offset + splitter.open_bytes)
+            found = splitter.feed(file.read())
+    except OSError:
+        return []
+    if not follows and (rest := splitter.finish()) is not None:
+        found.append(rest)
+    return [line.text for line in (found[-lines:] if first else found)]

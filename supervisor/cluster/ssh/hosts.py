@@ -1,0 +1,118 @@
+"""The hosts of a run that is started over ssh: from ``--hosts a:4,b:4``, or from a file with one a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from supervisor.cluster.scheduler import Place
+
+MOST_HOSTS: Final = 64
+"""Each is a connection of one process; beyond a few dozen machines a scheduler is what one wants (docs/scale.md)."""
+_NAMED: Final = re.compile(r"(?P<target>(?:[\w.+-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%]+\]))(?::(?P<count>\d{1,4}))?", re.ASCII)  # fmt: skip
+_VARIABLE: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+
+
+class BadHosts(Exception):  # noqa: N818 - a state of affairs, as JobError's
+    """Hosts that nothing can be started on: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine. `target`: as ssh takes it, ``user@name`` or an alias of its config. `processes`: None: the job says. `env`: on it alone."""
+
+    target: str
+    processes: int | None = None
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def name(self) -> str:
+        """Without the user."""
+        return self.target.rpartition("@")[2].strip("[]")
+
+
+def hosts_in(text: str) -> tuple[Host, ...]:
+    """The hosts of ``a:4,me@b:4``.
+
+    Raises:
+        BadHosts: one line.
+    """
+    return _checked([_host(word, f"--hosts {text}") for word in text.split(",")], "--hosts")
+
+
+def hosts_of_file(name: str, text: str) -> tuple[Host, ...]:
+    """The hosts of a file: ``NAME[:PROCESSES] [slots=N] [KEY=VALUE …]`` a line; ``#`` begins a comment. DeepSpeed's and Open MPI's are such files.
+
+    Raises:
+        BadHosts: one line, with the file's.
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{name}:{number}"
+        host, env = _host(words[0], where), []
+        for word in words[1:]:
+            match = _VARIABLE.fullmatch(word)
+            if match is None:
+                raise BadHosts(f"{where}: {word!r}: slots=N or KEY=VALUE is meant")
+            if match[1] == "slots":
+                host = _host(f"{words[0]}:{match[2]}", where)
+            else:
+                env.append((match[1], match[2]))
+        found.append(Host(host.target, host.processes, tuple(env)))
+    return _checked(found, name)
+
+
+def variables_in(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """``KEY=VALUE`` each. Raises BadHosts."""
+    found = []
+    for word in words:
+        match = _VARIABLE.fullmatch(word)
+        if match is None:
+            raise BadHosts(f"--env {word.partition('=')[0]!r}: a name, = and a value are meant")
+        found.append((match[1], match[2]))
+    return tuple(found)
+
+
+def processes_of(hosts: Sequence[Host]) -> int | None:
+    """How many processes each host is to run; None: none says.
+
+    Raises:
+        BadHosts: they differ: the nodes of a run have the same number.
+    """
+    counts = {host.processes for host in hosts}
+    if len(counts) > 1:
+        said = ", ".join(f"{host.target} {host.processes or 'says none'}" for host in hosts)
+        raise BadHosts(f"processes a host: {said}: all nodes of a run have the same number")
+    return counts.pop()
+
+
+def place_of(hosts: Sequence[Host], rank: int, master: str) -> Place:
+    """A host among the others, as a scheduler would tell it. `master`: the address of the first."""
+    names = (master, *(host.name for host in hosts[1:]))
+    return Place(rank, len(hosts), names=names, started_on_each=True, why=f"host {rank} of {len(hosts)}")
+
+
+def _host(word: str, where: str) -> Host:
+    match = _NAMED.fullmatch(word.strip())
+    if match is None or match["target"].startswith("-"):  # ssh would take that for an option
+        raise BadHosts(f"{where}: {word!r} is no host: NAME, NAME:PROCESSES or USER@NAME:PROCESSES")
+    if match["count"] is not None and not int(match["count"]):
+        raise BadHosts(f"{where}: {word!r}: at least one process a host")
+    return Host(match["target"], int(match["count"]) if match["count"] else None)
+
+
+def _checked(hosts: Sequence[Host], where: str) -> tuple[Host, ...]:
+    targets = [host.target for host in hosts]
+    if twice := next((each for each in targets if targets.count(each) > 1), None):
+        raise BadHosts(
+            f"{where}: {twice} stands there twice: a host is one node, NAME:2 gives it two processes"
+        )
+    if not 2 <= len(hosts) <= MOST_HOSTS:
+        hint = "on one machine it is `stoker run`" if len(hosts) < 2 else "use a scheduler (docs/scale.md)"
+        raise BadHosts(f"{where}: {len(hosts)} hosts, 2 to {MOST_HOSTS} are meant: {hint}")
+    return tuple(hosts)

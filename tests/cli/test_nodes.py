@@ -1,0 +1,126 @@
+"""``stoker nodes`` and its refusals, over a real sshd on loopback where one is needed; nothing is trained."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+from tests.conftest import wait_until
+from tests.integration.sshd import MISSING, Hosts, loopback_hosts
+
+needs_sshd = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make cluster)")
+JOB = ("--no-check", "--python", sys.executable, "train.py")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    (tmp_path / "train.py").write_text("print(1)\n", encoding="utf-8")
+    with loopback_hosts(tmp_path / "ssh", "a", "b") as hosts:
+        yield hosts
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "train.py"], "one of them says which machines"),
+        (["up", "--hosts", "a,b"], "nothing to start"),
+        (["up", "--hosts", "a,b", "--nnodes", "3", "train.py"], "--nnodes 3, and 2 hosts"),
+        (["up", "--hosts", "a,b", "--node-rank", "1", "train.py"], "--node-rank is given to each host"),
+        (["up", "--hosts", "a:2,b:2", "--nproc-per-node", "4", "train.py"], "--nproc-per-node 4, and a:2"),
+        (["up", "--hosts", "a:2,b:3", "train.py"], "a 2, b 3: all nodes"),
+        (["up", "--hosts", "a,b", "--no-ui", "train.py"], "--no-ui: keepers are started in the background"),
+        (["up", "--hosts", "a,b", "--nprocs", "4", "train.py"], "--nprocs"),
+        (["up", "--hosts-file", "none", "train.py"], "--hosts-file none: No such file"),
+        (["up", "--hosts", "a,b", "--ssh-config", "none", "train.py"], "--ssh-config none: no such file"),
+        (["up", "--hosts", "a,b", "--env", "x", "train.py"], "--env 'x': a name, = and a value"),
+        (["up", "--hosts", "a,b", "--", "sh", "x"], "what stands behind -- starts its nodes itself"),
+        (["stop"], "no run was started from here"),
+        (["status", "otter"], "no run 'otter' was started from here"),
+        (["status", "--hosts", "a,b"], "--run-dir DIR says which run"),
+        (["down"], "invalid choice: 'down'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(["nodes", *words])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    err = capsys.readouterr().err
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@needs_sshd
+def test_check_compares_and_starts_nothing(hosts: Hosts, tmp_path: Path) -> None:
+    done = hosts.nodes("check", "--hosts", "a:1,b:1", *JOB, cwd=tmp_path)
+    assert done.code == 0, done
+    assert [line.split()[0] for line in done.out.splitlines()[-3:]] == ["HOST", "a", "b"]
+    assert not (tmp_path / "runs").exists()
+    assert list(tmp_path.glob(".stoker-shared-*")) == []
+    assert list(Path("/tmp").glob("stoker-ssh-*/0")) == [], "connections are closed"
+
+
+@needs_sshd
+def test_what_differs_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    python = tmp_path / "other"
+    python.write_text(
+        f'#!/bin/sh\n{sys.executable} "$@" | sed s/torch.:../torch\\":\\ \\"9/\n', encoding="utf-8"
+    )
+    python.chmod(0o755)
+    (tmp_path / "hosts").write_text(
+        f"a PATH={os.environ['PATH']} STOKER_PYTHON={sys.executable}\nb STOKER_PYTHON={python}\n"
+    )
+    done = hosts.nodes("up", "--hosts-file", "hosts", "--no-check", "train.py", cwd=tmp_path)
+    assert done.code == 3, done
+    assert "stoker nodes: differs: torch: a " in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+@needs_sshd
+def test_each_way_that_leads_nowhere_is_one_line(hosts: Hosts, tmp_path: Path) -> None:
+    def said(*words: str) -> str:
+        done = hosts.nodes("check", "--hosts", *words, cwd=tmp_path)
+        assert done.code == 2, done
+        assert "Traceback" not in done.err
+        assert len(done.err.splitlines()) <= 2, "a line a host"
+        return done.err
+
+    hosts.cut("b")
+    assert "b: unreachable: connection refused" in said("a,b", *JOB)
+    hosts.key("host-b")
+    hosts.listen("b")
+    assert "b: its host key has changed" in said("a,b", *JOB)
+    known = tmp_path / "ssh" / "known_hosts"
+    known.write_text(known.read_text().splitlines()[0] + "\n")
+    assert "b: its host key is not known" in said("a,b", *JOB)
+    assert "a: no stoker there" in said("a,b", "--stoker", "/no/stoker", *JOB)
+    assert "nobody@a: permission denied" in said("nobody@a,b", *JOB)
+    assert "no such host" in said("a,no-such-host.invalid", *JOB)
+    assert "/no/folder: No such file" in said("a,b", "--dir", "/no/folder", *JOB)
+
+
+@needs_sshd
+@pytest.mark.e2e
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may mount")
+def test_a_folder_that_is_not_shared_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    hosts.cut("b")
+    inner = 'mount -t tmpfs none "$0" 2>/dev/null || exit 9; exec "$@"'
+    hosts.listen("b", ("unshare", "--mount", "sh", "-c", inner, str(tmp_path / "runs")))
+    done = hosts.nodes("up", "--hosts", "a,b", *JOB, cwd=tmp_path)
+    assert done.code == 3, done
+    assert f"b does not see {tmp_path}/runs of a" in done.err
+    assert wait_until(lambda: not list((tmp_path / "runs").iterdir()), 5)

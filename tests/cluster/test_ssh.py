@@ -1,0 +1,89 @@
+"""Hosts as people write them, and what is said where they differ."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.cluster.ssh.hosts import (
+    BadHosts,
+    Host,
+    hosts_in,
+    hosts_of_file,
+    place_of,
+    processes_of,
+    variables_in,
+)
+from supervisor.cluster.ssh.messages import Facts, differences
+
+
+def test_hosts_of_a_line_and_of_a_file() -> None:
+    assert hosts_in("a:4,me@b.lan:4") == (Host("a", 4), Host("me@b.lan", 4))
+    assert hosts_in("a,[fe80::1]") == (Host("a"), Host("[fe80::1]"))
+    text = "# ours\na:2 NCCL_SOCKET_IFNAME=eth0 X=a=b\n\nb slots=2  # as Open MPI and DeepSpeed have it\n"
+    first, second = hosts_of_file("hosts", text)
+    assert (first.processes, first.env) == (2, (("NCCL_SOCKET_IFNAME", "eth0"), ("X", "a=b")))
+    assert second == Host("b", 2)
+    assert "eth0" not in repr(first)  # a variable may be a secret
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a", "1 hosts, 2 to 64 are meant: on one machine it is `stoker run`"),
+        ("a,,b", "'' is no host"),
+        ("-oProxyCommand=x,b", "is no host"),
+        ("a;reboot,b", "'a;reboot' is no host"),
+        ("a:0,b", "at least one process"),
+        ("a:1,a:1", "a stands there twice"),
+        (",".join(f"n{number}" for number in range(65)), "use a scheduler"),
+    ],
+)
+def test_what_are_no_hosts(text: str, said: str) -> None:
+    with pytest.raises(BadHosts) as error:
+        hosts_in(text)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a:1\nb gpus\n", "hosts:2: 'gpus': slots=N or KEY=VALUE"),
+        ("a\nb slots=x\n", "hosts:2: 'b:x' is no host"),
+        ("", "hosts: 0 hosts"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(BadHosts) as error:
+        hosts_of_file("hosts", text)
+    assert said in str(error.value)
+
+
+def test_all_hosts_have_as_many_processes() -> None:
+    assert processes_of(hosts_in("a:2,b:2")) == 2
+    assert processes_of(hosts_in("a,b")) is None
+    with pytest.raises(BadHosts, match="a 2, b says none"):
+        processes_of(hosts_in("a:2,b"))
+    assert variables_in(["A=b=c", "D="]) == (("A", "b=c"), ("D", ""))
+    with pytest.raises(BadHosts) as error:
+        variables_in(["1A=hunter2"])
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_host_has_its_place_as_a_scheduler_would_tell_it() -> None:
+    place = place_of(hosts_in("me@a:2,b:2"), 1, "10.0.0.1")
+    assert (place.node_rank, place.nodes, place.master, place.name) == (1, 2, "10.0.0.1", "b")
+
+
+def test_differences_name_what_and_where() -> None:
+    first = Facts(
+        host="x", stoker="1", python="3.11.7", torch="2.8.0", driver="570", code={"a.py": "1", "b.py": "2"}
+    )
+    other = Facts(
+        host="y", stoker="1", python="3.11.7", torch="2.7.1", driver="560", code={"a.py": "9", "c.py": "2"}
+    )
+    assert differences([("a", first), ("b", first)]) == []
+    torch, driver, code = differences([("a", first), ("b", other)])
+    assert (torch.grave, torch.text) == (True, "a 2.8.0, b 2.7.1")
+    assert (driver.what, driver.grave) == ("driver", False)
+    assert code.grave
+    assert code.text == "a.py is another on b than on a, b.py is missing on b, c.py is missing on a"
