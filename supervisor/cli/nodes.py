@@ -231,7 +231,10 @@ def _compare(ways: Connections, start: _Start, board: _Board, *, say_all: bool) 
         board.set(node, "is asked for its versions")
         marks = token if node == LEADER else ""
         facts = ways.ask(node, start.request(Do.FACTS, node, words=start.words, token=marks), Facts)
-        board.set(node, f"Python {facts.python}, torch {facts.torch or 'none'}")
+        board.set(
+            node,
+            "cannot start it" if facts.error else f"Python {facts.python}, torch {facts.torch or 'none'}",
+        )
         return facts
 
     found = _all_of(ways.each(ask))
@@ -405,6 +408,8 @@ def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
             break
         time.sleep(WATCH_S / 4)
     _table([("NODE", "HOST", "STATE", "ATTEMPT", "STEP", "KEEPER"), *map(_row, nodes, started.hosts, found)])
+    if not any(isinstance(each, SshError) or each.found for each in found):
+        return complain(VERB, f"{started.run_dir}: no such run there")
     unknown = sum(isinstance(each, SshError) for each in found)
     if lives:
         return complain(VERB, f"{', '.join(lives)}: not ended after {args.timeout:.0f} s: `stoker nodes stop --now`", 1)  # fmt: skip

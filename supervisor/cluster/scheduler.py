@@ -1,4 +1,4 @@
-"""The one interface to what places jobs on machines; SLURM and "none" are behind it (CONTRIBUTING.md shows how to add one).
+"""The one interface to what places jobs on machines; SLURM, Kubernetes and "none" are behind it (CONTRIBUTING.md shows how to add one).
 
 A scheduler says where this process is among its job's nodes, how long it may run, how it warns before the end, and by which exit
 code it is told to start the job again. It is read from an environment: nothing is asked before it is needed.
@@ -129,7 +129,11 @@ def scheduler_of(env: Mapping[str, str]) -> Scheduler:
     """The scheduler whose job a process with this environment is in."""
     from supervisor.cluster.slurm.allocation import Slurm
 
-    return Slurm(env) if Slurm.is_here(env) else NoScheduler()
+    if Slurm.is_here(env):
+        return Slurm(env)
+    from supervisor.cluster.kubernetes import JobSetPod
+
+    return JobSetPod.of(env) if JobSetPod.is_here(env) else NoScheduler()
 
 
 def scheduler_asked(job: str) -> str:

@@ -90,6 +90,15 @@ def test_what_differs_is_refused(hosts: Hosts, tmp_path: Path) -> None:
 
 
 @needs_sshd
+def test_a_run_that_is_not_there_is_said(hosts: Hosts, tmp_path: Path) -> None:
+    words = ("--hosts", "a,b", "--run-dir", "run")
+    stopped = hosts.nodes("stop", *words, cwd=tmp_path)
+    assert stopped.code == 2
+    assert "no such run there" in stopped.err
+    assert "no such run" in hosts.nodes("status", *words, cwd=tmp_path).out
+
+
+@needs_sshd
 def test_each_way_that_leads_nowhere_is_one_line(hosts: Hosts, tmp_path: Path) -> None:
     def said(*words: str) -> str:
         done = hosts.nodes("check", "--hosts", *words, cwd=tmp_path)

@@ -68,8 +68,8 @@ def missing_flags(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
 
 def _folder(parsed: ParsedRun, env: Mapping[str, str], place: Place) -> Path:
     """One folder for all nodes of a step: a job's first step is number 0, also when it is started again."""
-    job, step = scheduler_of(env).job, place.step
-    name = f"slurm-{job}" if step in {"", "0"} else f"slurm-{job}-{step}"
+    scheduler, step = scheduler_of(env), place.step
+    name = f"{scheduler.name.lower()}-{scheduler.job}" + ("" if step in {"", "0"} else f"-{step}")
     return runs_dir(parsed.flag("runs_dir"), env) / name
 
 

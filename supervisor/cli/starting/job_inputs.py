@@ -28,6 +28,7 @@ from supervisor.run.regular import open_regular
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
 MOST_FOLDERS = 100  # that a script which is not found is looked for in
+HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 
@@ -171,7 +172,7 @@ def _find_config(named: str, cwd: Path) -> Path:
     known = sorted(
         str(p.relative_to(presets).with_suffix(""))
         for p in presets.rglob("*")
-        if p.suffix in PRESET_SUFFIXES[1:] and p.name != "__init__.py"
+        if p.suffix in PRESET_SUFFIXES[1:] and p.name != "__init__.py" and HAND_OFF not in p.parts
     )
     raise JobError(f"--config {named}: no such file; presets are {', '.join(known)}")
 
