@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from supervisor.cli.common import EXIT_REFUSED, Parser, complain, own_words
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said, differences
 from supervisor.run.nodes import LEADER
+from supervisor.text.decode import printable
 
 if TYPE_CHECKING:
     from supervisor.cluster.ssh.connection import Connections, SshError
@@ -262,7 +263,7 @@ def _compare(ways: Connections, start: _Start, board: _Board, *, say_all: bool) 
         if each.grave:
             refused.append(line)
         else:
-            print(line)
+            print(printable(line))
     return refused
 
 
@@ -314,16 +315,15 @@ def _begin(ways: Connections, start: _Start, board: _Board) -> int:
         board.set(node, f"node {node}: started")
         return said
 
-    if _all_of(ways.each(begin, [LEADER])) is None:
-        return 2
-    remember(started, os.environ)
-    others = range(1, len(start.hosts))
-    answers = ways.each(begin, others)
-    if _all_of(answers) is None:
-        lives = [
-            LEADER,
-            *(node for node, said in zip(others, answers, strict=True) if isinstance(said, Said)),
-        ]
+    answers = ways.each(begin, [LEADER])
+    if _all_of(answers) is not None:
+        remember(started, os.environ)
+        answers += ways.each(begin, range(1, len(start.hosts)))
+    if _all_of(answers[1:]) is None or len(answers) < len(start.hosts):
+        # Where the connection was lost meanwhile, it may have been started.
+        lives = [node for node, said in enumerate(answers) if isinstance(said, Said) or said.lost]
+        if not lives:
+            return 2
         _all_of(ways.each(lambda node, _: ways.ask(node, start.request(Do.END, node), Said), lives))
         return complain(VERB, f"{started.run_dir}: not started on all hosts: what was started is ended")
     print(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
@@ -372,7 +372,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     def take(node: int, line: str) -> None:
         with lock:
             if args.follow:
-                print(redact_text(f"node {node} {line}"), flush=True)
+                print(redact_text(printable(f"node {node} {line}")), flush=True)
             else:
                 kept[node].append(f"node {node} {line}")
 
@@ -383,7 +383,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     found = ways.each(read)
     for lines in kept:
         for line in lines:
-            print(redact_text(line))
+            print(redact_text(printable(line)))
     return 0 if _all_of(found) is not None else 2
 
 
@@ -396,7 +396,7 @@ def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     if isinstance(leader, SshError):
         complain(VERB, str(leader))
     elif leader.text:
-        print(leader.text)
+        print(printable(leader.text))
     nodes = list(range(len(started.hosts)))
     if isinstance(leader, SshError) or not leader.ok:
         _all_of(ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.END), Said), nodes[1:]))
@@ -437,8 +437,6 @@ def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> None:
-    from supervisor.text.decode import printable
-
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(f"{printable(cell):{width}}" for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)  # fmt: skip
@@ -453,8 +451,6 @@ class _Board:
 
     def set(self, node: int, text: str) -> None:
         """Say how far a host is."""
-        from supervisor.text.decode import printable
-
         with self._lock:
             self._said[node] = printable(text)
             if not self._stands:

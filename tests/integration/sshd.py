@@ -84,12 +84,10 @@ class Hosts:
     def cut(self, name: str) -> None:
         """End a host's sshd with all of its connections, and nothing that they had started in the background."""
         server = self.servers[name]
-        of_connections = [
-            each for each in psutil.Process(server.pid).children(recursive=True) if each.name() == "sshd"
-        ]
-        for each in of_connections:
+        for each in psutil.Process(server.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                if each.name() == "sshd":
+                    each.kill()
         server.kill()
         server.wait(10)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import state as st
+from supervisor.run.access.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from tests.conftest import wait_until
-from tests.integration.harness import background
-from tests.integration.sshd import MISSING, Hosts, loopback_hosts
+from tests.integration.harness import background, stoker
+from tests.integration.sshd import MISSING, WORDS, Hosts, loopback_hosts
 from tests.integration.test_two_nodes import DEADLINE_S, SCRIPT, state_of, steps
 
 pytestmark = [
@@ -93,3 +95,32 @@ def test_a_node_that_does_not_start_ends_the_others(hosts: Hosts, tmp_path: Path
     assert up.code == 2
     assert "b: " in up.err
     assert not wait_until(lambda: steps(run, 1), 1)
+
+
+LOSES_IT = """\
+#!/bin/sh
+# ssh that goes nowhere: what it is told to start is started here. To b the connection is lost once stoker has started something.
+for word; do before=$log; log=$last; last=$word; [ "$before" = -E ] && file=$log; target=$log; done
+case " $*" in *" -G "*) echo "hostname 127.0.0.1"; exit 0;; esac
+request=$(cat)
+printf '%s\\n' "$request" | sh -c "$last"
+code=$?
+case "$request" in *'"do":"verb"'*) [ "$target" = b ] && { echo "Connection reset by peer" > "$file"; exit 255; };; esac
+exit $code
+"""
+
+
+def test_a_start_that_loses_its_connection_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(LOSES_IT, encoding="utf-8")
+    ssh.chmod(0o755)
+    env = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+    up = stoker("nodes", "up", "--stoker", WORDS, *FLAGS, *JOB, "2000", "-", cwd=tmp_path, env=env)
+    assert up.code == 2
+    assert "b: the connection was lost: Connection reset by peer" in up.err
+    assert "what was started is ended" in up.err
+    run = RunPaths(tmp_path / "run")
+    assert wait_until(lambda: isinstance(state_of(run).condition, st.Finished), DEADLINE_S)
+    assert wait_until(lambda: not has_keeper(run) and not has_keeper(run, 1), DEADLINE_S)
