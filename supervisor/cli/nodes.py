@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -93,13 +93,14 @@ def main(argv: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A run to start. `parsed`: `words` as ``stoker run`` reads them."""
+    """A run to start. `parsed`: `words` as ``stoker run`` reads them; `token`: of this start alone."""
 
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
     parsed: ParsedRun
     started: Started
     env: tuple[tuple[str, str], ...]
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def request(self, do: Do, node: int, words: tuple[str, ...] = (), token: str = "") -> Request:
         """With the variables of that node."""
@@ -226,36 +227,36 @@ def _up(start: _Start, args: argparse.Namespace, *, only_check: bool) -> int:
 
 def _compare(ways: Connections, start: _Start, board: _Board, *, say_all: bool) -> list[str] | None:
     """Why the hosts cannot share a run; None: one could not be asked. What differs and does no harm is said."""
-    token = secrets.token_hex(8)
 
     def ask(node: int, _: Host) -> Facts:
         board.set(node, "is asked for its versions")
-        marks = token if node == LEADER else ""
-        facts = ways.ask(node, start.request(Do.FACTS, node, words=start.words, token=marks), Facts)
+        token = start.token if node == LEADER else ""
+        facts = ways.ask(node, start.request(Do.FACTS, node, words=start.words, token=token), Facts)
         board.set(
             node,
             "cannot start it" if facts.error else f"Python {facts.python}, torch {facts.torch or 'none'}",
         )
         return facts
 
-    found = _all_of(ways.each(ask))
-    if found is None:
-        return None
-    marked = found[LEADER].marked
+    answers = ways.each(ask)
+    first = answers[LEADER]
+    marked = first.marked if isinstance(first, Facts) else ""
     try:
-        errors = [
+        if (found := _all_of(answers)) is None:
+            return None
+        if errors := [
             f"{host}: {each.error}"
             for host, each in zip(start.started.hosts, found, strict=True)
             if each.error
-        ]
-        if errors:
+        ]:
             for line in errors:
                 complain(VERB, line)
             return None
-        refused = _unshared(ways, start, marked, token)
+        refused = _unshared(ways, start, marked, start.token)
     finally:
         if marked:
-            ways.each(lambda node, _: ways.ask(node, _marked(start, node, Do.UNMARK, marked, token), Said), [LEADER])  # fmt: skip
+            unmark = _marked(start, LEADER, Do.UNMARK, marked, start.token)
+            _all_of(ways.each(lambda node, _: ways.ask(node, unmark, Said), [LEADER]))
     if say_all:
         _print_facts(start.started.hosts, found)
     for each in differences(list(zip(start.started.hosts, found, strict=True))):
@@ -309,7 +310,7 @@ def _begin(ways: Connections, start: _Start, board: _Board) -> int:
         given = [word for key, value in flags for word in (f"--{key.replace('_', '-')}", value)]
         words = ("run", "--detach", "--run-dir", started.run_dir, *given, *start.words)
         board.set(node, "starts")
-        said = ways.ask(node, start.request(Do.VERB, node, words=words), Said, START_S)
+        said = ways.ask(node, start.request(Do.VERB, node, words, start.token), Said, START_S)
         if not said.ok:
             raise SshError(host, said.text or f"`stoker run` ended with {said.code}")
         board.set(node, f"node {node}: started")
@@ -324,7 +325,11 @@ def _begin(ways: Connections, start: _Start, board: _Board) -> int:
         lives = [node for node, said in enumerate(answers) if isinstance(said, Said) or said.lost]
         if not lives:
             return 2
-        _all_of(ways.each(lambda node, _: ways.ask(node, start.request(Do.END, node), Said), lives))
+        _all_of(
+            ways.each(
+                lambda node, _: ways.ask(node, start.request(Do.END, node, token=start.token), Said), lives
+            )
+        )
         return complain(VERB, f"{started.run_dir}: not started on all hosts: what was started is ended")
     print(f"{started.name}: {len(start.hosts)} nodes; `stoker nodes status`, `stoker nodes logs -f`, `stoker nodes stop`")  # fmt: skip
     return 0

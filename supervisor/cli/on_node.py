@@ -35,6 +35,8 @@ TAIL_BYTES: Final = 1 << 18
 FOLLOW_S: Final = 0.5
 MOST_SAID: Final = 5
 MARK: Final = ".stoker-shared-"
+STARTED_BY: Final = "STOKER_STARTED_BY"
+"""In the environment of a keeper: the token of the start that it came with."""
 
 
 def here() -> int:
@@ -46,6 +48,8 @@ def here() -> int:
     except NOT_DECODED:
         return complain("nodes", "here: this is what `stoker nodes` starts on the hosts: no request came in")
     os.environ.update(request.env)
+    if request.do is Do.VERB and request.token:
+        os.environ[STARTED_BY] = request.token
     try:
         os.chdir(request.folder)
     except OSError as error:
@@ -222,23 +226,21 @@ def _status(request: Request) -> NodeStatus:
 
 
 def _end(request: Request) -> Said:
-    """SIGTERM to the keeper of this node, which it alone can be: it holds the lock, from this host."""
+    """SIGTERM to the keeper of this node: what holds the lock, from this host. With a token only to that which came with this start."""
     import signal
 
     from supervisor.run.access.lock import holder_here
     from supervisor.run.access.ownership import has_keeper
-    from supervisor.sources.processes import ProcessId, is_alive
+    from supervisor.sources.processes import ProcessId, environment_value, send_signal
 
     run = RunPaths(Path(request.run_dir))
     holder = holder_here(run.node(request.node).lock)
     if not has_keeper(run, request.node) or holder is None:
         return Said(ok=True, text="no keeper lives there")
-    if not is_alive(ProcessId(holder.pid, holder.start_time)):
-        return Said(ok=False, text=f"its keeper is of another process than pid {holder.pid}")
-    try:
-        os.kill(holder.pid, signal.SIGTERM)
-    except OSError as error:
-        return Said(ok=False, text=f"pid {holder.pid}: {error.strerror}")
+    if request.token and environment_value(holder.pid, STARTED_BY) != request.token:
+        return Said(ok=True, text=f"its keeper (pid {holder.pid}) is of another start: it stays")
+    if not send_signal(ProcessId(holder.pid, holder.start_time), signal.SIGTERM):
+        return Said(ok=False, text=f"its keeper (pid {holder.pid}) cannot be told to end")
     return Said(ok=True, text=f"its keeper (pid {holder.pid}) was told to end")
 
 

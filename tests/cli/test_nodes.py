@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.cluster.ssh.messages import Do, Request
+from supervisor.run.access.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.sources.processes import identify
 from tests.conftest import wait_until
+from tests.integration.harness import environment
 from tests.integration.sshd import MISSING, Hosts, loopback_hosts
 
 needs_sshd = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make cluster)")
@@ -63,6 +70,28 @@ def test_bad_input_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_a_keeper_of_another_start_is_not_ended(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    run.node().root.mkdir(parents=True)
+    me = identify(os.getpid())
+    assert me is not None
+    lock = KeeperLock(run.node().lock, start_time=me.start_time)
+    try:
+        request = Request(do=Do.END, folder=str(tmp_path), run_dir=str(run.root), token="0123456789abcdef")
+        words = [sys.executable, "-m", "supervisor", "nodes", "here"]
+        done = subprocess.run(
+            words,
+            input=msgspec.json.encode(request),
+            env=environment(),
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+    finally:
+        lock.release()
+    assert "is of another start: it stays" in done.stdout.decode()
+
+
 @needs_sshd
 def test_check_compares_and_starts_nothing(hosts: Hosts, tmp_path: Path) -> None:
     done = hosts.nodes("check", "--hosts", "a:1,b:1", *JOB, cwd=tmp_path)
@@ -108,6 +137,7 @@ def test_each_way_that_leads_nowhere_is_one_line(hosts: Hosts, tmp_path: Path) -
 
     hosts.cut("b")
     assert "b: unreachable: connection refused" in said("a,b", *JOB)
+    assert list(tmp_path.glob(".stoker-shared-*")) == [], "what was marked for the others is taken away"
     hosts.key("host-b")
     hosts.listen("b")
     assert "b: its host key has changed" in said("a,b", *JOB)

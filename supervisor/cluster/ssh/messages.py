@@ -25,7 +25,11 @@ class Do(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request. `folder`: where to do it; `env`: added before anything is looked at; `words`: of a verb, or what follows ``stoker run``."""
+    """One request.
+
+    `folder`: where to do it; `env`: added before anything is looked at; `words`: of a verb, or what follows ``stoker run``; `token`: of one start:
+    what it marks, starts or ends is its own.
+    """
 
     do: Do
     folder: str
