@@ -139,7 +139,7 @@ def test_each_way_that_leads_nowhere_is_one_line(hosts: Hosts, tmp_path: Path) -
     assert "b: unreachable: connection refused" in said("a,b", *JOB)
     assert list(tmp_path.glob(".stoker-shared-*")) == [], "what was marked for the others is taken away"
     hosts.key("host-b")
-    hosts.listen("b")
+    assert hosts.listen("b")
     assert "b: its host key has changed" in said("a,b", *JOB)
     known = tmp_path / "ssh" / "known_hosts"
     known.write_text(known.read_text().splitlines()[0] + "\n")
@@ -157,7 +157,7 @@ def test_a_folder_that_is_not_shared_is_refused(hosts: Hosts, tmp_path: Path) ->
     (tmp_path / "runs").mkdir()
     hosts.cut("b")
     inner = 'mount -t tmpfs none "$0" 2>/dev/null || exit 9; exec "$@"'
-    hosts.listen("b", ("unshare", "--mount", "sh", "-c", inner, str(tmp_path / "runs")))
+    assert hosts.listen("b", ("unshare", "--mount", "sh", "-c", inner, str(tmp_path / "runs")))
     done = hosts.nodes("up", "--hosts", "a,b", *JOB, cwd=tmp_path)
     assert done.code == 3, done
     assert f"b does not see {tmp_path}/runs of a" in done.err

@@ -23,6 +23,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 MISSING = [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None] + ([] if SSHD else ["sshd"])
 WORDS = f"{sys.executable} -m supervisor"
 HEARD_S = 20.0
+PORTS = 3
 
 
 @dataclass
@@ -52,10 +53,9 @@ class Hosts:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True, stdin=subprocess.DEVNULL, timeout=30)  # fmt: skip
         return path
 
-    def start(self, name: str, port: int, env: Mapping[str, str], before: tuple[str, ...] = ()) -> None:
-        """An sshd with a host key of its own. `before`: words that start it within something."""
+    def start(self, name: str, env: Mapping[str, str]) -> int:
+        """An sshd with a host key of its own; its port. A port that was free may be taken meanwhile: then another."""
         settings = {
-            "Port": port,
             "ListenAddress": "127.0.0.1",
             "HostKey": self.key(f"host-{name}"),
             "PidFile": "none",
@@ -67,19 +67,26 @@ class Hosts:
             "PermitRootLogin": "prohibit-password",
             "SetEnv": " ".join(f"{key}={value}" for key, value in env.items()),
         }
-        config = self.folder / f"sshd-{name}"
-        config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()), encoding="utf-8")
-        self.listen(name, before)
+        text = "".join(f"{key} {value}\n" for key, value in settings.items())
+        for _ in range(PORTS):
+            port = free_port()
+            (self.folder / f"sshd-{name}").write_text(f"{text}Port {port}\n", encoding="utf-8")
+            if self.listen(name):
+                return port
+        raise AssertionError((self.folder / f"sshd-{name}.log").read_text("utf-8"))
 
-    def listen(self, name: str, before: tuple[str, ...] = ()) -> None:
-        """Start a host's sshd, also once it was cut off."""
+    def listen(self, name: str, before: tuple[str, ...] = ()) -> bool:
+        """Start a host's sshd, also once it was cut off, and within something by `before`; whether it listens."""
         log, config = self.folder / f"sshd-{name}.log", self.folder / f"sshd-{name}"
         assert SSHD is not None
         with log.open("wb") as out:
-            self.servers[name] = subprocess.Popen([*before, SSHD, "-D", "-e", "-f", config], stdout=out, stderr=out, stdin=subprocess.DEVNULL)  # fmt: skip
-        assert wait_until(lambda: "Server listening" in log.read_text("utf-8", "replace"), HEARD_S), (
-            log.read_text()
-        )
+            server = subprocess.Popen([*before, SSHD, "-D", "-e", "-f", config], stdout=out, stderr=out, stdin=subprocess.DEVNULL)  # fmt: skip
+        self.servers[name] = server
+
+        def listens() -> bool:
+            return b"Server listening" in log.read_bytes()
+
+        return wait_until(lambda: listens() or server.poll() is not None, HEARD_S) and listens()
 
     def cut(self, name: str) -> None:
         """End a host's sshd with all of its connections, and nothing that they had started in the background."""
@@ -109,12 +116,11 @@ def loopback_hosts(folder: Path, *names: str) -> Iterator[Hosts]:
     env = {key: os.environ[key] for key in (TOKEN, "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
     env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     common = f"Host *\n  User {getpass.getuser()}\n  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known_hosts\n"
-    ports = {name: free_port() for name in names}
-    aliases = (f"Host {name}\n  HostName 127.0.0.1\n  Port {port}\n" for name, port in ports.items())
-    hosts.config.write_text("".join([*aliases, common]), encoding="utf-8")
     try:
+        ports = {name: hosts.start(name, env) for name in names}
+        aliases = (f"Host {name}\n  HostName 127.0.0.1\n  Port {port}\n" for name, port in ports.items())
+        hosts.config.write_text("".join([*aliases, common]), encoding="utf-8")
         for name, port in ports.items():
-            hosts.start(name, port, env)
             hosts.know(name, port)
         yield hosts
     finally:

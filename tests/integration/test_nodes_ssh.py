@@ -64,7 +64,7 @@ def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Host
     assert wait_until(lambda: steps(run, (seen.step or 0) + 5), DEADLINE_S), "training goes on"
 
     for name in ("a", "b"):
-        hosts.listen(name)
+        assert hosts.listen(name)
     there = hosts.nodes("status", cwd=tmp_path)
     assert there.code == 0, there
     assert [line.split()[-1] for line in there.out.splitlines()[2:]] == ["beats", "beats"]
