@@ -249,13 +249,16 @@ def supervise(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     readings: list[tuple[int, int, int]] = []
     viewers = 0
     viewer: subprocess.Popen[bytes] | Terminal | None = None
-    used_s = 0.0
+    used_s = longest_pause_s = 0.0
     try:
         begin = time.monotonic()
         second = 0
+        looked = time.time()
         while keeper.poll() is None:
             second += 1
             time.sleep(max(0.0, begin + second - time.monotonic()))
+            # By the wall clock: a virtual machine that was stopped meanwhile has no other sign of it.
+            longest_pause_s, looked = max(longest_pause_s, time.time() - looked), time.time()
             if (reading := held_by(keeper.pid)) is not None:
                 readings.append(reading)
                 used_s = max(used_s, cpu_s(keeper.pid))
@@ -306,6 +309,7 @@ def supervise(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
             "most": max(r[1] for r in settled),
         },
         "cpu_cores": round(used_s / (60 * args.minutes), 3),
+        "longest_pause_s": round(longest_pause_s, 1),
         "steps_lost": steps_lost(run, [int(words[0]) // STEP_EVERY for words in told]),
         "keeper_exit": keeper.returncode,
     }
