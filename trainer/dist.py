@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as td
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -93,12 +94,18 @@ class Group:
         """Whether a process group exists."""
         return self._joined
 
+    def summed(self, vector: Tensor) -> Tensor:
+        """The sum over all ranks, number by number, on the device that they talk over: with NCCL the host does not wait for it."""
+        if self.world_size > 1:
+            vector = vector.to(self._device)
+            td.all_reduce(vector)
+        return vector
+
     def total(self, numbers: Sequence[float]) -> list[float]:
-        """The sum over all ranks, number by number: the one small collective of a step."""
+        """The same of plain numbers."""
         if self.world_size == 1:
             return list(numbers)
-        vector = torch.tensor(numbers, dtype=torch.float64, device=self._device)
-        td.all_reduce(vector)
+        vector = self.summed(torch.tensor(numbers, dtype=torch.float64, device=self._device))
         return [float(value) for value in vector.tolist()]
 
     def any_of(self, mine: bool) -> bool:

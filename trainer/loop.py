@@ -26,7 +26,7 @@ from trainer.debug import UnusedParameterError, without_gradient
 from trainer.dist import Group
 from trainer.errors import DataError
 from trainer.loading import Feed, MicroBatch, of_step
-from trainer.optim import lr_at, set_lr, whole
+from trainer.optim import lr_at, on_device, set_lr, step_unless, whole
 from trainer.stop import StopRequest
 from trainer.telemetry import Phase
 
@@ -199,22 +199,21 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     # Here gradients are the mean over ranks too. They are clipped at their true size: fp16's scale comes off first.
     run.scaler.unscale_(run.optimizer)
     max_norm = config.gradient_clip_val or math.inf
-    grad_norm = float(whole(nn.utils.clip_grad_norm_(run.bare.parameters(), max_norm)))
+    norm = whole(nn.utils.clip_grad_norm_(run.bare.parameters(), max_norm))
 
-    my_loss = float(loss_sum)
-    finite = math.isfinite(my_loss) and math.isfinite(grad_norm)
-    # The one small collective of a step: what each rank must know of all others.
-    losses, not_finite, stop, saved = run.group.total(
-        [my_loss, float(not finite), float(run.stop_request.asked()), float(run.saving.ended())]
-    )
-    loss_mean = losses / batch.world_size
-
+    # The one small collective of a step: what each rank must know of all others. All of it stays on the device until the step is
+    # launched: whoever reads a number here lets the GPU wait for the host, which has the optimizer still to launch.
+    finite = torch.isfinite(loss_sum) & torch.isfinite(norm)
+    mine = (loss_sum, ~finite, run.stop_request.asked(), run.saving.ended())
+    agreed = run.group.summed(on_device(mine, run.device))
     # All ranks apply the step or none does: their weights would differ from here on.
-    applied = not_finite == 0
-    if applied or run.scaler.is_enabled():
-        run.scaler.step(run.optimizer)  # a scaler skips what overflowed, and lowers its scale
-        run.scaler.update()
+    step_unless(run.optimizer, agreed[1] > 0)
+    if run.scaler.is_enabled():
+        run.scaler.update()  # lowers its scale where it found an overflow
     run.optimizer.zero_grad(set_to_none=True)
+
+    losses, not_finite, stop, saved, grad_norm = on_device((*agreed, norm), agreed.device).tolist()
+    loss_mean, applied = losses / batch.world_size, not_finite == 0
     state.step += 1
     state.samples_seen += batch.samples
     state.tokens_seen += batch.samples * length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -61,6 +61,30 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> t
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         fused=device.type in {"cpu", "cuda"},
+    )
+
+
+def step_unless(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
+    """One step, or none where `skip` (a boolean, on any device) is true: the host does not wait to know which.
+
+    The fused kernels look at `found_inf` themselves, and take back their count of steps (torch/optim/adam.py, _fused_adam), as they
+    do for torch.amp.GradScaler.step. They compare it with exactly 1.
+    """
+    fused: Any = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer steps an optimizer of its own
+    fused.found_inf = skip.float()
+    optimizer.step()
+    del fused.found_inf
+
+
+def on_device(numbers: Iterable[Tensor | float], device: torch.device) -> Tensor:
+    """Scalars as one float64 vector, [count]. A plain number becomes a fill, not a copy that the host would wait for."""
+    return torch.stack(
+        [
+            each.detach().to(device, torch.float64)
+            if isinstance(each, Tensor)
+            else torch.full((), each, dtype=torch.float64, device=device)
+            for each in numbers
+        ]
     )
 
 

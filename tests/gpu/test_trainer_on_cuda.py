@@ -14,6 +14,7 @@ from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished
 from tests.integration.harness import ROOT, run_headless
 from tests.trainer.runs import TINY, flags, losses, records, run, train_here
+from trainer import loop
 from trainer.config import Batch, Config, LengthSchedule
 from trainer.data import Samples, Stream
 from trainer.loading import Feed, Plan, Workers, of_step
@@ -149,3 +150,28 @@ def test_gpt2_learns_and_samples_on_the_device(tmp_path: Path, capsys: pytest.Ca
     found = losses(tmp_path)
     assert found[20] < found[1]
     assert capsys.readouterr().out.count("sample at step") == 2
+
+
+def test_the_host_does_not_wait_before_the_optimizers_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the backward pass's end to the launch of the step any synchronising call raises (torch.cuda.set_sync_debug_mode)."""
+    clip, apply = torch.nn.utils.clip_grad_norm_, loop.step_unless
+    steps = []
+
+    def clipped(*args: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        return clip(*args)
+
+    def applied(*args: Any) -> None:
+        apply(*args)
+        torch.cuda.set_sync_debug_mode("default")
+        steps.append(args)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
+    monkeypatch.setattr(loop, "step_unless", applied)
+    try:
+        train_here(tmp_path, None, **CUDA, num_iterations=3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(steps) == 3
