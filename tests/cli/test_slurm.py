@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -215,3 +216,29 @@ def test_a_batch_script_without_srun_is_one_node() -> None:
     parsed = parse_words(["t.py"], BATCH)
     assert placed(parsed, BATCH) == parsed
     assert placed(parsed, {}) == parsed
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "requeued"),
+    [(75, "RUNNING", True), (75, "COMPLETING", False), (75, "PREEMPTED", False), (1, "RUNNING", False)],
+)
+def test_the_batch_script_requeues_what_saved_and_was_not_cancelled(
+    tmp_path: Path, code: int, state: str, requeued: bool
+) -> None:
+    programs = {
+        "srun": f"exit {code}",
+        "squeue": f"echo {state}",
+        "scontrol": 'echo "$@" > asked',
+        "sleep": "",
+    }
+    for name, body in programs.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        program.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711"}
+    script = batch_script(Batch(words=("train.py",)))
+    done = subprocess.run(["/bin/bash"], input=script, env=env, cwd=tmp_path, text=True, check=False)
+    assert done.returncode == code
+    asked = tmp_path / "asked"
+    assert asked.exists() is requeued
+    assert not requeued or asked.read_text(encoding="utf-8") == "requeue 4711\n"

@@ -145,3 +145,16 @@ def test_cancelled_refused_and_a_node_lost(cluster: Cluster) -> None:
     cluster.wait(lost, "NODE_FAIL")
     code, said = cluster.stoker("watch", lost)
     assert (code, "node failed: n2" in said) == (1, True)
+
+
+def test_a_cancelled_job_that_saved_its_checkpoint_stays_cancelled(cluster: Cluster) -> None:
+    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
+    assert wait_until(
+        lambda: (point := cluster.run_of(job).checkpoint) is not None and point.step >= 50, DEADLINE_S
+    )
+    assert cluster.stoker("cancel", "--yes", job)[0] == 0
+    assert wait_until(lambda: isinstance(cluster.run_of(job).condition, Finished), DEADLINE_S)
+    # Its batch script has ended once squeue has forgotten "completing"; a requeued one would be pending by then.
+    assert wait_until(lambda: "COMPLETING" not in cluster.call("squeue", "-h", "-o", "%T"), DEADLINE_S, 0.5)
+    assert cluster.state(job) == "CANCELLED"
+    assert "Restarts=0" in cluster.call("scontrol", "show", "job", job)

@@ -126,6 +126,12 @@ def _body(batch: Batch) -> Iterator[str]:
     yield "while kill -0 $srun 2>/dev/null; do wait $srun; code=$?; done"
     if batch.requeue:
         yield ""
-        yield f"# {EXIT_REQUEUE}: a checkpoint was committed. Any other code ends the job: what failed would fail again."
-        yield f'if [ $code -eq {EXIT_REQUEUE} ]; then scontrol requeue "$SLURM_JOB_ID" && sleep 60; fi'
+        yield f"# {EXIT_REQUEUE}: a checkpoint was committed. Any other code ends the job: what failed would fail again. A job that was cancelled,"
+        yield f"# or is taken off its nodes, saves and ends with {EXIT_REQUEUE} too: SLURM calls it completing by then, and it stays ended."
+        yield f"if [ $code -eq {EXIT_REQUEUE} ]; then"
+        yield '  case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in'
+        yield "    COMPLETING|CANCELLED|PREEMPTED|TIMEOUT) ;;"
+        yield '    *) scontrol requeue "$SLURM_JOB_ID" && sleep 60 ;;'
+        yield "  esac"
+        yield "fi"
     yield "exit $code"
