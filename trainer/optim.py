@@ -70,7 +70,8 @@ def step_unless(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
     The fused kernels look at `found_inf` themselves, and take back their count of steps (torch/optim/adam.py, _fused_adam), as they
     do for torch.amp.GradScaler.step. They compare it with exactly 1.
     """
-    fused: Any = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer steps an optimizer of its own
+    # ZeroRedundancyOptimizer steps an optimizer of its own.
+    fused: Any = getattr(optimizer, "optim", optimizer)
     fused.found_inf = skip.float()
     optimizer.step()
     del fused.found_inf
