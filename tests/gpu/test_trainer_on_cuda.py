@@ -18,7 +18,7 @@ from trainer import loop
 from trainer.config import Batch, Config, LengthSchedule
 from trainer.data import Samples, Stream
 from trainer.loading import Feed, Plan, Workers, of_step
-from trainer.optim import build_optimizer
+from trainer.optim import build_optimizer, step_unless
 
 CUDA: dict[str, Any] = {"device": "cuda", "compile": "off", "dtype": "float32"}
 
@@ -156,7 +156,7 @@ def test_the_host_does_not_wait_before_the_optimizers_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the backward pass's end to the launch of the step any synchronising call raises (torch.cuda.set_sync_debug_mode)."""
-    clip, apply = torch.nn.utils.clip_grad_norm_, loop.step_unless
+    clip, apply = torch.nn.utils.clip_grad_norm_, step_unless
     steps = []
 
     def clipped(*args: Any) -> Any:

@@ -76,7 +76,7 @@ def test_skipped_steps_leave_the_moments_count_alone(tmp_path: Path) -> None:
 
 
 def test_an_overflow_of_float16_skips_the_step_and_halves_the_scale(tmp_path: Path) -> None:
-    fault = {"fault": "nan@1", "skip_invalid_loss": True}
+    fault: dict[str, Any] = {"fault": "nan@1", "skip_invalid_loss": True}
     assert train_here(tmp_path, dtype="float16", num_iterations=3, **fault) == 0
     scales = [step["loss_scale"] for step in records(tmp_path, kind="step") if "loss" in step]
     assert scales == [65536.0, 32768.0, 32768.0]
