@@ -212,8 +212,8 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
         run.scaler.update()  # lowers its scale where it found an overflow
     run.optimizer.zero_grad(set_to_none=True)
 
-    losses, not_finite, stop, saved, grad_norm = on_device((*agreed, norm), agreed.device).tolist()
-    loss_mean, applied = losses / batch.world_size, not_finite == 0
+    losses, not_finite, stop, saved = agreed.tolist()
+    loss_mean, grad_norm, applied = losses / batch.world_size, float(norm), not_finite == 0
     state.step += 1
     state.samples_seen += batch.samples
     state.tokens_seen += batch.samples * length

@@ -232,9 +232,7 @@ def test_the_batch_script_requeues_what_saved_and_was_not_cancelled(
         "sleep": "",
     }
     for name, body in programs.items():
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
-        program.chmod(0o755)
+        put(tmp_path, name, body)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711"}
     script = batch_script(Batch(words=("train.py",)))
     done = subprocess.run(["/bin/bash"], input=script, env=env, cwd=tmp_path, text=True, check=False)

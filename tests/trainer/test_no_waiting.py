@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainer.loop
 from tests.trainer.runs import losses, records, train_here
+from trainer import checkpoint
 from trainer.optim import on_device, step_unless
 
 # Ops by which the host learns a value, and so waits for the device.
@@ -73,6 +74,8 @@ def test_skipped_steps_leave_the_moments_count_alone(tmp_path: Path) -> None:
     """A training with a skipped first step goes on as one without: AdamW's bias correction counts what was applied."""
     assert train_here(tmp_path, fault="nan@0", skip_invalid_loss=True, num_iterations=4) == 0
     assert losses(tmp_path)[4] < losses(tmp_path)[2]
+    moments = checkpoint.load(checkpoint.folder_of(tmp_path / "ck", 4)).state["optimizer"]
+    assert {float(held["step"]) for held in moments.values()} == {3.0}
 
 
 def test_an_overflow_of_float16_skips_the_step_and_halves_the_scale(tmp_path: Path) -> None:
