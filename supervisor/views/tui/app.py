@@ -306,8 +306,8 @@ class StokerApp(ThemedApp):
         """Open a run of the list."""
         if self._dashboard is None:
             await self.push_screen(self._open(message.run))
-            if message.beside is not None:
-                self.dashboard.open_beside(str(message.beside.root))
+            if message.beside:
+                self.dashboard.open_beside(message.beside)
 
     def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
         """List the runs of other folders too, or no longer."""

@@ -41,7 +41,7 @@ THEME_COMMANDS = tuple(
     Binding("T", f"app.wear('{name}')", words, tooltip="dark, light, or safe for colour-blind eyes")
     for name, words in (("dark", "theme dark"), ("light", "theme light"), ("safe", "theme safe"))
 )
-COMPARE = Binding("M", "compare", "compare", tooltip="metrics: any series, two runs side by side")
+COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
 # Words as they are typed come before letters that only occur in this order (the fuzzy match).
 IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME, FUZZY_SENTENCE = (
     1.0,

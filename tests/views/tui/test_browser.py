@@ -103,7 +103,7 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         keys = {line.key: line.word for line in helped.lines}
         assert keys["?"] == "this help"
         assert keys["Enter"] == "open the run: its dashboard; Esc comes back here"
-        assert keys["Space"] == "mark the run, to compare another with it"
+        assert keys["Space"] == "mark the run, to compare another with it; any number"
         assert keys["q d"] == "leave; nothing is ended by it"
         assert "c" not in keys, "nothing is marked that could be compared with"
         assert "u" not in keys, "nothing was deleted"
@@ -248,15 +248,21 @@ def test_trash_is_emptied_after_a_week_and_only_of_runs(runs: list[RunPaths]) ->
     assert (folder / ".trash" / "precious").is_dir()
 
 
-def test_two_runs_are_compared(runs: list[RunPaths]) -> None:
+def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("space", "j", "c")
+        assert app.browser is not None
+        panel = app.browser.panel
+        await pilot.press("space", "space", "space", "j", "space", "j")
+        assert panel.marked == runs[:2], "a second Space takes the mark away"
+        hues = [panel.mark_of(run) for run in runs]
+        assert [span.text for span in hues] == ["◆", "◆", " "]
+        assert len({span.style for span in hues}) == 3
+        await pilot.press("c")
         await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
         await until(pilot, lambda: bool(app.dashboard.query("#metrics")), "the page")
         page = app.dashboard.query_one("#metrics", MetricsPage)
-        await until(pilot, lambda: page.other is not None, "the other run's series")
-        assert page.other is not None
-        assert page.other.run_id == runs[0].run_id
+        await until(pilot, lambda: len(page.others) == 2, "the other runs' series")
+        assert [other.run for other in page.others] == runs[:2]
         assert page.display
 
     browse(runs, play)

@@ -10,10 +10,8 @@ from textual.pilot import Pilot
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
-from supervisor.views.model.gather import OTHER_SERIES
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
-from supervisor.views.tui.pages.metrics import MetricsPage
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until
 
@@ -120,76 +118,6 @@ def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
         assert "×" in text.splitlines()[1], "a cross stands in the chart"
 
     drive(falling_to_nan(tmp_path / "run"), play)
-
-
-def metrics_page(app: StokerApp) -> MetricsPage:
-    return app.dashboard.query_one("#metrics", MetricsPage)
-
-
-def test_metrics_page_draws_what_is_chosen(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M")
-        page = metrics_page(app)
-        assert page.chosen == ["loss", "val_loss", "lr"]
-        assert {"grad_norm", "tokens_per_sec", "step_time_s", "data_wait_s"} <= set(page.names())
-        await pilot.press("j", "space", "j", "j", "space")
-        assert page.chosen == ["loss", "lr", "grad_norm"]
-        await pilot.press("o")
-        assert page.chosen == ["grad_norm"]
-        text = pane(app, "metrics")
-        assert text.count("┤") > 3
-        await pilot.press("right", "left")
-        assert "step 1 " in pane(app, "metrics")
-        await pilot.press("escape", "escape")
-        assert not page.display
-
-    drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_two_runs_side_by_side(tmp_path: Path) -> None:
-    recorded.succeeded(tmp_path / "20261121-0900-calm-crane")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M")
-        page = metrics_page(app)
-        await pilot.press("c", *"nobody", "enter")
-        await until(pilot, lambda: "compare: " in pane(app, "notice"), "that there is none")
-        await pilot.press("c", *"calm", "enter")
-        await until(pilot, lambda: page.other is not None, "the other run")
-        assert "beside 20261121-0900-calm-crane" in pane(app, "metrics")
-        assert any(
-            "this run " in line and " calm-crane " in line for line in pane(app, "metrics").splitlines()
-        )
-        await pilot.press("c", "enter")
-        assert page.other is None
-
-    drive(recorded.healthy(tmp_path / "run"), play)
-
-
-def test_metrics_page_without_metrics_says_so(tmp_path: Path) -> None:
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M")
-        assert "no metric seen yet" in pane(app, "metrics")
-        await pilot.press("right", "plus", "j", "space", "o", "enter")
-
-    drive(recorded.empty(tmp_path / "run"), play)
-
-
-def test_a_series_that_nobody_named_is_charted(tmp_path: Path) -> None:
-    rec = recorded.Recording(tmp_path / "run")
-    rec.launch("first start")
-    for step in range(30):
-        rec.t += 1
-        values = {"step": float(step), "loss": 2.0, **{f"layer_{n}": float(n + step) for n in range(200)}}
-        rec.series.append(METRICS, rec.t, "job", 1, values)
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("M")
-        names = metrics_page(app).names()
-        assert "layer_1" in names
-        assert len(names) <= OTHER_SERIES + 1, "a number a layer costs a bounded amount of memory"
-
-    drive(rec.close(), play)
 
 
 def test_the_cursor_says_of_which_attempt_an_abandoned_point_is(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_the_mark_and_the_state_of_a_run() -> None:
         run_row("run-2", live=False, condition=over),
         run_row("run-3", condition=held),
     )
-    made.marked = made.rows[1].run
+    made.marked = [made.rows[1].run]
     rows = list(made.body(130, 9))[1:]
     assert [text_of([row])[:14].strip() for row in rows] == [
         "▸ ● running",
@@ -182,13 +182,13 @@ def test_the_mark_and_the_state_of_a_run() -> None:
         "✗ failed",
         "● held",
     ]
-    assert [row[1].style for row in rows] == [
+    assert [row[2].style for row in rows] == [
         TextStyle.LIVE,
         TextStyle.WARN,
         TextStyle.BAD,
         TextStyle.WARN,
     ]
-    assert [row[2].style for row in rows[:2]] == [TextStyle.STRONG, TextStyle.PLAIN]
+    assert [row[3].style for row in rows[:2]] == [TextStyle.STRONG, TextStyle.PLAIN]
 
 
 def test_folders_are_named_where_runs_of_several_are_listed(tmp_path: Path) -> None:

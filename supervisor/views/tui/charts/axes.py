@@ -7,10 +7,13 @@ counter does that starts anew with each epoch.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import wraps
 from itertools import groupby, pairwise
 from operator import attrgetter
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from supervisor.views.model.history import Point, Track
 
@@ -20,6 +23,29 @@ KNOWN_RATIO = 0.9
 BACK_RATIO = 0.02
 # Lines closer together than this were read together: they are told apart by nothing but their order.
 TIME_LEAST_S = 2.0
+# A page of charts asks the same of some hundred tracks at each key.
+MOST_KEPT = 512
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def of_track(work: Callable[Concatenate[Track, P], T]) -> Callable[Concatenate[Track, P], T]:
+    """Does `work` once for the very same track and arguments: to hash a track, as `lru_cache` would, takes as long."""
+    kept: OrderedDict[tuple[object, ...], tuple[Track, T]] = OrderedDict()
+
+    @wraps(work)
+    def kept_work(track: Track, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (id(track), *args, *kwargs.items())
+        found = kept.get(key)
+        if found is None or found[0] is not track:  # an id may be given again
+            found = kept[key] = (track, work(track, *args, **kwargs))
+            if len(kept) > MOST_KEPT:
+                kept.popitem(last=False)
+        kept.move_to_end(key)
+        return found[1]
+
+    return kept_work
 
 
 class Axis(StrEnum):
@@ -45,7 +71,8 @@ def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
     return wanted if wanted in axes else axes[0]
 
 
-def places(track: Sequence[Point], axis: Axis) -> list[float]:
+@of_track
+def places(track: Track, axis: Axis) -> Sequence[float]:
     """Where each point stands. One without a value stands where the one before it does; readings of one epoch stand within it."""
     if not track:
         return []
@@ -65,24 +92,60 @@ def value_of(point: Point, axis: Axis) -> float | None:
     return _GIVES[axis](point)
 
 
+@of_track
+def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
+    """The least and the greatest place of a track's points; None without points."""
+    found = places(track, axis)
+    return (min(found), max(found)) if found else None
+
+
+@of_track
+def is_ascending(track: Track, axis: Axis) -> bool:
+    """Whether each point stands beyond the one before it."""
+    return all(a < b for a, b in pairwise(places(track, axis)))
+
+
+class _Values(NamedTuple):
+    """What a track's points have for an axis. `back`: how often a value is below the one before it in its attempt, in `gaps` pairs."""
+
+    size: int
+    missing: int
+    gaps: int
+    back: int
+    low: float
+    high: float
+    is_first_known: bool
+
+
+@of_track
+def _values(track: Track, axis: Axis) -> _Values:
+    values = [(value_of(point, axis), point.attempt) for point in track]
+    known = [(value, attempt) for value, attempt in values if value is not None]
+    found = [value for value, _ in known]
+    return _Values(
+        size=len(values),
+        missing=len(values) - len(known),
+        gaps=max(len(known) - 1, 0),
+        back=sum(b < a for (a, mine), (b, other) in pairwise(known) if mine == other),
+        low=min(found, default=float("inf")),
+        high=max(found, default=float("-inf")),
+        is_first_known=values[0][0] is not None,
+    )
+
+
 def _carries(tracks: Sequence[Track], axis: Axis) -> bool:
-    count = missing = back = gaps = 0
-    least, most = float("inf"), float("-inf")
-    for track in tracks:
-        values = [(value_of(point, axis), point.attempt) for point in track]
-        known = [(value, attempt) for value, attempt in values if value is not None]
-        count, missing = count + len(values), missing + len(values) - len(known)
-        if axis is Axis.TIME and values[0][0] is None:
-            return False  # nothing before it says when it was
-        gaps += max(len(known) - 1, 0)
-        back += sum(b < a for (a, mine), (b, other) in pairwise(known) if mine == other)
-        if known:
-            least, most = min(least, min(known)[0]), max(most, max(known)[0])
-    if missing > (1 - KNOWN_RATIO) * count or back > max(1, BACK_RATIO * gaps):
+    found = [_values(track, axis) for track in tracks]
+    if axis is Axis.TIME and not all(each.is_first_known for each in found):
+        return False  # nothing before it says when it was
+    count, gaps = sum(each.size for each in found), sum(each.gaps for each in found)
+    if sum(each.missing for each in found) > (1 - KNOWN_RATIO) * count:
+        return False
+    if sum(each.back for each in found) > max(1, BACK_RATIO * gaps):
         return False
     if count == 1:
         return axis is not Axis.EPOCH
-    return most - least >= TIME_LEAST_S if axis is Axis.TIME else most > least
+    span = max(each.high for each in found) - min(each.low for each in found)
+    return span >= TIME_LEAST_S if axis is Axis.TIME else span > 0
 
 
 def _within_epochs(track: Sequence[Point], values: list[float]) -> list[float]:

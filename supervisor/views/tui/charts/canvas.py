@@ -40,10 +40,10 @@ class Canvas:
         """Height in dots."""
         return 4 * self.rows
 
-    def layer(self, style: TextStyle) -> dict[int, int]:
-        """A new layer above the others: cell index to dot bits."""
+    def layer(self, style: TextStyle, *, below: bool = False) -> dict[int, int]:
+        """A new layer above the others, or below all of them: cell index to dot bits."""
         cells: dict[int, int] = {}
-        self._layers.append((style, cells))
+        self._layers.insert(0 if below else len(self._layers), (style, cells))
         return cells
 
     def span(self, layer: dict[int, int], x: int, y0: int, y1: int) -> None:
@@ -81,6 +81,11 @@ class Canvas:
         """A character over whatever is drawn in a cell."""
         if 0 <= column < self.columns and 0 <= row < self.rows:
             self._marks[row * self.columns + column] = (character, style)
+
+    def is_free(self, column: int, row: int) -> bool:
+        """Whether a cell is on the canvas and has no mark yet."""
+        inside = 0 <= column < self.columns and 0 <= row < self.rows
+        return inside and row * self.columns + column not in self._marks
 
     def rule(self, column: int, character: str, style: TextStyle) -> None:
         """A vertical rule behind what is drawn."""

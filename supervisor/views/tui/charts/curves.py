@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, groupby
 from operator import itemgetter
@@ -14,9 +15,10 @@ from msgspec.structs import replace
 
 from supervisor.views import format as fm
 from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, smooth
-from supervisor.views.tui.charts.axes import Axis, axis_for, places, value_of
+from supervisor.views.tui.charts.axes import Axis, axis_for, is_ascending, places, span_of, value_of
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.plotting import (
+    Bucket,
     Scale,
     buckets,
     draw_band,
@@ -96,12 +98,17 @@ class Curve(msgspec.Struct, frozen=True):
     """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn.
 
     `cuts`: attempt to the step from which on a later one did its work again. What lies there is drawn faint.
+    `band`: of the values' range behind the smoothed ones; None: it is not drawn. `letter`: written at the newest end, and
+    every `letter_every` cells before it where the colour cannot say which curve is which.
     """
 
     points: Track
     smoothed: tuple[float, ...] = ()
     style: TextStyle = TextStyle.LOSS
     cuts: Mapping[int, float] = NONE
+    band: TextStyle | None = TextStyle.BAND
+    letter: str = ""
+    letter_every: int = 0
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -119,27 +126,43 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Plot(NamedTuple):
-    """What was drawn, and the scale of its x axis for what points at it. `left`: cells before the first column."""
+    """What was drawn, and the scale of its x axis for what points at it. `left`: cells before the first column.
+
+    `height`: of the rows, those above the axis.
+    """
 
     rows: list[Row]
     x: Scale
     left: int
+    height: int = 0
+
+    def with_cursor(self, at: float | None) -> Plot:
+        """The same with a rule at a value of the x axis, behind the curves; None: without."""
+        if at is None:
+            return self
+        column = self.left + min(max(self.x.dot(at) // 2, 0), self.x.dots // 2 - 1)
+        rows = [_ruled(row, column) for row in self.rows[: self.height]]
+        return self._replace(rows=[*rows, *self.rows[self.height :]])
 
 
 def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
     """The least and the greatest place; None without points."""
     axis = axis_for(look.axis, tracks)
-    values = [value for track in tracks for value in places(track, axis)]
-    return (min(values), max(values)) if values else None
+    spans = [span for track in tracks if (span := span_of(track, axis)) is not None]
+    return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
 
 def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
     """The point of the first track that is nearest to a place; of two attempts the newer one's."""
     if not tracks:
         return None
-    xs = places(tracks[0], axis_for(look.axis, tracks))
+    track, axis = tracks[0], axis_for(look.axis, tracks)
+    xs: Sequence[float] = places(track, axis)
+    if is_ascending(track, axis):
+        first = max(bisect_left(xs, at) - 1, 0)
+        track, xs = track[first : first + 2], xs[first : first + 2]
     found = min(
-        zip(xs, tracks[0], strict=True), key=lambda one: (abs(one[0] - at), -one[1].attempt), default=None
+        zip(xs, track, strict=True), key=lambda one: (abs(one[0] - at), -one[1].attempt), default=None
     )
     return found[1] if found is not None else None
 
@@ -204,12 +227,9 @@ def plot(
         if (at := value_of(point, axis)) is not None:
             canvas.mark(x.dot(at) // 2, 0, "×", TextStyle.BAD)
     _mark_clipped(canvas, laid, x, y)
-    if look.cursor is not None:
-        _draw_cursor(canvas, look.cursor, x)
     line = height >= LINE_HEIGHT
-    return Plot(
-        _with_axes(canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart), x, left
-    )
+    drawn = _with_axes(canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart)
+    return Plot(drawn, x, left, rows).with_cursor(look.cursor)
 
 
 Laid: TypeAlias = tuple[Curve, Sequence[float]]
@@ -219,6 +239,8 @@ Laid: TypeAlias = tuple[Curve, Sequence[float]]
 def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
     """The points in the window and one more on either side, so that lines reach its edges."""
     points = curve.points
+    if not points or (low <= min(xs) and max(xs) <= high):
+        return curve, xs
     wanted = {
         near
         for at, place in enumerate(xs)
@@ -226,8 +248,6 @@ def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
         for near in (at - 1, at, at + 1)
         if 0 <= near < len(points)
     }
-    if len(wanted) == len(points):
-        return curve, xs
     chosen = sorted(wanted)
     smoothed = tuple(curve.smoothed[at] for at in chosen) if curve.smoothed else ()
     kept = replace(curve, points=tuple(points[at] for at in chosen), smoothed=smoothed)
@@ -271,9 +291,23 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale)
             xs = list(compress(xs, lives))
     if not points:
         return
-    if values:
-        draw_band(canvas, canvas.layer(TextStyle.BAND), buckets(points, xs, x), y)
-    draw_line(canvas, canvas.layer(curve.style), buckets(points, xs, x, values or None), y)
+    if values and curve.band is not None:
+        draw_band(canvas, canvas.layer(curve.band, below=True), buckets(points, xs, x), y)
+    found = buckets(points, xs, x, values or None)
+    draw_line(canvas, canvas.layer(curve.style), found, y)
+    if curve.letter:
+        _write_letter(canvas, curve, found, y)
+
+
+def _write_letter(canvas: Canvas, curve: Curve, found: Sequence[Bucket], y: Scale) -> None:
+    """Where no other curve's letter is."""
+    last: int | None = None
+    for bucket in reversed(found):
+        column, row = bucket.x // 2, y.dot(bucket.mean) // 4
+        far = last is None or (curve.letter_every and last - column >= curve.letter_every)
+        if far and canvas.is_free(column, row):
+            canvas.mark(column, row, curve.letter, curve.style)
+            last = column
 
 
 def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> None:
@@ -302,10 +336,16 @@ def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
     return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
-def _draw_cursor(canvas: Canvas, at: float, x: Scale) -> None:
-    column = min(max(x.dot(at) // 2, 0), canvas.columns - 1)
-    for number in range(canvas.rows):
-        canvas.under(column, number, "│", TextStyle.STRONG)
+def _ruled(spans: Row, column: int) -> Row:
+    """A row with a piece of the cursor's rule in a cell that nothing but a mark's rule is in."""
+    found: list[Span] = []
+    for text, style in spans:
+        at, column = column, column - len(text)
+        if not 0 <= at < len(text) or text[at] not in " ┊":
+            found.append(Span(text, style))
+            continue
+        found += [Span(text[:at], style), Span("│", TextStyle.STRONG), Span(text[at + 1 :], style)]
+    return tuple(span for span in found if span.text)
 
 
 def _marked(
@@ -351,7 +391,7 @@ def _with_axes(
         name = names.get(number, "")
         edge = "┤" if name else "│"
         found.append((Span(f"{name:>{left - 2}} {edge}", TextStyle.DIM), *drawn))
-    at = ticks(x.low, x.high, max(2, canvas.columns // 8))
+    at = ticks(x.low, x.high, max(2, canvas.columns // 7))
     texts = labels(at) if axis is Axis.EPOCH else [fm.whole(v) for v in at]
     stops = [(x.dot(v) // 2, text) for v, text in zip(at, texts, strict=True)]
     if axis is Axis.TIME:

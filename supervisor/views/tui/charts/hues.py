@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from string import ascii_lowercase
 from typing import Final, NamedTuple
 
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -34,7 +35,14 @@ LIMITS: Final[Mapping[Gauge, Limits]] = {
     Gauge.MEMORY: Limits(0.85, 0.95),
 }
 # Runs that are laid beside one another, this one first.
-RUN_STYLES: Final = (TextStyle.LOSS, TextStyle.PACE, TextStyle.THIRD, TextStyle.FOURTH)
+_RUN_STYLES: Final = (
+    TextStyle.LOSS,
+    TextStyle.PACE,
+    TextStyle.THIRD,
+    TextStyle.FOURTH,
+    TextStyle.FIFTH,
+    TextStyle.SIXTH,
+)
 _LOSS: Final = re.compile("loss|perplexity|ppl$")
 _PACE: Final = re.compile(r"per_sec|_s$|_ms$|time|speed|throughput|mfu|samples/s|tok/s")
 
@@ -48,6 +56,21 @@ def value_style(gauge: Gauge, ratio: float | None) -> TextStyle:
     if sign * ratio >= sign * red:
         return TextStyle.BAD
     return TextStyle.WARN if sign * ratio >= sign * amber else TextStyle.LIVE
+
+
+def band_style(name: str) -> TextStyle:
+    """The range of a series' values, behind its smoothed curve: a weaker accent for losses, a neutral one for all else."""
+    return TextStyle.BAND if series_style(name) is TextStyle.LOSS else TextStyle.FRAME
+
+
+def run_style(at: int) -> TextStyle:
+    """The hue of one of several runs in a chart. A seventh has the second one's and its own letter; the first one's is its alone."""
+    return _RUN_STYLES[at if at < len(_RUN_STYLES) else 1 + (at - 1) % (len(_RUN_STYLES) - 1)]
+
+
+def run_letter(at: int) -> str:
+    """What its curve is marked with: colour is never the only sign."""
+    return ascii_lowercase[at % len(ascii_lowercase)]
 
 
 def series_style(name: str) -> TextStyle:

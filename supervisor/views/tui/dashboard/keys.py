@@ -136,7 +136,7 @@ KEYS: list[BindingType] = [
         "metrics",
         "M",
         "look",
-        "metrics: any series, two runs side by side",
+        "metrics: all charts, any number of runs in each",
         show=False,
     ),
     _key(

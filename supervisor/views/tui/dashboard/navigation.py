@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
-from supervisor.run.index import RunNotFound
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
 from supervisor.views.logs.query import Query
@@ -26,7 +25,6 @@ from supervisor.views.tui.dashboard.failure_card import FailureCard, own_line_of
 from supervisor.views.tui.dashboard.panes import PaneScreen
 from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dashboard.state_words import leave_word
-from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.pane import LogPanel
@@ -38,6 +36,7 @@ from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.wording.places import is_stacks
 
 if TYPE_CHECKING:
+    from supervisor.run.paths import RunPaths
     from supervisor.text.user_line import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
@@ -253,38 +252,36 @@ class LookingScreen(PaneScreen):
 
         self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
 
-    def open_beside(self, other: str) -> None:
-        """Show the metrics, with those of another run (a path, an id or a part of it) beside them."""
-        self._feeder.submit(partial(self._load_beside, other))
+    def open_beside(self, others: Sequence[RunPaths]) -> None:
+        """Show the metrics, with those of other runs in each chart, in place of those before."""
+        self._feeder.submit(partial(self._load_beside, others))
 
-    def _load_beside(self, text: str) -> None:
+    def _load_beside(self, others: Sequence[RunPaths]) -> None:
         """In the reading thread."""
         from supervisor.views.tui.pages.metrics import load_other
 
-        try:
-            other = load_other(self._client.run, text)
-        except RunNotFound as error:
-            self._report(Answer(f"compare: {error}", False))
-            return
-        self.app.call_later(self._lay_beside, other)
+        loaded = [load_other(run) for run in others]
+        self.app.call_later(self._lay_beside, loaded)
 
-    async def _lay_beside(self, other: OtherRun | None) -> None:
+    async def _lay_beside(self, others: list[OtherRun]) -> None:
         if self._zoomed != "metrics":
             await self.action_page("metrics")
         from supervisor.views.tui.pages.metrics import MetricsPage
 
-        self.query_one("#metrics", MetricsPage).compare_with(other)
+        self.query_one("#metrics", MetricsPage).compare_with(others)
 
     def action_compare(self) -> None:
-        """Lay another run's series beside these; an empty answer takes them away."""
+        """Choose the runs whose series are drawn into each chart."""
+        from supervisor.views.tui.pages.metrics import MetricsPage
+        from supervisor.views.tui.runs.picker import RunPicker
 
-        def closed(text: str | None) -> None:
-            if text is not None and text.strip():
-                self.open_beside(text.strip())
-            elif text is not None:
-                self.call_later(self._lay_beside, None)
+        def closed(chosen: Sequence[RunPaths] | None) -> None:
+            if chosen is not None:
+                self.open_beside(chosen)
 
-        self.app.push_screen(AskLine("compare with (a run's id or a part of it; empty: none)"), closed)
+        pages = self.query("#metrics").results(MetricsPage)
+        before = [other.run for page in pages for other in page.others]
+        self.app.push_screen(RunPicker(self._client.run, before, self._clock, self._feeder), closed)
 
     def action_zoom(self) -> None:
         """The pane that has the keys alone, or all again."""

@@ -1,49 +1,56 @@
-"""The metrics page: any series, several at once under one another, beside those of another run."""
+"""The metrics page: a grid of charts, one a series, as many as fit; one of them at full size; any number of runs in each."""
 
 from __future__ import annotations
 
-import os
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from operator import is_
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
+from textual import events
 from textual.binding import Binding, BindingType
+from textual.timer import Timer
 
-from supervisor.run.index import find_run
 from supervisor.run.paths import RunPaths
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, smooth
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.axes import Axis, axis_for
+from supervisor.views.tui.charts.axes import Axis, axis_for, of_track
 from supervisor.views.tui.charts.curves import (
-    NONE,
     SMOOTHING,
     Curve,
     Look,
     Plot,
     axis_word,
     extent,
+    nearest,
     plot,
     readout,
 )
-from supervisor.views.tui.charts.hues import series_style
+from supervisor.views.tui.charts.hues import band_style, run_letter, run_style, series_style
 from supervisor.views.tui.charts.live import attempt_marks
+from supervisor.views.tui.charts.plotting import Scale
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, fit, padded, row, spark
+from supervisor.views.tui.dialogs.prompts import AskLine
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, row
+from supervisor.views.tui.widgets.panel import framed_rows
 
-LIST_CELLS = 34
-# Below this width the list is left out while a chart is looked at.
-LIST_FROM = 90
-NAME_CELLS = 17
-VALUE_CELLS = 8
-AXIS_CELLS = 9  # "2.0e-05" and its tick
-CHART_LEAST = 7
+# A chart is at least so large, with its frame; and about so much wider than high where there is space to choose.
+CELL_WIDTH, CELL_HEIGHT = 36, 9
+ASPECT = 4.0
+# What an empty place in the grid counts against a shape, beside the logarithm of how far it is from that.
+EMPTY_PLACE = 0.15
 # A moving mean of fewer points lags behind what it should show.
 SMOOTH_FROM = 60
 # What is set and not measured has no noise to smooth.
 EXACT = frozenset(["lr", "learning_rate"])
+# Without colours a run's letter stands on its curve at every so many cells.
+LETTER_EVERY = 14
+AXIS_CELLS = 7  # "26.5k" and its tick
 FIRST = (
     "loss",
     "val_loss",
@@ -55,79 +62,201 @@ FIRST = (
     "data_wait_s",
     "mfu",
 )
-CHOSEN_AT_FIRST = 3
+
+# A key waits no longer for curves to be drawn: those that are left follow once it is painted.
+DRAW_S = 0.02
+# New points of the charts that do not have the keys are drawn so often; their values are always the newest.
+FRESH_S = 1.0
+NOT_YET = Plot([], Scale(0.0, 1.0, 2), 0)
 
 Say: TypeAlias = Callable[[float | None], str]
+smoothed_usually = of_track(smooth)
 
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
     """A run that is laid beside this one. `cuts`: see `curves.Curve`."""
 
-    run_id: str
+    run: RunPaths
     series: Mapping[str, Track]
     cuts: Mapping[int, float]
 
 
+class Cell(NamedTuple):
+    """A place of the grid, in cells of the terminal from the page's upper left corner."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+class Drawn(NamedTuple):
+    """A chart as it was drawn last, of what and when: it is drawn anew where one of that is another one."""
+
+    tracks: Sequence[object]
+    how: tuple[object, ...]
+    plot: Plot | None
+    t: float
+
+
+def grid_of(count: int, width: int, height: int) -> tuple[int, int]:
+    """Columns and rows for `count` charts: all that fit, or the shape in which fewer look best."""
+    most_columns, most_rows = max(width // CELL_WIDTH, 1), max(height // CELL_HEIGHT, 1)
+    shapes = [
+        (columns, rows)
+        for columns in range(1, most_columns + 1)
+        for rows in range(1, most_rows + 1)
+        if columns * (rows - 1) < count <= columns * rows
+    ]
+
+    def strangeness(shape: tuple[int, int]) -> float:
+        columns, rows = shape
+        aspect = (width / columns) / max(height / rows, 1)
+        return abs(math.log(aspect / ASPECT)) + EMPTY_PLACE * (columns * rows - count)
+
+    return min(shapes, key=strangeness, default=(most_columns, most_rows))
+
+
+def places_of(shape: tuple[int, int], width: int, height: int, top: int) -> list[Cell]:
+    """The places of a grid in reading order, all of one height."""
+    columns, rows = shape
+    high = height // rows
+    xs = [width * at // columns for at in range(columns + 1)]
+    return [Cell(xs[x], top + y * high, xs[x + 1] - xs[x], high) for y in range(rows) for x in range(columns)]
+
+
 class MetricsPage(ChartPanel):
-    """A list of all series; those that are chosen are drawn, with one axis of steps (or time) for all of them."""
+    """All series as a grid of charts with one axis of steps (or time) for those in sight; the keys are one chart's."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "move(1)", "next chart", show=False),
+        Binding("k", "move(-1)", "previous chart", show=False),
+        Binding("down", "row(1)", "chart below", show=False),
+        Binding("up", "row(-1)", "chart above", show=False),
+        Binding("pagedown,ctrl+d", "turn(1)", "next page of charts", show=False),
+        Binding("pageup,ctrl+u", "turn(-1)", "previous page of charts", show=False),
+        Binding("g,home", "move(-100000)", "first chart", show=False),
+        Binding("G,end", "move(100000)", "last chart", show=False),
+        Binding("z,o", "alone", "this chart at full size, or all", show=False),
+        Binding("space", "pin", "this chart first, or no longer", show=False),
+        Binding("slash", "find", "charts by a part of their name", show=False),
+        Binding("c", "screen.compare", "other runs in each chart", show=False),
         *(
             b
             for b in ChartPanel.BINDINGS
-            if isinstance(b, Binding) and b.action not in {"zoom_in", "zoom_out"}
+            if isinstance(b, Binding) and b.action not in {"zoom_in", "zoom_out", "choose", "plain"}
         ),
         Binding("plus,equals_sign", "zoom_in", "zoom in", show=False),
         Binding("minus", "zoom_out", "zoom out", show=False),
-        Binding("j,down", "move(1)", "next series", show=False),
-        Binding("k,up", "move(-1)", "previous series", show=False),
-        Binding("space", "choose_series", "draw it, or not", show=False),
-        Binding("o", "only", "draw this one alone, or the first three", show=False),
-        Binding("c", "screen.compare", "another run beside it", show=False),
+        Binding("enter", "choose", "the log at the cursor; without one: full size", show=False),
+        Binding("escape", "plain", "cursor and window, full size, search: away", show=False),
     ]
+
+    framed = False
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self.other: OtherRun | None = None
-        self._chosen: list[str] | None = None
+        self.others: list[OtherRun] = []
+        self.alone = False
+        self.pinned: list[str] = []
+        self.searched = ""
         self._at = 0
+        self._shape = (1, 1)
+        self._sight: dict[str, Cell] = {}
+        self._drawn: dict[str, Drawn] = {}
+        self._draw_until = 0.0
+        self._drew = self._late = False
+        self._waiting: Timer | None = None
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """All series: a new snapshot."""
         return (snapshot,)
 
+    # -- what there is -------------------------------------------------------------------------------------
+
     def names(self) -> list[str]:
-        """All series, the usual ones first."""
-        series = self.view.snapshot.series if self.view is not None else {}
-        found = set(series) | set(self.other.series if self.other else ())
-        return [name for name in FIRST if name in found] + sorted(found - set(FIRST))
+        """The series that are looked for: those that a person put first, then the usual ones."""
+        found = set(self.view.snapshot.series if self.view is not None else ())
+        found.update(*(other.series for other in self.others))
+        words = self.searched.lower().split()
+        found = {name for name in found if all(word in name.lower() for word in words)}
+        first = [name for name in self.pinned if name in found]
+        usual = [name for name in FIRST if name in found and name not in first]
+        return [*first, *usual, *sorted(found.difference(first, usual))]
 
     @property
-    def chosen(self) -> list[str]:
-        """What is drawn, in the list's order."""
+    def chosen(self) -> str | None:
+        """The series that has the keys."""
         names = self.names()
-        wanted = names[:CHOSEN_AT_FIRST] if self._chosen is None else self._chosen
-        return [name for name in names if name in wanted]
+        return names[min(self._at, len(names) - 1)] if names else None
+
+    def runs(self, name: str) -> list[Track]:
+        """A series of each run, this one's first; empty where one has none."""
+        mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
+        return [mine, *(other.series.get(name, ()) for other in self.others)]
 
     def tracks(self) -> Sequence[Track]:
-        """What is drawn: of both runs."""
-        found = []
-        for name in self.chosen:
-            found += [track for track in self._both(name) if track]
-        return found
+        """All in sight, first the one that the cursor reads."""
+        chosen = self.chosen
+        names = [*([chosen] if chosen else ()), *(name for name in self._sight if name != chosen)]
+        return [track for name in names for track in self.runs(name) if track]
 
-    def compare_with(self, other: OtherRun | None) -> None:
-        """Lay another run beside this one; None takes it away."""
-        self.other = other
+    def compare_with(self, others: Sequence[OtherRun]) -> None:
+        """Lay other runs beside this one, in place of those before."""
+        self.others = list(others)
+        self._drawn.clear()
         self.repaint()
 
-    def titles(self) -> tuple[Row, Row]:
-        """What is drawn how, and beside what."""
+    # -- what is drawn ---------------------------------------------------------------------------------------
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """A line that says what is in sight and of which runs, then the charts."""
+        names = self.names()
+        self.plotted = None
+        if not names:
+            text = (
+                "no chart has that in its name: / looks for others, Esc shows all"
+                if self.searched
+                else "no metric seen yet: the first log line that names one starts a series"
+            )
+            self._sight = {}
+            return [self._head(names, width), EMPTY, row(Span(f" {self.tr(text)}", TextStyle.DIM))]
+        self._at = min(self._at, len(names) - 1)
+        self._shape = (1, 1) if self.alone else grid_of(len(names), width, height - 1)
+        places = places_of(self._shape, width, height - 1, top=1)
+        first = self._at // len(places) * len(places)
+        self._sight = dict(zip(names[first:], places, strict=False))
+        self._drawn = {name: drawn for name, drawn in self._drawn.items() if name in self._sight}
+        look = replace(self.look, axis=self.axis, cursor=None)
+        # All charts have one x axis, so that the eye can go straight down.
+        look = replace(look, window=self.look.window or extent(look, self.tracks()))
+        self._drew, self._late, self._draw_until = False, False, time.monotonic() + DRAW_S
+        # The one that has the keys is drawn first.
+        order = sorted(self._sight, key=lambda name: name != self.chosen)
+        cells_of = {name: self._cell(name, self._sight[name], look) for name in order}
+        if self._late:
+            self.call_after_refresh(self.repaint)
+        lines: list[list[Span]] = [[] for _ in range(height)]
+        for name, cell in self._sight.items():
+            for y, spans in enumerate(cells_of[name], cell.y):
+                lines[y] += spans
+        return [self._head(names, width), *(tuple(line) for line in lines[1:])]
+
+    def _head(self, names: Sequence[str], width: int) -> Row:
+        """Which of how many charts are in sight, how they are drawn, and which run has which hue."""
+        seen = list(self._sight)
+        counted = ""
+        if 0 < len(seen) < len(names):
+            first = names.index(seen[0]) + 1
+            place = str(first) if len(seen) == 1 else f"{first}-{first + len(seen) - 1}"
+            counted = self.tr(f"{place} of {len(names)}")
         look = self.look
         modes = [
             word
             for word, on in (
+                (counted, counted),
+                (f"/{self.searched}", self.searched),
                 ("log", look.log),
                 (self.tr(SMOOTHING[look.smoothing][0]), look.smoothing),
                 (self.tr(axis_word(self.axis)), self.axis is not Axis.STEP),
@@ -136,154 +265,224 @@ class MetricsPage(ChartPanel):
             if on
         ]
         left = row(
-            Span(self.tr("metrics"), TextStyle.STRONG),
+            Span(f" {self.tr('metrics')}", TextStyle.STRONG),
             Span(f" {' · '.join(modes)}" if modes else "", TextStyle.DIM),
         )
-        if self.other is None:
-            return left, row(Span(self.tr("Space draws · c compares"), TextStyle.DIM))
-        return left, row(
-            Span(self.tr("this run "), TextStyle.LOSS),
-            Span(self.tr(f"beside {self.other.run_id}"), TextStyle.PACE),
+        room = width - cells(left) - 2
+        if not self.others:
+            text = "PgDn more · Enter enlarges · c compares" if counted else "Enter enlarges · c compares"
+            return between(left, row(Span(f"{self.tr(text)} ", TextStyle.DIM)), width)
+        parts = [
+            row(Span(f"{run_letter(at)} {name}", run_style(at)))
+            for at, name in enumerate(
+                [self.tr("this run"), *(fm.short_id(other.run.run_id) for other in self.others)]
+            )
+        ]
+        return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
+
+    def _cell(self, name: str, cell: Cell, look: Look) -> list[Row]:
+        """One chart in its frame."""
+        here = name == self.chosen
+        inner = (cell.width - 2, cell.height - 2)
+        drawn = self._plot(name, look, *inner, here=here)
+        if drawn is not None:
+            drawn = drawn.with_cursor(self.look.cursor)
+            if here:
+                self.plotted = Plot(drawn.rows, drawn.x, drawn.left + cell.x + 1, drawn.height)
+        few = all(len(track) < 2 for track in self.runs(name))
+        empty = "one value so far: a second makes a curve" if few else "nothing of it in this window"
+        rows = drawn.rows if drawn is not None else [row(Span(f" {self.tr(empty)}", TextStyle.DIM))]
+        rows = [*rows[: inner[1]], *[EMPTY] * (inner[1] - len(rows))]
+        pin = "◆ " if name in self.pinned else ""
+        left = row(
+            Span(pin, TextStyle.KEY),
+            Span(name, TextStyle.STRONG),
+        )
+        edge = TextStyle.FOCUS if here else TextStyle.FRAME
+        return framed_rows(
+            rows, left, self._values(name, inner[0] - cells(left) - 6, here=here), cell.width, edge
         )
 
-    def body(self, width: int, height: int) -> Sequence[Row]:
-        """The list on the left, the charts on the right."""
-        names = self.names()
-        self.plotted = None
-        if not names:
-            text = " no metric seen yet: the first log line that names one starts a series"
-            return [row(Span(self.tr(text), TextStyle.DIM))]
-        self._at = min(self._at, len(names) - 1)
-        if width < LIST_FROM:
-            if self.look.cursor is not None or self.look.window is not None:
-                return self._charts(width, height, 0)
-            rows = self._list(names, width, max(3, height - 2 * CHART_LEAST))
-            return [*rows, *self._charts(width, height - len(rows), 0)]
-        listed = self._list(names, LIST_CELLS, height)
-        charts = self._charts(width - LIST_CELLS - 1, height, LIST_CELLS + 1)
-        found = []
-        for number in range(height):
-            left = listed[number] if number < len(listed) else EMPTY
-            right = charts[number] if number < len(charts) else EMPTY
-            found.append((*padded(left, LIST_CELLS), Span("│", TextStyle.FRAME), *right))
-        return found
+    def _values(self, name: str, room: int, *, here: bool) -> Row:
+        """The newest value, or the one at the cursor; with several runs that of each."""
+        say, cursor = say_of(name), self.look.cursor
+        tracks = self.runs(name)
+        look = replace(self.look, axis=self.axis)
+        if here and cursor is not None and len(tracks) == 1:
+            return readout(look, tracks, say, self.tr)
+        parts: list[Row] = []
+        for at, track in enumerate(tracks):
+            if not track:
+                continue
+            point = nearest(look, [track], cursor) if cursor is not None else track[-1]
+            style = run_style(at) if self.others else series_style(name)
+            letter = f"{run_letter(at)} " if self.others else ""
+            parts.append(row(Span(f"{letter}{say(point.mean if point else None)}", style)))
+        return _as_many_as_fit(parts, room)
 
-    def action_move(self, rows: int) -> None:
-        """Another series in the list."""
-        self._at = min(max(self._at + rows, 0), max(len(self.names()) - 1, 0))
+    def _plot(self, name: str, look: Look, width: int, height: int, *, here: bool) -> Plot | None:
+        """Drawn anew only where something of it changed: a key that moves the cursor redraws no curve."""
+        assert self.view is not None
+        state, tracks = self.view.snapshot.state, self.runs(name)
+        if sum(map(len, tracks)) < 2:
+            return None
+        letters = LETTER_EVERY if self.app.no_color else 0
+        how = (look, width, height, letters)
+        before = self._drawn.get(name)
+        given = (*tracks, state.attempts)
+        if before is not None and before.how == how and all(map(is_, before.tracks, given)):
+            return before.plot
+        now = time.monotonic()
+        if not here and before is not None and before.how == how and now < before.t + FRESH_S:
+            self._wait(before.t + FRESH_S - now)
+            return before.plot
+        if not here and self._drew and now > self._draw_until:
+            self._late = True
+            return before.plot if before is not None and before.how[1:] == how[1:] else NOT_YET
+        known = [track for track in tracks if track]
+        if axis_for(look.axis, known) is not look.axis:
+            look = Look(log=look.log, smoothing=look.smoothing)  # it cannot stand on the others' axis
+        cuts = [state.cuts, *(other.cuts for other in self.others)]
+        curves = [
+            Curve(
+                track,
+                self._smoothed(name, track, look),
+                run_style(at) if self.others else series_style(name),
+                cuts[at],
+                band=band_style(name) if at == 0 else None,
+                letter=run_letter(at) if self.others else "",
+                letter_every=letters,
+            )
+            for at, track in enumerate(tracks)
+            if track
+        ]
+        marks = attempt_marks(state) if tracks[0] else ()
+        # This run's curve lies above the others.
+        drawn = plot(curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS)
+        self._drawn[name] = Drawn(given, how, drawn, now)
+        self._drew = True
+        return drawn
+
+    def _wait(self, for_s: float) -> None:
+        """Draw what came meanwhile."""
+        if self._waiting is None:
+            self._waiting = self.set_timer(for_s, self._waited)
+
+    def _waited(self) -> None:
+        self._waiting = None
         self.repaint()
 
-    def action_choose_series(self) -> None:
-        """Draw the series at the cursor, or leave it out."""
-        names, chosen = self.names(), self.chosen
-        if names:
-            name = names[self._at]
-            self._chosen = [n for n in chosen if n != name] if name in chosen else [*chosen, name]
-            self.repaint()
+    @staticmethod
+    def _smoothed(name: str, track: Track, look: Look) -> tuple[float, ...]:
+        if len(track) < SMOOTH_FROM or name in EXACT:
+            return ()
+        return look.smoothed(track, smoothed_usually(track))
 
-    def action_only(self) -> None:
-        """Draw the series at the cursor alone; again: the first few."""
-        names = self.names()
-        if names:
-            alone = [names[self._at]]
-            self._chosen = None if self._chosen == alone else alone
-            self.repaint()
+    # -- what is done -------------------------------------------------------------------------------------
 
-    def _both(self, name: str) -> tuple[Track, Track]:
-        assert self.view is not None
-        mine = self.view.snapshot.series.get(name, ())
-        return mine, self.other.series.get(name, ()) if self.other is not None else ()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Esc belongs to the screen while there is nothing here for it."""
+        if action == "plain" and (self.alone or self.searched):
+            return True
+        return True if action == "choose" else super().check_action(action, parameters)
 
-    def _list(self, names: list[str], width: int, height: int) -> list[Row]:
-        top = min(max(self._at - height + 1, 0), max(len(names) - height, 0))
-        chosen = set(self.chosen)
-        found = []
-        for at in range(top, min(top + height, len(names))):
-            name = names[at]
-            mine, other = self._both(name)
-            track = mine or other
-            here = at == self._at
-            mark = Span(
-                "● " if name in chosen else "○ ", TextStyle.STRONG if name in chosen else TextStyle.DIM
-            )
-            style = (
-                TextStyle.CURSOR if here and self.has_focus else TextStyle.STRONG if here else TextStyle.PLAIN
-            )
-            value = Span(fit(say(name)(track[-1].mean) if track else fm.DASH, VALUE_CELLS, right=True) + " ")
-            room = max(width - NAME_CELLS - VALUE_CELLS - 4, 0)
-            line = spark([p.mean for p in track[-120:]], room)
-            found.append(
-                row(
-                    mark,
-                    Span(fit(name, NAME_CELLS), style),
-                    value,
-                    Span(line, series_style(name) if mine else TextStyle.DIM),
-                )
-            )
-        return found
+    def action_move(self, charts: int) -> None:
+        """Another chart, in reading order."""
+        self._at = min(max(self._at + charts, 0), max(len(self.names()) - 1, 0))
+        self.repaint()
 
-    def _charts(self, width: int, height: int, left: int) -> list[Row]:
-        """One under the other, each with its name, value and own y axis; the last has the others' x axis too."""
-        assert self.view is not None
-        chosen = [name for name in self.chosen if any(len(track) > 1 for track in self._both(name))]
-        if not chosen:
-            return [row(Span(self.tr(" choose a series with Space; two values make a curve"), TextStyle.DIM))]
-        fitting = chosen[: max(1, height // CHART_LEAST)]
-        each = height // len(fitting)
-        # All charts share one x axis, so that the eye can go straight down.
-        whole = extent(self.look, self.tracks())
-        look = replace(self.look, axis=self.axis, window=self.look.window or whole)
-        rows: list[Row] = []
-        for at, name in enumerate(fitting):
-            room = each if at < len(fitting) - 1 else height - each * at
-            hidden = len(chosen) - len(fitting) if at == len(fitting) - 1 else 0
-            rows += self._chart(name, look, width, room, left, hidden)
-        return rows
+    def action_row(self, rows: int) -> None:
+        """The chart below or above."""
+        at = self._at + rows * self._shape[0]
+        if 0 <= at < len(self.names()):
+            self.action_move(at - self._at)
 
-    def _chart(self, name: str, look: Look, width: int, height: int, left: int, hidden: int) -> list[Row]:
-        assert self.view is not None
-        mine, other = self._both(name)
-        if axis_for(look.axis, [other, mine]) is not look.axis:
-            look = Look(log=look.log, smoothing=look.smoothing)  # it cannot stand on the others' axis
-        theirs = self.other.cuts if self.other is not None else NONE
-        curves = [Curve(other, style=TextStyle.PACE, cuts=theirs)] if other else []
-        smoothed = look.smoothed(mine, smooth(mine)) if len(mine) >= SMOOTH_FROM and name not in EXACT else ()
-        style = TextStyle.LOSS if self.other is not None else series_style(name)
-        curves += [Curve(mine, smoothed, style, self.view.snapshot.state.cuts)] if mine else []
-        drawn = plot(
-            curves,
-            look,
-            width,
-            height - 1,
-            marks=attempt_marks(self.view.snapshot.state) if mine else (),
-            axis_cells=AXIS_CELLS,
-        )
-        right = readout(self.look, [mine or other], say(name), self.tr)
-        if not right:
-            right = row(Span(say(name)((mine or other)[-1].mean), style if mine else TextStyle.PACE))
-            if mine and other:
-                assert self.other is not None
-                right = (
-                    Span(self.tr("this run "), TextStyle.DIM),
-                    *right,
-                    Span(f"  {fm.short_id(self.other.run_id)} ", TextStyle.DIM),
-                    Span(say(name)(other[-1].mean), TextStyle.PACE),
-                )
-        more = self.tr(f"  {hidden} more chosen have no room") if hidden else ""
-        head = between(
-            row(Span(f" {name}", TextStyle.STRONG), Span(more, TextStyle.DIM)), (*right, Span(" ")), width
-        )
-        if drawn is None:
-            return [
-                head,
-                row(Span(self.tr(" nothing of it in this window"), TextStyle.DIM)),
-                *[EMPTY] * (height - 2),
+    def action_turn(self, pages: int) -> None:
+        """The charts that follow, or those before."""
+        self.action_move(pages * self._shape[0] * self._shape[1])
+
+    def action_alone(self) -> None:
+        """This chart at full size, or all again."""
+        self.alone = not self.alone
+        self.repaint()
+
+    def action_pin(self) -> None:
+        """Put this chart first, or no longer; it keeps the keys."""
+        name = self.chosen
+        if name is not None:
+            self.pinned = [
+                *(n for n in self.pinned if n != name),
+                *([name] if name not in self.pinned else ()),
             ]
-        self.plotted = Plot(drawn.rows, drawn.x, drawn.left + left)
-        return [head, *drawn.rows, *[EMPTY] * (height - 1 - len(drawn.rows))]
+            self._at = self.names().index(name)
+            self.repaint()
+
+    def action_find(self) -> None:
+        """Show the charts with these words in their names, as they are typed."""
+        before = self.searched
+
+        def typed(text: str) -> None:
+            self.searched = text.strip()
+            self._at = 0
+            self.repaint()
+
+        def closed(text: str | None) -> None:
+            typed(before if text is None else text)
+
+        self.app.push_screen(AskLine("charts (a part of their name; empty: all)", before, typed), closed)
+
+    def action_choose(self) -> None:
+        """The log at the cursor; without a cursor this chart at full size."""
+        if self.look.cursor is not None:
+            super().action_choose()
+        else:
+            self.action_alone()
+
+    def action_plain(self) -> None:
+        """Away with cursor and window; else back to the grid; else show all charts again."""
+        if self.look.cursor is not None or self.look.window is not None:
+            super().action_plain()
+        elif self.alone:
+            self.action_alone()
+        else:
+            self.searched = ""
+            self.repaint()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click chooses a chart; the chart then puts its cursor."""
+        self._choose_at(event)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The chart under the mouse is zoomed."""
+        self._choose_at(event)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The chart under the mouse is zoomed."""
+        self._choose_at(event)
+
+    def _choose_at(self, event: events.MouseEvent) -> None:
+        """Textual calls the handler of `ChartPanel` after the one here."""
+        names = self.names()
+        for name, cell in self._sight.items():
+            inside = cell.x <= event.x < cell.x + cell.width and cell.y <= event.y < cell.y + cell.height
+            if inside and name != self.chosen:
+                self._at = names.index(name)
+                self.repaint()
 
 
-def say(name: str) -> Say:
+def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
+    """Parts with two blanks between them; of those that do not fit their number."""
+    found: Row = EMPTY
+    for at, part in enumerate(parts):
+        more = len(parts) - at - 1
+        gap = row(Span("  ")) if found else EMPTY
+        if cells((*found, *gap, *part)) + (len(f"  +{more}") if more else 0) > room:
+            return (*found, *gap, Span(f"+{more + 1}", TextStyle.DIM))
+        found = (*found, *gap, *part)
+    return found
+
+
+def say_of(name: str) -> Say:
     """How a value of a series is written, by what its name says of its unit."""
     if name.endswith("loss"):
         return fm.loss
@@ -298,12 +497,7 @@ def say(name: str) -> Say:
     return fm.short
 
 
-def load_other(this: RunPaths, text: str) -> OtherRun:
-    """All series of the run that `text` names: a path, an id, or a unique part of an id.
-
-    Raises:
-        RunNotFound: there is none, or more than one.
-    """
-    found = find_run(text, this.root.parent, os.environ)
-    snapshot = SnapshotReader(found).refresh()
-    return OtherRun(found.run_id, snapshot.series, snapshot.state.cuts)
+def load_other(run: RunPaths) -> OtherRun:
+    """All series of a run."""
+    snapshot = SnapshotReader(run).refresh()
+    return OtherRun(run, snapshot.series, snapshot.state.cuts)

@@ -45,8 +45,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("question_mark,f1", "help", "help", "?", "this help"),
         _key("enter", "open", "open", "Enter", "open the run: its dashboard; Esc comes back here"),
         _key("slash", "filter", "filter", "/", "filter: words, state:failed, failure:cuda_oom, loss<2.5"),
-        _key("space", "mark", "mark", "Space", "mark the run, to compare another with it"),
-        _key("c", "compare", "compare", "c", "draw the marked run's series beside this one's"),
+        _key("space", "mark", "mark", "Space", "mark the run, to compare another with it; any number"),
+        _key("c", "compare", "compare", "c", "draw the marked runs' series beside this one's"),
         _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
         _key("o", "sort", "sort by", "o", "sort by the next of: newest, state, name, best loss, duration"),
@@ -102,7 +102,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
         if action in {"open", "mark", "delete"}:
             return bool(self.panel.rows)
         if action == "compare":
-            return self.panel.marked is not None and self.panel.marked != self.panel.chosen
+            return any(run != self.panel.chosen for run in self.panel.marked)
         if action == "undo":
             return bool(self.thrown)
         if action == "widen":
@@ -127,15 +127,16 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, to be compared with; or take the mark away."""
-        panel = self.panel
-        panel.marked = None if panel.marked == panel.chosen else panel.chosen
-        panel.repaint()
+        if self.panel.chosen is not None:
+            self.panel.mark(self.panel.chosen)
         self._offer()
 
     def action_compare(self) -> None:
-        """Open the run under the cursor with the marked one's series beside its own."""
-        if self.panel.chosen is not None:
-            self.post_message(RunsPanel.Opened(self.panel.chosen, self.panel.marked))
+        """Open the run under the cursor with the marked ones' series beside its own."""
+        chosen = self.panel.chosen
+        if chosen is not None:
+            beside = [run for run in self.panel.marked if run != chosen]
+            self.post_message(RunsPanel.Opened(chosen, beside))
 
     def action_delete(self) -> None:
         """Delete the run under the cursor, after a question; `u` undoes it for a week."""

@@ -25,6 +25,7 @@ from supervisor.views.model.run_list import (
     ordered,
     rate_of,
 )
+from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dashboard.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -67,9 +68,9 @@ class RunsPanel(Panel, can_focus=True):
     ]
 
     class Opened(Message):
-        """A run was chosen; `beside`: the run whose series are to lie beside its own."""
+        """A run was chosen; `beside`: the runs whose series are to lie beside its own."""
 
-        def __init__(self, run: RunPaths, beside: RunPaths | None = None) -> None:
+        def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = ()) -> None:
             super().__init__()
             self.run = run
             self.beside = beside
@@ -93,7 +94,7 @@ class RunsPanel(Panel, can_focus=True):
         self.sort = SortKey.NEWEST
         self.rows: list[RunRow] = []
         self.chosen: RunPaths | None = None
-        self.marked: RunPaths | None = None
+        self.marked: list[RunPaths] = []
         self.said = ""
         self._top = 0
         self._shown = 0
@@ -197,7 +198,7 @@ class RunsPanel(Panel, can_focus=True):
                     now,
                     self.tr,
                     here=found.run == self.chosen,
-                    marked=found.run == self.marked,
+                    mark=self.mark_of(found.run),
                     folders=self._shows_folders,
                 )
                 for found in shown
@@ -205,6 +206,19 @@ class RunsPanel(Panel, can_focus=True):
             *([EMPTY] * (room - len(shown)) if detail else ()),
             *([detail] if detail else ()),
         ]
+
+    def mark(self, run: RunPaths) -> None:
+        """Mark a run, to be compared with; or take its mark away."""
+        self.marked = (
+            [one for one in self.marked if one != run] if run in self.marked else [*self.marked, run]
+        )
+        self.repaint()
+
+    def mark_of(self, run: RunPaths) -> Span:
+        """In the hue that its curves will have beside those of the run that is opened."""
+        if run not in self.marked:
+            return Span(" ")
+        return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
         """The chosen run's command and note; empty without both."""
@@ -278,9 +292,9 @@ def _head(width: int, tr: Tr, *, folders: bool) -> Row:
     return clip(row(Span(head + _columns(width, texts), TextStyle.DIM)), width)
 
 
-def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: bool, folders: bool) -> Row:
+def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, mark: Span, folders: bool) -> Row:
     state = found.state
-    mark = spoken(_mark(found), tr)
+    condition = spoken(_mark(found), tr)
     roomy = width >= ROOMY_FROM
     total = f"/{fm.whole(state.total_steps)}" if state.total_steps and roomy else ""
     run_id = found.run.run_id
@@ -297,10 +311,10 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: 
         "lr": rate_of(found.command),
         "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
     }
-    head = Span(("▸" if here else " ") + ("◆" if marked else " "), TextStyle.KEY)
+    head = row(Span("▸" if here else " ", TextStyle.KEY), mark)
     style = TextStyle.STRONG if here else TextStyle.PLAIN
     text = Span(_columns(width, texts), style)
-    return clip((head, Span(fit(mark.text, STATE_CELLS) + " ", mark.style), text), width)
+    return clip((*head, Span(fit(condition.text, STATE_CELLS) + " ", condition.style), text), width)
 
 
 def _mark(found: RunRow) -> Span:

@@ -11,7 +11,7 @@ class Palette(NamedTuple):
     """Colours as ``#rrggbb``. `dim` and `faint` are the foreground's weaker strengths, `strong` its stronger.
 
     `accent`: loss and focus; `band`: its weaker strength, behind the smoothed loss. `good`, `warn`, `bad`: values and states.
-    `pace`: speed and time. A second, third and fourth run are drawn in `pace`, `third` and `fourth`.
+    `pace`: speed and time. A second run beside the first is drawn in `pace`, the next in `third` to `sixth`.
     """
 
     name: str
@@ -21,6 +21,8 @@ class Palette(NamedTuple):
     pace: str
     third: str
     fourth: str
+    fifth: str
+    sixth: str
     good: str
     warn: str
     bad: str
@@ -40,6 +42,8 @@ _DARK: Final = Palette(
     pace="#7fa8ff",
     third="#e58ad8",
     fourth="#d8cf6a",
+    fifth="#ff9d5c",
+    sixth="#b394ff",
     good="#8ccf5f",
     warn="#f2b84b",
     bad="#ff6f6f",
@@ -58,6 +62,8 @@ _LIGHT: Final = Palette(
     pace="#2456c4",
     third="#a0288f",
     fourth="#7a5c00",
+    fifth="#b34700",
+    sixth="#6a3fc4",
     good="#3a7d1e",
     warn="#9a5b00",
     bad="#c02626",
@@ -80,6 +86,8 @@ PALETTES: Final = {
         pace="#d98fb8",
         third="#e69f00",
         fourth="#ffffff",
+        fifth="#34d1a2",
+        sixth="#f0e442",
         good="#34d1a2",
         warn="#f0e442",
         bad="#e8702a",

@@ -30,7 +30,8 @@ def _theme(palette: Palette) -> Theme:
         surface=palette.background,
         panel=palette.panel,
         variables={
-            name: getattr(palette, name) for name in ("dim", "faint", "strong", "band", "third", "fourth")
+            name: getattr(palette, name)
+            for name in ("dim", "faint", "strong", "band", "third", "fourth", "fifth", "sixth")
         },
     )
 
@@ -71,6 +72,8 @@ LOOKS: dict[TextStyle, tuple[str, str, bool]] = {
     TextStyle.PACE: ("secondary", "background", False),
     TextStyle.THIRD: ("third", "background", False),
     TextStyle.FOURTH: ("fourth", "background", False),
+    TextStyle.FIFTH: ("fifth", "background", False),
+    TextStyle.SIXTH: ("sixth", "background", False),
     TextStyle.WARN: ("warning", "background", False),
     TextStyle.BAD: ("error", "background", True),
     TextStyle.KEY: ("strong", "background", True),

@@ -39,6 +39,8 @@ class TextStyle(StrEnum):
     PACE = "pace"
     THIRD = "third"
     FOURTH = "fourth"
+    FIFTH = "fifth"
+    SIXTH = "sixth"
     WARN = "warn"
     BAD = "bad"
     KEY = "key"

@@ -199,17 +199,22 @@ class Panel(Widget):
         left, right = self.titles() if self.ready else (EMPTY, EMPTY)
         if self.number is not None:
             left = (Span(f"[{self.number}] ", TextStyle.DIM), *left)
-        side = Span("│", edge)
-        return [
-            _edge(left, right, width, edge),
-            *((side, *padded(r, width - 2), side) for r in inside),
-            (Span("╰" + "─" * (width - 2) + "╯", edge),),
-        ]
+        return framed_rows(inside, left, right, width, edge)
 
     @staticmethod
     def _filled(rows: Sequence[Row], height: int) -> list[Row]:
         kept = list(rows[:height])
         return kept + [EMPTY] * (height - len(kept))
+
+
+def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
+    """Rows in a frame of `width` cells whose top edge carries two titles; the right one gives way."""
+    side = Span("│", style)
+    return [
+        _edge(left, right, width, style),
+        *((side, *padded(r, width - 2), side) for r in inside),
+        (Span("╰" + "─" * (width - 2) + "╯", style),),
+    ]
 
 
 def _edge(left: Row, right: Row, width: int, style: TextStyle) -> Row:

@@ -1,0 +1,130 @@
+"""The list of runs over the dashboard: which of them are compared with the one that is open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Label
+
+from supervisor.run.index import known_runs
+from supervisor.run.paths import RunPaths
+from supervisor.views.model.run_list import RunList, RunsReader, Scope
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dialogs.prompts import AskLine, key_line
+from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.runs.table import RunsPanel
+from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.widgets.panel import tr_of
+
+KEYS = (
+    ("Space", "mark"),
+    ("Enter", "compare"),
+    ("/", "filter"),
+    ("a", "all folders"),
+    ("Esc", "close"),
+)
+
+
+class RunPicker(OverScreen[Sequence[RunPaths] | None]):
+    """Marks any number of runs; the answer is those, in the order in which they were marked, None where it was left.
+
+    Args:
+        run: the one that is open: it is not listed.
+        marked: those that are compared already.
+        clock: wall time.
+        feeder: the thread that reads.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "mark", "mark"),
+        Binding("enter", "done", "compare"),
+        Binding("slash", "filter", "filter"),
+        Binding("a", "widen", "all folders"),
+        Binding("escape,q,ctrl+c", "cancel", "close"),
+    ]
+
+    def __init__(
+        self,
+        run: RunPaths,
+        marked: Sequence[RunPaths],
+        clock: Callable[[], float],
+        feeder: Feeder[Snapshot],
+    ) -> None:
+        super().__init__()
+        self._own = run.root.resolve()
+        self._feeder = feeder
+        place = self._own.parent
+        scope = Scope(place)
+        self._reader = RunsReader(partial(known_runs, place, os.environ), scope)
+        self.panel = RunsPanel(clock, scope, id="picked")
+        self.panel.marked = list(marked)
+
+    def compose(self) -> ComposeResult:
+        """The table, and the keys."""
+        yield self.panel
+        with Horizontal(classes="bar"):
+            yield Label(Content.assemble(" ", key_line(tr_of(self), *KEYS)))
+
+    def on_mount(self) -> None:
+        """Read the list."""
+        self.panel.focus()
+        self._feeder.submit(self._read)
+
+    def _read(self) -> None:
+        """In the reading thread, a slice at a time."""
+        self.app.call_later(self._take, self._reader.refresh())
+
+    def _take(self, runs: RunList) -> None:
+        if not self.is_running:
+            return
+        others = tuple(row for row in runs.rows if row.run.root.resolve() != self._own)
+        self.panel.list = replace(runs, rows=others)
+        self.panel.renew()
+        if not runs.complete:
+            self._feeder.submit(self._read)
+
+    def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
+        """A click on the chosen run marks it."""
+        message.stop()
+        self.panel.mark(message.run)
+
+    def action_mark(self) -> None:
+        """Compare with the run under the cursor, or no longer."""
+        if self.panel.chosen is not None:
+            self.panel.mark(self.panel.chosen)
+
+    def action_done(self) -> None:
+        """Compare with those that are marked, or with none."""
+        self.dismiss(self.panel.marked)
+
+    def action_filter(self) -> None:
+        """Filter as one types."""
+        before = self.panel.query_text
+
+        def typed(text: str) -> None:
+            self.panel.query_text = text.strip()
+            self.panel.renew()
+
+        def closed(text: str | None) -> None:
+            typed(before if text is None else text)
+
+        label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
+        self.app.push_screen(AskLine(label, before, typed), closed)
+
+    def action_widen(self) -> None:
+        """The runs of all folders, or of this one."""
+        self.panel.scope.everywhere = not self.panel.scope.everywhere
+        self._reader.look_again()
+        self._feeder.submit(self._read)
+
+    def action_cancel(self) -> None:
+        """Leave all as it is."""
+        self.dismiss(None)
