@@ -350,7 +350,7 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
     """A sentence made of a key is found by an entry, with its numbers."""
     shown = iter(numbers)
     text = re.sub(r"\{\w+\}", lambda _: f"{next(shown)}", key)
-    text = re.sub(r"(?<=\w)\(s\)", "s", text)  # a plural, not the seconds of "step time (s)"
+    text = re.sub(r"(?<=\w)\(s\)", "s", text)  # a plural
     fallible = any(":!" in place for place in re.findall(r"\{[^}]*\}", catalogue_of()[key]))
     assert fallible or set(chinese().keys_of(text)) or key in {"; ", ": ", ", "}
 

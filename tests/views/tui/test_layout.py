@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.views.tui.dashboard.layout import ALWAYS, Layout, Needs, plan
 
-NEEDS = Needs(devices=2, ranks=2)
+NEEDS = Needs(devices=2, ranks=2, trends=5)
 BASE = ALWAYS | {"log"}
 
 
@@ -24,7 +24,8 @@ BASE = ALWAYS | {"log"}
         (100, 30, "attempts charts devices loss ranks tiles"),
         (120, 40, "attempts charts devices loss ranks tiles"),
         (159, 60, "attempts charts devices loss ranks tiles"),
-        (160, 40, "attempts charts devices loss ranks tiles timeline"),
+        (160, 36, "attempts charts devices loss ranks tiles timeline"),
+        (160, 40, "attempts charts devices loss ranks tiles timeline trends"),
         (200, 60, "attempts charts devices loss ranks tiles timeline trends"),
     ],
 )
@@ -67,13 +68,52 @@ def heights(layout: Layout) -> tuple[int | None, int | None, int, int]:
         (80, 24, Needs(devices=0, ranks=2), (8, 0, 0, 0)),
         (120, 40, NEEDS, (22, 4, 12, 0)),
         (120, 40, Needs(devices=8, ranks=8), (22, 10, 6, 0)),
-        (200, 60, NEEDS, (35, 4, 13, 13)),
+        (200, 50, NEEDS, (30, 4, 7, 14)),
+        (200, 60, NEEDS, (37, 4, 10, 18)),
     ],
 )
 def test_how_high_the_panes_are(
     width: int, height: int, needs: Needs, expected: tuple[int | None, int | None, int, int]
 ) -> None:
     assert heights(plan(width, height, needs)) == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "needs", "use", "trends"),
+    [
+        # Without a GPU no chart says how busy the machine is: speed and gradient have the place.
+        (120, 40, Needs(devices=3, ranks=2, gpus=False, trends=4), 0, (11, 2)),
+        (200, 50, Needs(devices=3, ranks=2, gpus=False, trends=4), 0, (20, 4)),
+        (120, 40, Needs(devices=3, ranks=2, gpus=False, trends=1), 0, (11, 1)),
+        (120, 40, Needs(devices=3, ranks=2, gpus=False), 0, (0, 0)),
+        (120, 26, Needs(devices=3, ranks=2, gpus=False, trends=4), 0, (0, 0)),
+        # With GPUs what a run has: two rows, one row, none.
+        (200, 50, Needs(devices=2, ranks=2, trends=4), 7, (14, 4)),
+        (200, 50, Needs(devices=2, ranks=2, trends=3), 7, (14, 3)),
+        (200, 50, Needs(devices=2, ranks=2, trends=2), 11, (10, 2)),
+        (200, 50, Needs(devices=2, ranks=2), 18, (0, 0)),
+        (120, 40, Needs(devices=2, ranks=2, trends=4), 12, (0, 0)),
+        # Of a log from elsewhere the curves have all of the right column; a single one is not worth half of the width.
+        (120, 40, Needs(devices=0, ranks=0, gpus=False, trends=4), 0, (22, 4)),
+        (120, 40, Needs(devices=0, ranks=2, gpus=False, trends=4), 0, (17, 4)),
+        (120, 40, Needs(devices=0, ranks=0, gpus=False, trends=1), 0, (0, 0)),
+        # Many ranks need the room themselves.
+        (200, 50, Needs(devices=8, ranks=64, trends=4), 6, (0, 0)),
+        (90, 50, Needs(devices=3, ranks=2, gpus=False, trends=4), 0, (0, 0)),
+    ],
+)
+def test_curves_have_the_room_that_is_left_where_their_series_came(
+    width: int, height: int, needs: Needs, use: int, trends: tuple[int, int]
+) -> None:
+    layout = plan(width, height, needs)
+    assert (layout.charts_height, layout.trends_height, layout.trends) == (use, *trends)
+    assert ("charts" in layout.shown) is (use > 0)
+    assert ("trends" in layout.shown) is (trends[1] > 0)
+
+
+def test_beside_curves_alone_the_loss_has_the_greater_part() -> None:
+    layout = plan(120, 40, Needs(devices=0, ranks=0, gpus=False, trends=4))
+    assert layout.right_width == 54
 
 
 def test_a_run_without_devices_and_ranks_gives_the_loss_all_of_the_width() -> None:

@@ -309,8 +309,19 @@ def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None
     metrics = {"tokens_per_sec": track(1.0), "lr": track(1.0, 2.0), "grad_norm": track(1.0, 2.0)}
     assert [trend.name for trend in trends(snapshot_of(state_of(), metrics=metrics))] == ["grad norm", "lr"]
     derived = snapshot_of(state_of(), pace_s=0.5, pace=track(0.5, 0.5))
-    assert [(trend.name, trend.say(trend.latest)) for trend in trends(derived)] == [
-        ("step time (s)", "~500 ms")
+    assert [(trend.name, trend.say(trend.latest)) for trend in trends(derived)] == [("step time", "~500 ms")]
+    both = {
+        name: track(1.0, 2.0)
+        for name in ("tokens_per_sec", "samples_per_sec", "step_time_s", "val_loss", "grad_norm", "lr")
+    }
+    found = list(trends(snapshot_of(state_of(), metrics=both)))
+    assert [trend.name for trend in found] == ["tok/s", "grad norm", "step time", "val loss", "lr"]
+    assert [trend.style for trend in found] == [
+        TextStyle.PACE,
+        TextStyle.PLAIN,
+        TextStyle.PACE,
+        TextStyle.LOSS,
+        TextStyle.PLAIN,
     ]
 
 

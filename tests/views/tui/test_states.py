@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.records import Difference, FailureClass, Sameness
 from supervisor.run.series import HOST, METRICS
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dashboard.trends import TrendPanel
 from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, until
+from tests.views.tui.driving import drive, pane, shown, until
 
 
 def test_a_stall_is_no_stepping_and_has_no_eta(tmp_path: Path) -> None:
@@ -55,12 +57,17 @@ def test_ranks_without_room_stand_side_by_side_and_the_slow_one_stands_out(tmp_p
     drive(recorded.many(tmp_path / "run"), play)
 
 
-def test_a_wide_terminal_shows_two_more_curves_and_leaves_no_half_empty_table(tmp_path: Path) -> None:
+def curves(app: StokerApp) -> list[str]:
+    """The titles of the curves beside the loss."""
+    panels = [panel for panel in app.dashboard.query(TrendPanel) if panel.size.height]
+    return [pane(app, str(panel.id)).splitlines()[0].strip("╭╮─ ") for panel in panels]
+
+
+def test_a_wide_terminal_shows_four_more_curves_and_leaves_no_half_empty_table(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: bool(app.dashboard.query("#trend1")), "the curves")
         await until(pilot, lambda: "26.9k" in pane(app, "trend0"), "the speed")
-        assert "tok/s" in pane(app, "trend0").splitlines()[0]
-        assert "grad norm" in pane(app, "trend1").splitlines()[0]
+        assert [title.split()[0] for title in curves(app)] == ["tok/s", "grad", "step", "val"]
         assert len(pane(app, "ranks").splitlines()) == 5
         await pilot.resize_terminal(120, 40)
         await pilot.pause()
@@ -68,6 +75,60 @@ def test_a_wide_terminal_shows_two_more_curves_and_leaves_no_half_empty_table(tm
         assert len(pane(app, "loss").splitlines()) > 5
 
     drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_without_a_gpu_the_machine_is_a_line_and_the_curves_have_its_place(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert not app.dashboard.query_one("#charts").display
+        assert pane(app, "devices").count("host") == 1
+        if size[0] < 100:
+            return
+        await until(pilot, lambda: "26.9k" in pane(app, "trend0"), "the speed")
+        assert [title.split()[0] for title in curves(app)] == ["tok/s", "grad", "step", "val"][
+            : 2 if size[0] < 160 else 4
+        ]
+
+    drive(recorded.healthy_cpu(tmp_path / "run"), play, size=size)
+
+
+class LossAlone(recorded.Recording):
+    """A script that names nothing but its loss, on a machine that nobody measures."""
+
+    def _metrics(self, step: int, step_s: float) -> None:
+        self.series.append(
+            METRICS, self.t, "job", self.number, {"step": float(step), "loss": self.loss(step)}
+        )
+
+    def _machine(self, step: int) -> None:
+        pass
+
+    def _rank(self, step: int, step_s: float, rank: int, *, slow: bool) -> None:
+        pass
+
+
+def test_what_never_came_has_no_pane(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert not app.dashboard.query_one("#devices").display
+        assert not app.dashboard.query_one("#charts").display
+        assert "no reading yet" not in shown(app)
+        await until(pilot, lambda: len(curves(app)) == 1, "the one curve that there is")
+        assert curves(app)[0].startswith("step time")
+
+    rec = LossAlone(tmp_path / "run", gpus=0)
+    rec.launch("first start")
+    rec.steps(1, 60)
+    drive(rec.close(), play, size=(200, 50))
+
+
+def test_a_run_that_begins_still_shows_where_its_machine_will_be(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "no reading yet" in pane(app, "devices")
+
+    drive(recorded.empty(tmp_path / "run"), play)
 
 
 def test_many_ranks_need_the_room_themselves(tmp_path: Path) -> None:

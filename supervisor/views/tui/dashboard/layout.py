@@ -1,10 +1,13 @@
 """Which panes are shown and how high they are, for a size of terminal (pure).
 
 What gives way, in this order, as the terminal gets smaller: trends, timeline, charts of use, tiles, attempts, ranks,
-devices beyond four, the loss chart. Header, log, notice and footer stay.
+devices beyond four, the loss chart. Header, log, notice and footer stay. Without a GPU the trends have the place of the
+charts of use: how busy the machine is, is one line.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,15 +16,19 @@ WIDE = 160
 LOW = 30
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
-# Charts go in two rows if each row gets at least this many lines.
-TRENDS_LEAST = 8
+# A row of two curves beside the loss has at least this many lines; there are at most two such rows.
+TRENDS_LEAST = 7
+TRENDS_MOST = 4
 # Beside the devices, charts and ranks of a wide terminal a card is not lower than this.
 CARD_BESIDE_RIGHT = 20
 ALWAYS = frozenset(["header", "notice", "footer"])
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """`shown`: ids of panes. Heights in rows; None: what is left. `right_width` None: all of the width."""
+    """`shown`: ids of panes. Heights in rows; None: what is left. `right_width` None: all of the width.
+
+    `trends`: how many curves there is room for; `trends_height`: of all of them.
+    """
 
     shown: frozenset[str]
     vertical: bool
@@ -33,16 +40,20 @@ class Layout(msgspec.Struct, frozen=True):
     right_width: int | None
     timeline_width: int
     trends_height: int = 0
+    trends: int = 0
 
 
 class Needs(msgspec.Struct, frozen=True):
     """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown.
 
+    `gpus`: whether the devices are some. `trends`: how many series besides the loss have a curve.
     `log_more`: rows that a person gave the log beyond its share; `side_more`: cells of the right column.
     """
 
     devices: int
     ranks: int
+    gpus: bool = True
+    trends: int = 0
     card_rows: int = 0
     zoomed: str | None = None
     log_more: int = 0
@@ -112,7 +123,7 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
     wide = width >= WIDE
     if wide:
         shown.add("timeline")
-    middle = max(room - max(7, room * 36 // 100), 8)
+    middle = max(room - max(7, room * (33 if wide else 36) // 100), 8)
     middle = min(max(middle - needs.log_more, 8), max(room - 5, 8))
     if needs.card_rows:
         shown.add("card")
@@ -120,45 +131,70 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
     else:
         shown.add("loss")
     devices = _devices_height(middle, needs.devices) if needs.devices else 0
-    charts = trends = 0
-    if needs.devices + needs.ranks and (wide or not needs.card_rows):
+    curves = Curves()
+    if needs.devices + needs.ranks + needs.trends and (wide or not needs.card_rows):
         if needs.ranks and middle - devices >= RANKS_LEAST:
             shown.add("ranks")
         if needs.devices:
             shown.add("devices")
-            charts = _charts_height(middle - devices, needs.ranks + 3)
-        if charts:
+        curves = _curves(middle - devices, needs, wide=wide)
+        if curves.use_height:
             shown.add("charts")
-        spare = middle - devices - max(needs.ranks + 3, RANKS_LEAST)
-        if wide and charts and spare >= 2 * TRENDS_LEAST:
+        if curves.trends:
             shown.add("trends")
-            trends = spare // 2
-            charts = spare - trends
     return Layout(
         shown=frozenset(shown),
         vertical=False,
         framed_devices=True,
         middle_height=middle,
         devices_height=devices,
-        charts_height=charts,
+        charts_height=curves.use_height,
         loss_height=None,
-        right_width=_right_width(width, needs.side_more),
+        right_width=_right_width(width, needs),
         timeline_width=min(72, width * 36 // 100),
-        trends_height=trends,
+        trends_height=curves.trends_height,
+        trends=curves.trends,
     )
 
 
-def _right_width(width: int, more: int) -> int:
-    usual = min(max(66, width * 45 // 100), width * 58 // 100)
-    return min(max(usual + more, 30), width - 30)
+def _right_width(width: int, needs: Needs) -> int:
+    usual = width * 45 // 100
+    if _has_table(needs):
+        usual = min(max(66, usual), width * 58 // 100)
+    return min(max(usual + needs.side_more, 30), width - 30)
 
 
 def _devices_height(middle: int, devices: int) -> int:
     return max(3, min(devices + 2, middle - CHARTS_LEAST - RANKS_LEAST, 10))
 
 
-def _charts_height(room: int, ranks: int) -> int:
-    """What the ranks table does not need, but at most seven tenths; 0 where that is too low for a chart."""
-    if room < CHARTS_LEAST + RANKS_LEAST:
-        return 0
-    return max(CHARTS_LEAST, min(room - max(ranks, RANKS_LEAST), room * 7 // 10))
+class Curves(NamedTuple):
+    """The curves above the devices: of how busy they are, and of how many series."""
+
+    use_height: int = 0
+    trends_height: int = 0
+    trends: int = 0
+
+
+def _curves(room: int, needs: Needs, *, wide: bool) -> Curves:
+    """In what the ranks table does not need; one row alone has at most seven tenths. None where that is too low for a chart."""
+    below = max(needs.ranks + 3, RANKS_LEAST) if needs.ranks else 0
+    if room < CHARTS_LEAST + min(below, RANKS_LEAST):
+        return Curves()
+    use = needs.gpus and needs.devices > 0
+    spare = max(CHARTS_LEAST, room - below)
+    wanted = min(needs.trends, TRENDS_MOST) if wide or not use else 0
+    if wanted == 1 and not _has_table(needs):
+        return Curves()  # the loss would lose half of its width to it
+    rows = min(-(-wanted // 2), (spare - use * CHARTS_LEAST) // TRENDS_LEAST)
+    if rows + use == 0:
+        return Curves()
+    if rows + use == 1 and below:
+        spare = max(CHARTS_LEAST, min(spare, room * 7 // 10))
+    trends_height = spare * rows // (rows + use)
+    return Curves(spare - trends_height if use else 0, trends_height, min(wanted, 2 * rows))
+
+
+def _has_table(needs: Needs) -> bool:
+    """Whether anything but curves is beside the loss."""
+    return needs.devices + needs.ranks > 0

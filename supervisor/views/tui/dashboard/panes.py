@@ -8,6 +8,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
+from textual.widget import Widget
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
@@ -15,12 +16,12 @@ from supervisor.views.tui.dashboard.bars import FooterBar, NoticeBar
 from supervisor.views.tui.dashboard.devices import DevicesPanel
 from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
-from supervisor.views.tui.dashboard.layout import WIDE, Layout, Needs, plan
+from supervisor.views.tui.dashboard.layout import TRENDS_MOST, WIDE, Layout, Needs, plan
 from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dashboard.state_words import shows_failure
 from supervisor.views.tui.dashboard.tiles import TilesPanel
 from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
-from supervisor.views.tui.dashboard.trends import TrendPanel
+from supervisor.views.tui.dashboard.trends import TrendPanel, trends
 from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.page import PAGES, new_page
 from supervisor.views.tui.saved_layout import Kept, memory_of
@@ -37,6 +38,7 @@ class PaneScreen(QuickFrames, Screen[None]):
         self._clock = clock
         self._zoomed: str | None = None
         self._layout: Layout | None = None
+        self._trends: dict[Widget, int] = {}  # and the place of the first curve in each
 
     def compose(self) -> ComposeResult:
         """All panes; the layout decides which are seen."""
@@ -110,9 +112,12 @@ class PaneScreen(QuickFrames, Screen[None]):
             # Of a log that is written elsewhere no machine is known, and one rank says what the header says.
             here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
             elsewhere = snapshot.state.mode == "observed" and not here
+            never = not here and bool(snapshot.series)  # numbers of training came, and none of the machine
             needs = Needs(
-                devices=len(snapshot.gpus) or (0 if elsewhere else 1 + len(snapshot.ranks)),
+                devices=len(snapshot.gpus) or (0 if elsewhere or never else 1 + len(snapshot.ranks)),
                 ranks=0 if elsewhere and ranks <= 1 else ranks,
+                gpus=bool(snapshot.gpus),
+                trends=sum(1 for _ in trends(snapshot)),
                 card_rows=self._card_rows(snapshot),
                 zoomed=self._zoomed,
                 log_more=log_more,
@@ -134,11 +139,7 @@ class PaneScreen(QuickFrames, Screen[None]):
 
     def _apply(self, layout: Layout) -> None:
         shown = layout.shown
-        if layout.trends_height:
-            self._make_trends()
-        for found in self.query("#trends"):
-            found.display = "trends" in shown
-            found.styles.height = layout.trends_height
+        self._show_trends(layout.trends, layout.trends_height)
         for name in (
             "header",
             "card",
@@ -154,7 +155,7 @@ class PaneScreen(QuickFrames, Screen[None]):
             self.query_one(f"#{name}").display = name in shown
         for page in self.query(", ".join(f"#{name}" for name in PAGES)):
             page.display = page.id in shown
-        right = bool(shown & {"charts", "devices", "ranks"})
+        right = bool(shown & {"charts", "trends", "devices", "ranks"})
         middle = self.query_one("#middle")
         middle.display = right or bool(shown & {"card", "loss"})
         middle.styles.layout = "vertical" if layout.vertical else "horizontal"
@@ -175,13 +176,20 @@ class PaneScreen(QuickFrames, Screen[None]):
         if focused is None or not focused.display:
             self.log_panel.focus()
 
-    def _make_trends(self) -> None:
-        """Made when a terminal is first large enough for them."""
-        if self.query("#trends"):
-            return
-        panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(2)]
-        self.query_one("#right").mount(Horizontal(*panels, id="trends"), after="#charts")
-        self.call_after_refresh(self._show)
+    def _show_trends(self, count: int, height: int) -> None:
+        """Two curves a row, made when there is first room for one."""
+        if count and not self._trends:
+            panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(TRENDS_MOST)]
+            rows = [Horizontal(*panels[at : at + 2]) for at in range(0, TRENDS_MOST, 2)]
+            whole = Vertical(*rows, id="trends")
+            self._trends = {whole: 0, **{row: 2 * at for at, row in enumerate(rows)}}
+            self._trends |= {panel: place for place, panel in enumerate(panels)}
+            self.query_one("#right").mount(whole, after="#charts")
+            self.call_after_refresh(self._show)
+        for widget, first in self._trends.items():
+            widget.display = count > first
+            if isinstance(widget, Vertical):
+                widget.styles.height = height
 
     def _card_shown(self) -> bool:
         return self._layout is not None and "card" in self._layout.shown

@@ -1,4 +1,4 @@
-"""Two more curves for a large terminal: the most informative of the series that are there."""
+"""More curves where there is room: the most informative of the series that are there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from supervisor.views.tui.widgets.panel import Panel
 
 # The y axis spans at least this share of the greatest value, so that noise looks like noise.
 LEAST_SPAN = 0.25
-EXPECTED = ("speed", "grad norm")
 
 
 class Trend(NamedTuple):
@@ -28,7 +27,7 @@ class Trend(NamedTuple):
 
 
 class TrendPanel(Panel):
-    """One series over steps. `place`: 0 for the most informative one, 1 for the next."""
+    """One series over steps. `place`: 0 for the most informative one, 1 for the next, and so on."""
 
     def __init__(self, *, id: str, place: int) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -43,7 +42,7 @@ class TrendPanel(Panel):
         """What is drawn and its newest value."""
         trend = self._trend(self.view.snapshot) if self.view is not None else None
         if trend is None:
-            return row(Span(self.tr(EXPECTED[self._place]), TextStyle.STRONG)), EMPTY
+            return EMPTY, EMPTY
         return row(Span(self.tr(trend.name), TextStyle.STRONG)), row(
             Span(trend.say(trend.latest), trend.style)
         )
@@ -67,17 +66,23 @@ class TrendPanel(Panel):
 
 
 def trends(snapshot: Snapshot) -> Iterator[Trend]:
-    """The series that make a curve, the most informative first: speed, gradient, learning rate, time of a step."""
+    """The series that make a curve, the most informative first; how many a second is said once."""
     metrics = snapshot.metrics
     took_s, is_derived = snapshot.step_time_s
     whole = snapshot.series
+    fast = "tokens_per_sec" if len(whole.get("tokens_per_sec", ())) > 1 else "samples_per_sec"
+    took = snapshot.pace if is_derived else whole.get("step_time_s", ())
+    vals = metrics["val_loss"]
     known = [
-        Trend("tok/s", whole.get("tokens_per_sec", ()), fm.short, snapshot.latest("tokens_per_sec")),
-        Trend("smp/s", whole.get("samples_per_sec", ()), fm.short, snapshot.latest("samples_per_sec")),
+        Trend(
+            "tok/s" if fast == "tokens_per_sec" else "smp/s",
+            whole.get(fast, ()),
+            fm.short,
+            snapshot.latest(fast),
+        ),
         Trend("grad norm", metrics["grad_norm"], fm.short, snapshot.latest("grad_norm"), TextStyle.PLAIN),
+        Trend("step time", took, fm.about(fm.seconds) if is_derived else fm.seconds, took_s),
+        Trend("val loss", vals, fm.loss, vals[-1].mean if vals else None, TextStyle.LOSS),
         Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
-        Trend("step time (s)", whole.get("step_time_s", ()), fm.seconds, took_s),
     ]
-    if is_derived:
-        known[-1] = Trend("step time (s)", snapshot.pace, fm.about(fm.seconds), took_s)
     return (trend for trend in known if len(trend.track) > 1)
