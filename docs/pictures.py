@@ -87,7 +87,7 @@ PICTURES = (
     Picture(Shot("log", ("L",), ("merged by arrival",)), live(recorded.backing_off), (120, 28)),
     Picture(Shot("replay", (), ("stepping",)), replay),
     Picture(Shot("runs", (), ("code_error",)), runs, (120, 16)),
-    Picture(Shot("compare", ("G", "space", "k", "c"), ("able-ant", "mild-moth")), runs),
+    Picture(Shot("compare", ("space", "G", "space", "k", "c"), ("able-ant", "c mild-moth")), runs),
     Picture(Shot("help", ("question_mark",), ("Esc closes",)), live(recorded.healthy), (120, 40)),
     Picture(Shot("small-terminal"), live(recorded.healthy), (80, 24)),
     Picture(Shot("many-ranks"), live(recorded.many), (200, 50)),

@@ -233,8 +233,9 @@ class MetricsPage(ChartPanel):
         look = replace(look, window=self.look.window or extent(look, self.tracks()))
         self._drew, self._late, self._draw_until = False, False, time.monotonic() + DRAW_S
         # The one that has the keys is drawn first.
-        order = sorted(self._sight, key=lambda name: name != self.chosen)
-        cells_of = {name: self._cell(name, self._sight[name], look) for name in order}
+        chosen = names[self._at]
+        order = sorted(self._sight, key=lambda name: name != chosen)
+        cells_of = {name: self._cell(name, self._sight[name], look, here=name == chosen) for name in order}
         if self._late:
             self.call_after_refresh(self.repaint)
         lines: list[list[Span]] = [[] for _ in range(height)]
@@ -280,9 +281,8 @@ class MetricsPage(ChartPanel):
         ]
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
-    def _cell(self, name: str, cell: Cell, look: Look) -> list[Row]:
-        """One chart in its frame."""
-        here = name == self.chosen
+    def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
+        """One chart in its frame; `here`: it has the keys."""
         inner = (cell.width - 2, cell.height - 2)
         drawn = self._plot(name, look, *inner, here=here)
         if drawn is not None:
@@ -300,14 +300,14 @@ class MetricsPage(ChartPanel):
         )
         edge = TextStyle.FOCUS if here else TextStyle.FRAME
         return framed_rows(
-            rows, left, self._values(name, inner[0] - cells(left) - 6, here=here), cell.width, edge
+            rows, left, self._values(name, look, inner[0] - cells(left) - 6, here=here), cell.width, edge
         )
 
-    def _values(self, name: str, room: int, *, here: bool) -> Row:
+    def _values(self, name: str, look: Look, room: int, *, here: bool) -> Row:
         """The newest value, or the one at the cursor; with several runs that of each."""
         say, cursor = say_of(name), self.look.cursor
         tracks = self.runs(name)
-        look = replace(self.look, axis=self.axis)
+        look = replace(look, cursor=cursor)
         if here and cursor is not None and len(tracks) == 1:
             return readout(look, tracks, say, self.tr)
         parts: list[Row] = []
