@@ -51,8 +51,8 @@ def in_sight(app: StokerApp) -> list[str]:
     """The titles of the charts on the screen."""
     names = page_of(app).names()
     lines = [line for line in pane(app, "metrics").splitlines() if "╭" in line]
-    found = [part.split()[1] for line in lines for part in line.split("╭ ")[1:] for part in ["╭ " + part]]
-    return [name for name in found if name in names]
+    words = [word for line in lines for title in line.split("╭ ")[1:] for word in title.split()[:2]]
+    return [word for word in words if word in names]
 
 
 @pytest.mark.parametrize(

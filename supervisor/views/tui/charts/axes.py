@@ -67,8 +67,12 @@ def axes_of(tracks: Sequence[Track]) -> list[Axis]:
 
 def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
     """The axis that is wanted, where the points can stand on it; else the best."""
-    axes = axes_of(tracks)
-    return wanted if wanted in axes else axes[0]
+    given = [track for track in tracks if track]
+    if not given:
+        return Axis.STEP
+    if wanted is not None and (wanted is Axis.NUMBER or _carries(given, wanted)):
+        return wanted
+    return next((axis for axis in (Axis.STEP, Axis.EPOCH, Axis.TIME) if _carries(given, axis)), Axis.NUMBER)
 
 
 @of_track
@@ -119,17 +123,18 @@ class _Values(NamedTuple):
 
 @of_track
 def _values(track: Track, axis: Axis) -> _Values:
-    values = [(value_of(point, axis), point.attempt) for point in track]
-    known = [(value, attempt) for value, attempt in values if value is not None]
-    found = [value for value, _ in known]
+    values = list(map(_GIVES[axis], track))
+    known = [value for value in values if value is not None]
+    attempts = [point.attempt for point, value in zip(track, values, strict=True) if value is not None]
+    pairs = zip(pairwise(known), pairwise(attempts), strict=True)
     return _Values(
         size=len(values),
         missing=len(values) - len(known),
         gaps=max(len(known) - 1, 0),
-        back=sum(b < a for (a, mine), (b, other) in pairwise(known) if mine == other),
-        low=min(found, default=float("inf")),
-        high=max(found, default=float("-inf")),
-        is_first_known=values[0][0] is not None,
+        back=sum(b < a and mine == other for (a, b), (mine, other) in pairs),
+        low=min(known, default=float("inf")),
+        high=max(known, default=float("-inf")),
+        is_first_known=values[0] is not None,
     )
 
 

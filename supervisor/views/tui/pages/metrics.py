@@ -293,9 +293,9 @@ class MetricsPage(ChartPanel):
         empty = "one value so far: a second makes a curve" if few else "nothing of it in this window"
         rows = drawn.rows if drawn is not None else [row(Span(f" {self.tr(empty)}", TextStyle.DIM))]
         rows = [*rows[: inner[1]], *[EMPTY] * (inner[1] - len(rows))]
-        pin = "◆ " if name in self.pinned else ""
+        signs = ("▸ " if here else "") + ("◆ " if name in self.pinned else "")
         left = row(
-            Span(pin, TextStyle.KEY),
+            Span(signs, TextStyle.KEY),
             Span(name, TextStyle.STRONG),
         )
         edge = TextStyle.FOCUS if here else TextStyle.FRAME
@@ -309,7 +309,8 @@ class MetricsPage(ChartPanel):
         tracks = self.runs(name)
         look = replace(look, cursor=cursor)
         if here and cursor is not None and len(tracks) == 1:
-            return readout(look, tracks, say, self.tr)
+            whole = readout(look, tracks, say, self.tr)
+            return whole if cells(whole) <= room else whole[:2]  # without range and time of day
         parts: list[Row] = []
         for at, track in enumerate(tracks):
             if not track:
