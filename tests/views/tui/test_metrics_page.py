@@ -254,6 +254,49 @@ def test_new_points_reach_all_charts(tmp_path: Path) -> None:
     rec.close()
 
 
+def test_of_what_comes_often_only_the_chart_with_the_keys_is_drawn_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "FRESH_S", 3600.0)
+    rec = layers(tmp_path / "run", series=9)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M", "j")
+        page = page_of(app)
+        await until(pilot, lambda: len(page._drawn) == 9, "all charts")
+        for step in range(81, 121):
+            layer_steps(rec, step, 9)
+        rec.series.close()
+        await until(pilot, lambda: page.runs("loss")[0][-1].step == 120, "the new points")
+        await until(
+            pilot, lambda: f"{2 + math.exp(-4):.3f}" in pane(app, "metrics"), "the newest loss in its title"
+        )
+        ends = {name: each.tracks[0][-1].step for name, each in page._drawn.items()}  # type: ignore[index]
+        assert ends == {name: 120 if name == page.chosen else 80 for name in page.names()}
+
+    drive(rec.run, play)
+    rec.close()
+
+
+def test_a_chart_keeps_the_keys_when_another_series_appears_before_it(tmp_path: Path) -> None:
+    rec = layers(tmp_path / "run", series=4)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M", "j", "z")
+        page = page_of(app)
+        assert in_sight(app) == ["layer00/norm"]
+        for step in (81, 82):
+            rec.t += 1
+            rec.series.append(METRICS, rec.t, "job", 1, {"step": float(step), "val_loss": 2.0})
+        rec.series.close()
+        await until(pilot, lambda: page.names()[1] == "val_loss", "the validation loss")
+        await until(pilot, lambda: "3 of 5" in pane(app, "metrics"), "its new place")
+        assert in_sight(app) == ["layer00/norm"]
+
+    drive(rec.run, play)
+    rec.close()
+
+
 def test_metrics_page_without_metrics_says_so(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("M")

@@ -92,9 +92,10 @@ class Cell(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A chart as it was drawn last, of what and when: it is drawn anew where one of that is another one."""
+    """A chart as it was drawn last: of what, as it is asked for (`how`), and when. It is drawn anew where one of that is another."""
 
     tracks: Sequence[object]
+    window: tuple[float, float] | None
     how: tuple[object, ...]
     plot: Plot | None
     t: float
@@ -162,6 +163,7 @@ class MetricsPage(ChartPanel):
         self.pinned: list[str] = []
         self.searched = ""
         self._at = 0
+        self._name = ""  # what has the keys keeps them when other series appear before it
         self._shape = (1, 1)
         self._sight: dict[str, Cell] = {}
         self._drawn: dict[str, Drawn] = {}
@@ -189,7 +191,12 @@ class MetricsPage(ChartPanel):
     def chosen(self) -> str | None:
         """The series that has the keys."""
         names = self.names()
-        return names[min(self._at, len(names) - 1)] if names else None
+        return names[self._index(names)] if names else None
+
+    def _index(self, names: Sequence[str]) -> int:
+        if self._name in names:
+            return names.index(self._name)
+        return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
         """A series of each run, this one's first; empty where one has none."""
@@ -222,7 +229,8 @@ class MetricsPage(ChartPanel):
             )
             self._sight = {}
             return [self._head(names, width), EMPTY, row(Span(f" {self.tr(text)}", TextStyle.DIM))]
-        self._at = min(self._at, len(names) - 1)
+        self._at = self._index(names)
+        self._name = names[self._at]
         self._shape = (1, 1) if self.alone else grid_of(len(names), width, height - 1)
         places = places_of(self._shape, width, height - 1, top=1)
         first = self._at // len(places) * len(places)
@@ -233,9 +241,10 @@ class MetricsPage(ChartPanel):
         look = replace(look, window=self.look.window or extent(look, self.tracks()))
         self._drew, self._late, self._draw_until = False, False, time.monotonic() + DRAW_S
         # The one that has the keys is drawn first.
-        chosen = names[self._at]
-        order = sorted(self._sight, key=lambda name: name != chosen)
-        cells_of = {name: self._cell(name, self._sight[name], look, here=name == chosen) for name in order}
+        order = sorted(self._sight, key=lambda name: name != self._name)
+        cells_of = {
+            name: self._cell(name, self._sight[name], look, here=name == self._name) for name in order
+        }
         if self._late:
             self.call_after_refresh(self.repaint)
         lines: list[list[Span]] = [[] for _ in range(height)]
@@ -328,18 +337,20 @@ class MetricsPage(ChartPanel):
         if sum(map(len, tracks)) < 2:
             return None
         letters = LETTER_EVERY if self.app.no_color else 0
-        how = (look, width, height, letters)
+        how = (replace(look, window=self.look.window), width, height, letters)
         before = self._drawn.get(name)
         given = (*tracks, state.attempts)
-        if before is not None and before.how == how and all(map(is_, before.tracks, given)):
-            return before.plot
         now = time.monotonic()
-        if not here and before is not None and before.how == how and now < before.t + FRESH_S:
-            self._wait(before.t + FRESH_S - now)
-            return before.plot
+        if before is not None and before.how == how:
+            if before.window == look.window and all(map(is_, before.tracks, given)):
+                return before.plot
+            if not here and now < before.t + FRESH_S:
+                self._wait(before.t + FRESH_S - now)
+                return before.plot
         if not here and self._drew and now > self._draw_until:
             self._late = True
             return before.plot if before is not None and before.how[1:] == how[1:] else NOT_YET
+        window = look.window
         known = [track for track in tracks if track]
         if axis_for(look.axis, known) is not look.axis:
             look = Look(log=look.log, smoothing=look.smoothing)  # it cannot stand on the others' axis
@@ -360,7 +371,7 @@ class MetricsPage(ChartPanel):
         marks = attempt_marks(state) if tracks[0] else ()
         # This run's curve lies above the others.
         drawn = plot(curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS)
-        self._drawn[name] = Drawn(given, how, drawn, now)
+        self._drawn[name] = Drawn(given, window, how, drawn, now)
         self._drew = True
         return drawn
 
@@ -389,8 +400,10 @@ class MetricsPage(ChartPanel):
 
     def action_move(self, charts: int) -> None:
         """Another chart, in reading order."""
-        self._at = min(max(self._at + charts, 0), max(len(self.names()) - 1, 0))
-        self.repaint()
+        names = self.names()
+        if names:
+            self._name = names[min(max(self._index(names) + charts, 0), len(names) - 1)]
+            self.repaint()
 
     def action_row(self, rows: int) -> None:
         """The chart below or above."""
@@ -415,7 +428,6 @@ class MetricsPage(ChartPanel):
                 *(n for n in self.pinned if n != name),
                 *([name] if name not in self.pinned else ()),
             ]
-            self._at = self.names().index(name)
             self.repaint()
 
     def action_find(self) -> None:
@@ -424,7 +436,7 @@ class MetricsPage(ChartPanel):
 
         def typed(text: str) -> None:
             self.searched = text.strip()
-            self._at = 0
+            self._at, self._name = 0, ""
             self.repaint()
 
         def closed(text: str | None) -> None:
@@ -463,11 +475,10 @@ class MetricsPage(ChartPanel):
 
     def _choose_at(self, event: events.MouseEvent) -> None:
         """Textual calls the handler of `ChartPanel` after the one here."""
-        names = self.names()
         for name, cell in self._sight.items():
             inside = cell.x <= event.x < cell.x + cell.width and cell.y <= event.y < cell.y + cell.height
             if inside and name != self.chosen:
-                self._at = names.index(name)
+                self._name = name
                 self.repaint()
 
 
