@@ -59,10 +59,8 @@ class TrackerHook(Hook):
         """Ends the tracker's run. As failed, it has a few seconds: its server may be what failed, and the other ranks wait."""
         if not failed:
             self._try(lambda: self._close(False))
-            return
-        closing = threading.Thread(target=self._try, args=(lambda: self._close(True),), daemon=True)
-        closing.start()
-        closing.join(CLOSE_S)
+        elif not self._given_up:
+            self._close_failed()
 
     def _try(self, act: Callable[[], object]) -> None:
         if self._given_up:
@@ -72,8 +70,18 @@ class TrackerHook(Hook):
         except Exception as error:  # noqa: BLE001 - another's library: network, disk, quota; never worth a training
             self._given_up = True
             self._warn(f"{self._name} failed and is given up: {_one_line(error)}")
-            with suppress(Exception):  # what it still holds, if it can
+            self._close_failed()  # what it has not sent yet, if it can
+
+    def _close_failed(self) -> None:
+        """Closes as failed, in a thread of its own: whoever waits for it waits `CLOSE_S` at most."""
+
+        def close() -> None:
+            with suppress(Exception):
                 self._close(True)
+
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
 
 class Trace:
@@ -159,9 +167,12 @@ class RequestedTraces(Hook):
     def close(self, *, failed: bool = False) -> None:
         """Writes what was traced."""
         del failed
-        if self._trace is not None:
-            self._trace.write()
-            self._trace = None
+        trace, self._trace = self._trace, None
+        try:
+            if trace is not None:
+                trace.write()
+        except (OSError, RuntimeError) as error:
+            self._warn(f"no trace: {_one_line(error)}")
 
     def _asked_ns(self) -> int:
         try:
@@ -224,12 +235,22 @@ def _start_mlflow(mlflow: Any, config: Config) -> _Started:
     folder = Path(config.mlflow_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
-    mlflow.start_run()
-    mlflow.log_params(asdict(config))
-    return (
-        lambda values, step: mlflow.log_metrics(values, step=step),
-        lambda failed: mlflow.end_run(status="FAILED" if failed else "FINISHED"),
-    )
+    run_id = mlflow.start_run().info.run_id
+
+    def close(failed: bool) -> None:
+        if (
+            failed
+        ):  # by its id: the active run is one thread's own, and end_run in another thread does nothing
+            mlflow.MlflowClient().set_terminated(run_id, status="FAILED")
+        else:
+            mlflow.end_run()
+
+    try:
+        mlflow.log_params(asdict(config))
+    except Exception:
+        close(failed=True)
+        raise
+    return lambda values, step: mlflow.log_metrics(values, step=step), close
 
 
 def _one_line(error: Exception) -> str:

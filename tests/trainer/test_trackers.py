@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from tests.trainer.runs import flags, records, run, train_here
-from trainer import loop
+from trainer import loop, trackers
 from trainer.config import UsageError
 from trainer.loop import NonFiniteError
 from trainer.trackers import RequestedTraces
@@ -148,8 +149,34 @@ def test_runs_of_a_training_that_failed_are_closed_as_failed(tmp_path: Path, fak
             fault="nan@4",
         )
     assert [call["exit_code"] for call in calls(fakes, "wandb.finish")] == [1]
-    assert [call["status"] for call in calls(fakes, "mlflow.end_run")] == ["FAILED"]
+    assert [(c["run_id"], c["status"]) for c in calls(fakes, "mlflow.set_terminated")] == [("r1", "FAILED")]
+    assert calls(fakes, "mlflow.end_run") == []
     assert (tmp_path / "traces" / "rank0.json").exists(), "what was traced until then"
+
+
+def test_a_run_that_mlflow_began_and_then_refused_is_closed(
+    tmp_path: Path, fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKER_FAILS", "mlflow.log_params")
+    assert train_here(tmp_path, None, mlflow_dir=str(tmp_path / "ml")) == 0
+    assert [call["status"] for call in calls(fakes, "mlflow.set_terminated")] == ["FAILED"]
+
+
+def test_a_tracker_that_hangs_while_it_closes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "CLOSE_S", 0.05)
+    hangs, said = threading.Event(), list[str]()
+
+    def log(_values: dict[str, float], _step: int) -> None:
+        raise OSError("no network")
+
+    def close(_failed: bool) -> None:
+        hangs.wait(60)
+
+    hook = trackers.TrackerHook("W&B", log, close, interval=1, warn=said.append)
+    hook.after_evaluation(loop.TrainState(), 1.0, 1.0)
+    hook.close(failed=True)
+    hangs.set()
+    assert said == ["W&B failed and is given up: OSError: no network"]
 
 
 def test_a_trace_is_written_whenever_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,5 +211,12 @@ def test_a_trace_that_cannot_be_written_ends_no_training(
     hook = RequestedTraces(tmp_path / "profile", tmp_path / "artifacts", 0, print, print)
     (tmp_path / "profile").touch()
     hook.after_step(loop.TrainState(), cast("Any", SimpleNamespace(step=1)))
+    hook.close()
+    assert "no trace: " in capsys.readouterr().out
+    (tmp_path / "artifacts").unlink()
+    monkeypatch.setattr("trainer.trackers.TRACE_STEPS", 4)
+    os.utime(tmp_path / "profile", ns=(0, time.time_ns() + 1_000_000_000))
+    hook.after_step(loop.TrainState(), cast("Any", SimpleNamespace(step=2)))
+    (tmp_path / "artifacts").rmdir()  # the last step came before the trace's
     hook.close()
     assert "no trace: " in capsys.readouterr().out

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 from wandb import _note
+
+ACTIVE = threading.local()  # as in MLflow: a run that one thread started is not another thread's to end
 
 
 def set_tracking_uri(uri: str) -> None:
@@ -17,8 +21,10 @@ def start_run(
     experiment_id: str | None = None,
     run_name: str | None = None,
     nested: bool = False,
-) -> None:
+) -> SimpleNamespace:
     _note("mlflow.start_run", run_name=run_name)
+    ACTIVE.run = SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+    return ACTIVE.run
 
 
 def log_params(params: dict[str, Any], synchronous: bool | None = None, run_id: str | None = None) -> None:
@@ -30,4 +36,13 @@ def log_metrics(metrics: dict[str, float], step: int | None = None, synchronous:
 
 
 def end_run(status: str = "FINISHED") -> None:
-    _note("mlflow.end_run", status=status)
+    if getattr(ACTIVE, "run", None) is not None:
+        _note("mlflow.end_run", status=status)
+        ACTIVE.run = None
+
+
+class MlflowClient:
+    """Acts on a run by its id, from any thread."""
+
+    def set_terminated(self, run_id: str, status: str | None = None, end_time: int | None = None) -> None:
+        _note("mlflow.set_terminated", run_id=run_id, status=status)
