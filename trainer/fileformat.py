@@ -61,6 +61,8 @@ def another_format(path: str) -> str | None:
                 continue
             return f"it is {what}: {fix}"
     if path.endswith(".json"):
+        if (why := no_text(path, whole=False)) is not None:
+            return why
         return 'JSON in one piece is not read: write an object {"text": "…"} a line, as .jsonl'
     return None
 
@@ -108,12 +110,12 @@ def _read_through(file: BinaryIO, start: int, end: int, *, is_end: bool = True) 
     file.seek(start)
     while start < end and (piece := file.read(min(PIECE_BYTES, end - start))):
         if (at := piece.find(b"\0")) >= 0:
-            return f"byte {start + at} is NUL: it is no text (tokens belong into a .bin)"
+            return f"byte {start + at} is NUL: this is a binary file, not text (tokens belong in a .bin)"
         held = len(decoder.getstate()[0])
         try:
             decoder.decode(piece, final=is_end and start + len(piece) >= end)
         except UnicodeDecodeError as error:
-            fix = "iconv -f LATIN1 -t UTF-8 makes text of Western European files; other bytes are no text"
-            return f"byte {start - held + error.start} is no UTF-8: {fix}"
+            fix = "iconv -f LATIN1 -t UTF-8 converts Western European text; anything else is a binary file"
+            return f"byte {start - held + error.start} is not UTF-8: {fix}"
         start += len(piece)
     return None

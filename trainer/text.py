@@ -10,6 +10,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -241,8 +242,19 @@ class _TokenWriter:
         os.replace(self._temporary, self._path)
 
 
-def _opened(path: str) -> BinaryIO:
-    return cast("BinaryIO", gzip.open(path, "rb")) if path.endswith(".gz") else open(path, "rb")
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """A file to read, decompressed if its name ends in ``.gz``.
+
+    Raises:
+        DataError: while it is read, the compressed file turns out to be broken.
+        OSError: it cannot be opened.
+    """
+    try:
+        with cast("BinaryIO", gzip.open(path, "rb")) if path.endswith(".gz") else open(path, "rb") as file:
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: the gzip file is broken or truncated: {error}") from None
 
 
 def _checked(path: str) -> Iterator[bytes]:
@@ -252,14 +264,12 @@ def _checked(path: str) -> Iterator[bytes]:
         with _opened(path) as file:
             while piece := file.read(PIECE_BYTES):
                 if b"\0" in piece:
-                    raise DataError(f"{path}: there is a NUL byte in it: it is no text")
+                    raise DataError(f"{path}: it contains a NUL byte: it is not text")
                 decoder.decode(piece)
                 yield piece
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        raise DataError(f"{path}: what it holds is no UTF-8 text") from None
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: the compressed file is broken or cut: {error}") from None
+        raise DataError(f"{path}: its contents are not UTF-8 text") from None
 
 
 def _pieces(path: str) -> Iterator[bytes]:

@@ -93,9 +93,9 @@ def test_a_character_may_lie_across_pieces(tmp_path: Path, whole: bool) -> None:
     ("data", "why"),
     [
         (b"text\x00more", "byte 4 is NUL"),
-        ("caf\xe9 au lait".encode("latin-1"), "byte 3 is no UTF-8"),
-        (b"cut " + "é".encode()[:1], "byte 4 is no UTF-8"),
-        (b"x" * (PIECE_BYTES - 1) + "é".encode()[:1] + b"y" * 9, f"byte {PIECE_BYTES - 1} is no UTF-8"),
+        ("caf\xe9 au lait".encode("latin-1"), "byte 3 is not UTF-8"),
+        (b"cut " + "é".encode()[:1], "byte 4 is not UTF-8"),
+        (b"x" * (PIECE_BYTES - 1) + "é".encode()[:1] + b"y" * 9, f"byte {PIECE_BYTES - 1} is not UTF-8"),
         (random.Random(1).randbytes(100_000), "byte "),
     ],
     ids=["NUL", "latin-1", "cut", "across pieces", "noise"],
@@ -112,7 +112,7 @@ def test_of_a_large_file_its_end_is_looked_at_too(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (5 * PIECE_BYTES) + b"\x00")
     assert str(no_text(str(path), whole=False)).startswith(f"byte {5 * PIECE_BYTES} is NUL")
     path.write_bytes(b"x" * (4 * PIECE_BYTES) + b"\xff" + b"x" * (PIECE_BYTES // 4))
-    assert str(no_text(str(path), whole=True)).startswith(f"byte {4 * PIECE_BYTES} is no UTF-8")
+    assert str(no_text(str(path), whole=True)).startswith(f"byte {4 * PIECE_BYTES} is not UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,10 @@ def test_of_a_large_file_its_end_is_looked_at_too(tmp_path: Path) -> None:
         ("data.xz", OTHERS["xz"], "it is compressed by xz: unxz it first"),
         ("data.gz", OTHERS["gzip"], "it is compressed by gzip: gunzip it"),
         ("data.json", b'[{"text": "a"}]', "JSON in one piece is not read"),
+        ("binary.json", b"\x01\x00\x02", "byte 1 is NUL: this is a binary file"),
         ("data.txt", b"a\x00b", "byte 1 is NUL"),
     ],
-    ids=["xz", "gzip", "json", "NUL"],
+    ids=["xz", "gzip", "json", "binary json", "NUL"],
 )
 def test_a_training_the_check_and_prepare_say_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, said: str
@@ -169,8 +170,8 @@ def test_compressed_text_is_read(tmp_path: Path) -> None:
     [
         # mtime: gzip writes the time of day otherwise, and xdist's workers must name the same tests.
         (gzip.compress(b"a\0b", mtime=0), "NUL byte"),
-        (gzip.compress(TEXT, mtime=0)[:-20], "broken or cut"),
-        (gzip.compress("größer".encode("latin-1"), mtime=0), "no UTF-8"),
+        (gzip.compress(TEXT, mtime=0)[:-20], "broken or truncated"),
+        (gzip.compress("größer".encode("latin-1"), mtime=0), "not UTF-8"),
     ],
     ids=["NUL", "cut", "latin-1"],
 )
@@ -179,6 +180,20 @@ def test_compressed_bytes_that_are_no_text_are_refused(tmp_path: Path, data: byt
     with pytest.raises(DataError, match=says):
         prepared([str(tmp_path / "a.txt.gz")], tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.bin")), "nothing half made is left"
+
+
+@pytest.mark.parametrize("suffix", ["txt.gz", "jsonl.gz"])
+def test_a_broken_gzip_file_is_named(tmp_path: Path, suffix: str) -> None:
+    whole = gzip.compress(b'{"text": "a"}\n' * 9999, mtime=0)
+    for name, data in {
+        "cut": whole[:-9],
+        "torn": whole[:12] + random.Random(1).randbytes(300),
+        "random": random.Random(1).randbytes(1000),
+    }.items():
+        path = tmp_path / f"{name}.{suffix}"
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=rf"{name}\.{suffix}: the gzip file is broken or truncated"):
+            prepared([str(path)], tmp_path / "out")
 
 
 def test_columns_of_parquet_and_of_a_saved_dataset_are_read(tmp_path: Path) -> None:
