@@ -133,6 +133,7 @@ def open_session(config: Config, env: Mapping[str, str]) -> Session:
     mine = look(config, place)
     # Alone it can be told what it asked for and does not have; what all of them have is known once they met.
     alone = decide(config, Place(0, 1, place.told_local_rank, place.reason), [mine], tools(env), env)
+    saving.check_resume(config)
     train_stream, valid_stream = open_data(config)
     samples = _tokenizer(config, train_stream) if config.sample_every else None
     return Session(

@@ -380,11 +380,28 @@ class Saver:
         }
 
 
+def check_resume(config: Config) -> None:
+    """Refuses a `resume_from` without a committed checkpoint; no collective, so that it comes before anything is built.
+
+    Raises:
+        UsageError: there is no such folder, or nothing in it is committed.
+    """
+    wanted = Path(config.resume_from)
+    if config.resume_from in {"", "auto"}:
+        return
+    if not wanted.is_dir():
+        raise UsageError(f"--resume_from {wanted}: {'not a folder' if wanted.exists() else 'no such folder'}")
+    if not (wanted / checkpoint.MARKER).is_file() and not checkpoint.committed(wanted):
+        raise UsageError(
+            f"--resume_from {wanted}: no committed checkpoint (step_…/{checkpoint.MARKER}) in this folder"
+        )
+
+
 def find(config: Config, root: Path, group: Group, console: Console) -> Path | None:
     """The checkpoint to resume from, the same on all ranks; None to start anew. A collective.
 
     Raises:
-        UsageError: a folder was named in which no checkpoint is committed.
+        UsageError: a folder was named in which every checkpoint is damaged.
     """
     wanted = config.resume_from
     if not wanted:
@@ -392,7 +409,7 @@ def find(config: Config, root: Path, group: Group, console: Console) -> Path | N
     is_auto = wanted == "auto"
     if not is_auto:
         root = Path(wanted).absolute()
-        if checkpoint.step_of(root) >= 0 or not root.is_dir() or (root / checkpoint.META).exists():
+        if checkpoint.step_of(root) >= 0 or (root / checkpoint.MARKER).exists():
             return root
     chosen = ""
     if group.is_main:
@@ -404,9 +421,7 @@ def find(config: Config, root: Path, group: Group, console: Console) -> Path | N
             console.say(f"no committed checkpoint in {root}: starting at step 0")
     chosen = group.from_main(chosen)
     if not is_auto and not chosen:
-        raise UsageError(
-            f"--resume_from {wanted}: no committed checkpoint (step_…/{checkpoint.MARKER}) in this folder"
-        )
+        raise UsageError(f"--resume_from {wanted}: all checkpoints in this folder are damaged")
     return Path(chosen) if chosen else None
 
 

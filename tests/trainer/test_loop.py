@@ -78,8 +78,20 @@ def test_a_folder_of_checkpoints_gives_its_newest(tmp_path: Path, capsys: pytest
     capsys.readouterr()
     train_here(tmp_path / "second", num_iterations=5, resume_from=str(tmp_path / "first" / "ck"))
     assert "step_00000004: step 4" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="no committed checkpoint"):
-        train_here(tmp_path / "third", resume_from=str(tmp_path))
+    (tmp_path / "third" / "empty").mkdir(parents=True)
+    (tmp_path / "third" / "half" / "step_00000007").mkdir(parents=True)
+    (tmp_path / "third" / "file").touch()
+    capsys.readouterr()
+    for wanted, said in {
+        "empty": "no committed checkpoint",
+        "half": "no committed checkpoint",
+        "half/step_00000007": "no committed checkpoint",
+        "half/step_00000008": "no such folder",
+        "file": "not a folder",
+    }.items():
+        with pytest.raises(UsageError, match=said):
+            train_here(tmp_path / "third", resume_from=str(tmp_path / "third" / wanted))
+        assert capsys.readouterr().out == "", "nothing is built before"
 
 
 def test_resume_auto_without_a_checkpoint_starts_anew(
