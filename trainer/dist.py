@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from trainer.config import Config
+from trainer.config import Config, UsageError
 from trainer.machine import Decision, Gpu, Report
 from trainer.place import Place, slurm_master
 
@@ -59,7 +59,11 @@ class Group:
         if self.world_size == 1 and config.shard == "none":
             return [mine]
         address, port = slurm_master(env) if "SLURM_PROCID" in env else ("127.0.0.1", "29500")
-        # A launcher that told RANK told these four; without one (SLURM, one rank) they are made up here.
+        if "RANK" in env and self.world_size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+            raise UsageError(
+                "RANK and WORLD_SIZE are set, but not MASTER_ADDR and MASTER_PORT: set them to the host of rank 0 and a free port there"
+            )
+        # A launcher that sets RANK sets these four; without one (SLURM, one rank) they are made up here.
         os.environ.setdefault("MASTER_ADDR", address)
         os.environ.setdefault("MASTER_PORT", port)
         os.environ.setdefault("RANK", str(self.rank))

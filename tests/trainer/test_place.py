@@ -48,10 +48,16 @@ def test_the_launcher_is_found_and_named(
 def test_what_a_launcher_left_half_done_is_refused() -> None:
     with pytest.raises(UsageError, match="only one is set"):
         detect({"RANK": "1"}, Config())
-    with pytest.raises(UsageError, match="is no number"):
+    with pytest.raises(UsageError, match="is not a number"):
         detect({"RANK": "x", "WORLD_SIZE": "2"}, Config())
     with pytest.raises(UsageError, match="put srun before the command"):
         detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, Config())
+    shell = {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}  # salloc's own, with the job's count
+    with pytest.raises(UsageError, match="put srun before the command"):
+        detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", **shell}, Config())
+    for rank, world in (("2", "2"), ("0", "0")):
+        with pytest.raises(UsageError, match="ranks count from 0"):
+            detect({"RANK": rank, "WORLD_SIZE": world}, Config())
     with pytest.raises(UsageError, match="--single_gpu"):
         detect({"RANK": "0", "WORLD_SIZE": "2"}, Config(single_gpu=True))
     assert detect({"RANK": "1", "WORLD_SIZE": "2"}, Config(local_rank=1)).told_local_rank == 1
@@ -61,6 +67,7 @@ def test_slurm_tasks_meet_at_the_first_node() -> None:
     env = {"SLURM_JOB_NODELIST": "gpu[007-009,012]", "SLURM_JOB_ID": "123456"}
     assert slurm_master(env) == ("gpu007", "23456")
     assert slurm_master({"SLURM_JOB_NODELIST": "a1,a2"})[0] == "a1"
+    assert slurm_master({"SLURM_JOB_NODELIST": "r[1-2]n[03,05]-ib,x9"})[0] == "r1n03-ib"
 
 
 def test_its_own_spawn(tmp_path: Path) -> None:
