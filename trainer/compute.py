@@ -32,16 +32,19 @@ def _gpu(index: int, host: str) -> Gpu:
     chip = f"{getattr(properties, 'uuid', '')}"
     if " MIG " in properties.name or not chip:
         # Parts of one chip have names of their own and one address on the bus; NCCL tells GPUs apart by that.
-        bus = getattr(properties, "pci_bus_id", None)
-        chip = f"{host}/{bus if bus is not None else properties.name}"
+        # Hosts with several PCI domains use a bus number more than once.
+        address = [getattr(properties, name, None) for name in ("pci_domain_id", "pci_bus_id")]
+        chip = f"{host}/{':'.join(str(part) for part in address if part is not None) or properties.name}"
     return Gpu(properties.name, (properties.major, properties.minor), chip)
 
 
 def tools(env: Mapping[str, str]) -> Tools:
     """What the compiler finds on this host."""
+    # Where Triton looks (triton/runtime/build.py): not in the scheme of Debian's own for what pip installs.
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
     return Tools(
         c_compiler=any(shutil.which(name) for name in (env.get("CC", "cc"), "gcc", "clang")),
-        python_header=os.path.isfile(os.path.join(sysconfig.get_paths()["include"], "Python.h")),
+        python_header=os.path.isfile(os.path.join(sysconfig.get_path("include", scheme), "Python.h")),
     )
 
 

@@ -259,6 +259,8 @@ def _peak(config: Config, used: Sequence[Gpu], dtype: str) -> tuple[float | None
         peak = peak_of(gpu.name)
         if peak is None:
             return None, f"no peak is known of {gpu.name}"
+        if dtype == "bfloat16" and gpu.capability < BFLOAT16_FROM:
+            return None, f"bfloat16 is emulated on {gpu.name}"
         if dtype == "float32" and not (config.tf32 and gpu.capability >= BFLOAT16_FROM):
             return None, "float32 without TensorFloat-32"
         total += peak / 2 if dtype == "float32" else peak
@@ -267,7 +269,9 @@ def _peak(config: Config, used: Sequence[Gpu], dtype: str) -> tuple[float | None
 
 def peak_of(name: str) -> float | None:
     """Dense FLOP/s in half precision of a GPU by its name; None where that is not known."""
-    if re.search(r"Laptop|Max-Q|Mobile", name):  # the same words, another chip or another clock
+    if re.search(
+        r"Laptop|Max-Q|Mobile|\bD\b", name
+    ):  # the same words, but another chip or clock (4090 D, 5090 D)
         return None
     # Whole words: an RTX A1000 is no A100, an RTX 3090 Ti stands before the 3090.
     return next((peak for words, peak in PEAK_HALF if re.search(rf"\b{words}\b", name)), None)

@@ -117,7 +117,7 @@ CASES = [
     Case("one T4", node(T4, 1), {"dtype": "float16", "peak_flops": 65e12}),
     Case("one P100", node(P100, 1), {"dtype": "float32", "dtype_why": "no tensor cores", "compile": False, "peak_flops": None}),
     Case("a P100 told to be exact in half", node(P100, 1), {"dtype": "float16"}, settings={"mixed_precision": True}),
-    Case("bfloat16 asked of a V100", node(V100, 1), {"dtype": "bfloat16", "dtype_why": "emulated"}, settings={"dtype": "bfloat16"}),
+    Case("bfloat16 asked of a V100", node(V100, 1), {"dtype": "bfloat16", "dtype_why": "emulated", "peak_flops": None, "peak_why": "emulated"}, settings={"dtype": "bfloat16"}),
     Case("float32 asked of an A100", node(A100, 1), {"dtype": "float32", "peak_flops": 156e12}, settings={"dtype": "float32"}),
     Case("float32 without TF32", node(A100, 1), {"peak_flops": None, "peak_why": "without TensorFloat-32"},
          settings={"dtype": "float32", "tf32": False}),
@@ -228,6 +228,8 @@ def test_a_gpus_peak_is_found_by_whole_words() -> None:
     for unknown in (
         "NVIDIA RTX A1000",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 5090 D v2",
         "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
         "Quadro RTX 6000",
         "",

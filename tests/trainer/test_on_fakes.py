@@ -32,13 +32,16 @@ def decision(gpu: int | None) -> Decision:
 def test_what_is_seen_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = SimpleNamespace(name="NVIDIA H100", major=9, minor=0, uuid="aa-bb", pci_bus_id=7)
     part = SimpleNamespace(name="NVIDIA A100 MIG 1g.5gb", major=8, minor=0, uuid="cc", pci_bus_id=9)
+    far = SimpleNamespace(
+        name="NVIDIA A100 MIG 1g.5gb", major=8, minor=0, uuid="dd", pci_bus_id=9, pci_domain_id=1
+    )
     old = SimpleNamespace(name="Tesla V100", major=7, minor=0)  # of a torch that tells no UUID
-    held = [whole, part, old]
+    held = [whole, part, far, old]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(held))
     monkeypatch.setattr(torch.cuda, "get_device_properties", held.__getitem__)
     seen = look(Config(), PLACE)
-    assert [gpu.capability for gpu in seen.gpus] == [(9, 0), (8, 0), (7, 0)]
-    assert [gpu.chip.removeprefix(seen.host) for gpu in seen.gpus] == ["aa-bb", "/9", "/Tesla V100"]
+    assert [gpu.capability for gpu in seen.gpus] == [(9, 0), (8, 0), (8, 0), (7, 0)]
+    assert [gpu.chip.removeprefix(seen.host) for gpu in seen.gpus] == ["aa-bb", "/9", "/1:9", "/Tesla V100"]
     assert look(Config(device="cpu"), PLACE).gpus == ()
 
 
