@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from trainer.config import Config, UsageError, plan_batch, warnings_of
+from trainer.config import Config, UsageError, plan_batch
 from trainer.faults import parse
 from trainer.place import detect
 from trainer.settings import help_text, read
@@ -28,14 +28,14 @@ def main(argv: Sequence[str]) -> NoReturn:
         print(help_text())
         sys.exit(0)
     try:
-        config = read(argv).config
-        if os.environ.get("RANK", "0") == "0":
-            for warning in warnings_of(config):
-                print(f"trainer: {warning}", file=sys.stderr)
+        effective = read(argv)
+        config = effective.config
         if config.distributed and "RANK" not in os.environ and config.world_size > 1:
             from trainer.spawn import spawn_ranks
 
             sys.exit(spawn_ranks(config.world_size))
+        for warning in effective.warnings if _rank() == "0" else ():
+            print(f"trainer: {warning}", file=sys.stderr)
         # What the environment alone shows to be wrong costs no import of torch.
         plan_batch(config, detect(os.environ, config).world_size)
         parse(config.fault)
@@ -86,9 +86,13 @@ def _leave(execute: Callable[[Config], int], config: Config) -> NoReturn:
     _exit_now(code)
 
 
+def _rank() -> str:
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+
+
 def _refuse(message: str) -> NoReturn:
     """One line from rank 0, exit 2 from every rank."""
-    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+    if _rank() == "0":
         sys.stderr.write("".join(f"trainer: {line}\n" for line in message.split("\n")))
     _exit_now(EXIT_USAGE)
 

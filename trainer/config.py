@@ -301,6 +301,8 @@ def check(config: Config) -> None:
         raise UsageError(
             f"world_size {config.world_size} starts ranks only with distributed; a launcher counts them itself"
         )
+    if config.width % 2:
+        raise UsageError(f"model_dim {config.width} must be even: it divides into heads of an even width")
     if config.width % config.head_width or config.head_width % 2:
         raise UsageError(
             f"model_dim {config.width} does not divide into heads of {config.head_width}; "
@@ -337,7 +339,7 @@ def _ranks(world_size: int) -> str:
 
 
 def warnings_of(config: Config) -> list[str]:
-    """What is allowed and hardly meant, a line each."""
+    """What is allowed but hardly meant, a line each."""
     if config.warmup_steps <= config.num_iterations:
         return []
     more = f"warmup_steps {config.warmup_steps} is more than num_iterations {config.num_iterations}"

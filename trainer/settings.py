@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from trainer.config import Config, UsageError, check, shown
+from trainer.config import Config, UsageError, check, shown, warnings_of
 
 # Names of older scripts and of the cluster's YAML.
 ALIASES: Final[Mapping[str, str]] = {
@@ -28,10 +28,11 @@ FALSE: Final = frozenset({"false", "0", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """A Config and, by key, where each value that is no default came from."""
+    """A Config; by key, where each value that is not a default came from; and what is allowed but hardly meant, a line each."""
 
     config: Config
     origins: Mapping[str, str]
+    warnings: Sequence[str] = ()
 
 
 def types() -> dict[str, type]:
@@ -44,29 +45,38 @@ def read(argv: Sequence[str]) -> Effective:
     """The effective settings of a command line.
 
     Raises:
-        UsageError: an unknown flag or key, a value of the wrong type or out of range, an unreadable file.
+        UsageError: an unknown flag or key, an unreadable file, or values of the wrong type or out of range, a line for each.
     """
-    flags, path = _flags(argv)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    if path is not None:
-        for name, value in _file(Path(path)).items():
-            values[name] = value
-            origins[name] = path
-    for name, value in flags.items():
-        values[name] = value
-        origins[name] = "flag"
-    config = replace(Config(), **values)
+    problems: list[str] = []
+    given: dict[str, str] = {}  # keys as they were spelled
+    try:
+        flags, path = _flags(argv, problems, given)
+        from_file = _file(Path(path), problems, given) if path is not None else {}
+    except UsageError as error:
+        raise UsageError("\n".join([*problems, str(error)])) from None
+    origins = {**dict.fromkeys(from_file, path or ""), **dict.fromkeys(flags, "flag")}
+    config = replace(Config(), **{**from_file, **flags})
     try:
         check(config)
     except UsageError as error:
-        raise UsageError("\n".join(_placed(line, origins, path) for line in str(error).split("\n"))) from None
-    return Effective(config, origins)
+        problems += [_placed(line, origins, path, given) for line in str(error).split("\n")]
+    if problems:
+        raise UsageError("\n".join(problems))
+    return Effective(config, origins, [_as_given(line, given) for line in warnings_of(config)])
 
 
-def _placed(line: str, origins: Mapping[str, str], path: str | None) -> str:
+def _as_given(line: str, given: Mapping[str, str]) -> str:
+    """A message with the other name that was used for a setting behind its own."""
+    for name, spelled in given.items():
+        if spelled != name:
+            line = re.sub(rf"\b{name}\b", f"{name} ({spelled})", line)
+    return line
+
+
+def _placed(line: str, origins: Mapping[str, str], path: str | None, given: Mapping[str, str]) -> str:
     """A complaint about a setting, behind the file and line that sets it."""
     name = line.partition(" ")[0]
+    line = _as_given(line, given)
     if path is None or origins.get(name) != path:
         return line
     spellings = "|".join(
@@ -94,7 +104,8 @@ def help_text() -> str:
         if f.metadata["range"] is not None:
             note = f" ({f.metadata['range'].words})"
         default = f" [{shown(f.default)}]" if f.default != "" else ""
-        lines.append(f"  --{f.name:<27} {f.metadata['help']}{note}{default}")
+        also = "".join(f"; also --{old}" for old, new in ALIASES.items() if new == f.name)
+        lines.append(f"  --{f.name:<27} {f.metadata['help']}{note}{default}{also}")
     lines += [
         "",
         "Data files: python -m trainer.data --help. Checkpoints: python -m trainer.checkpoint --help.",
@@ -103,7 +114,10 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def _flags(argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
+def _flags(
+    argv: Sequence[str], problems: list[str], given_as: dict[str, str]
+) -> tuple[dict[str, Any], str | None]:
+    """Values by key, and the config file. What cannot be read goes to `problems`, other names of keys to `given_as`."""
     known = types()
     values: dict[str, Any] = {}
     path: str | None = None
@@ -130,11 +144,16 @@ def _flags(argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
                 raise UsageError(f"--config is given twice: {path} and {text}; one file holds all settings")
             path = text
         elif name not in LAUNCH_KEYS:
-            values[name] = _converted(f"--{given}", name, text)
+            given_as[name] = given.replace("-", "_")
+            try:
+                values[name] = _converted(f"--{given}", name, text)
+            except UsageError as error:
+                problems.append(str(error))
     return values, path
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _file(path: Path, problems: list[str], given_as: dict[str, str]) -> dict[str, Any]:
+    """Values by key; `problems`, `given_as`: see `_flags`, whose names stand."""
     values: dict[str, Any] = {}
     for given, value in _parsed(path).items():
         name = ALIASES.get(str(given), str(given))
@@ -144,7 +163,11 @@ def _file(path: Path) -> dict[str, Any]:
             raise _unknown(f"{path}: unknown key {str(given)!r}", name, "")
         if name in values:
             raise UsageError(f"{path}: {str(given)!r} is another name of {name!r}, which is set too")
-        values[name] = _converted(f"{path}: {given}", name, value)
+        given_as.setdefault(name, str(given))
+        try:
+            values[name] = _converted(f"{path}: {given}", name, value)
+        except UsageError as error:
+            problems.append(str(error))
     return values
 
 

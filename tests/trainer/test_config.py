@@ -138,7 +138,7 @@ def test_all_that_is_out_of_range_is_said_at_once_with_its_line(tmp_path: Path) 
         read(["--config", str(path), "--gradient_clip_val=-1", "--gradient_accumulation_steps=-3"])
     assert str(error.value).split("\n") == [
         f"{path}:2: depth must be at least 1, got -1",
-        f"{path}:3: device_batch_size must be at least 1, got 0",
+        f"{path}:3: device_batch_size (batch_size) must be at least 1, got 0",
         "gradient_accumulation_steps must be at least 0, got -3",
         f"{path}:5: beta1 must be at least 0 and below 1, got 1",
         "gradient_clip_val must be at least 0, got -1",
@@ -152,6 +152,7 @@ def test_all_that_is_out_of_range_is_said_at_once_with_its_line(tmp_path: Path) 
         (["--config", "a.toml", "--config", "b.toml"], "--config is given twice: a.toml and b.toml"),
         (["--depth=" + "9" * 30], "--depth wants a whole number"),
         (["--beta2=1"], "beta2 must be at least 0 and below 1, got 1"),
+        (["--model_dim=33"], "model_dim 33 must be even"),
         (["--vocab_size=-5"], "vocab_size must be at least 0, got -5"),
     ],
 )
@@ -165,3 +166,24 @@ def test_a_warm_up_that_never_ends_is_said() -> None:
     assert warnings_of(Config(warmup_steps=100, num_iterations=100)) == []
     (said,) = warnings_of(Config(warmup_steps=101, num_iterations=100))
     assert said.startswith("warmup_steps 101 is more than num_iterations 100")
+    (said,) = read(["--warmup-steps=101", "--total-steps=100"]).warnings
+    assert said.startswith("warmup_steps 101 is more than num_iterations (total_steps) 100:")
+    assert "[200]; also --total_steps" in help_text()
+
+
+def test_values_of_the_wrong_type_and_out_of_range_are_said_together(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("depth = 1.5\nbeta1 = 2\n")
+    words = ["--config", str(path), "--dtype=half", "--learning_rate", "x", "--gradient_clip_val=-1"]
+    with pytest.raises(UsageError) as error:
+        read(words)
+    assert str(error.value).split("\n") == [
+        "--dtype takes one of auto, float32, bfloat16, float16, got 'half'",
+        "--learning_rate wants a number, got 'x'",
+        f"{path}: depth wants a whole number, got 1.5",
+        f"{path}:2: beta1 must be at least 0 and below 1, got 2",
+        "gradient_clip_val must be at least 0, got -1",
+    ]
+    with pytest.raises(UsageError) as error:
+        read(["--depth=x", "--dept=3"])
+    assert str(error.value).startswith("--depth wants a whole number, got 'x'\nunknown flag --dept:")
