@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -91,9 +92,10 @@ def _rank() -> str:
 
 
 def _refuse(message: str) -> NoReturn:
-    """One line from rank 0, exit 2 from every rank."""
-    if _rank() == "0":
-        sys.stderr.write("".join(f"trainer: {line}\n" for line in message.split("\n")))
+    """A line for each error from the first rank of every host, since a file may be missing on one host alone; exit 2 from every rank."""
+    if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":
+        who = "trainer" if _rank() == "0" else f"trainer: rank {_rank()} on {platform.node()}"
+        sys.stderr.write("".join(f"{who}: {line}\n" for line in message.split("\n")))
     _exit_now(EXIT_USAGE)
 
 

@@ -103,6 +103,8 @@ def main(argv: Sequence[str]) -> int:
     chosen = parser.parse_args(argv)
     if chosen.temperature < 0 or chosen.tokens < 1 or chosen.top_k < 0 or not chosen.prompt:
         parser.error("--temperature and --top_k are at least 0, --tokens at least 1, --prompt is not empty")
+    if any("\ud800" <= character <= "\udfff" for character in chosen.prompt):
+        parser.error("--prompt is not UTF-8 text")
     try:
         model, tokenizer = open_model(chosen.path, ema=chosen.ema)
     except (CheckpointError, DataError) as error:

@@ -79,7 +79,7 @@ def test_a_signal_ends_in_a_checkpoint_and_75(how: signal.Signals, tmp_path: Pat
 )
 def test_usage_errors_are_one_line_from_rank_0(args: list[str], says: str, tmp_path: Path) -> None:
     for rank in ("0", "1"):
-        done = run(1, *args, cwd=tmp_path, RANK=rank, WORLD_SIZE="2")
+        done = run(1, *args, cwd=tmp_path, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2")
         assert done.returncode == 2
         assert done.stdout == ""
         if rank == "1":
@@ -88,6 +88,19 @@ def test_usage_errors_are_one_line_from_rank_0(args: list[str], says: str, tmp_p
             assert says in done.stderr
             assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_usage_error_of_another_host_is_reported_there(tmp_path: Path) -> None:
+    done = run(1, "--train_data_path=/nowhere.bin", cwd=tmp_path, RANK="3", LOCAL_RANK="0", WORLD_SIZE="4")
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainer: rank 3 on ")
+    assert done.stderr.endswith(": /nowhere.bin: No such file or directory\n")
+
+
+def test_ranks_without_a_place_to_meet_do_not_wait(tmp_path: Path) -> None:
+    done = run(1, *flags(), cwd=tmp_path, RANK="0", WORLD_SIZE="2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "but not MASTER_ADDR and MASTER_PORT" in done.stderr
 
 
 def test_help_and_usage_do_not_wait_for_torch(tmp_path: Path) -> None:

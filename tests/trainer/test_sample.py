@@ -104,4 +104,6 @@ def test_what_cannot_be_sampled_from_is_said(tmp_path: Path, capsys: pytest.Capt
     assert main([str(tmp_path / "ck"), "--ema"]) == 1
     with pytest.raises(SystemExit) as left:
         main([str(tmp_path / "ck"), "--temperature", "-1"])
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "ck"), "--prompt", "\udcff"])
     assert left.value.code == 2

@@ -23,8 +23,8 @@ def start_run(
     nested: bool = False,
 ) -> SimpleNamespace:
     _note("mlflow.start_run", run_name=run_name)
-    ACTIVE.run = SimpleNamespace(info=SimpleNamespace(run_id="r1"))
-    return ACTIVE.run
+    ACTIVE.run = run = SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+    return run
 
 
 def log_params(params: dict[str, Any], synchronous: bool | None = None, run_id: str | None = None) -> None:
