@@ -67,7 +67,7 @@ def test_bad_input_is_one_line_before_ranks_meet(case: str, rank: str, tmp_path:
         (tmp_path / name).write_bytes(data)
         given.append(f"--train_data_path={name}")
     # Nobody answers at port 1: a rank that wanted to meet the other would end with another error.
-    done = run(1, *given, *args, "--init_timeout_s=5", cwd=tmp_path, RANK=rank, **WORLD)
+    done = run(1, *given, *args, "--init_timeout_s=5", cwd=tmp_path, RANK=rank, LOCAL_RANK=rank, **WORLD)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     if rank == "1":
