@@ -5,7 +5,7 @@
 MANIFEST (tests/corpus/data/wild/failures.jsonl) names logs by repository, path and blob, with the labels that their readers wrote; the texts are not
 in the project: TEXTS/<blob> are the files as `git cat-file blob` gives them. A log whose text is not there is counted and passed over.
 
-A kind of evidence is what shows that the program ended (`explanation.ended` of ``diagnose --explain --json``) and how firm the chosen line is. The share
+A kind of evidence is what limits the confidence (`explanation.limits` of ``diagnose --explain --json``), else how firm the chosen line is. The share
 of right verdicts of a kind is set beside the confidence that was stated, and beside what the *other* repositories would have forecast for it
 (leave one repository out, one success and one failure added): where the forecast differs much from the share, the kind says too little to be calibrated.
 """
@@ -36,7 +36,7 @@ SURE = 0.9
 LINES_OFF = 2
 NO_FAILURE = ("healthy", "unknown")
 _STRENGTHS = {level.word: level for level in Strength}
-_BANDS = ((Strength.CERTAIN, "certain"), (Strength.CLEAR, "clear"), (Strength.PLAIN, "plain"))
+_BANDS = ((Strength.CLEAR, "firm"), (Strength.PLAIN, "plain"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,16 @@ class Scored:
 
     @property
     def kind(self) -> str:
-        """``healthy``, ``unknown``, or what shows the end and how firm the chosen line is: ``told, clear``."""
-        if self.verdict["failure"] in NO_FAILURE:
-            return str(self.verdict["failure"])
+        """What limits the confidence most (``explanation.limits``), or how firm a line is that nothing limits; else the rule."""
         explanation = self.verdict["explanation"]
+        if explanation["limits"]:
+            return str(explanation["limits"][0]["name"])
         line = (self.verdict["cause"] or {}).get("line")
         words = (item["strength"] for item in explanation["candidates"] if item["line"] == line)
-        strength = max((_STRENGTHS.get(word, 0) for word in words), default=0)
-        firm = next((name for level, name in _BANDS if strength >= level), "weak or no line")
-        return f"{explanation['ended']}, {firm}"
+        strength = max((_STRENGTHS.get(word, 0) for word in words), default=None)
+        if strength is None or self.verdict["failure"] in NO_FAILURE:
+            return str(explanation["rule"]["name"])
+        return "last word, " + next((name for level, name in _BANDS if strength >= level), "weak")
 
 
 def verdicts_of(rows: Sequence[Mapping[str, Any]], texts: Path) -> Iterator[Scored]:

@@ -21,6 +21,7 @@ from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_file
 from supervisor.cli.diagnosing.verdict_json import earlier_jobs_to_wire, explanation_to_wire, to_wire
 from supervisor.cli.diagnosing.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
 from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.scan.log_timeline import rows_of_one_form
 from supervisor.diagnosis.verdict import Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
 from supervisor.run.failures import FailureClass
@@ -36,6 +37,7 @@ from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 HEAD_BYTES = 65536
 METRIC_LINES = 400  # at the end of each log
+HEADER_LINES = 20
 # Text in any encoding has no control characters but blanks, colours and bars; a library's or a checkpoint's head has
 # 4 % and more. Where words in it were found that a log has, and not only guessed at, more is asked.
 UNREADABLE, BINARY, GUESSED = 0.02, 0.04, 0.6
@@ -140,13 +142,17 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
 
 
 def _metric_rows(found: Examination) -> int:
-    """Lines at the end of a job's logs that the metrics grammar reads: it knows more forms of progress than the scan."""
+    """Rows at the end of a job's logs that show progress: the metrics grammar knows more forms of it than the scan, and rows of one form need no words."""
     from supervisor.sources.metrics import MetricReader
 
     rows = 0
     for scan in found.case.scans:
         reader = MetricReader()
-        rows += sum(reader.feed(line) is not None for line in scan.tail[-METRIC_LINES:])
+        for line in scan.head[:HEADER_LINES]:  # a table's header
+            reader.feed(line)
+        last = scan.tail[-METRIC_LINES:]
+        measured = sum(reader.feed(line) is not None for line in last)
+        rows += max(measured, rows_of_one_form(last) // 2)  # numbers without names prove less
     return rows
 
 

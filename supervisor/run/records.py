@@ -62,8 +62,8 @@ class Consequence:
 
 
 _WHERE = re.compile(r" on ranks? \d+(?:, \d+)*(?: …)?(?=:|$)")
-# Of a healthy verdict: below it, it rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.95, `still_training` 0.85).
-SURELY_OVER = 0.9
+# Of a healthy verdict: below it, it rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.97, `still_training` 0.94).
+SURELY_OVER = 0.95
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,7 @@ def test_explain_in_json_adds_one_key_and_nothing_else(
     assert [rule["name"] for rule in explanation["yielded"]] == ["complaint"]
     assert explanation["corrections"] == []
     assert explanation["ended"] == "not_shown"
+    assert [item["name"] for item in explanation["limits"]] == ["end_not_shown"]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_explain_in_json_adds_one_key_and_nothing_else(
         (
             "RuntimeError: CUDA error: an illegal memory access was encountered\n",
             "not_shown",
-            "nothing: a line",
+            "nothing",
         ),
         (
             'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nValueError: no\n',
@@ -562,12 +563,15 @@ def test_a_node_that_names_no_rank_is_not_taken_for_rank_0(
 def test_rows_of_metrics_that_the_scan_does_not_know_are_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An agent's returns: no step line, no bar, and no failure."""
+    """An agent's returns, a table without words: no step line, no bar, and no failure."""
     table = tmp_path / "table.log"
     table.write_text("".join(f"Episode {n}, Reward: {-300 + 7 * n}.25\n" for n in range(1, 12)))
+    bare = tmp_path / "bare.log"
+    bare.write_text("".join(f"{17 - n / 9:.6f}\t0.13{n}\t0.08{n}\n" for n in range(12)))
     prose = tmp_path / "prose.log"
     prose.write_text("reading the configuration\nthe model has three parts\n" * 8)
-    main(["diagnose", "--json", "--explain", str(table), str(prose)])
-    trains, says_nothing = verdicts(capsys)
-    assert (trains["failure"], trains["explanation"]["rule"]["name"]) == ("healthy", "metrics_printed")
+    main(["diagnose", "--json", "--explain", str(table), str(bare), str(prose)])
+    *rows, says_nothing = verdicts(capsys)
+    for trains in rows:
+        assert (trains["failure"], trains["explanation"]["rule"]["name"]) == ("healthy", "metrics_printed")
     assert says_nothing["failure"] == "unknown"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.case import Case
-from supervisor.diagnosis.cause.roots import ended_by
+from supervisor.diagnosis.cause.confidence import ended_by
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination
@@ -66,6 +66,7 @@ def explanation_to_wire(found: Examination) -> dict[str, object]:
         "yielded": [{"name": rule.name, "why": rule.why} for rule in choice.also_matched()],
         "corrections": [{"name": item.name, "why": item.why} for item in found.corrections],
         "ended": ended_by(case).value,
+        "limits": [{"name": item.name, "at_most": item.at_most, "why": item.why} for item in choice.limits()],
     }
 
 

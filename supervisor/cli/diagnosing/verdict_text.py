@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.diagnosis.cause.roots import Ended, ended_by
+from supervisor.diagnosis.cause.confidence import Ended, ended_by
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import EarlierJob, Examination
@@ -18,7 +18,7 @@ MOST_CANDIDATES = 30
 _ENDED = {
     Ended.TOLD: "an exit code, or the word of a launcher, a scheduler or a shell",
     Ended.RAISED: "an exception's traceback, or a crash report",
-    Ended.NOT_SHOWN: "nothing: a line that names a failure stays below 90 %",
+    Ended.NOT_SHOWN: "nothing",
 }
 SHOWN_CHARACTERS = 160
 
@@ -129,7 +129,11 @@ def explanation_lines(found: Examination, tr: Translate = str) -> list[str]:
     if found.corrections:
         lines += ["", f"  {tr('corrected by other evidence')}"]
         lines += [f"    {item.name}: {tr(item.why)}" for item in found.corrections]
-    return [*lines, "", f"  {tr('what shows that it ended')}", f"    {tr(_ENDED[ended_by(case)])}"]
+    lines += ["", f"  {tr('what shows that it ended')}", f"    {tr(_ENDED[ended_by(case)])}"]
+    if limits := choice.limits():
+        lines += ["", f"  {tr('why it is not more certain')}"]
+        lines += [f"    {100 * item.at_most:.0f} %  {tr(item.why)}" for item in limits]
+    return lines
 
 
 def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:

@@ -10,8 +10,8 @@ from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.candidates import steps_seen
+from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
-from supervisor.diagnosis.cause.roots import far_below
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait

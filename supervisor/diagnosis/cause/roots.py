@@ -2,99 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
 
 from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import lagging_rank
 from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.confidence import Chosen, confidence_of, far_below, level
 from supervisor.diagnosis.cause.fingerprint import plain_form
-from supervisor.diagnosis.cause.recovered_errors import is_notice
-from supervisor.diagnosis.cause.vocabulary import class_by_words
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
-# -- how sure a line is ----------------------------------------------------------------------------
-
-# By the strength of the chosen cause: the shares that were right on the labelled corpus and in blind rounds.
-_BY_STRENGTH = (
-    (Strength.CERTAIN, 0.97),
-    (Strength.CLEAR, 0.94),
-    (Strength.PLAIN, 0.91),
-    (Strength.SUGGESTIVE, 0.82),
-)
-WEAK_CONFIDENCE = 0.6
 # Peers' complaints alone.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
 WEAK_COMPLAINT_CONFIDENCE = 0.65
-RIVAL_COSTS = 0.08  # another class has a cause that is as strong
-WARNING_COSTS = 0.15  # the line is only a warning, and no other of its class is more
-LEAST_CONFIDENCE = 0.3
-# A line that names a failure, in a log where nothing shows that a program ended.
-UNCONFIRMED = 0.88
-_TOLD = frozenset((Trait.BAD_END, Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.LAUNCHER_END))
-_RAISED = frozenset((Trait.TRACEBACK, Trait.CRASH_REPORT))
-# Classes without words of their own: silences, and whatever the program raises.
-_WITHOUT_WORDS = frozenset((FailureClass.HANG, FailureClass.CODE_ERROR))
-_VAGUE = Lazy(
-    r"\b(?:ValueError|AssertionError|RuntimeError|OSError|Exception|NotImplementedError|MisconfigurationException|ZeroDivisionError)\b|'NoneType' object"
-)
-
-
-def _is_vague(item: Candidate) -> bool:
-    return item.has(Trait.GENERIC) and _VAGUE.search(item.text) is not None
-
-
-def _in_unknown_words(item: Candidate) -> bool:
-    return item.has(Trait.OPEN_TYPE) and item.failure is FailureClass.CODE_ERROR
-
-
-def _words_lead_elsewhere(item: Candidate) -> bool:
-    if item.failure in _WITHOUT_WORDS:
-        return False
-    leader = class_by_words(item.text)
-    return leader is not None and leader[0] is not item.failure
-
-
-_CAPS: tuple[tuple[Callable[[Candidate], bool], float], ...] = (
-    # Of a kind that is raised as an exception, but this one only says so in passing.
-    (is_notice, 0.88),
-    # These are raised for anything: arguments, files, versions, what was not there. The message did not say more.
-    (_is_vague, 0.86),
-    # With the very signature of a line held out, most of what was wrong and sure of itself was of this kind: an
-    # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
-    (_words_lead_elsewhere, 0.86),
-    # A type that libraries raise for their own troubles, in words that no table knows: 8 of 17 such were right unseen.
-    (_in_unknown_words, 0.66),
-)
-
-
-def _level(strength: int, levels: Sequence[tuple[Strength, float]], otherwise: float) -> float:
-    return next((value for level, value in levels if strength >= level), otherwise)
-
-
-def confidence_of(item: Candidate, peers: Sequence[Candidate]) -> float:
-    """How sure a chosen cause is: by its strength, less the evidence against it."""
-    value = _level(item.strength, _BY_STRENGTH, WEAK_CONFIDENCE)
-    if any(other.failure is not item.failure and other.strength >= item.strength for other in peers):
-        value -= RIVAL_COSTS
-    if item.soft and not any(not other.soft and other.failure is item.failure for other in peers):
-        value -= WARNING_COSTS
-    for applies, cap in _CAPS:
-        if value > cap and applies(item):
-            value = cap
-    return max(value, LEAST_CONFIDENCE)
-
+WARNING_COSTS = 0.15  # the complaint is only a warning
 
 # -- roots from lines ------------------------------------------------------------------------------
-
-
-def far_below(one: Candidate, other: Candidate) -> bool:
-    """Whether one line stands well below another, or in another log."""
-    return other.source != one.source or other.line - one.line > 15
 
 
 def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> Root:
@@ -108,36 +34,8 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> R
         ranks = (rank,) if rank is not None else ()
     return Root(
         item.failure, item.reason, rank, ranks, item.hit.origin.node,
-        case.scans[item.source].path, item.line, item.text, _confirmed(confidence_of(item, peers), item, case), item,
+        case.scans[item.source].path, item.line, item.text, confidence_of(Chosen(item, peers, case)), item,
     )  # fmt: skip
-
-
-class Ended(StrEnum):
-    """What shows that a program ended badly."""
-
-    TOLD = "told"  # an exit code, or the word of a launcher, scheduler or shell
-    RAISED = "raised"  # an exception's traceback, a crash report
-    NOT_SHOWN = "not_shown"
-
-
-def ended_by(case: Case) -> Ended:
-    """What in all logs and records shows that a program ended badly, the firmest kind of it."""
-    traits = frozenset(trait for scan in case.scans for hit in scan.hits for trait in hit.signature.traits)
-    codes = (
-        case.job.launcher_exit or 0,
-        *case.job.exit_codes.values(),
-        *(item.code for item in case.launch.exits),
-    )
-    if any(code != 0 for code in codes) or not _TOLD.isdisjoint(traits):
-        return Ended.TOLD
-    return Ended.NOT_SHOWN if _RAISED.isdisjoint(traits) else Ended.RAISED
-
-
-def _confirmed(confidence: float, item: Candidate, case: Case) -> float:
-    """The confidence, held below 0.9 where nothing but the line itself says that the program ended."""
-    if confidence <= UNCONFIRMED or item.failure is FailureClass.TERMINATED or item.hit.has(Trait.USAGE_EXIT):
-        return confidence
-    return UNCONFIRMED if ended_by(case) is Ended.NOT_SHOWN else confidence
 
 
 def _ranks_alike(alike: Sequence[Candidate], case: Case) -> tuple[int, ...]:
@@ -153,7 +51,7 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | N
         rank = lagging_rank(case.candidates, case.launch, case.ranks)
     else:
         rank = case.ranks.of(item.hit, item.failure)
-    if rank is None and item.failure is not FailureClass.TERMINATED:
+    if rank is None and (item.failure is not FailureClass.TERMINATED or not case.launch.distributed):
         return _rank_otherwise(item, alike, case)
     return rank
 
@@ -250,7 +148,7 @@ def from_complaint(item: Candidate, case: Case) -> Root:
         if item.has(Trait.LOST_CONNECTION):
             rank = lagging_rank(case.candidates, case.launch, case.ranks)
         rank = rank if rank is not None else case.ranks.of(item.hit, item.failure)
-    confidence = _level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
+    confidence = level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
     return Root(
         item.failure, item.reason, rank, (rank,) if rank is not None else (), item.hit.origin.node,
         case.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,

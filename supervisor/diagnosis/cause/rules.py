@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, different_rendezvous, lagging_rank
 from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.confidence import Chosen, Limit, limits_of
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
 from supervisor.diagnosis.cause.log_attempts import last_attempt, last_attempt_failed_differently
 from supervisor.diagnosis.cause.roots import (
@@ -397,7 +398,7 @@ RULES: tuple[Rule[Any], ...] = (
         when=_when(lambda facts: facts.good_end),
         then=_healthy,
         why="The log reports the end of training, and no failure.",
-        confidence=0.95,
+        confidence=0.97,
         is_fallback=True,
     ),
     Rule(
@@ -405,15 +406,15 @@ RULES: tuple[Rule[Any], ...] = (
         when=_when(lambda facts: facts.any_progress or facts.case.job.launcher_exit == 0),
         then=_healthy,
         why="Training printed steps, or the launcher ended with 0, and no failure is reported.",
-        confidence=0.85,
+        confidence=0.94,
         is_fallback=True,
     ),
     Rule(
         "metrics_printed",
         when=_when(lambda facts: facts.case.job.metric_rows >= METRIC_ROWS),
         then=_healthy,
-        why="Rows of metrics are printed to the end, and no failure is reported.",
-        confidence=0.7,
+        why="Rows of metrics or of numbers are printed to the end, and no failure is reported.",
+        confidence=0.8,
         is_fallback=True,
     ),
     Rule(
@@ -438,6 +439,15 @@ class Choice(NamedTuple):
         """The rules below the one that fired that match too; fallbacks are left out."""
         later = RULES[RULES.index(self.rule) + 1 :]
         return [rule for rule in later if not rule.is_fallback and rule.when(self.facts) is not None]
+
+    def limits(self) -> list[Limit]:
+        """What holds the confidence in the chosen line down, the weakest evidence first."""
+        item = self.root.chosen
+        if item is None or not item.is_cause:
+            return []
+        stopped = item.failure is FailureClass.TERMINATED
+        peers = self.facts.stops if stopped else self.facts.causes
+        return limits_of(Chosen(item, peers, self.facts.case))
 
 
 def _first_match(case: Case) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
@@ -20,6 +21,7 @@ UPTURN: Final = 1.5
 
 
 _BAR = Lazy(r"\d+/\d+ \[\d+:\d\d")
+_NUMBER = Lazy(r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?")
 
 
 @cache
@@ -110,6 +112,12 @@ def year_of(lines: Iterable[str]) -> int:
 def is_progress(text: str) -> bool:
     """Whether a line is one of training's own: a step, an epoch, a bar."""
     return _patterns()["progress"].search(text.lower()) is not None and not _not_training(text)
+
+
+def rows_of_one_form(lines: Iterable[str]) -> int:
+    """How many different lines differ only in their numbers, of the form that most have: rows of a table, counters."""
+    forms = Counter(_NUMBER.sub("0", line).strip() for line in set(lines))
+    return max((count for form, count in forms.items() if "0" in form), default=0)
 
 
 def _not_training(text: str) -> bool:

@@ -1,0 +1,88 @@
+"""What limits a verdict's confidence: one case for each kind of evidence, and the last word of a log, which nothing limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.diagnosis.cause.confidence import LIMITS, MOST_LINES_BELOW
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.verdict import Examination, examine
+from supervisor.run.records import SURELY_OVER
+from supervisor.sources.signature_files import Engine
+
+STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
+NOTES = "".join(f"writing sample {number}\n" for number in range(MOST_LINES_BELOW + 1))
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def raised(error: str) -> str:
+    return f'Traceback (most recent call last):\n  File "train.py", line 9, in main\n    step()\n{error}\n'
+
+
+def examined(text: str, engine: Engine) -> Examination:
+    job = JobEvidence(logs=(LogSource("a.log", (text.encode(),)),))
+    return examine(job, engine.signatures, engine.matcher)
+
+
+CASES = {
+    "another_cause_below": STEPS
+    + raised("OSError: [Errno 28] No space left on device: 'out/a.pt'")
+    + "retry\n" * 20
+    + raised(OOM),
+    "unknown_words": STEPS + raised("acme.errors.WidgetError: the widget is upside down"),
+    "log_continues": STEPS + raised(OOM) + NOTES,
+    "only_a_warning": "WARNING: ModuleNotFoundError: No module named 'apex'\n",
+    "ended_later": STEPS + raised(OOM) + NOTES + "srun: error: n1: task 0: Exited with exit code 1\n",
+    "vague_type": STEPS + raised("ValueError: what now"),
+    "words_of_another_class": STEPS
+    + raised("RuntimeError: CUDA error: uncorrectable parity error of a new kind"),
+    "as_strong_rival": STEPS
+    + raised("OSError: [Errno 28] No space left on device: 'out/a.pt'")
+    + raised(OOM),
+    "notice": "using plain kernels: ModuleNotFoundError: No module named 'apex'\n"
+    "srun: error: n1: task 0: Exited with exit code 1\n",
+    "end_not_shown": STEPS + f"{OOM}\n",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_kind_of_evidence_limits_the_confidence(name: str, engine: Engine) -> None:
+    found = examined(CASES[name], engine)
+    limits = {item.name: item for item in found.choice.limits()}
+    assert name in limits, (found.verdict.failure, found.verdict.confidence, list(limits))
+    assert found.verdict.confidence <= limits[name].at_most < 0.9
+
+
+def test_each_limit_has_a_case_and_one_sentence() -> None:
+    assert {item.name for item in LIMITS} == set(CASES)
+    assert all(item.why.endswith(".") for item in LIMITS)
+
+
+@pytest.mark.parametrize(
+    "end", [raised(OOM), raised("KeyError: 'labels'"), raised("ModuleNotFoundError: No module named 'apex'")]
+)
+def test_a_logs_last_word_is_certain(end: str, engine: Engine) -> None:
+    found = examined(STEPS + end, engine)
+    assert found.choice.limits() == []
+    assert found.verdict.confidence >= 0.9
+
+
+def test_steps_alone_do_not_show_an_end(engine: Engine) -> None:
+    running = examined(STEPS, engine).verdict
+    finished = examined(STEPS + "Training completed!\n", engine).verdict
+    assert 0.9 <= running.confidence < SURELY_OVER <= finished.confidence
+    assert not running.shows_end
+    assert finished.shows_end
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\n",
+        raised("KeyboardInterrupt"),
+    ],
+)
+def test_a_stop_of_the_only_process_is_of_rank_0(end: str, engine: Engine) -> None:
+    assert examined(STEPS + end, engine).verdict.rank == 0
+    several = "".join(f"[rank{rank}]: step 1 loss 2.0\n" for rank in (0, 1, 2))
+    assert examined(several + end, engine).verdict.rank is None
