@@ -387,6 +387,21 @@ def test_a_process_that_logs_an_exception_twice_outlived_the_first(
     assert judged(text, engine).failure is failure
 
 
+@pytest.mark.parametrize(
+    "logged",
+    [
+        "ERROR:root:sample failed\n",
+        "2024-01-01 10:00:00,100\tERROR worker.py:409 -- Unhandled error: ray::act()\n",
+    ],
+)
+def test_an_exception_that_a_logger_printed_before_two_steps_was_caught(logged: str, engine: Engine) -> None:
+    raised = 'Traceback (most recent call last):\n  File "a.py", line 1, in act\nValueError: bad\n'
+    steps = "".join(f"step {number} loss 2.{number}\n" for number in range(10, 12))
+    assert judged(logged + raised + steps, engine).failure is FailureClass.HEALTHY
+    assert judged(raised + steps, engine).failure is FailureClass.CODE_ERROR, "nobody caught it"
+    assert judged(logged + raised, engine).failure is FailureClass.CODE_ERROR, "nothing came after"
+
+
 def test_a_ray_worker_that_prints_on_has_not_failed(engine: Engine) -> None:
     raised = "(Loop pid=57713) ValueError: step 2 - no action\n"
     on = "(Task pid=38606) trial 1/32\n" + raised + "(Loop pid=57713) answer\n(Loop pid=57713) next sample\n"

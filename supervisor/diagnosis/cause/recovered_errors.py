@@ -20,6 +20,7 @@ from supervisor.text.prefixes import Origin, split_prefix
 NEXT_JOB_LINES = 100
 # Training's own lines after an error that show that the job recovered from it: fewer, the surer they belong to it.
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
+STEPS_AFTER_CAUGHT = 2  # after a traceback that a logger printed
 STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
 STEPS_AFTER_TRACEBACK = 6
 # Ordinary lines between a report and the traceback of another exception: below a cause stand a few words at most.
@@ -292,7 +293,10 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
         return (STEPS_AFTER_LINE if "SIGUSR" in item.text else STEPS_AFTER_STOP), False
     if not died and item.failure in _RAISED_AS_EXCEPTION and not _raises_or_alarms(item):
         return STEPS_AFTER_NOTICE, False
-    if item.soft or not frames_above(item.hit).found:
+    frames = frames_above(item.hit)
+    if not died and frames.caught:
+        return STEPS_AFTER_CAUGHT, True
+    if item.soft or not frames.found:
         return STEPS_AFTER_LINE, True
     return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
 
