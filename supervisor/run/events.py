@@ -451,6 +451,20 @@ class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
     rank: int | None = None
 
 
+_LOSS_RENAMED = "loss_renamed_"
+
+
+def loss_renamed_code(step: float) -> str:
+    """The code of an advisory that the log prints another loss from a step on."""
+    return f"{_LOSS_RENAMED}{step:.0f}"
+
+
+def renamed_at(advisory: Advisory) -> int | None:
+    """The step from which on the log prints another loss; None where an advisory is about something else."""
+    step = advisory.code.removeprefix(_LOSS_RENAMED)
+    return int(step) if step != advisory.code and step.isdecimal() else None
+
+
 class NodeSight(StrEnum):
     """What the leader saw of another node's keeper."""
 

@@ -33,6 +33,7 @@ from supervisor.run.state import RunState
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.prefixes import Origin
+from supervisor.views.tui.charts.live import attempt_marks
 from tests.conftest import wait_until
 from tests.keeper.fakes import Emitted, FakeClock
 
@@ -106,6 +107,18 @@ def test_values_of_one_second_are_merged_and_non_numbers_kept_out(bench: Bench) 
     last = bench.emitted.facts[-1]
     assert isinstance(last, ev.Progress)
     assert (last.step, last.lr, last.loss) == (3, 0.1, 0.5)
+
+
+def test_a_loss_that_changes_its_name_is_marked_at_its_step(bench: Bench) -> None:
+    for step, renamed in ((1, ""), (2, "clm_loss"), (3, "")):
+        values = {"step": float(step), "loss": 2.0}
+        bench.see(StepSeen(t=float(step), rank=None, values=values, from_telemetry=False, renamed=renamed))
+    (told,) = bench.of(ev.Advisory)
+    assert isinstance(told, ev.Advisory)
+    assert told.text == "the loss is clm_loss from step 2 on"
+    assert ev.renamed_at(told) == 2
+    (mark,) = attempt_marks(replay((*BEFORE, told)))
+    assert (mark.step, mark.text) == (2, "≠ loss")
 
 
 def test_telemetry_is_believed_alone(bench: Bench) -> None:

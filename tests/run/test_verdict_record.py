@@ -26,8 +26,8 @@ def test_an_error_that_says_itself_what_happened_is_shown_without_a_figure(failu
 @pytest.mark.parametrize(
     ("failure", "confidence", "over"),
     [
-        (FailureClass.HEALTHY, 0.9, True),
-        (FailureClass.HEALTHY, 0.89, False),
+        (FailureClass.HEALTHY, 0.95, True),
+        (FailureClass.HEALTHY, 0.94, False),
         (FailureClass.UNKNOWN, 0.99, False),
         (FailureClass.HANG, 0.3, True),
     ],

@@ -131,6 +131,23 @@ def test_smaller_spellings(line: str, want: dict[str, float]) -> None:
     assert values(line) == want
 
 
+def test_another_kind_of_loss_continues_the_curve_and_is_named_once() -> None:
+    lines = [
+        f"step {step} {name}: {3 - step / 10}"
+        for step, name in enumerate(["focal_loss"] * 3 + ["dice_loss"] * 3)
+    ]
+    for chunk in (1, 6):
+        reader = MetricReader()
+        samples = [
+            sample
+            for begin in range(0, 6, chunk)
+            for sample in reader.read([line.encode() for line in lines[begin : begin + chunk]])
+            if sample is not None
+        ]
+        assert [sample.loss for sample in samples] == [3.0, 2.9, 2.8, 2.7, 2.6, 2.5]
+        assert [sample.renamed for sample in samples] == ["", "", "", "dice_loss", "", ""]
+
+
 def test_a_kind_of_loss_is_the_loss_where_the_log_names_no_total() -> None:
     for name in ("Focal_Loss", "MAE Loss", "BCE loss", "arcface_loss", "smooth_l1_loss"):
         assert read(f"Epoch 3 {name}: 0.31, acc: 0.5\nEpoch 4 {name}: 0.3") == [

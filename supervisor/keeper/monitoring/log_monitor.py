@@ -265,7 +265,8 @@ class LogWatch:
         wanted = self._samples_wanted(key)
         kept = rows
         if not few:
-            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows)}
+            renamed = {place for place, (_, columns, *_) in enumerate(rows) if columns.renamed}
+            places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows), *renamed}
             kept = with_headings(rows, sorted(places))
         before = self._read_rows.get(key.name, 0)
         self._read_rows[key.name] = before + len(rows)
@@ -309,7 +310,14 @@ class LogWatch:
         drawn = b"\r" in line.raw or line.offset in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)
         return StepSeen(
-            t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins, log=key.name
+            t=now,
+            rank=rank,
+            values=values,
+            from_telemetry=False,
+            drawn=drawn,
+            begins=begins,
+            log=key.name,
+            renamed=sample.renamed,
         )
 
     def _hints(

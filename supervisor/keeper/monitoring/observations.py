@@ -26,7 +26,7 @@ class StepSeen:
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
     `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
-    `headed`: its epoch is that of a heading above it.
+    `headed`: its epoch is that of a heading above it. `renamed`: the name of the loss, where it was another loss until here.
     """
 
     t: float
@@ -38,6 +38,7 @@ class StepSeen:
     headed: bool = False
     begins: bool = False
     log: str = ""
+    renamed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

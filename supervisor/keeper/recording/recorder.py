@@ -355,6 +355,9 @@ class Recorder:
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._progress(attempt, seen)
+            if seen.renamed and (step := seen.values.get("step")) is not None:
+                text = f"the loss is {seen.renamed} from step {step:.0f} on"
+                self._advise(attempt, seen.t, ev.loss_renamed_code(step), text, None)
 
     def _report_early(self) -> None:
         """Rank 0 logged nothing in time: what another rank logged counts."""

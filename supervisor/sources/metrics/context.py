@@ -153,7 +153,8 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
         return parsed, state
     if state.kinds is not None and found.name not in state.kinds and len(state.kinds) < MAX_KINDS:
         # Another stage of the training: the curve goes on.
-        return parsed, state._replace(kinds=(*state.kinds, found.name))
+        renamed = found.name if state.kinds else ""
+        return parsed._replace(renamed=renamed), state._replace(kinds=(*state.kinds, found.name))
     readings = tuple(one._replace(field="") if one is found else one for one in parsed.readings)
     return parsed._replace(readings=readings), state._replace(kinds=None)
 

@@ -70,6 +70,7 @@ class Layout:
         self._other = cells(other)
         self._rank = cells({RANK: ranks[0]} if ranks else {})
         self._sums_up = parsed.off_curve
+        self._renamed = parsed.renamed
         self._pair = cells(dict(zip((STEP, TOTAL_STEPS), pair, strict=False)))
 
     @property
@@ -97,7 +98,7 @@ class Layout:
             ]
         ranks = numbers_of(self._rank).get(RANK)
         own = numbers_of(self._other)
-        return Columns(values, own, cast("Sequence[int | None] | None", ranks), self._sums_up)
+        return Columns(values, own, cast("Sequence[int | None] | None", ranks), self._sums_up, self._renamed)
 
 
 class _Cell(NamedTuple):
@@ -111,13 +112,14 @@ class _Cell(NamedTuple):
 class Columns(NamedTuple):
     """The numbers of one or many lines of a shape, by name. None: the line has no such number after all.
 
-    `off_curve`: their loss is no point of the curve (see `Parsed`).
+    `off_curve`, `renamed`: see `Parsed`.
     """
 
     values: Mapping[str, Sequence[float | None]] = {}
     other: Mapping[str, Sequence[float | None]] = {}
     ranks: Sequence[int | None] | None = None
     off_curve: bool = False
+    renamed: str = ""
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
         """Those of `rows` that have a number (a rate of 0 steps a second is none), and their numbers."""
@@ -135,7 +137,9 @@ class Columns(NamedTuple):
             return {name: [column[at] for at in kept] for name, column in columns.items()}
 
         ranks = None if self.ranks is None else [self.ranks[at] for at in kept]
-        return [rows[at] for at in kept], Columns(cut(self.values), cut(self.other), ranks, self.off_curve)
+        return [rows[at] for at in kept], self._replace(
+            values=cut(self.values), other=cut(self.other), ranks=ranks
+        )
 
     def step(self, at: int) -> float | None:
         """The step of row `at`; None where its line names none."""
@@ -191,6 +195,11 @@ class MetricSample(msgspec.Struct, frozen=True, gc=False):
     def off_curve(self) -> bool:
         """Whether the line's loss is no point of the curve (see `Parsed`)."""
         return self.columns.off_curve
+
+    @property
+    def renamed(self) -> str:
+        """The name of the loss, where the curve was of another loss until here."""
+        return self.columns.renamed
 
 
 def sample_of(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from supervisor.run.events import renamed_at
 from supervisor.run.records import FailureClass
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
@@ -236,7 +237,7 @@ class UsePanel(Panel):
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Failures, then where each later attempt began; the newest first, so that it keeps its label.
+    """Failures, where each later attempt began, where the log changed the loss it prints; the newest first, so that it keeps its label.
 
     None while a log is read that was written before: what is read last is not where it ended.
     """
@@ -263,6 +264,11 @@ def attempt_marks(state: RunState) -> list[Mark]:
                 begins=True,
             )
         )
+    found += (
+        Mark(step, advisory.t, "≠ loss", TextStyle.DIM, advisory.attempt)
+        for advisory in state.advisories
+        if (step := renamed_at(advisory)) is not None
+    )
     return found
 
 
