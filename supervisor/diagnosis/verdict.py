@@ -130,6 +130,8 @@ def _last_that_shows(found: list[Examination]) -> int:
         one = found[place]
         scan = one.case.scans[0]
         announced = any(hit.has(Trait.JOB_START) for hit in scan.hits)
+        # What an old launcher had not written out yet when its job ended: its banner, and whom it killed.
+        announced = announced and not any(hit.has(Trait.SIGNALS_PEERS) for hit in scan.hits)
         if announced or not one.choice.rule.is_fallback or scan.lines - scan.first_line >= LEAST_JOB_LINES:
             return place
         if one.verdict.failure is FailureClass.HEALTHY:

@@ -252,3 +252,10 @@ def test_output_long_after_ctrl_c_is_the_next_run(engine: Engine) -> None:
     stopped = RUN_MODULE + "KeyboardInterrupt\n"
     assert jobs(stopped * 2 + LOADING * 2, engine)[-1][2] != "terminated"
     assert jobs(steps() + stopped + LOADING[:200], engine) == [(1, 39, "terminated")]
+
+
+def test_what_an_old_launcher_writes_out_at_its_end_is_no_second_job(engine: Engine) -> None:
+    """Its stdout is buffered: banner and kills stand below the tracebacks of the processes that it started."""
+    banner = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    ended = KEY + TASK_EXIT + banner + "Killing subprocess 65701\nKilling subprocess 65702\n"
+    assert judged(LOADING + ended, engine).verdict.failure is FailureClass.CODE_ERROR

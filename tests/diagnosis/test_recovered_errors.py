@@ -402,6 +402,27 @@ def test_an_exception_that_a_logger_printed_before_two_steps_was_caught(logged: 
     assert judged(logged + raised, engine).failure is FailureClass.CODE_ERROR, "nothing came after"
 
 
+def test_a_step_that_was_logged_above_a_traceback_is_no_report_of_it(engine: Engine) -> None:
+    """Runs appended to one file, each of which ends alike: a program that logged and outlived its exceptions looks similar."""
+    step = "2025-12-09 13:14:{n:02}.273 | INFO     | train:25 - Epoch: 0 Step: {n} Training loss: 8.5\n"
+    run = "".join(step.format(n=n) for n in range(30)) + traceback(
+        ("train.py", "main"), raised="ValueError: 2"
+    )
+    assert judged(run * 3, engine).failure is FailureClass.CODE_ERROR
+
+
+def test_an_exception_with_a_traceback_for_a_message_is_shown_by_what_that_ends_in(engine: Engine) -> None:
+    """PyTorch 1.0: `raise batch.exc_type(batch.exc_msg)` of what a data worker raised."""
+    text = (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    for batch in loader:\n'
+        'KeyError: Traceback (most recent call last):\n  File "data.py", line 3, in __getitem__\n    return self.rows[at]\n'
+        "KeyError: 'segments'\n"
+    )
+    verdict = judged(text, engine)
+    assert verdict.cause is not None
+    assert (verdict.failure, verdict.cause.line) == (FailureClass.CODE_ERROR, 7)
+
+
 def test_a_ray_worker_that_prints_on_has_not_failed(engine: Engine) -> None:
     raised = "(Loop pid=57713) ValueError: step 2 - no action\n"
     on = "(Task pid=38606) trial 1/32\n" + raised + "(Loop pid=57713) answer\n(Loop pid=57713) next sample\n"

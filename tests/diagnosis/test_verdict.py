@@ -384,3 +384,23 @@ def test_headline_marks_what_is_only_likely() -> None:
     assert title_of(root._replace(confidence=0.79)) == "ValueError on rank 1: no (likely, not certain)"
     assert title_of(root._replace(rank=None, ranks=(0, 1))) == "ValueError on ranks 0, 1: no"
     assert title_of(root._replace(rank=None)) == "ValueError: no"
+
+
+MISSING = "ModuleNotFoundError: No module named 'rows.load'"
+OPEN_MPI = "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first process to do so was:\n\n  Process name: [[60071,1],11]\n  Exit code:    1\n"
+OLD_LAUNCHER = "subprocess.CalledProcessError: Command '['python', '-u', 'train.py', '--local_rank={local}', 'a.py']' returned non-zero exit status 1.\n"
+
+
+@pytest.mark.parametrize(
+    ("report", "rank"),
+    [
+        (OPEN_MPI, 11),
+        (OLD_LAUNCHER.format(local=0), 0),
+        (OLD_LAUNCHER.format(local=3), None),
+    ],
+)
+def test_launchers_name_who_exited_first_or_that_there_was_one_process(
+    report: str, rank: int | None, engine: Engine
+) -> None:
+    raised = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{MISSING}\n'
+    assert on_text(engine, raised + report).rank == rank

@@ -56,6 +56,7 @@ def _patterns() -> dict[str, Lazy]:
         "local": Lazy(r"--local[-_]rank[= '\",]*(\d+)"),
         "spawn": Lazy(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
         "mpi": Lazy(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)"),
+        "mpi_first": Lazy(r"Process name: \[\[\d+,\d+\],(\d+)\]"),
         "spawned": Lazy(r"-- Process (\d+) terminated with the following error"),
         "lightning": Lazy(r"(?:\[rank: (\d+)\] )?Child process with PID (\d+) terminated with code (-?\d+)"),
         "composer": Lazy(
@@ -92,6 +93,7 @@ def read_launch(
 ) -> Launch:
     """Collect what launchers report in all logs; what is known of the sizes otherwise wins."""
     exits, root_rank, launched = _exits(scans)
+    launched = launched and not _is_old_launcher_of_one(scans)
     sigtermed = _signalled_pids(scans)
     per_node, world = _sizes(scans)
     world = known_world or world or _group_size(exits, sigtermed)
@@ -129,6 +131,16 @@ def _exits(scans: Sequence[SourceScan]) -> tuple[list[Exit], int | None, bool]:
         if hit.has(Trait.TASK_EXIT) and (event := _task_exit(hit)) is not None:
             exits.append(event)
     return exits, root_rank, launched
+
+
+def _is_old_launcher_of_one(scans: Sequence[SourceScan]) -> bool:
+    """Whether torch.distributed.launch quotes the command of local rank 0: it quotes its last process, whichever failed."""
+    quoted = [
+        _local_rank(hit)
+        for hit in _hits(scans)
+        if hit.has(Trait.LAUNCHER_REPORT) and "CalledProcessError: Command" in hit.text
+    ]
+    return bool(quoted) and set(quoted) == {0}
 
 
 def _group_size(exits: Sequence[Exit], sigtermed: frozenset[int]) -> int | None:
@@ -298,6 +310,14 @@ def _mpi_exit(match: re.Match[str], hit: Hit) -> Exit:
     return Exit(-whole(signal), whole(number), None, host, whole(pid), hit)
 
 
+def _mpi_first_exit(match: re.Match[str], hit: Hit) -> Exit:
+    """Open MPI's report of the first process that exited by itself: its code stands below."""
+    code = next(
+        (found for line in hit.lines_after(2) if (found := re.search(r"Exit code: +(\d+)", line))), None
+    )
+    return Exit(whole(code.group(1)) if code else 1, whole(match.group(1)), None, None, None, hit)
+
+
 def _spawn_raised(match: re.Match[str], hit: Hit) -> Exit:
     return Exit(1, whole(match.group(1)), whole(match.group(1)), hit.origin.node, None, hit)
 
@@ -326,6 +346,7 @@ _EXIT_FORMS: dict[str, Callable[[re.Match[str], Hit], Exit]] = {
     "deepspeed": _deepspeed_exit,
     "spawn": _spawn_exit,
     "mpi": _mpi_exit,
+    "mpi_first": _mpi_first_exit,
     "spawned": _spawn_raised,
     "lightning": _lightning_exit,
     "composer": _composer_exit,

@@ -138,8 +138,9 @@ def _candidate(
 
 
 def _is_wrapper(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Whether a replica's report wraps an exception that is matched below it by a signature of its own."""
-    if " in replica " not in hit.text or "Caught " not in hit.text:
+    """Whether a replica's report, or an exception with a traceback for a message, wraps one that is matched below it by a signature of its own."""
+    quotes = hit.text.endswith(": Traceback (most recent call last):")
+    if not quotes and (" in replica " not in hit.text or "Caught " not in hit.text):
         return False
     inner = last_exception_after(hit)
     return inner is not None and any(other.line == hit.line + inner[0] for other in scans[hit.source].hits)

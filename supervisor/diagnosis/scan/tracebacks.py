@@ -7,6 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan.hit import Hit
+from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.run.failures import FailureClass
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
@@ -84,7 +85,8 @@ def frames_above(hit: Hit) -> Frames:
             logged = _LOGGED.search(lines[row + 1]) is not None or (
                 row >= 0 and "Exception ignored in" in lines[row]
             )
-            caught = any(_CAUGHT.search(line[:200]) for line in lines[max(row, 0) : row + 2])
+            heads = lines[max(row, 0) : row + 2]
+            caught = any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads)
             if match := re.search(r"\(RANK (\d+)\)", text):
                 quoted_rank = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
@@ -165,9 +167,9 @@ def below_its_frame(hit: Hit) -> bool:
 
 
 def last_exception_after(hit: Hit) -> tuple[int, str] | None:
-    """The exception line that ends the traceback quoted below a line: (lines below, text)."""
+    """The exception line that ends the traceback quoted below a line, or begun in it: (lines below, text)."""
     exception = _patterns()["exception"]
-    inside = False
+    inside = hit.text.endswith(": Traceback (most recent call last):")
     for below, raw in enumerate(hit.lines_after(120), start=1):
         origin, text = split_prefix(raw, hit.hosts)
         if not _compatible(origin, hit.origin):
