@@ -171,6 +171,15 @@ def test_an_evaluations_bar_is_not_the_trainings() -> None:
     assert shown(sense.take(bar(1, 5, loss=2.0), 0.7)) == [(1, 2.0)], "another training"
 
 
+def test_an_evaluations_bar_on_a_line_of_its_own_is_not_the_trainings() -> None:
+    """As a collector writes it that puts each state on a line."""
+    sense = StepSense()
+    found = []
+    for seen in (bar(20, 200), bar(2, 25), bar(25, 25), bar(22, 200)):
+        found += shown(sense.take(replace(seen, drawn=False, bar=True), 0.0))
+    assert found == [(20, None), (22, None)]
+
+
 def test_ranks_are_told_apart() -> None:
     sense = StepSense()
     list(sense.take(bar(3, 40), 0.0))

@@ -58,6 +58,7 @@ EPOCH = "epoch"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
 # wiped last, and the cursor goes up again.
+BAR = b"%|"
 BLANKS = b"\r" + b" " * 8
 _WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+(?! {8})([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
@@ -315,6 +316,7 @@ class LogWatch:
             values=values,
             from_telemetry=False,
             drawn=drawn,
+            bar=BAR in line.raw,
             begins=begins,
             log=key.name,
             renamed=sample.renamed,

@@ -23,7 +23,7 @@ class StepSeen:
     """Metrics of one line or telemetry record. `values`: canonical name to number, base units.
 
     `rank` is None where it is not known. `from_telemetry`: the trainer's telemetry, which is exact; a line of
-    a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
+    a log is only believed where there is no telemetry. `drawn`: a state of a progress bar. `bar`: a bar on a line of its own.
     `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
     `headed`: its epoch is that of a heading above it. `renamed`: the name of the loss, where it was another loss until here.
@@ -34,6 +34,7 @@ class StepSeen:
     values: dict[str, float]
     from_telemetry: bool
     drawn: bool = False
+    bar: bool = False
     joined: bool = False
     headed: bool = False
     begins: bool = False

@@ -83,7 +83,7 @@ class StepSense:
                 return
             yield from self._without_step(rank, seen, now)
             return
-        if seen.drawn and _is_second_bar(rank, seen.values):
+        if (seen.drawn or seen.bar) and _is_second_bar(rank, seen.values):
             return
         seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
         rank.step = seen.values["step"]
