@@ -172,7 +172,8 @@ def _print_text(
     again = _again(path, attempt, found.verdict)
     verdict = _of_known_rank(path, attempt, found.verdict)
     lines = verdict_lines(path, attempt, verdict, context, again, tr)
-    lines += earlier_job_lines(found.earlier, tr)
+    earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
+    lines += earlier_job_lines(earlier, tr)
     if explain:
         lines += explanation_lines(found, tr)
     print(Redactor.of(os.environ.items()).text("\n".join(lines)))
@@ -182,7 +183,10 @@ def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
     """For people: without "rank 0" in the headline of one log that names no rank; the wire keeps its `rank`."""
     if attempt is not None or verdict.rank != 0 or not os.path.isfile(path):
         return verdict
-    if origin_of_path(os.path.abspath(path)) != NOWHERE or names_ranks(path):
+    origin = origin_of_path(os.path.abspath(path))._replace(
+        stream=None
+    )  # `nohup.out` names a stream and no rank
+    if origin != NOWHERE or names_ranks(path):
         return verdict
     return replace(verdict, title=without_rank(verdict.title))
 

@@ -257,6 +257,17 @@ def test_earlier_jobs_of_a_file_are_listed_below_the_last_ones_verdict(
     assert [list(job) for job in found["jobs"]] == [schema["required"]] * 2
 
 
+def test_no_rank_is_shown_of_earlier_jobs_that_name_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "nohup.out"
+    raised = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1\n'
+    steps = "".join(f"step {number} loss 2.{number}\n" for number in range(20))
+    log.write_text(f"nohup: ignoring input\n{steps}{raised}" * 2)
+    main(["diagnose", "--lang", "en", str(log)])
+    assert "rank 0" not in capsys.readouterr().out
+
+
 def test_what_is_piped_in_may_hold_several_jobs_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "supervisor", "diagnose", "--json", "-"]
     done = subprocess.run(command, input=APPENDED.encode(), stdout=subprocess.PIPE, timeout=60, check=False)

@@ -158,7 +158,9 @@ def observer_of(
 
 def _of_known_rank(verdict: Verdict, what: Target) -> Verdict:
     """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
-    if verdict.rank != 0 or len(what.logs) != 1 or what.processes or what.logs[0].origin != NOWHERE:
+    if verdict.rank != 0 or len(what.logs) != 1 or what.processes:
+        return verdict
+    if what.logs[0].origin._replace(stream=None) != NOWHERE:
         return verdict
     if what.logs[0].packed or names_ranks(what.logs[0].path):
         return verdict
