@@ -51,9 +51,14 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | N
         rank = lagging_rank(case.candidates, case.launch, case.ranks)
     else:
         rank = case.ranks.of(item.hit, item.failure)
-    if rank is None and (item.failure is not FailureClass.TERMINATED or not case.launch.distributed):
+    if rank is None and (item.failure is not FailureClass.TERMINATED or _is_one_process(case)):
         return _rank_otherwise(item, alike, case)
     return rank
+
+
+def _is_one_process(case: Case) -> bool:
+    """Whether nothing in the logs names another process: no launcher, and no rank where the world is not known to be one."""
+    return not case.launch.distributed and (not case.ranks.seen or case.launch.world_size == 1)
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
