@@ -118,7 +118,7 @@ def test_a_loss_that_changes_its_name_is_marked_at_its_step(bench: Bench) -> Non
     assert told.text == "the loss is clm_loss from step 2 on"
     assert ev.renamed_at(told) == 2
     (mark,) = attempt_marks(replay((*BEFORE, told)))
-    assert (mark.step, mark.text) == (2, "≠ loss")
+    assert (mark.step, mark.text) == (2, "new loss")
 
 
 def test_telemetry_is_believed_alone(bench: Bench) -> None:

@@ -265,7 +265,7 @@ def attempt_marks(state: RunState) -> list[Mark]:
             )
         )
     found += (
-        Mark(step, advisory.t, "≠ loss", TextStyle.DIM, advisory.attempt)
+        Mark(step, advisory.t, "new loss", TextStyle.DIM, advisory.attempt)
         for advisory in state.advisories
         if (step := renamed_at(advisory)) is not None
     )
