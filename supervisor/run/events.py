@@ -454,15 +454,19 @@ class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
 _LOSS_RENAMED = "loss_renamed_"
 
 
-def loss_renamed_code(step: float) -> str:
-    """The code of an advisory that the log prints another loss from a step on."""
-    return f"{_LOSS_RENAMED}{step:.0f}"
+def loss_renamed_code(name: str, step: float) -> str:
+    """The code of an advisory that the log prints a loss of another name from a step on."""
+    return f"{_LOSS_RENAMED}{step:.0f}_{name}"
 
 
-def renamed_at(advisory: Advisory) -> int | None:
-    """The step from which on the log prints another loss; None where an advisory is about something else."""
-    step = advisory.code.removeprefix(_LOSS_RENAMED)
-    return int(step) if step != advisory.code and step.isdecimal() else None
+def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
+    """From which step on the log prints another loss, and its name; None where an advisory is about something else."""
+    if not advisory.code.startswith(_LOSS_RENAMED):
+        return None
+    step, _, name = advisory.code.removeprefix(_LOSS_RENAMED).partition("_")
+    return (
+        (int(step), name) if step.isdecimal() and len(step) < 20 else None
+    )  # int() refuses thousands of digits
 
 
 class NodeSight(StrEnum):

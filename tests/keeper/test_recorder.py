@@ -116,9 +116,9 @@ def test_a_loss_that_changes_its_name_is_marked_at_its_step(bench: Bench) -> Non
     (told,) = bench.of(ev.Advisory)
     assert isinstance(told, ev.Advisory)
     assert told.text == "the loss is clm_loss from step 2 on"
-    assert ev.renamed_at(told) == 2
+    assert ev.renamed_loss(told) == (2, "clm_loss")
     (mark,) = attempt_marks(replay((*BEFORE, told)))
-    assert (mark.step, mark.text) == (2, "new loss")
+    assert (mark.step, mark.text) == (2, "clm_loss")
 
 
 def test_telemetry_is_believed_alone(bench: Bench) -> None:

@@ -87,6 +87,7 @@ LARGE_INTERVAL_S = 10.0
 """Progress makes a journal of 20 MB a day (250 bytes a second; 86 MB at the worst, with 32 minima in each). Once it is large, it grows by a tenth of that."""
 MOST_PHASES = 60
 """Changes of phase within a moment; after them one a second is journalled, the newest."""
+MOST_LOSS_NAME = 40
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
 SPEAKER_WAIT_S = 2.0
@@ -356,8 +357,9 @@ class Recorder:
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._progress(attempt, seen)
             if seen.renamed and (step := seen.values.get("step")) is not None:
-                text = f"the loss is {seen.renamed} from step {step:.0f} on"
-                self._advise(attempt, seen.t, ev.loss_renamed_code(step), text, None)
+                name = self._redact(seen.renamed)[:MOST_LOSS_NAME]
+                text = f"the loss is {name} from step {step:.0f} on"
+                self._advise(attempt, seen.t, ev.loss_renamed_code(name, step), text, None)
 
     def _report_early(self) -> None:
         """Rank 0 logged nothing in time: what another rank logged counts."""

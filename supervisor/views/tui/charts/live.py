@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from supervisor.run.events import renamed_at
+from supervisor.run.events import renamed_loss
 from supervisor.run.records import FailureClass
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
@@ -265,9 +265,9 @@ def attempt_marks(state: RunState) -> list[Mark]:
             )
         )
     found += (
-        Mark(step, advisory.t, "new loss", TextStyle.DIM, advisory.attempt)
+        Mark(renamed[0], advisory.t, renamed[1], TextStyle.DIM, advisory.attempt)
         for advisory in state.advisories
-        if (step := renamed_at(advisory)) is not None
+        if (renamed := renamed_loss(advisory)) is not None
     )
     return found
 
