@@ -27,6 +27,7 @@ from supervisor.run.records import (
     Sameness,
     Verdict,
 )
+from supervisor.text.numbers import whole
 
 SCHEMA_VERSION = 1
 
@@ -464,9 +465,7 @@ def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
     if not advisory.code.startswith(_LOSS_RENAMED):
         return None
     step, _, name = advisory.code.removeprefix(_LOSS_RENAMED).partition("_")
-    return (
-        (int(step), name) if step.isdecimal() and len(step) < 20 else None
-    )  # int() refuses thousands of digits
+    return (whole(step), name) if step.isdecimal() else None
 
 
 class NodeSight(StrEnum):
