@@ -143,6 +143,13 @@ def changes(spec: JobSpec) -> dict[str, str]:
             {"train.py": HF, "args.json": '{"per_device_train_batch_size": 4, "bf16": true}'},
             {"args.json#per_device_train_batch_size": "2", "args.json#gradient_accumulation_steps": "2"},
         ),
+        ("train.py --output_dir o", {"train.py": HF}, {"--per_device_train_batch_size": "4", "--gradient_accumulation_steps": "2"}),
+        ("train.py", {"train.py": HF_OWN}, {"--per_device_train_batch_size": "4", "--gradient_accumulation_steps": "32"}),
+        (
+            "train.py args.json",
+            {"train.py": HF, "args.json": '{"bf16": true}'},
+            {"args.json#per_device_train_batch_size": "4", "args.json#gradient_accumulation_steps": "2"},
+        ),
         ("train.py --device_batch 16 --total_batch 524288", {"train.py": TOTAL}, {"--device_batch": "8"}),
         ("train.py --device_batch 16", {"train.py": TOTAL}, {"--device_batch": "8"}),
         ("train.py --batch=32 --batch-gpu=16", {"train.py": CLICK}, {"--batch-gpu": "8"}),
@@ -244,6 +251,9 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
     [
         ("train.py --batch_size 8", {"train.py": "p.add_argument('--batch_size')\n"}, "no gradient accumulation"),
         ("train.py", {"train.py": "loader = DataLoader(d, batch_size=32)\n"}, r"written in train\.py:1"),
+        ("train.py", {"train.py": HF + "a.per_device_train_batch_size = 2\n"}, r"written in train\.py:4"),
+        ("train.py", {"train.py": HF + "a.per_device_train_batch_size = 16 // world\n"}, "batch flag is not known"),
+        ("train.py", {"train.py": HF.replace("(TrainingArguments,)", "(OwnArguments,)")}, "batch flag is not known"),
         (
             "train.py --batch_size 8 --accum_iter 2",
             {"train.py": ARGPARSE.replace("args.accum_iter", "2")},

@@ -24,7 +24,8 @@ class Convention:
         given: a regular expression; a setting on the command line or in a config that matches is evidence.
         needs: a setting (by pattern) must also be there, where importing alone says too little.
         micro: settings that hold the micro-batch, where its name does not say so; by plain key.
-        micro_default: its value where none is given, if the framework has one.
+        micro_default: the setting and its value where nothing is a batch, if the framework has one.
+        micro_class: the class that the source must hand to a parser for that, itself or a class derived from it.
         accumulation: the paired setting, as it is appended where nobody names it.
         accumulation_default: its value where none is given.
         derived: the accumulation follows from the total, so the micro-batch changes alone; a total must be given.
@@ -47,7 +48,8 @@ class Convention:
     given: str = ""
     needs: str = ""
     micro: tuple[str, ...] = ()
-    micro_default: int | None = None
+    micro_default: tuple[str, int] | None = None
+    micro_class: str = ""
     accumulation: str | None = None
     accumulation_default: int = 1
     derived: bool = False
@@ -183,7 +185,8 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
             "parse_args_into_dataclasses",
             "parse_args_and_config",
         ),
-        micro_default=8,
+        micro_default=("per_device_train_batch_size", 8),
+        micro_class="TrainingArguments",
         steps="--max_steps",
         accumulation="--gradient_accumulation_steps",
         resume_flag="--resume_from_checkpoint",

@@ -122,11 +122,28 @@ class Search:
         if first is None:
             first, rest = cand.choose(c for c in self.found if c.framework and c.role is Role.MICRO)
         if first is None:
-            first = self._whole(own)
+            first = self._whole(own) or self._micro_by_convention(own)
         if first is None:
             raise self._no_batch(own)
         self._require_one(first, rest)
         return first
+
+    def _micro_by_convention(self, own: Sequence[Candidate]) -> Candidate | None:
+        """The framework's default, where nothing else is a batch, the framework's own class is parsed and the source never sets the field."""
+        row = self.row
+        if row is None or row.micro_default is None:
+            return None
+        name, value = row.micro_default
+        parsed = self._parsed_classes()
+        bases = {base for n, found in self._classes().items() if n in parsed for base in found}
+        set_in_source = name in self.source.literals or name in self.source.computed
+        if row.micro_class not in parsed | bases or any(c.role is not Role.ACCUMULATION for c in own):
+            return None
+        if set_in_source or any(p.keyword == name for p in self.source.passed) or self._written() is not None:
+            return None
+        lone = self.where.lone_config
+        shown = f"{lone}#{NEW}{name}" if lone is not None else f"--{name}"
+        return Candidate(shown, Role.MICRO, value, Given.CONVENTION, f"default of {row.name}", name)
 
     def _whole(self, own: Sequence[Candidate]) -> Candidate | None:
         """A total alone, which the accumulation cuts: as its name says where no source is there, else as the source shows."""
@@ -437,12 +454,7 @@ class Search:
 
     def _overridden_default(self, plain: str, default: int, micro: Candidate) -> int:
         """What a dataclass of the source says in place of the framework's default; several that disagree are a refusal."""
-        classes = {
-            n.name: {leaf(base) or "" for base in n.bases}
-            for file in self.source.files
-            for n in file.nodes
-            if isinstance(n, ast.ClassDef)
-        }
+        classes = self._classes()
         own = {f.owner: as_number(f.default) for f in self.source.flags if f.dest == plain and f.owner}
         settled = {owner for owner in own if owner in classes}
         if not settled:
@@ -461,6 +473,15 @@ class Search:
             "give it on the command line",
             micro.name,
         )
+
+    def _classes(self) -> dict[str, set[str]]:
+        """The source's classes with the names of their bases."""
+        return {
+            n.name: {leaf(base) or "" for base in n.bases}
+            for file in self.source.files
+            for n in file.nodes
+            if isinstance(n, ast.ClassDef)
+        }
 
     def _parsed_classes(self) -> set[str]:
         """Names that are handed to a parser of dataclasses."""
