@@ -105,7 +105,7 @@ def test_each_difference_is_named(after: Log, named: Difference) -> None:
 
 def test_a_shift_of_three_percent_is_other_weights_where_the_pairs_hardly_vary() -> None:
     assert said(replace(AFTER, loss_times=1.03, own=0.003)).difference is Difference.WEIGHTS
-    assert said(replace(AFTER, loss_times=1.03, own=0.05)).result is Sameness.SAME_WITHIN_NOISE
+    assert said(replace(AFTER, loss_times=1.03, own=0.15)).result is Sameness.SAME_WITHIN_NOISE
     assert said(replace(AFTER, loss_times=1.01, own=0.001)).difference is None
 
 

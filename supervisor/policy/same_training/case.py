@@ -79,6 +79,20 @@ class Case:
         """Logarithms of after / before of the steps trained twice: noise grows with a loss, so shares of it compare."""
         return [math.log(a) - math.log(b) for _, b, a in self.pairs(name) if b > 0 and a > 0]
 
+    def log_gaps_of_both(self) -> list[tuple[float, float]]:
+        """The same of loss and gradient norm, of the steps that have both."""
+        norms = {step: math.log(a) - math.log(b) for step, b, a in self.pairs("grad_norm") if b > 0 and a > 0}
+        return [
+            (math.log(a) - math.log(b), norms[step])
+            for step, b, a in self.pairs("loss")
+            if b > 0 and a > 0 and step in norms
+        ]
+
+    def starts_exact(self) -> bool:
+        """Whether loss and gradient norm of the very first step are those of before: then its samples are, whatever becomes of the next ones."""
+        both = self.log_gaps_of_both()
+        return len(both) > 0 and max(map(abs, both[0])) <= EXACT and self.pairs("loss")[0][0] == self.start
+
     def is_exact(self) -> bool:
         """Whether the gradients of all ranks are those of before: then weights, samples and optimizer are too, whatever the loss is a mean of."""
         gaps = self.log_gaps("grad_norm")[: 2 * NEAR]

@@ -29,6 +29,7 @@ from supervisor.policy.same_training.series import (
     line_through,
     noise_of,
     quantum_of,
+    slope_between,
     spread_of,
     without_trend,
 )
@@ -44,7 +45,9 @@ ORDER_SLACK: Final = 2.1
 by less than a factor of 1.8 from step to step. Of other samples it was -0.5 to 0.47; of the same ones under dropout of 0.1 to 0.3 0.74 and more
 where losses vary so little, and down to 0.03 where nearly all is learnt and dropout is most of what is left."""
 ORDER_NOISE: Final = 1.0
-"""A loss that jumps by a factor of 3 and more from step to step (a diverging training) tells nothing of its samples."""
+ORDER_NOISE_LONG: Final = 1.7
+ORDER_LONG: Final = 20
+"""A loss that jumps by a factor of 3 and more from step to step tells nothing of its samples; over 20 steps and more it does up to a factor of 5."""
 LAG_BOUND: Final = 0.8
 LAG_LEAD: Final = 0.35
 """Losses that follow those of an earlier stretch this well, and better than their own by so much, are of that stretch's samples."""
@@ -73,6 +76,16 @@ their mean by six standard errors of what later pairs vary by. In a right restar
 to part. Batch norm over half the micro-batch moved losses by 0.1 to 1.9 %, as much as it made them vary."""
 
 
+BESIDE_WINDOWS: Final = ((12, 5.0), (16, 4.8), (24, 4.8))
+BESIDE_LOOSE: Final = ((12, 3.3), (16, 3.3), (24, 3.3))
+LOOSE: Final = 0.75
+BESIDE_SHARE: Final = 0.75
+BESIDE_LEAST: Final = 0.01
+"""Beside the gradient norm, losses that are 1.02 times those of before over so many steps, by so many standard errors. Under dropout 100 right restarts
+came to 2.9 of them, one to 4.3; other samples to 2.6; a lost head to 3 to 16. Where losses and norms go together by less than 0.75, right restarts came to 2.9
+at most, and 3.3 are enough."""
+
+
 def weights(case: Case) -> Found | None:
     """A loss that is higher from the first step on: not the weights that the checkpoint was said to hold."""
     pairs, gaps = case.pairs("loss"), case.log_gaps("loss")
@@ -96,6 +109,32 @@ def weights(case: Case) -> Found | None:
         some, error = gaps[:count], noise / math.sqrt(count)
         if fmean(some) > max(math.log(QUIET_RATIO), QUIET_SURE * error) and min(some) > 2 * error:
             return _other_weights(case, some, error)
+    together = _together(case)
+    loose = together is not None and together.value < LOOSE
+    return _beside_the_gradient(case, BESIDE_LOOSE if loose else BESIDE_WINDOWS)
+
+
+def _beside_the_gradient(case: Case, windows: Sequence[tuple[int, float]]) -> Found | None:
+    """A loss that is higher than the gradient norm of the same step accounts for.
+
+    Which samples and which dropout masks a step saw moves its loss and its gradient norm together, about zero: taken off by the
+    line through both, that noise is mostly gone. Other weights have another loss *for* their gradient, from the first step on.
+    """
+    both = case.log_gaps_of_both()
+    for count, sure in windows:
+        if len(both) < count:
+            break
+        losses, norms = [loss for loss, _ in both[:count]], [norm for _, norm in both[:count]]
+        slope = slope_between(norms, losses)
+        rest = [loss - slope * norm for loss, norm in zip(losses, norms, strict=True)]
+        mean, error = fmean(rest), max(deviation_of(rest), BESIDE_LEAST) / math.sqrt(count)
+        if mean > max(math.log(QUIET_RATIO), sure * error) and sum(r > 0 for r in rest) >= BESIDE_SHARE * count:
+            step, was, now = case.pairs("loss")[0]
+            return Found(
+                Difference.WEIGHTS,
+                f"the loss of the first {count} steps is {math.exp(mean):.3g} times what it was for the gradient norms of the same steps: {now:.4g} for {was:.4g} at step {step}",
+                (("loss_ratio", math.exp(mean)), ("error", error), ("loss_before", was), ("loss_after", now)),
+            )
     return None
 
 
@@ -132,7 +171,7 @@ def _weights_of_new_steps(case: Case) -> Found | None:
 
 def data_order(case: Case) -> Found | None:
     """Losses that do not rise and fall with those of the same steps, or do so with those of others."""
-    if case.is_exact():
+    if case.is_exact() or case.starts_exact():
         return None
     together = _together(case)
     if together is not None and together.steps >= ORDER_PAIRS:
@@ -185,7 +224,7 @@ def _together(case: Case) -> _Together | None:
             continue
         steps = [float(s) for s, _, _ in pairs]
         was = without_trend(steps, [_level(b) for _, b, _ in pairs])
-        if spread_of(was) > ORDER_NOISE:
+        if spread_of(was) > (ORDER_NOISE if len(pairs) < ORDER_LONG else ORDER_NOISE_LONG):
             return None
         if spread_of(was) > ORDER_QUIET:
             bound = ORDER_BOUND
