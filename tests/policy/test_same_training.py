@@ -105,8 +105,28 @@ def test_each_difference_is_named(after: Log, named: Difference) -> None:
 
 def test_a_shift_of_three_percent_is_other_weights_where_the_pairs_hardly_vary() -> None:
     assert said(replace(AFTER, loss_times=1.03, own=0.003)).difference is Difference.WEIGHTS
-    assert said(replace(AFTER, loss_times=1.03, own=0.15)).result is Sameness.SAME_WITHIN_NOISE
+    alone = replace(BEFORE, fields=("loss", "lr", "samples"))
+    assert (
+        said(replace(AFTER, loss_times=1.03, own=0.05, fields=alone.fields), before=alone).result
+        is Sameness.SAME_WITHIN_NOISE
+    )
     assert said(replace(AFTER, loss_times=1.01, own=0.001)).difference is None
+
+
+def test_noise_that_moves_loss_and_gradient_norm_together_hides_no_other_weights() -> None:
+    found = said(replace(AFTER, loss_times=1.06, own=0.3))
+    assert found.difference is Difference.WEIGHTS
+    assert "gradient norms of the same steps" in found.text
+    assert said(replace(AFTER, loss_times=0.94, own=0.3)).result is Sameness.SAME_WITHIN_NOISE
+    assert said(replace(AFTER, own=0.3)).result is Sameness.SAME_WITHIN_NOISE
+
+
+def test_an_exact_first_step_rules_out_other_samples() -> None:
+    chaotic = Log(range(101, 151), order=3)
+    rows = chaotic.rows()
+    first = BEFORE.rows()[101]
+    assert judge(BEFORE.rows(), rows, HALVED).difference is Difference.DATA_ORDER
+    assert judge(BEFORE.rows(), rows | {101: first}, HALVED).difference is not Difference.DATA_ORDER
 
 
 def test_gradients_alone_tell_of_an_optimizer_where_the_losses_hardly_move() -> None:

@@ -128,7 +128,10 @@ def _beside_the_gradient(case: Case, windows: Sequence[tuple[int, float]]) -> Fo
         slope = slope_between(norms, losses)
         rest = [loss - slope * norm for loss, norm in zip(losses, norms, strict=True)]
         mean, error = fmean(rest), max(deviation_of(rest), BESIDE_LEAST) / math.sqrt(count)
-        if mean > max(math.log(QUIET_RATIO), sure * error) and sum(r > 0 for r in rest) >= BESIDE_SHARE * count:
+        if (
+            mean > max(math.log(QUIET_RATIO), sure * error)
+            and sum(r > 0 for r in rest) >= BESIDE_SHARE * count
+        ):
             step, was, now = case.pairs("loss")[0]
             return Found(
                 Difference.WEIGHTS,

@@ -93,7 +93,9 @@ def slope_between(a: Sequence[float], b: Sequence[float]) -> float:
     """The slope of b over a, by least squares; 0 where a does not vary."""
     middle, mean = fmean(a), fmean(b)
     spread = sum((x - middle) ** 2 for x in a)
-    return sum((x - middle) * (y - mean) for x, y in zip(a, b, strict=True)) / spread if spread > 1e-12 else 0.0
+    return (
+        sum((x - middle) * (y - mean) for x, y in zip(a, b, strict=True)) / spread if spread > 1e-12 else 0.0
+    )
 
 
 def line_through(column: Series, *, at: float) -> tuple[float, float, float]:
