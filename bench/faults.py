@@ -1,7 +1,7 @@
 """Is a resumed training the same one? Planted mistakes that must be named, and honest restarts that must not be accused.
 
 Small CPU trainings (`resumed_trainings`) print what scripts print; stoker's own reader reads it; `policy.same_training` judges. The judge was made on
-two tasks and some seeds (--developed) and is scored on two other tasks and other seeds. `unknown` counts as not caught.
+other seeds (--developed and more, see results/README.md) than those it is scored on. `unknown` counts as not caught.
 
     python bench/faults.py [--seeds 20] [--honest 340] [--developed] [--no-overlap] [--keep bench/results/faults.json]
 """

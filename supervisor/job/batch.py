@@ -127,7 +127,7 @@ def resolve(
     if micro_batch is None:
         micro_batch = per_rank // (accumulation or 1)
         if micro_batch * (accumulation or 1) != per_rank:
-            steps = _named(_divisors(per_rank), accumulation or 1)
+            steps = _named(divisors(per_rank), accumulation or 1)
             raise JobError(
                 f"global batch {global_batch} is {per_rank} samples a rank, which accumulation {accumulation} "
                 f"does not divide; accumulation that works: {steps}"
@@ -136,7 +136,7 @@ def resolve(
         tokens_text = f" × {tokens} tokens" if tokens > 1 else ""
         raise JobError(
             f"micro-batch {micro_batch}{tokens_text} × {world_size} ranks = {micro_batch * chunk} does not divide "
-            f"global batch {global_batch}; micro-batch that works: {_named(_divisors(per_rank), micro_batch)}"
+            f"global batch {global_batch}; micro-batch that works: {_named(divisors(per_rank), micro_batch)}"
         )
     steps_needed = per_rank // micro_batch
     if accumulation is not None and accumulation != steps_needed:
@@ -149,7 +149,7 @@ def resolve(
 
 def candidates(spec: BatchSpec) -> tuple[int, ...]:
     """Every micro-batch that keeps `spec`'s global batch exact, largest first."""
-    return tuple(reversed(_divisors(spec.micro_batch_per_rank * spec.accumulation_steps)))
+    return tuple(reversed(divisors(spec.micro_batch_per_rank * spec.accumulation_steps)))
 
 
 def with_micro_batch(spec: BatchSpec, micro_batch: int) -> BatchSpec:
@@ -163,7 +163,7 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int) -> BatchSpec:
         raise JobError(
             f"micro-batch {micro_batch} does not divide the {per_rank} samples a rank takes a step "
             f"(global batch {spec.global_batch}, {spec.world_size} ranks); "
-            f"micro-batch that works: {_named(_divisors(per_rank), micro_batch)}"
+            f"micro-batch that works: {_named(divisors(per_rank), micro_batch)}"
         )
     return replace(spec, micro_batch_per_rank=micro_batch, accumulation_steps=per_rank // micro_batch)
 
@@ -228,7 +228,7 @@ def _unit(spec: BatchSpec) -> str:
     return " tokens" if spec.unit is BatchUnit.TOKENS else ""
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
     """All divisors, smallest first; of a number beyond 10**12, which is no batch but a typing error, those up to 10**6 and their partners."""
     small = [d for d in range(1, min(isqrt(number), MOST_TRIED) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]

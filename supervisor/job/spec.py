@@ -98,7 +98,7 @@ class Knobs:
     would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: the source shows no way at
-    all. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
+    all. `least_micro`: the script's own conditions refuse a smaller micro-batch. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
     `refusal`, and `choices` the settings that it is about where it is one of several.
     """
 
@@ -120,6 +120,7 @@ class Knobs:
     resumes: str = ""
     resume_step: str | None = None
     cannot_resume: bool = False
+    least_micro: int = 1
     framework: str = field(default="", compare=False)
     unread: Unread | None = field(default=None, compare=False)
     choices: tuple[str, ...] = field(default=(), compare=False)

@@ -46,6 +46,12 @@ HYDRA_DEEP = {
     "conf/exp/four.yaml": "# @package _global_\ntrainer:\n  accumulate_grad_batches: 4\n",
     "conf/loader/frames.yaml": "batch_size: 8000\nbatch_size_type: frame\n",
 }
+# The settings' class stands in another file than the one that is parsed; its other accumulation is 1 and cuts within a micro-batch.
+INHERITED = {
+    "train.py": "from simple_parsing import parse\nfrom loop import Loop\n@dataclass\nclass Run(Loop):\n    out: str = 'o'\na = parse(Run)\n",
+    "loop.py": "from conf import Base\nfor x in DataLoader(d, batch_size=cfg.batch_size):\n    (loss / cfg.grad_acc_steps / cfg.micro_acc_steps).backward()\n@dataclass\nclass Loop(Base):\n    lr: float = 1.0\n",
+    "conf.py": "@dataclass\nclass Base:\n    batch_size: int = 16\n    grad_acc_steps: int = 1\n    micro_acc_steps: int = 1\n",
+}
 LIGHTNING_BY_HYDRA = {
     "src/train.py": "import hydra\nfrom lightning import Trainer\n@hydra.main(config_path='../conf', config_name='train')\ndef main(cfg):\n    hydra.utils.instantiate(cfg.trainer).fit(m, ckpt_path=cfg.get('ckpt_path'))\n",
     "conf/train.yaml": "defaults:\n  - _self_\n  - data: small\n  - trainer: default\n  - experiment: null\nckpt_path: null\n",
@@ -78,6 +84,15 @@ DIVIDED = {
 CUT_IN_LOOP = ARGPARSE.replace(
     LOOP,
     "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    for j in range(args.accum_iter):\n        step(x[j::args.accum_iter]).backward()\n",
+)
+BY_HELPER = ARGPARSE.replace(
+    LOOP,
+    "\nfor batch in DataLoader(d, batch_size=args.batch_size):\n    for j in range(args.accum_iter):\n        piece = take(batch, j, args.accum_iter, rank)\n        (step(piece) / args.accum_iter).backward()\n",
+)
+AT_LEAST_TWO = (
+    "p.add_argument('--augment', action='store_true')\n"
+    + ARGPARSE
+    + "if args.augment and args.batch_size < 2:\n    raise ValueError('mixing needs two')\n"
 )
 TOKENS = (
     "p.add_argument('--max_num_tokens', type=int)\np.add_argument('--dynamic_batching', type=int, default=0)\n"
@@ -150,6 +165,7 @@ def changes(spec: JobSpec) -> dict[str, str]:
             {"train.py": HF, "args.json": '{"bf16": true}'},
             {"args.json#per_device_train_batch_size": "4", "args.json#gradient_accumulation_steps": "2"},
         ),
+        ("train.py", INHERITED, {"--batch_size": "8", "--grad_acc_steps": "2"}),
         ("train.py --device_batch 16 --total_batch 524288", {"train.py": TOTAL}, {"--device_batch": "8"}),
         ("train.py --device_batch 16", {"train.py": TOTAL}, {"--device_batch": "8"}),
         ("train.py --batch=32 --batch-gpu=16", {"train.py": CLICK}, {"--batch-gpu": "8"}),
@@ -286,6 +302,12 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ("train.py --config c.yaml", {"train.py": ONLY_COUNTED, "c.yaml": "batch_size: 8\naccum_iter: 1\n"}, r"does not accumulate by c\.yaml#accum_iter"),
         ("train.py --batch_size 8 --accum_iter 4", {"train.py": CUT_IN_LOOP}, r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)"),
         ("train.py --accum_iter 4", {"train.py": CUT_IN_LOOP.replace("x[j::args.accum_iter]", "x.chunk(args.accum_iter)[j]")}, "cuts each batch"),
+        (
+            "train.py --batch_size 8 --accum_iter 4",
+            {"train.py": BY_HELPER},
+            r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)",
+        ),
+        ("train.py --batch_size 2 --augment", {"train.py": AT_LEAST_TWO}, r"--batch_size 1 would be refused by the script: train\.py:\d+"),
         ("train.py --max_num_tokens 90000 --accum_iter 4", {"train.py": TOKENS}, "may fill the batches in place of --batch_size"),
         ("train.py --config-name base loader=frames", HYDRA_DEEP, "not counted in samples .loader.batch_size_type is frame"),
         ("train.py --dynamic_batching 1 --batch_size 8", {"train.py": TOKENS}, "batches are dynamic"),
@@ -338,6 +360,25 @@ def test_an_accumulation_that_is_used_as_one_counts(use: str) -> None:
     assert changes(job("train.py --batch_size 8", files)) == {"--batch_size": "4", "--accum_iter": "2"}
 
 
+def test_a_micro_batch_that_the_script_refuses_is_never_reached() -> None:
+    plan = oom_plan(job("train.py --batch_size 8 --augment", {"train.py": AT_LEAST_TWO}))
+    assert isinstance(plan, OomPlan)
+    assert [step[0].new for step in (plan.changes, *plan.then)] == ["4", "2"]
+    plain = oom_plan(job("train.py --batch_size 2", {"train.py": AT_LEAST_TWO}))
+    assert isinstance(plain, OomPlan)
+
+
+@pytest.mark.parametrize(
+    "other", ["show(batch_idx, j, args.accum_iter)", "piece = show(batch_size, j, args.accum_iter)"]
+)
+def test_a_call_that_is_only_given_the_counts_cuts_nothing(other: str) -> None:
+    source = BY_HELPER.replace("piece = take(batch, j, args.accum_iter, rank)", other)
+    assert changes(job("train.py --batch_size 8", {"train.py": source})) == {
+        "--batch_size": "4",
+        "--accum_iter": "2",
+    }
+
+
 def test_a_length_in_tokens_is_no_batch() -> None:
     line = "train.py --max_new_tokens 512 --dynamic_batching 0"
     assert changes(job(line, {"train.py": TOKENS})) == {"--batch_size": "4", "--accum_iter": "2"}
@@ -385,6 +426,8 @@ def test_ranks_behind_a_command(line: str, files: Mapping[str, str], gpus: int, 
     assert job(line, files, gpus).world_size == ranks
 
 
+LIGHTNING = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(M, D)\n"
+WEIGHTS_ALONE = "p.add_argument('--resume', default=None)\nargs = p.parse_args()\nc = torch.load(args.resume)\nmodel.load_state_dict(c['m'])\nopt.zero_grad()\nloss.backward()\n"
 GET_LAST = (
     HF.replace(".train()", ".train(resume_from_checkpoint=last)")
     + "if a.do_train and not a.overwrite_output_dir:\n    last = get_last_checkpoint(a.output_dir)\n"
@@ -415,6 +458,19 @@ GET_LAST = (
         ),
         ("train.py", "cache_path = 'x'\nif os.path.exists(cache_path):\n    data = torch.load(cache_path)\nelse:\n    torch.save(d, cache_path)\n", "unknown", None, None),
         ("train.py", "def find_last_checkpoint():\n    return None\nstart = find_last_checkpoint()\n", "none", None, None),
+        ("train.py", "def update_last_checkpoint(p):\n    link(p)\nupdate_last_checkpoint(p)\n", "none", None, None),
+        ("train.py", "p.add_argument('--from_resume', type=int, default=0, choices=[0, 1])\n", "flag", "--from_resume", "1"),
+        # A path that only weights are loaded from begins a run; with the optimizer's state it continues one.
+        ("train.py", WEIGHTS_ALONE, "unknown", None, None),
+        ("train.py", WEIGHTS_ALONE + "optimizer.load_state_dict(c['o'])\n", "flag", "--resume", None),
+        ("train.py", WEIGHTS_ALONE + "engine.load_checkpoint(args.resume)\n", "flag", "--resume", None),
+        ("train.py", WEIGHTS_ALONE.replace("resume", "ckpt") + "opt.load_state_dict(c['o'])\n", "flag", "--ckpt", None),
+        ("train.py", WEIGHTS_ALONE.replace("resume", "ckpt"), "unknown", None, None),
+        ("train.py", "step, model, optimizer = load_model(args.exp_dir, model, optimizer)\n", "self", None, None),
+        ("train.py", "load_model(args.data_dir, model, optimizer)\nload_model(args.pretrained_dir, model, optimizer)\n", "none", None, None),
+        ("train.py fit --data.batch_size 4", LIGHTNING, "flag", "--ckpt_path", None),
+        ("train.py --data.batch_size 4", LIGHTNING, "unknown", None, None),
+        ("train.py", "import subprocess\nsubprocess.Popen(['python', 'inner.py'])\n", "unknown", None, None),
         ("train.py --micro-batch-size 1 --load /c --save /c", "import megatron\n", "self", None, None),
         ("train.py --micro-batch-size 1 --save /c", "import megatron\n", "flag", "--load", "/c"),
         ("train.py", "p.add_argument('--resume-from-step', type=int, default=-1)\n", "flag", "--resume-from-step", "STEP"),

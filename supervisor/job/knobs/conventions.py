@@ -31,6 +31,7 @@ class Convention:
         derived: the accumulation follows from the total, so the micro-batch changes alone; a total must be given.
         resume_flag: takes a checkpoint, where no source line declares it.
         resume_value: what it is set to; empty: a path that must be found.
+        resume_needs: a word of the command line, or a key of its configs, without which the flag is unknown to the script.
         self_resume: switches that make the script resume by itself when present and on.
         always_resumes: resumes by itself unless one of `resume_off` is given.
         resume_off: settings that keep it from doing so.
@@ -55,6 +56,7 @@ class Convention:
     derived: bool = False
     resume_flag: str | None = None
     resume_value: str = ""
+    resume_needs: str = ""
     self_resume: tuple[str, ...] = ()
     always_resumes: bool = False
     resume_off: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         needs=r"--(trainer|data|model)\.|#(trainer|data|model)\.|--config",
         accumulation="--trainer.accumulate_grad_batches",
         resume_flag="--ckpt_path",
+        resume_needs="fit",
         steps="--trainer.max_steps",
     ),
     Convention(
@@ -87,6 +90,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         accumulation="++trainer.accumulate_grad_batches",
         steps="++trainer.max_steps",
         resume_flag="ckpt_path",
+        resume_needs="ckpt_path",
     ),
     Convention(
         "Lightning's Trainer.add_argparse_args",

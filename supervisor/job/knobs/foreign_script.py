@@ -130,6 +130,7 @@ def with_knobs(
         entry_args=args,
         trial=trial,
         knobs=knobs,
+        retry=replace(spec.retry, min_micro_batch=max(spec.retry.min_micro_batch, knobs.least_micro)),
         batch=batch,
         loader=find_loader(args, where),
         outputs=find_outputs(settings_of(args), where),

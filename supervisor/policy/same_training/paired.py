@@ -3,6 +3,8 @@
 Each rule is one sentence with what it takes for granted:
 - *Weights*: the losses are higher from the first step on, by more than the pairs vary by. Taken for granted: in a right restart the first pairs are
   the nearest, because its weights have had no time to part.
+- *Weights under noise*: the losses are higher than their gradient norms account for. Taken for granted: which samples and which dropout masks a
+  step saw moves both together.
 - *Optimizer*: the first step is the same as far as it is printed, and the next ones are not. Taken for granted: nothing is drawn at random (no dropout).
 - *Order of the data*: losses and gradient norms do not rise and fall with those of the same steps. Taken for granted: most of what moves a loss
   from step to step is which samples it saw, which is not so once nearly all is learnt and dropout is most of what is left.

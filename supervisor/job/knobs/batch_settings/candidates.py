@@ -6,6 +6,7 @@ where they go by one name; the place that wins is the one that the script would 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -16,7 +17,7 @@ from supervisor.job.config.edit import Scalar
 from supervisor.job.knobs.batch_settings.names import Role, role_of
 from supervisor.job.knobs.conventions import Convention
 from supervisor.job.knobs.places import ENV, Places, bare
-from supervisor.job.knobs.source.read_source import ScriptFlag
+from supervisor.job.knobs.source.read_source import ScriptFlag, leaf
 
 DEEPSPEED: Final = "deepspeed"
 ACCELERATE: Final = "accelerate"
@@ -201,8 +202,9 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
         depths = {file.path: file.depth for file in where.source.files}
         nearest = min(depths.get(f.file, 0) for f in flags)
         files = {f.file for f in flags if depths.get(f.file, 0) == nearest}
+    inherited = _inherited_by(where, {f.owner for f in flags if f.file in files})
     for flag in flags:
-        if flag.file not in files:
+        if flag.file not in files and flag.owner not in inherited:
             continue
         name = max(flag.names, key=len)
         role = next(
@@ -220,6 +222,22 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
                 flag.type,
                 flag.is_switch,
             )
+
+
+def _inherited_by(where: Places, classes: set[str]) -> set[str]:
+    """The classes that these are derived from, wherever they stand: their fields are settings too."""
+    bases = {
+        node.name: {leaf(base) or "" for base in node.bases}
+        for file in where.source.files
+        for node in file.nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    found: set[str] = set()
+    open_ = classes - {""}
+    while open_:
+        open_ = {base for name in open_ for base in bases.get(name, ())} - found - {""}
+        found |= open_
+    return found
 
 
 def choose(candidates: Iterable[Candidate]) -> tuple[Candidate | None, list[Candidate]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.batch import divisors
 from supervisor.job.config.edit import Scalar
 from supervisor.job.knobs.batch_settings import candidates as cand
 from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_name
@@ -232,6 +233,7 @@ class _Finder:
     def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
         self._require_same_rate(micro, {last_key(total)})
         return Knobs(
+            least_micro=self._least_accepted(micro, KnobScope.PER_RANK),
             batch=micro.name,
             batch_scope=KnobScope.PER_RANK,
             global_batch=total.name,
@@ -285,6 +287,7 @@ class _Finder:
         self._require_same_rate(micro, {small})
         self._require_accepted(steps)
         return Knobs(
+            least_micro=self._least_accepted(micro, scope),
             batch=micro.name,
             batch_scope=scope,
             accumulation=steps.name,
@@ -353,19 +356,33 @@ class _Finder:
         """The source's own conditions let the accumulation be larger."""
         if steps.number is None:
             return
-        given = {plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
-        why = refuses(
-            self.source,
-            plain_name(steps.dest).rpartition(".")[2],
-            steps.number,
-            2 * steps.number,
-            given,
-            self.world,
-        )
+        why = self._refused(steps, 2 * steps.number)
         if why is not None:
             raise NoPlanError(
                 f"{steps.name} {2 * steps.number} would be refused by the script: {why}", "", None
             )
+
+    def _least_accepted(self, micro: Candidate, scope: KnobScope) -> int:
+        """The least micro-batch that the source's own conditions let through, of those that divide the present one."""
+        if micro.number is None or scope not in {KnobScope.PER_RANK, KnobScope.UNKNOWN}:
+            return 1
+        least = micro.number
+        for smaller in sorted(divisors(micro.number)[:-1], reverse=True):
+            why = self._refused(micro, smaller)
+            if why is not None and least == micro.number:
+                raise NoPlanError(
+                    f"{micro.name} {smaller} would be refused by the script: {why}", "", micro.name
+                )
+            if why is not None:
+                return least
+            least = smaller
+        return 1
+
+    def _refused(self, candidate: Candidate, value: int) -> str | None:
+        """Where the script would refuse another value of a setting."""
+        given = {plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
+        dest = plain_name(candidate.dest).rpartition(".")[2]
+        return refuses(self.source, dest, candidate.number or 0, value, given, self.world)
 
     def _require_same_rate(self, micro: Candidate, others: set[str]) -> None:
         """The learning rate must not be scaled by the micro-batch without what makes up for it."""

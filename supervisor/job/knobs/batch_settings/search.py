@@ -373,6 +373,7 @@ class Search:
             if first is None:
                 first, rest = cand.choose(c for c in options if c.framework)
             return first if not rest else None
+        first, rest = _by_gradient(first, rest)
         if rest and not all(c.number == first.number and c.explicit and first.explicit for c in rest):
             what = f"which is the accumulation is not clear: {first.name} or {rest[0].name}"
             raise _which(what, Unread.ACCUMULATION, (first.name, *(c.name for c in rest)), micro.name)
@@ -512,6 +513,15 @@ class Search:
         if len(numbers) != 1 or None in numbers:
             return None
         return replace(unset, value=values[0][0], where=f"default in {values[0][1]}")
+
+
+def _by_gradient(first: Candidate, rest: list[Candidate]) -> tuple[Candidate, list[Candidate]]:
+    """Of several accumulations the one that names the gradient, where each other is 1: it divides no batch and multiplies none."""
+    both = [first, *rest]
+    named = [c for c in both if set(words_of(c.name)) & {"grad", "gradient", "gradients"}]
+    if len(named) == 1 and all(c.number == 1 for c in both if c is not named[0]):
+        return named[0], []
+    return first, rest
 
 
 def _which(why: str, unread: Unread, names: Sequence[str], batch: str) -> NoPlanError:

@@ -43,7 +43,7 @@ def find_start(settings: Sequence[Setting], where: Places) -> str | None:
             return setting.name
     for flag in where.source.flags:
         name = next((n for n in flag.names if n.startswith("--") and takes_path(n)), None)
-        if name is not None and _is_open(flag):
+        if name is not None and is_open(flag):
             return name
     words = where.source.words
     return _HF_FLAG if words & _HF_CLASSES and "resume_from_checkpoint" in words else None
@@ -90,7 +90,7 @@ def takes_path(name: str) -> bool:
     return "resume" in words and not _NOT_A_PATH & set(words)
 
 
-def _is_open(flag: ScriptFlag) -> bool:
+def is_open(flag: ScriptFlag) -> bool:
     """Whether any text may be given to it, and none is by default."""
     return not flag.is_switch and not flag.choices and flag.default in {None, ""}
 

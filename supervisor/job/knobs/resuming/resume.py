@@ -18,7 +18,7 @@ from supervisor.job.knobs.batch_settings.candidates import plain_name
 from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.resuming.checkpoint_flags import find_start, takes_path
+from supervisor.job.knobs.resuming.checkpoint_flags import find_start, is_open, takes_path
 from supervisor.job.knobs.source.conditions import known_values, truth
 from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import (
@@ -36,6 +36,7 @@ _RESUME_WORDS: Final = frozenset(
         "resume",
         "resume_from",
         "resume_from_checkpoint",
+        "from_resume",
         "auto_resume",
         "resume_training",
         "load_enable",
@@ -50,6 +51,10 @@ _FINDS_NEWEST: Final = re.compile(
     r"(last|latest|newest|recent)_?(checkpoint|ckpt|snapshot)(?!\w*(step|epoch|num|name))|(checkpoint|ckpt|snapshot)_?(last|latest|newest)|auto_?resume|"
     r"auto_load_model|restart_from|resume_or_load|^scan_checkpoint|load_latest|maybe_resume|try_resume|resume_if",
     re.IGNORECASE,
+)
+# `update_last_checkpoint` points to what was saved, and loads nothing.
+_KEEPS: Final = re.compile(
+    r"^_?(update|save|write|store|set|link|symlink|remove|delete|clean|push|upload|log)_", re.IGNORECASE
 )
 # Names that mean this wherever they stand; any other one counts in the script itself.
 _KNOWN_FINDERS: Final = frozenset({"get_last_checkpoint", "auto_resume_helper", "auto_load_model"})
@@ -72,6 +77,10 @@ _KEPT: Final = re.compile(
 _ANY_WAY: Final = re.compile(
     r"resume|restore|load_state_dict|load_checkpoint|torch\.load|continue_from|load_state|ckpt_path"
 )
+_FOLDER: Final = re.compile(
+    r"(exp|out|output|save|work|log|model|checkpoints?|ckpts?|run)_?(dir|folder)$", re.IGNORECASE
+)
+_OPTIMIZER: Final = re.compile(r"optim|opt(_\w)?$", re.IGNORECASE)
 _NOT_KEPT: Final = re.compile(r"cache|data|label|vocab|tokenizer|pretrain|config", re.IGNORECASE)
 _LOADER: Final = re.compile(r"^_?(load|resume|restore|try)\w*(snapshot|checkpoint|ckpt|state)", re.IGNORECASE)
 _SETTINGS: Final = re.compile(
@@ -82,6 +91,10 @@ _HF_OFF: Final[Mapping[str, str]] = {
     "overwrite_output_dir": "false",
     "resume_from_checkpoint": "none",
 }
+_CHECKPOINTS: Final = frozenset(
+    {"ckpt", "checkpoint", "ckpt_path", "checkpoint_path", "load_checkpoint", "load_ckpt"}
+)
+_OF_WEIGHTS: Final = frozenset({"load_checkpoint_in_model", "load_checkpoint_and_dispatch"})
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
@@ -260,6 +273,8 @@ class _Look:
             return None
         if flag.is_switch or (flag.optional_value and self._means_newest(flag)):
             return name, ""
+        if set(flag.choices) == {"0", "1"}:
+            return name, "1"
         newest = [c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"}]
         compared = self._compared(flag.dest)
         value = newest[0] if newest else compared
@@ -295,19 +310,59 @@ class _Look:
 
     def path_flag(self) -> tuple[str | None, str]:
         """A flag or a config's key that takes a checkpoint's path."""
+        lone = self.where.lone_config
         found = find_start(self.settings, self.where)
-        if found is not None and not (found == "--resume_from_checkpoint" and self.where.lone_config):
+        if found is not None and self._loads_weights_alone():
+            return None, ""
+        if found is not None and not (found == "--resume_from_checkpoint" and lone):
             return found, "takes a path"
+        if found is None and (loaded := self._loaded_with_optimizer()) is not None:
+            return loaded, "takes a path"
         for file, values in self.where.configs.items():
             for key in values:
                 if takes_path(key) and not self.where.roles.get(file) and file not in self.where.fixed:
                     return f"{file}#{key}", file
-        if found is not None and self.where.lone_config:
-            return f"{self.where.lone_config}#{NEW}resume_from_checkpoint", self.where.lone_config
+        if found is not None and lone:
+            return f"{lone}#{NEW}resume_from_checkpoint", lone
+        return self._frameworks_own()
+
+    def _frameworks_own(self) -> tuple[str | None, str]:
+        """The framework's flag for a path, where the command line or a config shows that the script takes it."""
         row = self.row
-        if row is not None and row.resume_flag and not row.resume_value and row.name not in {HF, "Megatron"}:
-            return row.resume_flag, f"{row.name}'s own"
-        return None, ""
+        if row is None or not row.resume_flag or row.resume_value or row.name in {HF, "Megatron"}:
+            return None, ""
+        if row.resume_needs and row.resume_needs not in (*self.args, *self.where.settled):
+            return None, ""
+        return row.resume_flag, f"{row.name}'s own"
+
+    def _loaded_with_optimizer(self) -> str | None:
+        """The script's one flag for a checkpoint (``--ckpt``), where the source loads the optimizer's state too."""
+        loads = any(
+            called(n) == "load_state_dict"
+            and isinstance(n.func, ast.Attribute)
+            and _OPTIMIZER.match(leaf(n.func.value) or "")
+            for f in self.source.files
+            if f.depth == 0
+            for n in f.calls
+        )
+        flags = [f for f in self.source.flags if f.dest in _CHECKPOINTS and is_open(f)] if loads else []
+        used = [f for f in flags if self.source.uses(f.dest)]
+        return max(used[0].names, key=len) if len(used) == 1 else None
+
+    def _loads_weights_alone(self) -> bool:
+        """Whether a script with its own loop and optimizer loads no other state than a model's: its path begins a run, and continues none."""
+        files = [f for f in self.source.files if f.depth <= _DEPTH]
+        if "backward" not in self.source.used or not any(
+            called(n) == "zero_grad" for f in files for n in f.calls
+        ):
+            return False
+        loads = [n for f in files for n in f.calls if _LOADS.search(called(n))]
+        weights = {"load_state_dict", "load_weights", "copy_"} & {called(n) for f in files for n in f.calls}
+        return (
+            bool(weights and loads)
+            and not any(_loads_state(n) for n in loads)
+            and not any(_names_state(f.nodes) for f in files)
+        )
 
     def heeded_path(self) -> str | None:
         """Of a script on transformers' Trainer that looks for its newest checkpoint: the flag whose path it takes before that."""
@@ -328,10 +383,13 @@ class _Look:
         return None
 
     def has_no_way(self) -> bool:
-        """Whether the source was read and nothing in it loads a checkpoint."""
+        """Whether the source was read, leaves nothing to a framework or to another process, and loads no checkpoint."""
         files = self.source.files
-        return bool(files) and not any(
-            _ANY_WAY.search(ast.unparse(f.tree)) for f in files if f.depth <= _DEPTH
+        elsewhere = "subprocess" in self.source.modules or (self.row is not None and self.row.name != HF)
+        return (
+            bool(files)
+            and not elsewhere
+            and not any(_ANY_WAY.search(ast.unparse(f.tree)) for f in files if f.depth <= _DEPTH)
         )
 
 
@@ -471,11 +529,19 @@ class _FileLook:
         name = called(node)
         if any(k.arg == "resume_from_checkpoint" and literal(k.value) is True for k in node.keywords):
             return "resume_from_checkpoint=True"
-        if not _FINDS_NEWEST.search(name) or name in self.empty:
+        if not self.depth and _LOADS.match(name) and self._is_given_folder_and_optimizer(node):
+            return f"{name} of a folder"
+        if not _FINDS_NEWEST.search(name) or _KEEPS.search(name) or name in self.empty:
             return None
         if self.depth and name not in _KNOWN_FINDERS and not (self.trains and name == "load_latest"):
             return None
         return None if {leaf(a) for a in node.args} & self.named else name
+
+    def _is_given_folder_and_optimizer(self, node: ast.Call) -> bool:
+        """``load_model(args.exp_dir, model, optimizer)``: what it finds in the folder, which is no flag of its own for this."""
+        given = {leaf(a) or "" for a in (*node.args, *(k.value for k in node.keywords))}
+        folders = {n for n in given if _FOLDER.search(n) and not _NOT_KEPT.search(n)}
+        return bool(folders - self.named) and any(_OPTIMIZER.match(n) for n in given)
 
     def _loaded_where_it_exists(self, test: ast.expr, body: Sequence[ast.stmt]) -> str | None:
         path = _exists(test)
@@ -490,6 +556,29 @@ class _FileLook:
         if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
             return f"{function} tries its own file"
         return None
+
+
+def _loads_state(call: ast.Call) -> bool:
+    """Whether a call may load more than weights: it is given or is called on what no model is, or is a helper of another name."""
+    name = called(call)
+    if name == "load_state_dict" and isinstance(call.func, ast.Attribute):
+        return not re.search(
+            r"model|net|ema|module|encoder|decoder|vae|lora", (leaf(call.func.value) or "").lower()
+        )
+    return (
+        bool(re.search(r"resume|restore|state$|checkpoint|ckpt|training", name, re.IGNORECASE))
+        and name not in _OF_WEIGHTS
+    )
+
+
+def _names_state(nodes: Iterable[ast.AST]) -> bool:
+    """Whether a text in the source names the optimizer's part of a checkpoint."""
+    return any(
+        isinstance(n, ast.Constant)
+        and isinstance(n.value, str)
+        and re.fullmatch(r"\w*(optim|scheduler|global_step)\w*", n.value)
+        for n in nodes
+    )
 
 
 def _returns_nothing(node: ast.FunctionDef) -> bool:

@@ -8,6 +8,7 @@ under a telling name, and the conditions under which the script refuses its own 
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ _KEPT: Final = (
     "num_nodes",
     "overwrite_output_dir",
 )
+_COUNTS: Final = re.compile(r"idx|index|size|num|count|step|batches$")
+_RANGES: Final = frozenset({"range", "trange"})
 _CUTTING: Final = frozenset({"chunk", "array_split", "tensor_split"})
 _ALIAS_DEPTH: Final = 6
 
@@ -297,6 +300,10 @@ class _Facts:
             case ast.Call():
                 self._variable(node)
                 self._call(node)
+            case ast.For(target=ast.Name(id=index), iter=ast.Call(args=[*_, pieces]) as counted) if (
+                called(counted) in _RANGES
+            ):
+                self._pieces_by_helper(node, index, pieces)
             case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv() | ast.Mod() as op, right=right):
                 self._ratio(left, right, whole=not isinstance(op, ast.Mod))
             case ast.AugAssign(target=target, op=ast.Div() | ast.FloorDiv(), value=value):
@@ -366,6 +373,18 @@ class _Facts:
         if call.args:
             self._cut(call.args[min(1, len(call.args) - 1)], call)
         self._cut(next((k.value for k in call.keywords if k.arg == "chunks"), None), call)
+
+    def _pieces_by_helper(self, loop: ast.For, index: str, pieces: ast.expr) -> None:
+        """``for i in range(n): piece = take(batch, i, n)``: the helper takes the i-th of n pieces."""
+        name = (leaf(pieces) or "").lower()
+        for node in ast.walk(loop) if name else ():
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            given = [*node.value.args, *(k.value for k in node.value.keywords)]
+            plain = {(leaf(a) or "").lower() for a in given if isinstance(a, ast.Name | ast.Attribute)}
+            batches = [p for p in plain - {name} if "batch" in p and not _COUNTS.search(p)]
+            if index.lower() in plain and name in plain and batches:
+                self.cuts.setdefault(name, self._at(node))
 
     def _cut(self, pieces: ast.expr | None, node: ast.AST) -> None:
         name = leaf(pieces)
