@@ -54,7 +54,7 @@ RECORDS = [
         ROOT / "policy" / f"{name}.py"
         for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
     ),
-    *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate")),
+    *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate", "paired")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
         ROOT / "preflight" / f"{name}.py"
