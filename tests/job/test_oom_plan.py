@@ -109,6 +109,7 @@ NOT_WITH_AMP = "p.add_argument('--amp', action='store_true')\n" + ARGPARSE.repla
 CHAINED = "p.add_argument('--global_batch_size', type=int, default=64)\np.add_argument('--micro_batch_size', type=int, default=16)\na = p.parse_args()\nsteps = math.ceil(a.global_batch_size / n / a.micro_batch_size)\n"
 HANDED_ON = "p.add_argument('--samples-per-replica', type=int)\np.add_argument('--batch-size-per-replica', type=int, default=8)\np.add_argument('--ga', type=int, default=4)\na = p.parse_args()\nTrainingArguments(per_device_train_batch_size=a.batch_size_per_replica, gradient_accumulation_steps=a.ga)\n"
 TAP = "from tap import Tap\nclass Args(Tap):\n    bs: int = 64  # of all ranks\n    ac: int = 1\nargs = Args().parse_args()\nargs.per_rank = round(args.bs / args.ac / get_world_size())\nOptimizer(n_gradient_accumulation=args.ac)\n"
+ENGINE = "import deepspeed\np.add_argument('--deepspeed_config')\nengine, *_ = deepspeed.initialize(config=p.parse_args().deepspeed_config)\n"
 DS = {
     "train_micro_batch_size_per_gpu": 16,
     "train_batch_size": 32,
@@ -236,6 +237,22 @@ def changes(spec: JobSpec) -> dict[str, str]:
             {"train.py": HF, "ds.json": json.dumps(AUTO)},
             {"--per_device_train_batch_size": "8", "--gradient_accumulation_steps": "2"},
         ),
+        # A DeepSpeed JSON by itself: of total, micro-batch and accumulation the third follows from two.
+        (
+            "-- deepspeed --num_gpus 2 train.py --deepspeed_config ds.json",
+            {"train.py": ENGINE, "ds.json": json.dumps({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8})},
+            {"ds.json#train_micro_batch_size_per_gpu": "4"},
+        ),
+        (
+            "-- deepspeed --num_gpus 2 train.py --deepspeed_config ds.json",
+            {"train.py": ENGINE, "ds.json": json.dumps({"train_batch_size": 64, "gradient_accumulation_steps": 2, "zero_optimization": {}})},
+            {"ds.json#gradient_accumulation_steps": "4"},
+        ),
+        (
+            "-- deepspeed --num_gpus 2 train.py --deepspeed_config ds.json",
+            {"train.py": ENGINE, "ds.json": json.dumps(DS)},
+            {"ds.json#train_micro_batch_size_per_gpu": "8", "ds.json#gradient_accumulation_steps": "2"},
+        ),
         ("train.py --batch_size_training 4", FIRE_CONFIG, {"--batch_size_training": "2", "--gradient_accumulation_steps": "2"}),
         ("train.py --config-name base", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "4"}),
         ("train.py -cn base trainer=short", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "6"}),
@@ -267,6 +284,11 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
     [
         ("train.py --batch_size 8", {"train.py": "p.add_argument('--batch_size')\n"}, "no gradient accumulation"),
         ("train.py", {"train.py": "loader = DataLoader(d, batch_size=32)\n"}, r"written in train\.py:1"),
+        (
+            "-- deepspeed --num_gpus 2 train.py --deepspeed_config ds.json",
+            {"train.py": ENGINE, "ds.json": json.dumps({**DS, "train_batch_size": 64})},
+            "64|agree|product",
+        ),
         ("train.py", {"train.py": HF + "a.per_device_train_batch_size = 2\n"}, r"written in train\.py:4"),
         ("train.py", {"train.py": HF + "a.per_device_train_batch_size = 16 // world\n"}, "batch flag is not known"),
         ("train.py", {"train.py": HF.replace("(TrainingArguments,)", "(OwnArguments,)")}, "batch flag is not known"),

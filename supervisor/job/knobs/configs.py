@@ -32,6 +32,7 @@ _DEEPSPEED_KEYS: Final = frozenset(
         "wall_clock_breakdown",
     }
 )
+_DEEPSPEED_FLAG: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 _LONE_PARSERS: Final = (
     "HfArgumentParser",
     "TrlParser",
@@ -75,7 +76,13 @@ def collect_configs(
         if text is not None:
             texts[name] = text
     values: dict[str, Mapping[str, Scalar]] = {name: read_values(name, text) for name, text in texts.items()}
-    roles = {name: kind for name, v in values.items() if (kind := _kind(name, v, launch))}
+    # A file that a flag names as DeepSpeed's is, however little it holds: its train_batch_size is the total.
+    named = {s.value for s in settings_of(args) if _DEEPSPEED_FLAG.search(s.name)}
+    roles = {
+        name: kind
+        for name, v in values.items()
+        if (kind := DEEPSPEED if name in named and name.endswith(".json") else _kind(name, v, launch))
+    }
     fixed: set[str] = set()
     if launch.config is not None and launch.config not in values:
         # accelerate's default config: no word of the command line stands for it.

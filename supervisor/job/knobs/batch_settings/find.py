@@ -194,7 +194,9 @@ class _Finder:
         self.search.require_counted(micro)
         total = self.search.total(micro) if micro.role is not Role.TOTAL else None
         accumulation = (
-            None if total is not None and not self.search.all_three() else self.search.accumulation(micro)
+            None
+            if total is not None and not self.search.all_three(micro)
+            else self.search.accumulation(micro)
         )
         if total is not None and accumulation is None:
             return self._derived(micro, total)

@@ -122,7 +122,7 @@ class Search:
         if first is None:
             first, rest = cand.choose(c for c in self.found if c.framework and c.role is Role.MICRO)
         if first is None:
-            first = self._whole(own) or self._micro_by_convention(own)
+            first = self._whole(own) or self._whole(self.found) or self._micro_by_convention(own)
         if first is None:
             raise self._no_batch(own)
         self._require_one(first, rest)
@@ -146,12 +146,13 @@ class Search:
         return Candidate(shown, Role.MICRO, value, Given.CONVENTION, f"default of {row.name}", name)
 
     def _whole(self, own: Sequence[Candidate]) -> Candidate | None:
-        """A total alone, which the accumulation cuts: as its name says where no source is there, else as the source shows."""
+        """A total alone, which the accumulation cuts: as its name says where no source is there or a framework divides, else as the source shows."""
         total, rest = cand.choose(c for c in own if c.role is Role.TOTAL and c.explicit)
         steps, _ = cand.choose(c for c in own if c.role is Role.ACCUMULATION and c.explicit)
         if total is None or rest or steps is None:
             return None
-        cuts = not self.source.files or self.source.divides(last_key(total), last_key(steps))
+        framework = total.framework != "" and total.framework == steps.framework
+        cuts = framework or not self.source.files or self.source.divides(last_key(total), last_key(steps))
         if not cuts and self.given.batch_scope is KnobScope.UNKNOWN:
             return None
         per_rank = not cuts and self.given.batch_scope is not KnobScope.GLOBAL
@@ -310,7 +311,11 @@ class Search:
 
     def total(self, micro: Candidate) -> Candidate | None:
         """The setting that holds the global batch beside a micro-batch, with a value or with proof in the source."""
-        totals = [c for c in self.found if c.role is Role.TOTAL and not c.framework and c.dest != micro.dest]
+        totals = [
+            c
+            for c in self.found
+            if c.role is Role.TOTAL and c.framework in {"", micro.framework} and c.dest != micro.dest
+        ]
         if micro.role is Role.MICRO:
             bare_ones = [c for c in self.found if c.role is Role.BATCH and c.dest != micro.dest]
             totals += [c for c in bare_ones if self._is_total(c, micro)]
@@ -357,9 +362,10 @@ class Search:
             for n in self.source.same_as(last_key(total))
         )
 
-    def all_three(self) -> bool:
+    def all_three(self, micro: Candidate) -> bool:
         """Whether an accumulation is given beside micro-batch and total."""
-        return any(c.role is Role.ACCUMULATION and c.explicit and not c.framework for c in self.found)
+        places = {"", micro.framework}
+        return any(c.role is Role.ACCUMULATION and c.explicit and c.framework in places for c in self.found)
 
     def accumulation(self, micro: Candidate) -> Candidate | None:
         """The setting that holds the accumulation; None where there is none."""
