@@ -7,7 +7,7 @@ numbers, as here, the next one is the largest that divides the present micro-bat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
@@ -18,7 +18,7 @@ from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_
 from supervisor.job.knobs.places import is_argument
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
-from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs
+from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
 from supervisor.text.redact import redact, redact_argv
 
 SCHEMA: Final = 1
@@ -52,11 +52,12 @@ class ResumePlan:
 
 @dataclass(frozen=True, slots=True)
 class OomPlan:
-    """What changes at the first out-of-memory failure, and what at those after it."""
+    """What changes at the first out-of-memory failure, and what at those after it; `smaller_global`: only so, as a person allowed."""
 
     changes: tuple[KnobChange, ...]
     then: tuple[tuple[KnobChange, ...], ...]
     resume: ResumePlan
+    smaller_global: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
 def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
     """The answer to an out-of-memory failure of the job as it is started; pure."""
     knobs, resume = spec.knobs, resume_plan(spec.knobs)
-    if not knobs.can_change_batch:
+    smaller_global = not knobs.can_change_batch and _allows_smaller_global(spec)
+    if not knobs.can_change_batch and not smaller_global:
         return OomRefusal(knobs.refusal or why_not_changeable(knobs), knobs.help, resume)
     if spec.batch is None:
         return OomRefusal(*why_size_unknown(knobs), resume)
@@ -95,9 +97,13 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
             len(steps) < MAX_STEPS
             and (choice := choose_smaller(batch, minimum=spec.retry.min_micro_batch)) is not None
         ):
-            before = dict(batch_values(knobs, batch, local_world_size=spec.nproc_per_node)) if steps else None
-            steps.append(_changes(spec, before, choice.batch))
-            batch = choice.batch
+            next_ = (
+                replace(choice.batch, accumulation_steps=batch.accumulation_steps)
+                if smaller_global
+                else choice.batch
+            )
+            steps.append(_changes(spec, batch if steps else None, batch, next_))
+            batch = next_
     except JobError as error:
         return OomRefusal(error.message, "", resume)
     if not steps:
@@ -105,14 +111,25 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
         return OomRefusal(
             f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left", "", resume
         )
-    return OomPlan(steps[0], tuple(steps[1:]), resume)
+    return OomPlan(steps[0], tuple(steps[1:]), resume, smaller_global)
 
 
-def _changes(spec: JobSpec, before: dict[str, str] | None, batch: BatchSpec) -> tuple[KnobChange, ...]:
-    pairs = batch_values(spec.knobs, batch, local_world_size=spec.nproc_per_node)
+def _allows_smaller_global(spec: JobSpec) -> bool:
+    """Whether a person allowed a smaller global batch, and enough is known for one: as `policy.changes.offer_for` plans it."""
+    knobs = spec.knobs
+    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
+    return spec.retry.allow_smaller_global and known and spec.batch is not None
+
+
+def _changes(
+    spec: JobSpec, shown: BatchSpec | None, before: BatchSpec, batch: BatchSpec
+) -> tuple[KnobChange, ...]:
+    """The settings that change from `before` to `batch`; `shown` None: from what the settings hold at the start."""
+    local = spec.nproc_per_node
+    was = dict(batch_values(spec.knobs, shown, before=before, local_world_size=local)) if shown else None
     found = []
-    for name, value in pairs:
-        old = before.get(name) if before is not None else _present(spec, name)
+    for name, value in batch_values(spec.knobs, batch, before=before, local_world_size=local):
+        old = was.get(name) if was is not None else _present(spec, name)
         if old != value:
             found.append(KnobChange(_shown(name), old, value))
     return tuple(found)
@@ -200,6 +217,7 @@ def _on_oom(plan: OomPlan | OomRefusal) -> dict[str, Any]:
         case OomPlan():
             return {
                 "changes": _rows(plan.changes),
+                **({"smaller_global": True} if plan.smaller_global else {}),
                 "then": [_rows(step) for step in plan.then],
                 "resume": resume,
             }
@@ -241,7 +259,8 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     match plan:
         case OomPlan():
             then = "; ".join(_text(step) for step in plan.then[:3]) or "nothing smaller is left"
-            return (batch_line, f"{_text(plan.changes)} (same global batch)", then, how)
+            kept = "a smaller global batch, as allowed" if plan.smaller_global else "same global batch"
+            return (batch_line, f"{_text(plan.changes)} ({kept})", then, how)
         case OomRefusal():
             return (batch_line, f"nothing by itself: {plan.why}", plan.help or "-", how)
 

@@ -229,6 +229,9 @@ def test_every_flag_that_a_refusal_names_helps(line: str, source: str | None) ->
             known = done.knobs.batch_scope is not KnobScope.UNKNOWN and done.knobs.unread is None
             assert done.batch is not None, (flag, done.knobs)
             assert known, (flag, done.knobs)
+            smaller = oom_plan(done)
+            assert isinstance(smaller, OomPlan), smaller
+            assert smaller.smaller_global
         else:
             assert isinstance(oom_plan(done), OomPlan), (flag, oom_plan(done))
 
