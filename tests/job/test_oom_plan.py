@@ -253,6 +253,15 @@ def changes(spec: JobSpec) -> dict[str, str]:
             {"train.py": ENGINE, "ds.json": json.dumps(DS)},
             {"ds.json#train_micro_batch_size_per_gpu": "8", "ds.json#gradient_accumulation_steps": "2"},
         ),
+        (
+            "train.py a.json",
+            {
+                "train.py": HF,
+                "a.json": json.dumps({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "deepspeed": "ds.json"}),
+                "ds.json": json.dumps({"train_batch_size": "auto", "gradient_accumulation_steps": "auto"}),
+            },
+            {"a.json#per_device_train_batch_size": "4", "a.json#gradient_accumulation_steps": "4"},
+        ),
         ("train.py --batch_size_training 4", FIRE_CONFIG, {"--batch_size_training": "2", "--gradient_accumulation_steps": "2"}),
         ("train.py --config-name base", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "4"}),
         ("train.py -cn base trainer=short", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "6"}),

@@ -76,13 +76,7 @@ def collect_configs(
         if text is not None:
             texts[name] = text
     values: dict[str, Mapping[str, Scalar]] = {name: read_values(name, text) for name, text in texts.items()}
-    # A file that a flag names as DeepSpeed's is, however little it holds: its train_batch_size is the total.
-    named = {s.value for s in settings_of(args) if _DEEPSPEED_FLAG.search(s.name)}
-    roles = {
-        name: kind
-        for name, v in values.items()
-        if (kind := DEEPSPEED if name in named and name.endswith(".json") else _kind(name, v, launch))
-    }
+    roles = _roles(args, values, launch)
     fixed: set[str] = set()
     if launch.config is not None and launch.config not in values:
         # accelerate's default config: no word of the command line stands for it.
@@ -93,8 +87,7 @@ def collect_configs(
         if text is not None:
             values[nested] = read_values(nested, text)
             fixed.add(nested)
-            if kind := _kind(nested, values[nested], launch):
-                roles[nested] = kind
+            roles[nested] = DEEPSPEED
     own = args[launch.args_at :]
     assigned = _python_configs(own, read)
     settled = {**_hydra(own, source, read), **assigned}
@@ -107,6 +100,16 @@ def _is_taken(name: str, source: ScriptSource) -> bool:
     calls = {called(n) for file in source.files for n in (file.calls if file.depth == 0 else ())}
     strict = {"ArgumentParser", "parse_args"} <= calls and "parse_known_args" not in calls
     return not strict or source.flag(name) is not None
+
+
+def _roles(args: Sequence[str], values: Mapping[str, Mapping[str, Scalar]], launch: Launch) -> dict[str, str]:
+    """Whose each config is, where it is a framework's: a file that a flag names as DeepSpeed's is, however little it holds."""
+    named = {s.value for s in settings_of(args) if _DEEPSPEED_FLAG.search(s.name)}
+    kinds = {
+        name: DEEPSPEED if name in named and name.endswith(".json") else _kind(name, held, launch)
+        for name, held in values.items()
+    }
+    return {name: kind for name, kind in kinds.items() if kind}
 
 
 def _kind(name: str, values: Mapping[str, Scalar], launch: Launch) -> str:
