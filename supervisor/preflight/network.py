@@ -13,12 +13,10 @@ from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding
+from supervisor.sources.host.links import INNER
 
 RESOLVE_S: Final = 3.0
 FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
-# torch/distributed/run.py: an endpoint without a port means this one.
-# Bridges and the ends of containers' cables: what begins so leads to no other machine.
-INNER: Final = ("docker", "br-", "veth", "virbr", "cni", "flannel", "lxc", "podman")
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:

@@ -33,6 +33,10 @@ RANKS = "ranks"
 STREAMS = (METRICS, GPU, HOST, RANKS)
 JOB_KEY = "job"
 """The key of what is told of the whole job."""
+MACHINE_KEY = "machine"
+"""In the stream `host`: the key of the machine itself."""
+NET_RECEIVED, NET_SENT = "net_rx_bytes_per_s.", "net_tx_bytes_per_s."
+"""In the machine's samples, each before the name of an interface or an RDMA port."""
 # In samples of a log that was read after it was written: the time that the line bears (its clock's seconds), null where
 # it bears none. `t` is then when it was read, and says nothing of how long anything took.
 LINE_T = "line_t"

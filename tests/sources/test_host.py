@@ -18,6 +18,7 @@ import pytest
 
 from supervisor.keeper.monitoring.sensors import machine_values
 from supervisor.sources.host.cgroup import read_cgroup_memory
+from supervisor.sources.host.links import LinkRate, LinkReader
 from supervisor.sources.host.machine import (
     HostReader,
     HostSample,
@@ -245,3 +246,38 @@ def test_stacks_by_py_spy_and_its_refusals(waiter: subprocess.Popen[bytes], tmp_
     assert wait_until(lambda: identify(known.pid) is None, 5)
     (stack,) = collect_stacks([known])
     assert (stack.source, stack.lines) == (StackSource.NONE, ())
+
+
+def test_links_are_told_by_what_the_kernel_and_an_rdma_port_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = tmp_path / "mlx5_0" / "ports" / "1" / "counters"
+    counters.mkdir(parents=True)
+    nic = namedtuple("snetio", ("bytes_recv", "bytes_sent"))  # noqa: PYI024 - stands in for psutil's own
+    now = 100.0
+
+    def at(moment: float, rdma_words: int, **links: tuple[int, int]) -> tuple[LinkRate, ...]:
+        nonlocal now
+        now = moment
+        (counters / "port_rcv_data").write_text(f"{rdma_words}\n")
+        (counters / "port_xmit_data").write_text("0\n")
+        monkeypatch.setattr(
+            psutil, "net_io_counters", lambda pernic: {n: nic(*c) for n, c in links.items() if pernic}
+        )
+        return reader.read()
+
+    monkeypatch.setattr("supervisor.sources.host.links.time.monotonic", lambda: now)
+    reader = LinkReader(tmp_path)
+    assert at(100.0, 1000, eth0=(1000, 10), lo=(5, 5), idle=(0, 0), veth12=(9, 9)) == ()
+    assert at(102.0, 5000, eth0=(3000, 30), lo=(5, 5), veth12=(99, 99)) == (
+        LinkRate("mlx5_0", 8000.0, 0.0),
+        LinkRate("eth0", 1000.0, 10.0),
+        LinkRate("lo", 0.0, 0.0),
+    )
+    # A driver that was loaded anew counts from 0: no rate, rather than a wrong one.
+    assert at(103.0, 5000, eth0=(10, 0)) == (LinkRate("mlx5_0", 0.0, 0.0),)
+    sample = HostSample(t=1.0, links=(LinkRate("eth0.7", 1000.0, 10.0),))
+    assert machine_values(sample).items() >= {
+        ("net_rx_bytes_per_s.eth0.7", 1000.0),
+        ("net_tx_bytes_per_s.eth0.7", 10.0),
+    }

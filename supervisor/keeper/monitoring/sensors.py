@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from supervisor.keeper.clock import Clock, of_others
 from supervisor.keeper.monitoring.observations import GpuSeen, Observation, Sampled, SensorFact
 from supervisor.keeper.monitoring.other_gpu_users import OtherGpuUsers, Use
-from supervisor.run.series import GPU, HOST
+from supervisor.run.series import GPU, HOST, MACHINE_KEY, NET_RECEIVED, NET_SENT
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuSample, GpuSampler
 from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
 from supervisor.sources.processes import ProcessId, identify
 
 JOIN_S = 3.0
-MACHINE = "machine"
 # The key of the keeper's own process, no rank's: what supervision itself takes of the machine.
 OWN = "stoker"
 
@@ -94,7 +93,7 @@ class Sensors:
     def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
         own = next((sample for sample in processes if sample.key == OWN), None)
         values = machine_values(machine) | own_values(own)
-        self._put(Sampled(of_others(machine.t, self._clock), HOST, MACHINE, values))
+        self._put(Sampled(of_others(machine.t, self._clock), HOST, MACHINE_KEY, values))
         for sample in processes:
             if sample.alive and sample is not own:
                 self._put(Sampled(of_others(sample.t, self._clock), HOST, sample.key, sample.values()))
@@ -136,6 +135,8 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
         "cgroup_used_bytes": cgroup.used_bytes if cgroup is not None else None,
         "cgroup_limit_bytes": cgroup.limit_bytes if cgroup is not None else None,
         "cgroup_oom_kills": cgroup.oom_kills if cgroup is not None else None,
+        **{NET_RECEIVED + link.name: link.received_bytes_per_s for link in sample.links},
+        **{NET_SENT + link.name: link.sent_bytes_per_s for link in sample.links},
     }
 
 

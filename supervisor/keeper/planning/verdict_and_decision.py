@@ -27,7 +27,6 @@ from supervisor.job.memory_fit import memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.background import within
 from supervisor.keeper.monitoring.found_checkpoints import seen_file
-from supervisor.keeper.monitoring.sensors import MACHINE
 from supervisor.keeper.nodes.evidence import NodeAttempt, with_node
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
 from supervisor.keeper.planning.host_facts import with_machine
@@ -45,7 +44,7 @@ from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
-from supervisor.run.series import HOST, METRICS, SeriesReader
+from supervisor.run.series import HOST, MACHINE_KEY, METRICS, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.sources.host.cgroup import read_cgroup_memory
@@ -146,7 +145,7 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
     last: dict[str, float | None] = {}
     while samples := reader.read():
         for sample in samples:
-            if sample.k == MACHINE and sample.a == view.number:
+            if sample.k == MACHINE_KEY and sample.a == view.number:
                 last = sample.v
                 count = sample.v.get("cgroup_oom_kills")
                 kills += [count] if count is not None else []

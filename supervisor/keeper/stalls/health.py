@@ -19,7 +19,6 @@ from supervisor.keeper.monitoring.observations import (
     Sampled,
     StepSeen,
 )
-from supervisor.keeper.monitoring.sensors import MACHINE
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.pace_history import Past, past_of
 from supervisor.keeper.stalls.stack_broker import StackBroker
@@ -31,7 +30,7 @@ from supervisor.policy.health.stall import StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
 from supervisor.run.paths import NodePaths
-from supervisor.run.series import GPU, HOST
+from supervisor.run.series import GPU, HOST, MACHINE_KEY
 from supervisor.run.state import RunState
 from supervisor.sources.file_facts import tree_bytes
 
@@ -270,7 +269,7 @@ class Health:
         if seen.stream == GPU:
             self._stragglers.gpu(seen.key, seen.values)
             self._say(self._early.gpu(seen.key, mono, seen.values))
-        elif seen.stream == HOST and seen.key == MACHINE:
+        elif seen.stream == HOST and seen.key == MACHINE_KEY:
             self._stragglers.machine(seen.values)
             self._say(self._early.machine(mono, seen.values))
 

@@ -1,4 +1,4 @@
-"""The machine and its processes, by psutil: CPU, memory, threads, I/O, full disks; control-group limits by our own reading."""
+"""The machine and its processes, by psutil: CPU, memory, threads, I/O, full disks; network interfaces; control-group limits by our own reading."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import psutil
 
 from supervisor.sources.host.cgroup import CgroupMemory, read_cgroup_memory
+from supervisor.sources.host.links import LinkRate, LinkReader
 from supervisor.sources.periodic import PeriodicSampler
 from supervisor.sources.processes import ProcessId, is_alive
 
@@ -73,6 +74,7 @@ class HostSample:
     swap_used_bytes: int | None = None
     cgroup: CgroupMemory | None = None
     disks: tuple[DiskFill, ...] = ()
+    links: tuple[LinkRate, ...] = ()
 
 
 class ProcessReader:
@@ -128,6 +130,7 @@ class HostReader:
 
     def __init__(self, disks: Sequence[str] = (SHM,)) -> None:
         self._disks = tuple(disks)
+        self._links = LinkReader()
         self._before: tuple[float, float] | None = None
 
     def read(self) -> HostSample:
@@ -142,6 +145,7 @@ class HostReader:
             swap_used_bytes=swap.used,
             cgroup=read_cgroup_memory(),
             disks=tuple(fill for path in self._disks if (fill := disk_fill(path)) is not None),
+            links=self._links.read(),
         )
 
     def _cpu(self) -> float | None:

@@ -40,7 +40,6 @@ TOGETHER_S = 0.5
 _A_LOSS = re.compile(
     r"^(?!.*(?:val|test|eval|dev)).*(?<![^\W_])loss$|^loss[_/ .](?!val|test|eval|dev)", re.IGNORECASE
 )
-MACHINE = "machine"
 
 
 class _Pool:
@@ -155,7 +154,7 @@ class Gatherer:
             used, total = sample.v.get("memory_used_bytes"), sample.v.get("memory_total_bytes")
             self._gpu_util.add(sample.t, sample.v.get("util_ratio"), sample.a)
             self._gpu_memory.add(sample.t, used / total if used is not None and total else None, sample.a)
-        elif stream == se.HOST and sample.k == MACHINE:
+        elif stream == se.HOST and sample.k == se.MACHINE_KEY:
             self._machine.take(sample)
         else:
             rank = self._ranks.get(sample.k)
