@@ -45,6 +45,7 @@ MAX_LINE_BYTES = 1 << 24
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """After these the open file is as good as before: nothing is opened anew."""
 HEAD_BYTES = 512
+_PROGRESS = b'{"kind":"progress",'
 
 
 class JournalWriter:
@@ -210,14 +211,22 @@ def _read_at(path: Path, offset: int, most: int) -> bytes:
 class JournalReader:
     """Reads facts as they are appended. Cheap to call often: nothing new costs one fstat."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, skips_progress: bool = False) -> None:
+        """`skips_progress`: of events of progress in a row, nearly all of a long journal, decode the first alone."""
         self._path = path
+        self._skips_progress = skips_progress
+        self._in_progress = False
         self._offset = 0
         self._inode = 0
         self._decoder = msgspec.json.Decoder(Event)
         self.skipped = 0
         self.newest_version = SCHEMA_VERSION
         self.restarted = False
+
+    @property
+    def offset(self) -> int:
+        """How many bytes are read."""
+        return self._offset
 
     def read(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
         """Facts appended since the last call; [] when there are none or the file is missing.
@@ -250,6 +259,10 @@ class JournalReader:
         for line in data.split(b"\n"):
             if not line.strip():
                 continue
+            if self._skips_progress:
+                was, self._in_progress = self._in_progress, line.startswith(_PROGRESS)
+                if was and self._in_progress:
+                    continue
             try:
                 event = self._decoder.decode(line)
             except NOT_DECODED:
@@ -266,13 +279,18 @@ class JournalReader:
 class StateReader:
     """A journal folded as it grows: what every view holds."""
 
-    def __init__(self, path: Path) -> None:
-        self._reader = JournalReader(path)
+    def __init__(self, path: Path, *, skips_progress: bool = False) -> None:
+        self._reader = JournalReader(path, skips_progress=skips_progress)
         self.state = RunState()
 
-    def refresh(self) -> list[Event]:
-        """Fold what was appended since the last call; returns those facts."""
-        news = self._reader.read()
+    @property
+    def offset(self) -> int:
+        """How many bytes of the journal are read."""
+        return self._reader.offset
+
+    def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
+        """Fold what was appended since the last call, at most so many bytes; returns those facts."""
+        news = self._reader.read(limit_bytes=limit_bytes)
         if self._reader.restarted:
             self.state = RunState()
         for event in news:

@@ -253,7 +253,7 @@ def test_links_are_told_by_what_the_kernel_and_an_rdma_port_count(
 ) -> None:
     counters = tmp_path / "mlx5_0" / "ports" / "1" / "counters"
     counters.mkdir(parents=True)
-    nic = namedtuple("snetio", ("bytes_recv", "bytes_sent"))  # noqa: PYI024 - stands in for psutil's own
+    nic = namedtuple("nic", ("bytes_recv", "bytes_sent"))  # noqa: PYI024 - stands in for psutil's own
     now = 100.0
 
     def at(moment: float, rdma_words: int, **links: tuple[int, int]) -> tuple[LinkRate, ...]:

@@ -201,7 +201,7 @@ def test_a_long_journal_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.M
     from supervisor.run.journal import JournalReader
 
     read = JournalReader.read
-    monkeypatch.setattr(JournalReader, "read", lambda self: read(self, limit_bytes=4096))
+    monkeypatch.setattr(JournalReader, "read", lambda self, **_: read(self, limit_bytes=4096))
     facts = [ev.Progress(t=T + n, attempt=1, step=n) for n in range(1, 400)]
     text = printed(run_in(tmp_path, *journal()[:3], *facts, journal()[-1]))
     assert "attempt 1 steps 1–399" in text

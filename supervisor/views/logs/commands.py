@@ -13,7 +13,7 @@ import msgspec
 from supervisor.run.state import RunState
 from supervisor.views.logs.merge import Place, Row
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import LogRef
+from supervisor.views.logs.sources import LogRef, NodeLogs
 
 _TIME = re.compile(r"(?:(\d{4})-(\d\d?)-(\d\d?)[ T])?(\d\d?):(\d\d)(?::(\d\d))?")
 
@@ -79,15 +79,20 @@ class RecordedLogs(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True):
-    """The run's state: which logs there are; of a replay, how much of each."""
+    """The run's state: which logs there are; of a replay, how much of each; of a run on several nodes all of them, node 0 first."""
 
     state: RunState
     recorded: RecordedLogs | None = None
+    nodes: tuple[NodeLogs, ...] = ()
 
 
-def log_facts(state: RunState) -> list[tuple[object, ...]]:
+def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
     """What of a run's state says which logs there are, and when they were written."""
-    return [(a.number, a.ranks, a.started_t, a.ended_t) for a in state.attempts]
+    return [
+        (number, a.number, a.ranks, a.started_t, a.ended_t)
+        for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]
+        for a in each.attempts
+    ]
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -239,6 +244,7 @@ class Page(msgspec.Struct, frozen=True):
         search: matches; None: no search.
         folds: torchrun's own traceback is one line.
         last_lines: of each rank of the newest attempt; where they were asked for.
+        nodes: of a run on several nodes those whose logs are read, of `node_count`.
         empty_why: why there is no row.
     """
 
@@ -268,10 +274,17 @@ class Page(msgspec.Struct, frozen=True):
     folds: bool
     last_lines: Mapping[str, str]
     empty_why: str = ""
+    nodes: tuple[int, ...] = ()
+    node_count: int = 0
 
     def attempt_of(self, row: Row) -> int:
         """Whose line a row is."""
         return self.logs[row.parts[0][0]].attempt
+
+    def nodes_of(self, row: Row) -> tuple[int, ...]:
+        """The nodes on which a row was written; none where the run has one."""
+        found = {self.logs[index].node for index, _ in row.parts}
+        return tuple(sorted(node for node in found if node is not None))
 
     def place_of(self, row: Row) -> LogAt:
         """Where a row's line lies."""

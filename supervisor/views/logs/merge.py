@@ -64,6 +64,7 @@ class _Head:
         self._lines = stream.forward(place)
         self._stop = stop
         self._who = stream.ref.who
+        self.node = stream.ref.node
         self.attempt = stream.ref.attempt
         self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
         # A thinned log shows lines, not tracebacks.
@@ -217,16 +218,16 @@ def rows_from(
 def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> list[tuple[int, int]]:
     """The logs that go on with the same unit, and how many units of theirs come before; never units that others await."""
     found: list[tuple[int, int]] = []
-    whose = {heads[first].ahead[0].who}
+    whose = {(heads[first].node, heads[first].ahead[0].who)}
     for i, head in enumerate(heads):
         is_other = i == first or head.attempt != heads[first].attempt
         depth = None if is_other else head.depth_of(key)
-        if depth is None or head.ahead[depth].who in whose:
+        if depth is None or (head.node, head.ahead[depth].who) in whose:
             continue
         before = [unit.key for unit in itertools.islice(head.ahead, depth)]
         if not any(other in heads[first].keys for other in before):
             found.append((i, depth))
-            whose.add(head.ahead[depth].who)
+            whose.add((head.node, head.ahead[depth].who))
     return found
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from supervisor.run.nodes import LEADER
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import AttemptState, RunState
 from supervisor.views.logs.clock import link_clocks
@@ -14,10 +15,11 @@ from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import CHUNK_BYTES, Change, Counts, LogFile, MemoryLog
 from supervisor.views.logs.merge import Place
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.sources import LogRef, logs_of
+from supervisor.views.logs.sources import LogRef, NodeLogs, logs_of
 from supervisor.views.logs.stream import Stream
 
-# Scrolling back opens the attempt before as long as no more files than this are open: RLIMIT_NOFILE is often 1024.
+# Scrolling back opens the attempt before as long as no more files than this are open: RLIMIT_NOFILE is often 1024. Of
+# nodes that have more together as many are read as fit: those of a filter, node 0, the one that failed, then in order.
 MOST_LOGS = 256
 # Logs up to this size are counted unasked, for the number of lines alone: 64 ranks may have written gigabytes.
 COUNT_UNASKED_BYTES = 64 << 20
@@ -54,6 +56,8 @@ class OpenLogs:
         self._found: list[Task] = []
         self._folders: set[str] = set()
         self._looked_t = 0.0
+        self._nodes: tuple[NodeLogs, ...] = ()
+        self.nodes_read: tuple[int, ...] = ()
 
     def close(self) -> None:
         """Close the files."""
@@ -69,13 +73,26 @@ class OpenLogs:
             return self._attempt
         return self.state.attempts[-1].number if self.state.attempts else 0
 
-    def update(self, state: RunState, recorded: RecordedLogs | None, place: Place, *, keep: bool) -> Place:
+    @property
+    def node_count(self) -> int:
+        """How many nodes the run has, where it has several."""
+        return len(self._nodes)
+
+    def update(
+        self,
+        state: RunState,
+        recorded: RecordedLogs | None,
+        place: Place,
+        nodes: tuple[NodeLogs, ...] = (),
+        *,
+        keep: bool,
+    ) -> Place:
         """Read what there is now; where the place is then. `keep`: no attempt that is read is left out."""
         if self._newest and keep and self._first is None:
             self._first = next(iter(sorted(s.ref.attempt for s in self.streams)), None)
         elif not keep:
             self._first = None
-        self.state, self._recorded = state, recorded
+        self.state, self._recorded, self._nodes = state, recorded, nodes
         return self._choose(place)
 
     def other_attempt(self, way: int) -> None:
@@ -118,8 +135,8 @@ class OpenLogs:
     def _choose(self, place: Place) -> Place:
         """Open the logs of the attempts; those that are read already keep their place."""
         views = self._views()
-        refs = list(logs_of(self.state, self._node, views))
         start_t = {view.number: view.started_t or view.planned_t for view in views}
+        refs = list(self._refs(views))
         if self._recorded is not None:
             refs += [ref for ref, _, _ in self._recorded.notes if ref.attempt in start_t]
             refs.sort(key=lambda ref: ref.attempt)
@@ -146,6 +163,38 @@ class OpenLogs:
         for view in views:
             link_clocks([s.clock for s in self.streams if s.ref.attempt == view.number], view.ended_t)
         return place
+
+    def _refs(self, views: Sequence[AttemptState]) -> Iterator[LogRef]:
+        """The logs of these attempts: of all nodes, as far as they fit."""
+        if not self._nodes:
+            yield from logs_of(self.state, self._node, views)
+            return
+        nodes = self._fitting_nodes(views)
+        self.nodes_read = tuple(node.number for node, _ in nodes)
+        for view in views:
+            for _, refs in nodes:
+                yield from (ref for ref in refs if ref.attempt == view.number)
+
+    def _fitting_nodes(self, views: Sequence[AttemptState]) -> list[tuple[NodeLogs, list[LogRef]]]:
+        """The nodes whose logs are read, in order, each with its logs."""
+        numbers = {view.number for view in views}
+        failed = next((_node_of(view) for view in reversed(views) if view.verdict is not None), None)
+        wanted = self.query.nodes
+
+        def urgency(node: NodeLogs) -> tuple[bool, bool, bool, int]:
+            number = node.number
+            return bool(wanted) and number not in wanted, number != LEADER, number != failed, number
+
+        found: list[tuple[NodeLogs, list[LogRef]]] = []
+        room = MOST_LOGS
+        for node in sorted(self._nodes, key=urgency):
+            attempts = [view for view in node.state.attempts if view.number in numbers]
+            refs = list(logs_of(node.state, node.paths, attempts, node.number))
+            room -= len(refs)
+            if found and room < 0:
+                break
+            found.append((node, refs))
+        return sorted(found, key=lambda each: each[0].number)
 
     def _file(self, ref: LogRef) -> LogFile:
         path = str(ref.path)
@@ -190,12 +239,15 @@ class OpenLogs:
 
     # -- what is meant -----------------------------------------------------------------------------------
 
-    def filter_by(self, query: Query) -> None:
-        """Let only these lines through."""
-        self.query = query
+    def filter_by(self, query: Query, place: Place) -> Place:
+        """Let only these lines through; where the place is then: other nodes may be read."""
+        chosen, self.query = self.query.nodes, query
         for stream in self.streams:
             stream.filter_by(query)
+        if query.nodes != chosen and len(self.nodes_read) < len(self._nodes):
+            place = self._choose(place)
         self.plan()
+        return place
 
     def search(self, query: Query) -> None:
         """Search for this among them."""
@@ -308,6 +360,12 @@ class OpenLogs:
             one.reset()
         if (task := self._lines.get(str(stream.ref.path))) is not None:
             task.counts = stream.file.newlines
+
+
+def _node_of(view: AttemptState) -> int | None:
+    """The node that a verdict names, as in ``3 (gpu07)``."""
+    number = (view.verdict.node or "").partition(" ")[0] if view.verdict is not None else ""
+    return int(number) if number.isdecimal() else None
 
 
 def name_of(stream: Stream) -> str:

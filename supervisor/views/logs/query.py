@@ -2,7 +2,7 @@ r"""The one query language of all log views: what a person typed, tried on one l
 
 The words of a filter: ``error`` (any case), ``"two words"``, ``/re/`` (any case unless it holds a capital), each
 with ``-`` before it to leave such lines out; ``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``,
-``level:error``; ``stream:stdout``, ``stream:stderr``. What is searched is one text, or one ``/re/``.
+``level:error``; ``stream:stdout``, ``stream:stderr``; ``node:1``, ``node:0-3,7`` of several nodes. What is searched is one text, or one ``/re/``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
 _LEVEL = re.compile(r"level:(\w+)")
 _STREAM = re.compile(r"stream:(\w+)")
+_NODES = re.compile(r"node:(\S*)")
+_NUMBERS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 # As in the list of runs, where it has a meaning.
 _COMPARED = re.compile(r"(step|epoch|loss|val_loss|lr|grad_norm)(<=|>=|!=|[<>])(.+)")
 # What a capture or a look-around sees beyond its own text differs between a line and a chunk of lines.
@@ -76,13 +78,14 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """What lines must hold, must not hold, who wrote them (empty: anybody) and how bad they are (empty: any)."""
+    """What lines must hold, must not hold, who wrote them on which node (empty: anybody, any) and how bad they are (empty: any)."""
 
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
     who: frozenset[str] = frozenset()
     level: str = ""
     stream: str = ""
+    nodes: frozenset[int] = frozenset()
     typed: str = field(default="", compare=False)
 
     @classmethod
@@ -95,6 +98,7 @@ class Query:
         include: list[Term] = []
         exclude: list[Term] = []
         who: set[str] = set()
+        nodes: set[int] = set()
         level = stream = ""
         for match in _WORD.finditer(typed.strip()):
             minus, pattern, quoted, word = match.groups()
@@ -113,13 +117,26 @@ class Query:
                 if stream not in STREAMS:
                     raise BadQueryError(f"stream:{stream}: there are stream:stdout and stream:stderr")
                 continue
+            elif quoted is None and (named := _NODES.fullmatch(word)) and not minus:
+                if _NUMBERS.fullmatch(named.group(1)) is None:
+                    raise BadQueryError(f"{word}: name nodes by their numbers: node:1 or node:0-3,7")
+                nodes |= {int(number) for number in _ranks(named.group(1))}
+                continue
             elif quoted is None and (named := _COMPARED.fullmatch(word)):
                 raise BadQueryError(_no_values(*named.groups()))
             else:
                 term = Term((word if quoted is None else quoted).lower())
             if term.text:
                 (exclude if minus else include).append(term)
-        return cls(tuple(include), tuple(exclude), frozenset(who), level, stream, " ".join(typed.split()))
+        return cls(
+            tuple(include),
+            tuple(exclude),
+            frozenset(who),
+            level,
+            stream,
+            frozenset(nodes),
+            " ".join(typed.split()),
+        )
 
     @classmethod
     def search(cls, typed: str) -> Query:
@@ -133,11 +150,12 @@ class Query:
         return cls((term,) if typed else (), typed=typed)
 
     def __bool__(self) -> bool:
-        return bool(self.include or self.exclude or self.who or self.level or self.stream)
+        return bool(self.include or self.exclude or self.who or self.level or self.stream or self.nodes)
 
     def __str__(self) -> str:
         numbers = tuple(int(name) for name in self.who if name.isdigit())
-        parts = [f"rank {ranges(numbers)}"] if numbers else []
+        parts = [f"node {ranges(tuple(self.nodes))}"] if self.nodes else []
+        parts += [f"rank {ranges(numbers)}"] if numbers else []
         parts += sorted(name for name in self.who if not name.isdigit())
         parts += (
             [f"{self.level} and worse" if self.level.startswith("warn") else "errors"] if self.level else []
@@ -157,6 +175,11 @@ class Query:
             self, stream=stream, typed=_typed(self.typed, _STREAM, f"stream:{stream}" if stream else "")
         )
 
+    def at(self, *nodes: int) -> Query:
+        """The same of these nodes (none: of all)."""
+        word = f"node:{ranges(nodes)}" if nodes else ""
+        return replace(self, nodes=frozenset(nodes), typed=_typed(self.typed, _NODES, word))
+
     def __and__(self, other: Query) -> Query:
         return Query(
             self.include + other.include,
@@ -166,6 +189,9 @@ class Query:
             else self.who | other.who,
             self.level or other.level,
             self.stream or other.stream,
+            (self.nodes & other.nodes or frozenset([-1]))
+            if self.nodes and other.nodes
+            else self.nodes | other.nodes,
         )
 
     def accepts(self, line: str) -> bool:

@@ -276,7 +276,7 @@ class LogSession:
         view = self._view
         match command:
             case lc.Update():
-                view.update(command.state, command.recorded)
+                view.update(command.state, command.recorded, command.nodes)
             case lc.Size():
                 view.height = max(command.rows, 1)
             case lc.KeepCause():

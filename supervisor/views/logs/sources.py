@@ -38,12 +38,16 @@ _NOTABLE = re.compile(r"rror|RROR|xception|arning|WARN|Traceback|FATAL|CRITICAL|
 
 
 class LogRef(NamedTuple):
-    """One log of a run: who writes it and where it lies. `who` is empty where one file holds every rank."""
+    """One log of a run: who writes it and where it lies. `who` is empty where one file holds every rank.
+
+    `node`: of a run on several nodes, the one whose log it is.
+    """
 
     attempt: int
     who: str
     stream: str
     path: Path
+    node: int | None = None
 
     @property
     def is_mixed(self) -> bool:
@@ -51,17 +55,27 @@ class LogRef(NamedTuple):
         return self.who in {AGENT, ""}
 
 
-def logs_of(state: RunState, node: NodePaths, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
-    """The logs of some attempts, launcher first, each file once an attempt."""
+class NodeLogs(NamedTuple):
+    """A node of a run on several: where its logs are listed, and by what they are known."""
+
+    number: int
+    paths: NodePaths
+    state: RunState
+
+
+def logs_of(
+    state: RunState, node: NodePaths, attempts: Sequence[AttemptState], number: int | None = None
+) -> Iterator[LogRef]:
+    """The logs of some attempts, launcher first, each file once an attempt. `number`: of the node, where there are several."""
     for attempt in attempts:
         paths = node.attempt(attempt.number)
-        yield LogRef(attempt.number, AGENT, AGENT, paths.agent_log)
+        yield LogRef(attempt.number, AGENT, AGENT, paths.agent_log, number)
         seen: set[str] = set()
         for rank in attempt.ranks.values():
             for stream, name in (("stdout", rank.stdout), ("stderr", rank.stderr)):
                 if name and name not in seen:
                     seen.add(name)
-                    yield LogRef(attempt.number, _label(rank, state), stream, paths.root / name)
+                    yield LogRef(attempt.number, _label(rank, state), stream, paths.root / name, number)
 
 
 def split_rank(text: str, who: str) -> tuple[str, str]:

@@ -59,6 +59,8 @@ class Stream:
         """Whether the query leaves this log out as a whole."""
         if self.query.stream and self.query.stream != self.ref.stream:
             return True
+        if self.query.nodes and self.ref.node not in self.query.nodes:
+            return True
         return not self.ref.is_mixed and not self.query.is_by(self.ref.who)
 
     @property

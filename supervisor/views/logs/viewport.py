@@ -16,7 +16,7 @@ from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
 from supervisor.views.logs.open_logs import NothingThereError, OpenLogs, name_of
 from supervisor.views.logs.query import Query, Term
-from supervisor.views.logs.sources import AGENT, Tone, split_rank
+from supervisor.views.logs.sources import AGENT, NodeLogs, Tone, split_rank
 from supervisor.views.logs.stream import Stream
 
 # What is read around a place for a page of it.
@@ -66,10 +66,15 @@ class LogViewport:
 
     # -- what there is -----------------------------------------------------------------------------------
 
-    def update(self, state: RunState, recorded: lc.RecordedLogs | None = None) -> None:
+    def update(
+        self,
+        state: RunState,
+        recorded: lc.RecordedLogs | None = None,
+        nodes: tuple[NodeLogs, ...] = (),
+    ) -> None:
         """The run as it stands now; in a replay with how much of each log was there."""
         before = [stream.ref for stream in self.logs.streams]
-        self._place = self.logs.update(state, recorded, self._place, keep=not self._following)
+        self._place = self.logs.update(state, recorded, self._place, nodes, keep=not self._following)
         after = [stream.ref for stream in self.logs.streams]
         if not {ref.path for ref in before} & {ref.path for ref in after}:
             self._following = True
@@ -163,6 +168,8 @@ class LogViewport:
             folds=self.folds,
             last_lines=self._last_lines() if self._tells_last else {},
             empty_why=self._why_empty() if not rows else "",
+            nodes=logs.nodes_read if logs.node_count else (),
+            node_count=logs.node_count,
         )
 
     def _rows(self) -> tuple[list[Row], bool]:
@@ -414,8 +421,11 @@ class LogViewport:
 
     def show(self, query: Query, cursor: Row | None = None) -> None:
         """Let only these lines through; the line under the cursor stays, or the page about where it is."""
-        self.logs.filter_by(query)
+        before = self.logs.streams
+        self._place = self.logs.filter_by(query, self._place)
         streams = self.logs.streams
+        if streams is not before:  # of other nodes, where they do not fit together
+            self._following, self._cursor, self._cause_sought = True, None, False
         if cursor is None or self._following or len(cursor.place) != len(streams):
             return
         # A row's own place is before the lines that were hidden above it.

@@ -125,6 +125,36 @@ class _Rising:
     count: int = 0
 
 
+class NewestReadings:
+    """The newest readings of another node of the run: of hundreds of ranks no history is kept."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, _RankTracks] = {}
+        self._gpus: dict[str, _DeviceTracks] = {}
+        self._machine = _keyed()
+
+    def take(self, stream: str, sample: Sample) -> None:
+        """One sample of GPUs, ranks or the machine, in the order of time."""
+        if stream == se.GPU:
+            self._gpus.setdefault(sample.k, _keyed()).take(sample)
+        elif stream == se.HOST and sample.k == se.MACHINE_KEY:
+            self._machine.take(sample)
+        else:
+            self._ranks.setdefault(sample.k, _RankTracks(values={}, tracks={})).take(sample)
+
+    def ranks(self, attempt: int) -> dict[str, Rank]:
+        """The ranks as they are in `attempt`, the newest."""
+        return {key: _rank(key, keyed, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)}
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The devices, in order."""
+        return tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric))
+
+    def machine(self) -> Machine | None:
+        """The machine; None where nothing was read of it."""
+        return _machine(self._machine) if self._machine.seen_t else None
+
+
 class Gatherer:
     """What was seen of a run's samples so far."""
 
@@ -311,6 +341,11 @@ def _keyed(*tracked: str) -> _DeviceTracks:
     return _DeviceTracks(values={}, tracks={name: Recent(RECENT_POINTS) for name in tracked})
 
 
+def _track(keyed: _DeviceTracks, name: str) -> Track:
+    track = keyed.tracks.get(name)
+    return track.view() if track is not None else ()
+
+
 def _numeric(item: tuple[str, object]) -> tuple[int, str]:
     key = item[0]
     return (int(key), key) if key.isdigit() else (1 << 30, key)
@@ -321,8 +356,8 @@ def _gpu(key: str, keyed: _DeviceTracks) -> Gpu:
         index=int(key) if key.isdigit() else 0,
         seen_t=keyed.seen_t,
         values=dict(keyed.values),
-        util=keyed.tracks["util_ratio"].view(),
-        memory=keyed.tracks["memory_used_bytes"].view(),
+        util=_track(keyed, "util_ratio"),
+        memory=_track(keyed, "memory_used_bytes"),
     )
 
 
@@ -335,8 +370,8 @@ def _rank(key: str, keyed: _RankTracks, attempt: int) -> Rank:
         stepped_t=keyed.stepped_t if is_current else None,
         pace_s=keyed.pace.seconds() if is_current else None,
         values=dict(keyed.values) if is_current else {},
-        cpu=keyed.tracks["cpu_ratio"].view(),
-        rss=keyed.tracks["rss_bytes"].view(),
+        cpu=_track(keyed, "cpu_ratio"),
+        rss=_track(keyed, "rss_bytes"),
     )
 
 
@@ -344,8 +379,8 @@ def _machine(keyed: _DeviceTracks) -> Machine:
     return Machine(
         seen_t=keyed.seen_t,
         values=dict(keyed.values),
-        cpu=keyed.tracks["cpu_ratio"].view(),
-        memory=keyed.tracks["memory_used_bytes"].view(),
+        cpu=_track(keyed, "cpu_ratio"),
+        memory=_track(keyed, "memory_used_bytes"),
     )
 
 

@@ -23,6 +23,7 @@ from supervisor.views.model.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
+    from supervisor.views.model.nodes import NodesReader
 
 # The newest part of a stream that is read line by line when a run is opened; what is older comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
@@ -37,7 +38,7 @@ GLANCE_BYTES = 1 << 16
 
 
 class SnapshotReader:
-    """Follows one node of a run. Not thread-safe: one thread reads.
+    """Follows one node of a run, and looks at the others where it leads several. Not thread-safe: one thread reads.
 
     Args:
         run: the run directory; it may not exist yet, or vanish.
@@ -67,6 +68,7 @@ class SnapshotReader:
         self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
         self._gathered = Gatherer()
         self._nearby = NearbyReader(run)
+        self._nodes: NodesReader | None = None
         self._glance = glance
         self._run_file: RunFile | None = None
         self._opened = False
@@ -100,6 +102,8 @@ class SnapshotReader:
             changed = True
             self._look_closer()
         changed |= self._read_series()
+        if self._state.state.nodes and (self._last is not None or not self._glance):
+            changed |= self._look_at_nodes()
         nearby = self._nearby.refresh(self._state.state)
         changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
         if changed or self._last is None:
@@ -113,7 +117,17 @@ class SnapshotReader:
                 nearby=nearby,
                 misplaced=self._misplaced,
             )
+            if self._nodes is not None and self._nodes.nodes:
+                self._last = self._nodes.beside(self._last, self._node)
         return self._last
+
+    def _look_at_nodes(self) -> bool:
+        """The other nodes; whether anything changed there."""
+        if self._nodes is None:
+            from supervisor.views.model.nodes import NodesReader  # only runs on several nodes need it
+
+            self._nodes = NodesReader(self._run, monotonic=self._monotonic)
+        return self._nodes.refresh(self._state.state)
 
     def _open_series(self) -> None:
         """Place the readers: large streams at their tail, their past from the roll-ups."""

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.views.logs.commands import RecordedLogs
+from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Track
 
@@ -51,6 +53,21 @@ class Machine(msgspec.Struct, frozen=True):
     memory: Track
 
 
+class Node(msgspec.Struct, frozen=True):
+    """One node of a run on several: its own journal, and the newest readings there (without histories).
+
+    `beat_t`: when its heartbeat was last seen to move, by this machine's clock; None: it was not.
+    """
+
+    number: int
+    paths: NodePaths
+    state: RunState
+    ranks: dict[str, Rank]
+    gpus: tuple[Gpu, ...]
+    machine: Machine | None
+    beat_t: float | None
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
@@ -61,6 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     that is not the one in which the run was started; empty: it is.
     `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps; `pace`: those gaps.
     `gpu_util` and `gpu_memory` are ratios over all devices of this node.
+    `nodes`: of a run on several nodes all of them, node 0 first, which all else is of; else empty.
     """
 
     revision: int
@@ -83,6 +101,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     misplaced: str = ""
     recorded: RecordedLogs | None = None
     loss_name: str = "loss"
+    nodes: tuple[Node, ...] = ()
 
     def facts(self) -> tuple[object, ...]:
         """All but the lines: where only lines were added these are the very same objects as before."""
@@ -98,6 +117,11 @@ class Snapshot(msgspec.Struct, frozen=True):
             self.machine,
             self.nearby,
         )
+
+    @property
+    def node_logs(self) -> tuple[NodeLogs, ...]:
+        """Of a run on several nodes, where the logs of each are listed."""
+        return tuple(NodeLogs(node.number, node.paths, node.state) for node in self.nodes)
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:

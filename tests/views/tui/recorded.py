@@ -23,6 +23,7 @@ __all__ = (
     "held",
     "many",
     "observed",
+    "several",
     "stalled",
     "succeeded",
 )
@@ -188,6 +189,29 @@ def many(root: Path, *, ranks: int = 64, gpus: int = 8) -> RunPaths:
     rec.launch("first start")
     rec.steps(1, 60, slow_rank=17)
     return rec.close()
+
+
+LINKS: dict[str, float | None] = {
+    "net_rx_bytes_per_s.ib0": 1.24e10,
+    "net_tx_bytes_per_s.ib0": 1.1e10,
+    "net_rx_bytes_per_s.eth0": 2.1e6,
+    "net_tx_bytes_per_s.eth0": 9.3e5,
+}
+
+
+def several(
+    root: Path, *, nodes: int = 2, ranks: int = 2, steps: int = 20, slow: int | None = None
+) -> RunPaths:
+    """A run on several nodes; the last rank of node `slow` is slow."""
+    for node in reversed(range(nodes)):
+        rec = Recording(root, ranks=ranks, gpus=ranks, node=node, micro=4, accumulation=1, links=LINKS)
+        for other in range(1, nodes) if not node else ():
+            joined = ev.NodeSeen(t=rec.t, node=other, sight=ev.NodeSight.JOINED, host=f"gpu-box{other}")
+            rec.fact(joined)
+        rec.launch("first start")
+        rec.steps(1, steps, slow_rank=ranks - 1 if node == slow else None)
+        rec.close()
+    return RunPaths(root)
 
 
 def observed(root: Path, log: Path) -> RunPaths:

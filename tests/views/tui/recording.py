@@ -69,14 +69,16 @@ class Recording:
     t: float = T0
     number: int = 0
     step: int = 0
+    node: int = 0  # of a run on several nodes
+    links: dict[str, float | None] = field(default_factory=dict)
     journal: JournalWriter = field(init=False)
     series: SeriesWriter = field(init=False)
 
     def __post_init__(self) -> None:
         self.run = RunPaths(self.root)
-        node = self.run.node()
+        node = self.run.node(self.node)
         node.root.mkdir(parents=True)
-        self.run.control.mkdir()
+        self.run.control.mkdir(exist_ok=True)
         self.journal = JournalWriter(node.journal)
         self.series = SeriesWriter(node.series)
         self.fact(
@@ -85,12 +87,12 @@ class Recording:
                 run_id=self.root.name,
                 name=self.name,
                 mode=self.mode,
-                host="gpu-box",
+                host=f"gpu-box{self.node or ''}",
                 total_steps=self.total_steps,
                 world_size=self.ranks,
             )
         )
-        if self.mode == "launched":
+        if self.mode == "launched" and not self.node:
             write_run_file(self.run.run_json, self._record())
             for finding in FINDINGS:
                 self.fact(ev.PreflightFound(t=self.t, finding=finding))
@@ -155,13 +157,13 @@ class Recording:
         self.fact(ev.AttemptStarted(t=self.t, attempt=self.number, pid=4200 + self.number, start_time=11.0))
         for rank in range(self.ranks):
             folder = f"{TREE}/{rank}"
-            (self.run.node().attempt(self.number).root / folder).mkdir(parents=True)
+            (self.run.node(self.node).attempt(self.number).root / folder).mkdir(parents=True)
             self.fact(
                 ev.RankStarted(
                     t=self.t,
                     attempt=self.number,
                     local_rank=rank,
-                    rank=rank,
+                    rank=self.node * self.ranks + rank,
                     pid=4300 + 100 * self.number + rank,
                     start_time=12.0,
                     stdout=f"{folder}/stdout.log",
@@ -173,7 +175,7 @@ class Recording:
 
     def say(self, who: int | str, text: str, stream: str = "stdout", end: str = "\n") -> None:
         """Append a line to a rank's file, or to the agent's log."""
-        attempt = self.run.node().attempt(self.number)
+        attempt = self.run.node(self.node).attempt(self.number)
         path = attempt.agent_log if who == "agent" else attempt.root / f"{TREE}/{who}/{stream}.log"
         with path.open("ab") as file:
             file.write((text + end).encode("utf-8", "surrogateescape"))
@@ -244,9 +246,10 @@ class Recording:
             "data_wait_s": wait,
             "memory_used_bytes": (61.2 - 17 * (self.micro < 16)) * GIB if self.gpus else None,
         }
-        self.series.append(RANKS, self.t, str(rank), self.number, values)
+        key = str(self.node * self.ranks + rank)
+        self.series.append(RANKS, self.t, key, self.number, values)
         host = {"cpu_ratio": 0.96 + 0.03 * noise(step * 3 + rank), "rss_bytes": 3.1 * GIB, "threads": 14.0}
-        self.series.append(HOST, self.t, str(rank), self.number, host)
+        self.series.append(HOST, self.t, key, self.number, host)
         self.say(
             rank,
             f"step {step:5d} | loss {self.loss(step):.4f} | lr {self.lr(step):.1e} | {1000 * step_s:.0f} ms",
@@ -285,6 +288,7 @@ class Recording:
                 "load1": 3.2,
                 "shm_used_ratio": 0.08,
                 "disk_used_ratio": 0.41,
+                **self.links,
             },
         )
 

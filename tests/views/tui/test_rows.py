@@ -11,7 +11,7 @@ from supervisor.run import state as st
 from supervisor.run.records import FailureClass, Finding, FindingLevel, Reason
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.snapshot import Machine
-from supervisor.views.tui.dashboard import bars, devices, header, ranks, tiles, timeline
+from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
 from supervisor.views.tui.dashboard.trends import trends
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -401,9 +401,9 @@ def test_waiting_ten_times_the_median_is_long() -> None:
 def test_the_table_sorted_by_a_column(by: str, order: str) -> None:
     gone = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
     state = three_ranks(_2=gone)
-    snapshot = snapshot_of(state, ranks=SAMPLES)
-    found = ranks._ordered(ranks._views(snapshot), snapshot, by, {"1": "a", "2": "b"})
-    assert "".join(str(rank.rank) for rank in found) == order
+    items = [ranks.Item(rank, state, SAMPLES) for rank in node_rows.ranks_of(state, state)]
+    found = ranks._ordered(items, by, {"1": "a", "2": "b"}, is_live=True)
+    assert "".join(str(item.rank.rank) for item in found if item.rank is not None) == order
 
 
 def test_how_many_ranks_are_gone() -> None:

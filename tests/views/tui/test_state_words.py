@@ -169,7 +169,7 @@ def test_when_the_failure_card_is_shown(condition: st.Condition, shows: bool) ->
 def rank_word(
     rank: st.RankState, attempt: st.AttemptState, condition: st.Condition | None = None
 ) -> tuple[str, TextStyle]:
-    return words.rank_state(rank, snapshot_of(state_of(condition, attempt)))
+    return words.rank_state(rank, state_of(condition, attempt), is_live=True)
 
 
 def gone(code: int | None, rank: int = 0) -> st.RankState:
@@ -237,7 +237,7 @@ def test_while_it_stands_still_the_rank_that_the_others_wait_for_is_stuck() -> N
 
 def test_a_rank_that_lives_does_what_the_run_does() -> None:
     rank = st.RankState(local_rank=0, rank=0)
-    unsure = words.rank_state(rank, snapshot_of(state_of(), keeper=False))
+    unsure = words.rank_state(rank, state_of(), is_live=False)
     assert unsure == ("stepping", TextStyle.PLAIN)
     stopping = st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")
     assert rank_word(rank, attempt_of(), stopping) == ("stopping", TextStyle.WARN)

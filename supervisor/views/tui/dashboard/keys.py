@@ -125,6 +125,12 @@ KEYS: list[BindingType] = [
         "log of the previous rank",
         show=False,
     ),
+    _key(
+        "right_curly_bracket", "node(1)", "next node", "}", "look", "log of the next node alone", show=False
+    ),
+    _key(
+        "left_curly_bracket", "node(-1)", "previous node", "{", "look", "log of the previous node", show=False
+    ),
     _key("1", "pane('loss')", "loss", "1", "look", "go to the loss, or the failure", show=False),
     _key("2", "pane('devices')", "devices", "2", "look", "go to the devices", show=False),
     _key("3", "pane('ranks')", "ranks", "3", "look", "go to the ranks; Enter shows a rank's log", show=False),

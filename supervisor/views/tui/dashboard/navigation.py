@@ -100,10 +100,11 @@ class LookingScreen(PaneScreen):
             if attempt is not None and cause is not None and cause.line is not None
             else None
         )
-        known = (lc.log_facts(snapshot.state), line, snapshot.recorded)
+        nodes = snapshot.node_logs
+        known = (lc.log_facts(snapshot.state, nodes), line, snapshot.recorded)
         if known != self._logs_known:
             self._logs_known = known
-            self.logs.ask(lc.Update(snapshot.state, snapshot.recorded), lc.KeepCause(line))
+            self.logs.ask(lc.Update(snapshot.state, snapshot.recorded, nodes), lc.KeepCause(line))
 
     def _deliver_log(self, answer: lc.Answer) -> None:
         """From the reading thread. What comes before this screen runs is asked for again once it does."""
@@ -375,10 +376,22 @@ class LookingScreen(PaneScreen):
 
     def action_rank(self, way: int) -> None:
         """The log of one rank: none, 0, 1, … and round again."""
-        attempt = self.snapshot.state.attempt if self.snapshot else None
-        names = [rank_label(view) for _, view in sorted(attempt.ranks.items())] if attempt else []
+        if self.snapshot is None:
+            return
+        only = self.logs.query.nodes
+        nodes = [node.state for node in self.snapshot.nodes if not only or node.number in only]
+        names = [
+            rank_label(view)
+            for attempt in [each.attempt for each in nodes or [self.snapshot.state]]
+            for _, view in (sorted(attempt.ranks.items()) if attempt is not None else [])
+        ]
         if names:
             self.logs.next_rank(names, way)
+
+    def action_node(self, way: int) -> None:
+        """The log of one node: none, 0, 1, … and round again."""
+        if self.snapshot is not None:
+            self.logs.next_node([node.number for node in self.snapshot.nodes], way)
 
     def action_open_log(self) -> None:
         """The whole log: at the cause while that is looked at, else at the line in sight; stacks where they are the cause."""
@@ -436,7 +449,8 @@ class LookingScreen(PaneScreen):
             if point is not None:
                 self._point_at(point)
 
-        screen = LogScreen(self._client.node, snapshot.state, at=at, typed=self.logs.query.typed)
+        nodes, typed = snapshot.node_logs, self.logs.query.typed
+        screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
         self._log_screen = screen
         self.app.push_screen(screen, closed)
 
@@ -450,9 +464,10 @@ class LookingScreen(PaneScreen):
             loss.focus()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
-        """Enter on a rank shows its log."""
+        """Enter on a rank shows its log; on a node those of its ranks."""
         self._zoom(None)
-        self.logs.show_only(Query().of(frozenset([message.who])), None)
+        query = Query().of(frozenset([message.who])) if message.node is None else Query().at(message.node)
+        self.logs.show_only(query, None)
         self.log_panel.focus()
 
     def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:

@@ -102,13 +102,17 @@ class PaneScreen(QuickFrames, Screen[None]):
         """Another size, another layout."""
         self._arrange()
 
+    def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
+        """Another number of rows, perhaps another layout."""
+        self._arrange()
+
     def _arrange(self) -> None:
         snapshot = self.snapshot
         log_more, side_more = self.kept.log_more, self.kept.side_more
         needs = Needs(devices=1, ranks=1, zoomed=self._zoomed, log_more=log_more, side_more=side_more)
         if snapshot is not None:
             attempt = snapshot.state.attempt
-            ranks = len(attempt.ranks) if attempt else 1
+            ranks = self.ranks_panel.needed_rows(snapshot) if attempt else 1
             # Of a log that is written elsewhere no machine is known, and one rank says what the header says.
             here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
             elsewhere = snapshot.state.mode == "observed" and not here

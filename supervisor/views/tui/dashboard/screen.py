@@ -135,6 +135,10 @@ class Dashboard(LookingScreen):
         """Show a new moment of the run."""
         before, self.snapshot = self.snapshot, snapshot
         self._update_logs(snapshot)
+        if self._log_screen is not None and (
+            before is None or before.nodes is not snapshot.nodes or before.state is not snapshot.state
+        ):
+            self._log_screen.take(snapshot.state, snapshot.node_logs)
         if before is None or any(map(is_not, before.facts(), snapshot.facts())):
             self._take_facts(snapshot)
             self._say_countdown(before, snapshot)
@@ -146,8 +150,6 @@ class Dashboard(LookingScreen):
 
     def _take_facts(self, snapshot: Snapshot) -> None:
         """More than lines is new."""
-        if self._log_screen is not None:
-            self._log_screen.take(snapshot.state)
         for answer in self._client.answers(snapshot.state, self._clock()):
             self.tell(answer)
         if self._adopting and snapshot.keeper_alive:
@@ -240,6 +242,8 @@ class Dashboard(LookingScreen):
             return name in self._possible
         if action == "back":
             return self._can_go_back()
+        if action == "node":
+            return self.snapshot is not None and bool(self.snapshot.nodes)
         if action == "open_reports":
             return self.is_mounted and self.logs.can_fold
         if action == "open_code":

@@ -201,9 +201,9 @@ def failures(state: st.RunState) -> list[st.AttemptState]:
     return [attempt for attempt in state.attempts if attempt.failure is not None]
 
 
-def rank_state(rank: st.RankState, snapshot: Snapshot) -> tuple[str, TextStyle]:
-    """Glyph and word of what became of a rank."""
-    attempt = snapshot.state.attempt
+def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tuple[str, TextStyle]:
+    """Glyph and word of what became of a rank. `state`: of its node; `is_live`: a keeper looks after it."""
+    attempt = state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
             return "✓ done", TextStyle.DIM  # torchrun ended well, so its ranks did
@@ -212,12 +212,12 @@ def rank_state(rank: st.RankState, snapshot: Snapshot) -> tuple[str, TextStyle]:
         if hung := _hung(attempt):
             return ("✗ hung", TextStyle.BAD) if rank.rank in hung else ("■ ended", TextStyle.DIM)
         return _exit_words(rank.exit_code)
-    condition = snapshot.state.condition
+    condition = state.condition
     match condition:
         case st.Running() if odd := _kept_waiting_by(attempt):
             return ("⚠ stuck", TextStyle.WARN) if rank.rank in odd else ("waits", TextStyle.DIM)
         case st.Running():
-            return str(condition.phase), TextStyle.LIVE if snapshot.keeper_alive else TextStyle.PLAIN
+            return str(condition.phase), TextStyle.LIVE if is_live else TextStyle.PLAIN
         case st.Stopping():
             return "stopping", TextStyle.WARN
         case _:

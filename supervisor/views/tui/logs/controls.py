@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from textual.app import App
 
@@ -123,7 +123,7 @@ class LogControls:
             if text is None:
                 self.show_only(before, start)
 
-        label = "filter (words, -without, /expression/, r0-3, level:warn)"
+        label = "filter (words, -without, /expression/, r0-3, node:1, level:warn)"
         app.push_screen(AskLine(label, f"{before.typed} ".lstrip(), typed), closed)
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
@@ -136,6 +136,12 @@ class LogControls:
         circle = [frozenset[str](), *(frozenset([name]) for name in names)]
         now = circle.index(self.query.who) if self.query.who in circle else 0
         self.show_only(self.query.of(circle[(now + way) % len(circle)]), self.frozen_row)
+
+    def next_node(self, numbers: Sequence[int], way: int) -> None:
+        """One node alone: none, 0, 1, … and round again."""
+        circle = [frozenset[int](), *(frozenset([number]) for number in numbers)]
+        now = circle.index(self.query.nodes) if self.query.nodes in circle else 0
+        self.show_only(self.query.at(*circle[(now + way) % len(circle)]), self.frozen_row)
 
     def next_stream(self) -> None:
         """Both streams, stdout alone, stderr alone."""

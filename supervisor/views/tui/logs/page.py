@@ -17,12 +17,13 @@ from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
     TONES,
     WHEEL_LINES,
-    WHO_WIDTH,
     aligned,
     cut_spans,
+    nodes_text,
     text_of,
     text_spans,
     who_text,
+    who_width,
 )
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -163,7 +164,7 @@ class LogPage(Panel, can_focus=True):
         numbers = [n for n in page.numbers if n is not None]
         wide = max(4, len(str(page.line_count or max(numbers)))) if numbers else 0
         alone = len({each.who for each in page.rows}) == 1 and not page.merged_by
-        return wide, 0 if alone and (page.rows[0].who == ("",) or numbers) else WHO_WIDTH
+        return wide, 0 if alone and (page.rows[0].who == ("",) or numbers) else who_width(page)
 
     def _drawn(
         self, page: Page, number: int, gutter: tuple[int, int], width: int, height: int
@@ -173,7 +174,9 @@ class LogPage(Panel, can_focus=True):
         chosen = here or self._is_selected(each)
         wide, who = gutter
         label = f"{page.numbers[number] or '':>{wide}}" if wide and number < len(page.numbers) else " " * wide
-        label += (" " if wide and who else "") + (fit(who_text(each.who), who) if who else "")
+        label += (" " if wide and who else "") + (
+            fit(who_text(each.who, page.nodes_of(each)), who) if who else ""
+        )
         head = row(
             Span("▌" if here else "┃" if chosen else " ", TextStyle.FOCUS),
             Span(f"{label} " if label else "", TextStyle.KEY if chosen else TextStyle.DIM),
@@ -310,7 +313,9 @@ class LogPage(Panel, can_focus=True):
 
 def _what(page: Page, tr: Tr) -> str:
     """Which logs are shown, and in which order their lines stand."""
-    logs = [log for log in page.logs if page.query.is_by(log.who) or log.is_mixed]
+    chosen = page.query.nodes
+    logs = [log for log in page.logs if not chosen or log.node in chosen]
+    logs = [log for log in logs if page.query.is_by(log.who) or log.is_mixed]
     numbers = tuple(int(log.who) for log in logs if log.who.isdigit())
     attempt = tr(f"attempt {page.attempt} of {page.attempts}") if page.attempts > 1 else ""
     if not page.merged_by:
@@ -324,4 +329,4 @@ def _what(page: Page, tr: Tr) -> str:
         )
         merged = tr(f"merged by {page.merged_by}")
         which = f"{tr(which)}, {merged}" if which else merged
-    return " · ".join(part for part in (attempt, which) if part)
+    return " · ".join(part for part in (attempt, tr(nodes_text(page)), which) if part)

@@ -18,11 +18,12 @@ from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
     TONES,
     WHEEL_LINES,
-    WHO_WIDTH,
     cut_spans,
+    nodes_text,
     text_of,
     text_spans,
     who_text,
+    who_width,
 )
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -121,6 +122,8 @@ class LogPanel(Panel, can_focus=True):
                 TextStyle.LIVE if page.query else TextStyle.PLAIN,
             ),
         ]
+        if nodes := nodes_text(page):
+            left.append(Span(f" · {tr(nodes)}"))
         if page.search is not None:
             found = page.search
             count = "" if found.ordinal is None else f" {fm.whole(found.ordinal)}/{fm.whole(found.found)}"
@@ -164,7 +167,7 @@ class LogPanel(Panel, can_focus=True):
         spans = tuple(text_spans(text, page.query, page.searched, style, tone))
         if is_cause:
             spans = tuple(Span(s.text, TextStyle.ROOT if s.style is tone else s.style) for s in spans)
-        who = fit(who_text(each.who), WHO_WIDTH)
+        who = fit(who_text(each.who, page.nodes_of(each)), who_width(page))
         head: Row = (Span(f"{who} ", TextStyle.KEY if is_match else TextStyle.DIM),)
         if is_cause:
             head = (Span(who, TextStyle.KEY), Span("▌", TextStyle.BAD))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from supervisor.views import format as fm
+from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import Query, Term
 from supervisor.views.logs.sources import Tone
@@ -20,6 +21,7 @@ TONES = {
     Tone.FOLDED: TextStyle.DIM,
 }
 WHO_WIDTH = 9
+MOST_WHO = 20
 WHEEL_LINES = 3
 SIDE_CELLS = 16
 
@@ -30,12 +32,35 @@ _BLANKS = re.compile(r" {2,}")
 MOST_CHARS = 400
 
 
-def who_text(who: tuple[str, ...]) -> str:
-    """Who wrote a line, as short as it goes: ``0-7 ×8``."""
+def who_width(page: Page) -> int:
+    """Cells for who wrote a line: of several nodes as many as the longest takes, so that nothing moves."""
+    if not page.nodes:
+        return WHO_WIDTH
+    numbers = {int(log.who) for log in page.logs if log.who.isdigit()}
+    longest = who_text(tuple(map(str, sorted(numbers))) or ("0",), page.nodes)
+    return min(max(len(longest), WHO_WIDTH), MOST_WHO)
+
+
+def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
+    """Who wrote a line, as short as it goes: ``0-7 ×8``; of several nodes ``n1 r3``, ``n0-1 r0-15 ×16``."""
+    if nodes:
+        numbers = tuple(int(name) for name in who if name.isdigit())
+        names = [*([f"r{fm.ranges(numbers)}"] if numbers else []), *(x for x in who if not x.isdigit())]
+        count = max(len(who), len(nodes))
+        return f"n{fm.ranges(nodes)} {','.join(names)}" + (f" ×{count}" if count > 1 else "")
     if len(who) == 1:
         return f"{who[0]:>5}"
     numbers = tuple(int(name) for name in who if name.isdigit())
     return f"{fm.ranges(numbers)} ×{len(who)}".rjust(5)
+
+
+def nodes_text(page: Page) -> str:
+    """Whose logs are read, of a run on several nodes; a filter that names some stands in the title by itself."""
+    if not page.nodes or page.query.nodes:
+        return ""
+    if len(page.nodes) == page.node_count:
+        return f"{page.node_count} nodes"
+    return f"nodes {fm.ranges(page.nodes)} of {page.node_count}"
 
 
 def text_of(row: LogRow, key: str, tr: Tr) -> str:

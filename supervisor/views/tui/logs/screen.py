@@ -17,6 +17,7 @@ from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_jump
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
+from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.tui.dashboard.bars import FooterBar, Hint
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
@@ -47,13 +48,15 @@ LOG_KEYS: list[BindingType] = [
     _key("N", "match(1)", "newer", "N", "go", "the next match down, newer", show=False),
     _key(
         "f,backslash", "filter", "filter", "f", "which",
-        "filter: words, -without, /expression/, r0-3, level:warn, stream:stderr",
+        "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
     ),
     _key("space", "freeze", "freeze", "Space", "go", "stand still, or follow the newest line"),
     _key("colon", "jump", "line, time", ":", "go", "go to a line (812) or a time (14:52, 2026-11-21 14:52)"),
     _key("F", "failure", "failure", "F", "go", "go to the line that caused the failure"),
     _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone", show=False),
     _key("left_square_bracket", "rank(-1)", "previous rank", "[", "which", "the previous rank", show=False),
+    _key("right_curly_bracket", "node(1)", "next node", "}", "which", "the next node alone", show=False),
+    _key("left_curly_bracket", "node(-1)", "previous node", "{", "which", "the previous node", show=False),
     _key("o", "stream", "stream", "o", "which", "stdout, stderr, or both", show=False),
     _key("enter", "fold", "open", "Enter", "which", "open torchrun's own traceback, or fold it again", show=False),
     _key("left_parenthesis", "attempt(-1)", "attempt before", "(", "which", "the attempt before", show=False),
@@ -73,6 +76,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     Args:
         node: whose run is shown.
         state: the run as it stands; `take` gives later ones.
+        nodes: of a run on several nodes all of them.
         at: where to open; None: the newest lines, followed.
         typed: which lines to show at first, as typed in a filter.
     """
@@ -86,9 +90,18 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
             super().__init__()
             self.answer = answer
 
-    def __init__(self, node: NodePaths, state: RunState, *, at: LogAt | None = None, typed: str = "") -> None:
+    def __init__(
+        self,
+        node: NodePaths,
+        state: RunState,
+        *,
+        nodes: tuple[NodeLogs, ...] = (),
+        at: LogAt | None = None,
+        typed: str = "",
+    ) -> None:
         super().__init__()
         self._state = state
+        self._node_logs = nodes
         session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
         self._controls = LogControls(session, self._show, self._report, lambda: self.log_page.row)
         self._at = at
@@ -114,7 +127,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """Begin to read."""
         self.log_page.focus()
         controls = self._controls
-        controls.ask(lc.Update(self._state), lc.Size(self._rows()))
+        controls.ask(lc.Update(self._state, nodes=self._node_logs), lc.Size(self._rows()))
         if controls.query:
             controls.ask(lc.Show(controls.query))
         if self._at is not None and self._at != LogAt():
@@ -133,12 +146,12 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def _rows(self, height: int | None = None) -> int:
         return max((height or self.app.size.height) - 4, 1)
 
-    def take(self, state: RunState) -> None:
+    def take(self, state: RunState, nodes: tuple[NodeLogs, ...] = ()) -> None:
         """The run has moved on."""
-        known = self._state
-        self._state = state
-        if lc.log_facts(known) != lc.log_facts(state):
-            self._controls.ask(lc.Update(state))
+        known = lc.log_facts(self._state, self._node_logs)
+        self._state, self._node_logs = state, nodes
+        if known != lc.log_facts(state, nodes):
+            self._controls.ask(lc.Update(state, nodes=nodes))
         self._offer()
 
     def on_log_screen_news(self, message: News) -> None:
@@ -193,6 +206,8 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
             return bool(self._controls.searched)
         if action == "failure":
             return self._cause() is not None
+        if action == "node":
+            return bool(self._node_logs)
         if action == "attempt":
             return len(self._state.attempts) > 1 or not parameters
         return True
@@ -280,6 +295,10 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self._controls.next_rank(
             names or sorted({who for each in page.rows for who in each.who if who.isdigit()}), way
         )
+
+    def action_node(self, way: int) -> None:
+        """One node alone: none, 0, 1, … and round again."""
+        self._controls.next_node([node.number for node in self._node_logs], way)
 
     def action_stream(self) -> None:
         """Both streams, stdout alone, stderr alone."""

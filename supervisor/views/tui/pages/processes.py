@@ -70,7 +70,7 @@ def _own(snapshot: Snapshot) -> tuple[str, ...]:
 def _rank(view: View, rank: st.RankState) -> Row:
     sample = view.snapshot.ranks.get(rank_label(rank))
     values = sample.values if sample is not None else {}
-    word, style = rank_state(rank, view.snapshot)
+    word, style = rank_state(rank, view.snapshot.state, is_live=view.snapshot.keeper_alive)
     seen = view.now - sample.seen_t if sample is not None and sample.seen_t else None
     threads = values.get("threads")
     return _line(

@@ -1,0 +1,149 @@
+"""The nodes of a run beside node 0, as a view shows them: the state of each journal and the newest readings, no history.
+
+They are looked at in turns, within a bound of time each: a screen of 64 nodes is as quick as one of two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from supervisor.run import series as se
+from supervisor.run.journal import StateReader
+from supervisor.run.nodes import LEADER, Pulse
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.series import SeriesReader
+from supervisor.run.state import RunState
+from supervisor.views.model.gather import NewestReadings
+from supervisor.views.model.snapshot import Node, Snapshot
+
+# Every node is looked at so often; of many each a little more seldom, so that a file server gets some 200 requests a second at most.
+LOOK_S = 1.0
+LOOK_PER_NODE_S = 0.03
+# One look takes no longer than this and one node: the rest is looked at with the next refresh.
+TURN_S = 0.02
+# Of a long journal at once: nearly all of it is progress, which is skipped.
+JOURNAL_BYTES = 1 << 20
+# Of each stream at the opening: some ten readings of eight ranks.
+TAIL_BYTES = 1 << 14
+STREAMS = (se.GPU, se.HOST, se.RANKS)
+
+
+class _OtherNode:
+    """One node beside node 0."""
+
+    def __init__(self, number: int, run: RunPaths) -> None:
+        self.number = number
+        self.paths = run.node(number)
+        self.pulse = Pulse(self.paths)
+        self.due = float("-inf")
+        self._journal = StateReader(self.paths.journal, skips_progress=True)
+        self._series: dict[str, SeriesReader] = {}
+        self._readings = NewestReadings()
+
+    def look(self, now: float) -> bool:
+        """Read what was added; whether anything was."""
+        before = self._journal.offset
+        changed = bool(self._journal.refresh(limit_bytes=JOURNAL_BYTES))
+        if self._journal.offset - before >= JOURNAL_BYTES // 2:
+            self.due = now  # there is more
+        for name in STREAMS:
+            reader = self._series.get(name)
+            if reader is None:
+                reader = self._series[name] = SeriesReader(self.paths.series, name)
+                reader.seek_tail(TAIL_BYTES)
+            for sample in reader.read(limit_bytes=JOURNAL_BYTES):
+                changed = True
+                self._readings.take(name, sample)
+        return changed
+
+    def view(self, beat_t: float | None) -> Node:
+        """The node as it stands."""
+        state, attempt = self._journal.state, self._journal.state.attempt
+        return Node(
+            number=self.number,
+            paths=self.paths,
+            state=state,
+            ranks=self._readings.ranks(attempt.number if attempt is not None else 0),
+            gpus=self._readings.gpus(),
+            machine=self._readings.machine(),
+            beat_t=beat_t,
+        )
+
+
+class NodesReader:
+    """Follows the nodes that node 0's journal names.
+
+    Args:
+        run: the run directory.
+        monotonic: clock for how often they are looked at.
+        wall: this machine's clock, for ages of heartbeats.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._run = run
+        self._monotonic = monotonic
+        self._wall = wall
+        self._others: dict[int, _OtherNode] = {}
+        self._leader = Pulse(run.node(LEADER))
+        self._leader_due = float("-inf")
+        self.leader_beat_t: float | None = None
+        self.nodes: tuple[Node, ...] = ()
+
+    def refresh(self, leader: RunState) -> bool:
+        """Look at those whose turn it is; whether anything changed. `leader`: node 0's state."""
+        for number in leader.nodes.keys() - self._others.keys() - {LEADER}:
+            self._others[number] = _OtherNode(number, self._run)
+        if not self._others:
+            return False
+        began = now = self._monotonic()
+        rest_s = max(LOOK_S, LOOK_PER_NODE_S * len(self._others))
+        changed = False
+        if now >= self._leader_due:
+            self._leader_due = now + rest_s
+            self._leader.look(now)
+            beat_t, self.leader_beat_t = self.leader_beat_t, self._beat(self._leader, now, leader)
+            changed = beat_t != self.leader_beat_t
+        views = {node.number: node for node in self.nodes}
+        for other in sorted(self._others.values(), key=lambda other: other.due):
+            if other.due > now or now - began > TURN_S:
+                break
+            known = views.get(other.number)
+            other.due = now + rest_s
+            news = other.look(now)
+            other.pulse.look(now)
+            beat_t = self._beat(other.pulse, now, leader)
+            if news or known is None or known.beat_t != beat_t:
+                views[other.number] = other.view(beat_t)
+                changed = True
+            now = self._monotonic()
+        if changed:
+            self.nodes = tuple(node for _, node in sorted(views.items()))
+        return changed
+
+    def beside(self, snapshot: Snapshot, paths: NodePaths) -> Snapshot:
+        """The snapshot of node 0 with all nodes. `paths`: node 0's."""
+        own = Node(
+            number=LEADER,
+            paths=paths,
+            state=snapshot.state,
+            ranks=snapshot.ranks,
+            gpus=snapshot.gpus,
+            machine=snapshot.machine,
+            beat_t=self.leader_beat_t,
+        )
+        return replace(snapshot, nodes=(own, *self.nodes))
+
+    def _beat(self, pulse: Pulse, now: float, leader: RunState) -> float | None:
+        """When a heartbeat last moved, in whole seconds: it is no news that it was read a little later."""
+        if leader.is_over:
+            return None
+        return round(self._wall() - pulse.silent_s(now)) if pulse.moved() else None
