@@ -1,4 +1,7 @@
-"""The ranks meet once before the real thing: as many processes as the job has on this machine, one process group, one sum."""
+"""The ranks meet once before the real thing: one process group, one sum, and how much each pair of them sends in a second.
+
+First those of this machine alone; of several nodes then all of them, where the same check runs on the other nodes too.
+"""
 
 from __future__ import annotations
 
@@ -7,58 +10,161 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 from typing import Final
 
+import msgspec
+
+from supervisor.job.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
-from supervisor.preflight.context import CheckContext, ok, refuse
+from supervisor.preflight.context import CheckContext, ok, refuse, warn
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
 from supervisor.text.decode import printable
 
 # Importing torch in all ranks at once takes up to 20 s from a cold disk; the group itself waits MEET_S.
 LIMIT_S: Final = 90.0
 MEET_S: Final = 30
+# The check is started on each node by hand, or by one command after the other.
+NODES_MEET_S: Final = 60
+NODES_LIMIT_S: Final = 150.0
 TICK_S: Final = 0.05
-# https://docs.pytorch.org/docs/stable/distributed.html: a file of its own needs neither a port nor a name.
+SLOW_RATIO: Final = 0.3
+"""A pair that sends less than this share of what the others do is named."""
+SLOW_LINK: Final = 50e6
+"""Bytes a second between two nodes, below which a gigabit link is not half used."""
+MOST_NAMED: Final = 4
+PAIRS: Final = "pairs "
+# https://docs.pytorch.org/docs/stable/distributed.html: a file of its own needs neither a port nor a name. Pairs are measured in
+# rounds, each rank in one pair at a time; 1 MiB there and back for 0.3 s, or 256 KiB once where that takes longer.
 _RANK: Final = dedent("""
-    import datetime, sys
+    import datetime, json, socket, sys, time
     import torch, torch.distributed as dist
-    rank, ranks, store, wait_s = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    gpu = torch.cuda.is_available() and torch.cuda.device_count() >= ranks
+    rank, ranks, path, wait_s, every, host, port = (*sys.argv[1:4], *sys.argv[4:8])
+    rank, ranks, wait_s, every = int(rank), int(ranks), int(wait_s), int(every)
+    gpu = torch.cuda.is_available() and torch.cuda.device_count() >= min(every if host else ranks, ranks)
     if gpu:
-        torch.cuda.set_device(rank)
-    backend = "nccl" if gpu else "gloo"
+        torch.cuda.set_device(rank % every if host else rank)
+    backend, device = ("nccl", "cuda") if gpu else ("gloo", "cpu")
     wait = datetime.timedelta(seconds=wait_s)
-    open(store + "-" + str(rank), "w").close()  # it has come this far
-    dist.init_process_group(backend, init_method="file://" + store, rank=rank, world_size=ranks, timeout=wait)
-    numbers = torch.full((1 << 20,), float(rank + 1), device="cuda" if gpu else "cpu")
+    open(path + "-" + str(rank), "w").close()  # it has come this far
+    store = dist.TCPStore(host, int(port), None, rank == 0, wait) if host else dist.FileStore(path, ranks)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=wait)
+    numbers = torch.full((1 << 20,), float(rank + 1), device=device)
     dist.all_reduce(numbers)
     right = bool((numbers == ranks * (ranks + 1) / 2).all())
+    store = dist.PrefixStore("stoker", store)
+    store.set("host/" + str(rank), socket.gethostname())
+
+    def exchange(other, first, size, times):
+        data = torch.zeros(size, dtype=torch.uint8, device=device)
+        began = time.monotonic()
+        for _ in range(times):
+            for sends in (first, not first):
+                (dist.send if sends else dist.recv)(data, other)
+        if gpu:
+            torch.cuda.synchronize()
+        return time.monotonic() - began
+
+    def measured(other, first):
+        exchange(other, first, 1 << 10, 1)  # connects
+        took_s, size, times = exchange(other, first, 1 << 18, 1), 1 << 18, 1
+        asked = torch.tensor([min(32, int(0.3 / (4 * took_s)))], device=device)
+        (dist.send if first else dist.recv)(asked, other)
+        if int(asked):
+            size, times = 1 << 20, int(asked)
+            took_s = exchange(other, first, size, times)
+        return 2 * size * times / took_s
+
+    here = list(range(0, ranks, every if host else 1))[:64 if host else 16]
+    ring, found = [*here, *([-1] * (len(here) % 2))], []
+    for _ in range(len(ring) - 1):
+        for a, b in zip(ring, ring[:len(ring) // 2 - 1:-1]):
+            if rank in (a, b) and -1 not in (a, b):
+                other, first = max(a, b) if rank == min(a, b) else min(a, b), rank == min(a, b)
+                rate = measured(other, first)
+                if first:
+                    found.append([rank, other, rate])
+        ring.insert(1, ring.pop())
+    store.set("pairs/" + str(rank), json.dumps(found))
+    every_pair = [pair for each in range(ranks) for pair in json.loads(store.get("pairs/" + str(each)))]
+    hosts = [store.get("host/" + str(each)).decode() for each in here]
+    store.add("left", 1)
+    end = time.monotonic() + 10
+    while rank == 0 and store.add("left", 0) < ranks and time.monotonic() < end:
+        time.sleep(0.05)  # the others still read what this one keeps
     dist.destroy_process_group()
+    print("pairs " + json.dumps({"pairs": every_pair, "hosts": hosts}), flush=True)
     print(backend if right else "wrong", flush=True)
 """)
+
+
+class _Pairs(msgspec.Struct, frozen=True):
+    """What was measured: two ranks and bytes a second; the hosts of those that took part."""
+
+    pairs: list[tuple[int, int, float]]
+    hosts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """Who meets, and where. `first`: this machine's first rank; `host` empty: its ranks alone, over a file."""
+
+    first: int
+    here: int
+    ranks: int
+    host: str = ""
+    port: int = 0
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes take part."""
+        return self.ranks // self.here
 
 
 def check_collective(
     context: CheckContext, *, limit_s: float = LIMIT_S, meet_s: int = MEET_S
 ) -> Iterator[Finding]:
     """Whether this machine's ranks come together and add up the same 4 MiB, with the job's Python and environment."""
+    ranks = context.spec.nproc_per_node
+    yield from _meet(context, _Meeting(0, ranks, ranks), limit_s, meet_s)
+
+
+def check_nodes_meet(
+    context: CheckContext, *, limit_s: float = NODES_LIMIT_S, meet_s: int = NODES_MEET_S
+) -> Iterator[Finding]:
+    """The same of all ranks on all nodes, where they would meet in the job: this check must run on each node within a minute."""
+    spec = context.spec
+    if not spec.several_nodes:
+        return
+    host, port = endpoint_of(spec)
+    host, port = (host, port) if host else (spec.master_addr or "", spec.master_port or MASTER_PORT)
+    nodes = int(spec.nnodes.rpartition(":")[2])
+    if not host or port is None or spec.node_rank >= nodes:
+        return
+    here = spec.nproc_per_node
+    meeting = _Meeting(spec.node_rank * here, here, nodes * here, host, port)
+    yield from _meet(context, meeting, limit_s, meet_s)
+
+
+def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int) -> Iterator[Finding]:
     spec, interpreter = context.spec, context.interpreter
     if spec.entry_kind is EntryKind.COMMAND or interpreter is None or interpreter.torch_version is None:
         return
-    ranks = spec.nproc_per_node
     env = context.job_env
     begun = time.monotonic()
+    ranks = range(meeting.first, meeting.first + meeting.here)
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as folder:
-        outputs = [Path(folder, f"{rank}") for rank in range(ranks)]
+        outputs = [Path(folder, f"{rank}") for rank in ranks]
         children: list[subprocess.Popen[bytes]] = []
         store = Path(folder, "store")
         try:
             # In the `try` one by one: where one cannot be started, those before it are ended.
-            for rank, output in enumerate(outputs):
-                children.append(_start(interpreter.path, env, rank, ranks, store, output, meet_s))
+            for rank, output in zip(ranks, outputs, strict=True):
+                children.append(_start(interpreter.path, env, meeting, rank, store, output, meet_s))
             codes = [child.poll() for child in children]
             # Where one has failed, the others would wait for it.
             while None in codes and not any(codes) and time.monotonic() - begun < limit_s:
@@ -71,8 +177,12 @@ def check_collective(
                     child.wait()
         ended_t = time.time()
         said = [_last_line(output) for output in outputs]
-        waited_s = [_waited_s(Path(f"{store}-{rank}"), ended_t) for rank in range(ranks)]
-    yield _judged(codes, said, waited_s, meet_s, time.monotonic() - begun)
+        pairs = next((found for output in outputs if (found := _pairs_in(output)) is not None), None)
+        waited_s = [_waited_s(Path(f"{store}-{rank}"), ended_t) for rank in ranks]
+    finding = _judged(meeting, codes, said, waited_s, meet_s, time.monotonic() - begun)
+    yield finding
+    if pairs is not None and pairs.pairs and not any(codes) and None not in codes:
+        yield _bandwidth(meeting, pairs)
 
 
 def _waited_s(began: Path, ended_t: float) -> float | None:
@@ -84,47 +194,131 @@ def _waited_s(began: Path, ended_t: float) -> float | None:
 
 
 def _judged(
-    codes: list[int | None], said: list[str], waited_s: list[float | None], meet_s: int, took_s: float
+    meeting: _Meeting,
+    codes: list[int | None],
+    said: list[str],
+    waited_s: list[float | None],
+    meet_s: int,
+    took_s: float,
 ) -> Finding:
     """A rank that ended by itself explains it; one that gave up after `meet_s` was let down by those that never began."""
-    ranks = len(codes)
+    ranks, first = meeting.ranks, meeting.first
+    here = range(len(codes))
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
-    never = [rank for rank in range(ranks) if waited_s[rank] is None and not codes[rank]]
-    ended = [rank for rank in range(ranks) if codes[rank]]
+    never = [rank for rank in here if waited_s[rank] is None and not codes[rank]]
+    ended = [rank for rank in here if codes[rank]]
     by_itself = [rank for rank in ended if (waited_s[rank] or 0.0) < meet_s]
+    if meeting.host and ended and not by_itself and not never:
+        what = f"the ranks of {meeting.nodes} nodes did not meet at {meeting.host}:{meeting.port} within {meet_s} s"
+        return warn("collective", what, "run this check on all nodes at once, each with its --node-rank")
     failed = next(iter(by_itself or ([] if never else ended)), None)
     if failed is not None:
-        what = (
-            f"rank {failed} of {ranks} ended with exit code {codes[failed]} as the ranks met: {said[failed]}"
-        )
+        what = f"rank {first + failed} of {ranks} ended with exit code {codes[failed]} as the ranks met: {said[failed]}"
         return refuse("collective", what, fix)
     late = never or [rank for rank, code in enumerate(codes) if code is None]
     if late:
-        named = ", ".join(map(str, late[:8]))
+        named = ", ".join(str(first + rank) for rank in late[:8])
         what = f"{len(late)} of {ranks} ranks did not come within {took_s:.0f} s: {named}"
         return refuse("collective", what, fix)
     if "wrong" in said:
         return refuse(
             "collective",
-            f"the sum over {ranks} ranks is wrong on rank {said.index('wrong')}",
+            f"the sum over {ranks} ranks is wrong on rank {first + said.index('wrong')}",
             "a GPU or its link is broken",
         )
-    return ok("collective", f"{ranks} ranks met over {said[0]} and added up 4 MiB, in {took_s:.1f} s")
+    nodes, backend = meeting.nodes, said[0]
+    what = f"{ranks} ranks met over {backend} and added up 4 MiB, in {took_s:.1f} s"
+    if meeting.host:
+        what = f"{ranks} ranks on {nodes} nodes met over {backend} and added up 4 MiB, in {took_s:.1f} s"
+    return ok("collective", what)
+
+
+# -- pairs -----------------------------------------------------------------------------------------------
+
+
+def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
+    """What each pair sends in a second; those that are much slower than the others are named.
+
+    Between nodes the best pair is what the network can do; within a machine cards are wired differently, and the median is the norm.
+    """
+    step = meeting.here if meeting.host else 1
+    pairs = {(a // step, b // step): rate for a, b, rate in measured.pairs}
+    hosts = measured.hosts if meeting.host else []
+    rates = sorted(pairs.values())
+    best, norm = _rate(rates[-1]), rates[-1] if meeting.host else rates[len(rates) // 2]
+    slow = [pair for pair, rate in pairs.items() if rate < SLOW_RATIO * norm]
+    fix = "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out"
+    if slow and (culprit := _in_all(slow, pairs)) is not None:
+        worst = _rate(max(pairs[pair] for pair in slow))
+        name = f"node {culprit} ({printable(hosts[culprit])})" if hosts else f"rank {culprit}"
+        return warn("bandwidth", f"{name}: at most {worst} with each other one; the best pair {best}", fix)
+    if slow and hosts:
+        return warn("bandwidth", f"nodes {_named(slow, pairs, hosts)}; the best pair {best}", fix)
+    if slow:
+        what = f"ranks {_named(slow, pairs, hosts)}; half of all pairs have {_rate(norm)} or more"
+        return warn("bandwidth", what, fix)
+    if hosts and rates[-1] < SLOW_LINK:
+        fix = "name the fast interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or see the link"
+        few = f"nodes {_named(list(pairs)[:1], pairs, hosts)}: less than half of a gigabit link"
+        return warn("bandwidth", few, fix)
+    between = "nodes" if hosts else "ranks"
+    if len(pairs) <= MOST_NAMED:
+        return ok("bandwidth", f"{between} {_named(list(pairs), pairs, hosts)}")
+    if hosts:
+        return ok("bandwidth", f"{len(pairs)} pairs of nodes: {_rate(rates[0])} to {best}")
+    return ok("bandwidth", f"{len(pairs)} pairs of ranks: {_rate(rates[0])} to {best}")
+
+
+def _named(some: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float], hosts: list[str]) -> str:
+    """Pairs and what they send, the slowest first: ``1–2 (gpu1, gpu2): 2 MB/s``."""
+    ordered = sorted(some, key=pairs.__getitem__)
+    named = []
+    for a, b in ordered[:MOST_NAMED]:
+        where = f" ({printable(hosts[a])}, {printable(hosts[b])})" if hosts else ""
+        named.append(f"{a}–{b}{where}: {_rate(pairs[a, b])}")
+    more = len(ordered) - len(named)
+    return ", ".join([*named, *([f"+{more}"] if more else [])])
+
+
+def _in_all(slow: Sequence[tuple[int, int]], pairs: dict[tuple[int, int], float]) -> int | None:
+    """The one member of all slow pairs, where it is slow with everybody and others are quick among each other."""
+    common = set(slow[0]).intersection(*slow)
+    if len(common) != 1 or len(slow) < 2:
+        return None
+    (member,) = common
+    return member if len(slow) == sum(member in pair for pair in pairs) else None
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
+# -- processes ---------------------------------------------------------------------------------------------
 
 
 def _start(
-    python: str, env: dict[str, str], rank: int, ranks: int, store: Path, output: Path, meet_s: int
+    python: str, env: dict[str, str], meeting: _Meeting, rank: int, store: Path, output: Path, meet_s: int
 ) -> subprocess.Popen[bytes]:
+    words = (rank, meeting.ranks, store, meet_s, meeting.here, meeting.host, meeting.port)
     with output.open("wb") as file:
         return subprocess.Popen(
-            [python, "-c", _RANK, str(rank), str(ranks), str(store), str(meet_s)],
+            [python, "-c", _RANK, *map(str, words)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**env, "LOCAL_RANK": str(rank)},
+            env={**env, "LOCAL_RANK": str(rank - meeting.first)},
             start_new_session=True,
             cwd=os.sep,  # else what lies in the present folder would come before what is installed
         )
+
+
+def _pairs_in(output: Path) -> _Pairs | None:
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = next((line.removeprefix(PAIRS) for line in reversed(lines) if line.startswith(PAIRS)), "")
+    try:
+        return msgspec.json.decode(found, type=_Pairs)
+    except NOT_DECODED:
+        return None
 
 
 def _last_line(output: Path) -> str:

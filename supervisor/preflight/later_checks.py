@@ -26,4 +26,5 @@ ASKED: Final[tuple[Check, ...]] = (
     meeting.check_meeting,
     meeting.check_shared_clock,
     collective.check_collective,
+    collective.check_nodes_meet,
 )

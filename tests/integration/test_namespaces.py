@@ -208,3 +208,21 @@ def test_a_node_that_cannot_reach_the_master(nodes: Nodes) -> None:
     assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
     assert codes == [outcome(nodes)[1]] * 2
     assert codes[0] in {1, 4}
+
+
+@pytest.mark.fault(
+    "nodes",
+    "the link between two of three nodes is slow",
+    "`stoker check --deep` on each names the two, with what they send in a second",
+)
+def test_a_slow_pair_of_nodes_is_named(nodes: Nodes) -> None:
+    nodes.tool("up", 3)
+    nodes.tool("slow", 2, 3, 2000)
+    more = ("--nnodes", "3", "--nproc-per-node", "1", "--master-addr", "node1", "--python", sys.executable)
+    for node in range(3):
+        nodes.stoker(node, "check", "--deep", "--node-rank", str(node), *more, "train.py", "1")
+    for node, process in nodes.keepers.items():
+        said = nodes.folder / f"console{node}"
+        assert process.wait(DEADLINE_S) == 0, said.read_text()
+        assert "3 ranks on 3 nodes met over gloo" in said.read_text()
+        assert "! bandwidth: nodes 1–2 (node2, node3): " in said.read_text()

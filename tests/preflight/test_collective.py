@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.preflight.collective import check_collective
+from supervisor.preflight.collective import check_collective, check_nodes_meet
 from supervisor.preflight.context import CheckContext
 from supervisor.preflight.interpreter import Interpreter
 from supervisor.run.records import Finding, FindingLevel
@@ -108,3 +108,72 @@ def test_a_plain_command_and_a_python_without_torch_meet_nobody(
 ) -> None:
     context = CheckContext(JobSpec("t", kind, "train.py", nproc_per_node=2), tmp_path, {}, interpreter)
     assert not list(check_collective(context))
+
+
+def of_pairs(folder: Path, rates: dict[tuple[int, int], float], *, nodes: int = 1, ranks: int = 2) -> Finding:
+    """What is said of pairs, as rank 0 prints them after the meeting of `ranks` a node."""
+    pairs = ", ".join(f"[{a}, {b}, {rate}]" for (a, b), rate in rates.items())
+    hosts = ", ".join(f'"gpu{n}"' for n in range(nodes))
+    does = f"""{MEETS} echo 'pairs {{"pairs": [{pairs}], "hosts": [{hosts}]}}'; echo gloo"""
+    python = folder / "python"
+    begin = BEGIN.replace('[ "$LOCAL_RANK" = "$rank" ] || exit 99', "true")
+    python.write_text(f'#!/bin/sh\ncase "$1" in\n{begin}\nesac\n{does}\n')
+    python.chmod(0o755)
+    spec = JobSpec(
+        "t",
+        EntryKind.SCRIPT,
+        "train.py",
+        nproc_per_node=ranks,
+        nnodes=str(nodes),
+        node_rank=nodes - 1,
+        master_addr="gpu0" if nodes > 1 else None,
+    )
+    context = CheckContext(
+        spec, folder / "runs", {"PATH": "/usr/bin:/bin"}, Interpreter(str(python), "3.11.2", "2.9.0", "")
+    )
+    met, finding = (check_nodes_meet if nodes > 1 else check_collective)(context)
+    assert met.what.startswith(
+        f"{nodes * ranks} ranks{f' on {nodes} nodes' if nodes > 1 else ''} met over gloo"
+    )
+    assert finding.check == "bandwidth"
+    return finding
+
+
+GOOD = 1e9
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rates", "level", "what"),
+    [
+        (1, {(0, 1): GOOD}, FindingLevel.OK, "ranks 0–1: 1.0 GB/s"),
+        (1, {(0, 1): 9e8, (0, 2): 8e8, (1, 2): 4e8}, FindingLevel.OK, "ranks 1–2: 400 MB/s, 0–2: 800 MB/s, 0–1: 900 MB/s"),
+        # Cards that are wired in couples: what half of the pairs have is no fault.
+        (1, {(0, 1): 2e11, (2, 3): 2e11, (0, 2): 2e10, (0, 3): 2e10, (1, 2): 2e10, (1, 3): 2e10}, FindingLevel.OK, "6 pairs of ranks: 20.0 GB/s to 200.0 GB/s"),
+        (1, {(0, 1): GOOD, (0, 2): GOOD, (1, 2): 1e7}, FindingLevel.WARNING, "ranks 1–2: 10 MB/s; half of all pairs have 1.0 GB/s or more"),
+        (2, {(0, 2): GOOD}, FindingLevel.OK, "nodes 0–1 (gpu0, gpu1): 1.0 GB/s"),
+        (2, {(0, 2): 1.2e7}, FindingLevel.WARNING, "nodes 0–1 (gpu0, gpu1): 12 MB/s: less than half of a gigabit link"),
+        (3, {(0, 2): GOOD, (0, 4): GOOD, (2, 4): 2e6}, FindingLevel.WARNING, "nodes 1–2 (gpu1, gpu2): 2 MB/s; the best pair 1.0 GB/s"),
+        (3, {(0, 2): GOOD, (0, 4): 3e6, (2, 4): 2e6}, FindingLevel.WARNING, "node 2 (gpu2): at most 3 MB/s with each other one; the best pair 1.0 GB/s"),
+    ],
+)  # fmt: skip
+def test_slow_pairs_are_named(
+    tmp_path: Path, nodes: int, rates: dict[tuple[int, int], float], level: FindingLevel, what: str
+) -> None:
+    finding = of_pairs(tmp_path, rates, nodes=nodes)
+    assert (finding.level, finding.what) == (level, what)
+
+
+def test_other_nodes_that_do_not_come_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    gave_up = 'touch -d "@$(($(date +%s) - 8))" "$5-$3"; echo timed out; exit 1'
+    python.write_text(f"#!/bin/sh\n{gave_up}\n")
+    python.chmod(0o755)
+    spec = JobSpec(
+        "t", EntryKind.SCRIPT, "train.py", nnodes="2", node_rank=1, master_addr="gpu0", master_port=29501
+    )
+    context = CheckContext(
+        spec, tmp_path / "runs", {"PATH": "/usr/bin:/bin"}, Interpreter(str(python), "3.11.2", "2.9.0", "")
+    )
+    (finding,) = check_nodes_meet(context, meet_s=7)
+    assert finding.level is FindingLevel.WARNING
+    assert finding.what == "the ranks of 2 nodes did not meet at gpu0:29501 within 7 s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -525,9 +526,10 @@ def torch_here() -> Interpreter:
 @pytest.mark.timeout(300)
 def test_the_ranks_meet(tmp_path: Path, torch_here: Interpreter) -> None:
     context = CheckContext(SCRIPT, tmp_path / "runs", dict(os.environ), torch_here)
-    (finding,) = check_collective(context)
-    assert finding.level is OK
+    finding, pairs = check_collective(context)
+    assert (finding.level, pairs.level) == (OK, OK)
     assert finding.what.startswith("2 ranks met over gloo and added up 4 MiB")
+    assert re.fullmatch(r"ranks 0–1: [\d.]+ [MG]B/s", pairs.what)
     wrong = replace(context, env={**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0"})
     (finding,) = check_collective(wrong)
     assert finding.level is REFUSE
