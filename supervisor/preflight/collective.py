@@ -211,6 +211,9 @@ def _judged(
     if meeting.host and ended and not by_itself and not never:
         what = f"the ranks of {meeting.nodes} nodes did not meet at {meeting.host}:{meeting.port} within {meet_s} s"
         return warn("collective", what, "run this check on all nodes at once, each with its --node-rank")
+    if meeting.host and any("EADDRINUSE" in each for each in said):
+        what = f"{meeting.host}:{meeting.port} is taken: the ranks cannot meet there"
+        return warn("collective", what, "unless that is this very job, name another port")
     failed = next(iter(by_itself or ([] if never else ended)), None)
     if failed is not None:
         what = f"rank {first + failed} of {ranks} ended with exit code {codes[failed]} as the ranks met: {said[failed]}"
