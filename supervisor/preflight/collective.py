@@ -30,7 +30,7 @@ LIMIT_S: Final = 90.0
 MEET_S: Final = 30
 # The check is started on each node by hand, or by one command after the other.
 NODES_MEET_S: Final = 60
-NODES_LIMIT_S: Final = 150.0
+NODES_LIMIT_S: Final = 120.0
 TICK_S: Final = 0.05
 SLOW_RATIO: Final = 0.3
 """A pair that sends less than this share of what the others do is named."""
@@ -208,8 +208,9 @@ def _judged(
     never = [rank for rank in here if waited_s[rank] is None and not codes[rank]]
     ended = [rank for rank in here if codes[rank]]
     by_itself = [rank for rank in ended if (waited_s[rank] or 0.0) < meet_s]
-    if meeting.host and ended and not by_itself and not never:
-        what = f"the ranks of {meeting.nodes} nodes did not meet at {meeting.host}:{meeting.port} within {meet_s} s"
+    if meeting.host and not by_itself and not never and any(codes[rank] != 0 for rank in here):
+        waited = f"{took_s:.0f}"
+        what = f"the ranks of {meeting.nodes} nodes did not meet at {meeting.host}:{meeting.port} within {waited} s"
         return warn("collective", what, "run this check on all nodes at once, each with its --node-rank")
     if meeting.host and any("EADDRINUSE" in each for each in said):
         what = f"{meeting.host}:{meeting.port} is taken: the ranks cannot meet there"

@@ -15,6 +15,9 @@ from supervisor.run import state as st
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
+from supervisor.views.logs.viewport import LogViewport
+from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.tui.dashboard.node_rows import links_of
 from tests.conftest import wait_until
 from tests.integration.harness import background
 
@@ -198,3 +201,43 @@ def test_a_warning_ends_in_a_checkpoint_and_the_run_is_continued(run: RunPaths) 
     assert first.stop.why is ev.StopWhy.REQUEUE
     assert second.resumed_step == saved.step
     assert second.last_step == 120
+
+
+def test_a_view_shows_ranks_and_logs_of_both_nodes(run: RunPaths) -> None:
+    """What a screen is drawn from, while the run lives: ranks below their nodes, heartbeats, one log of both."""
+    cwd = run.root.parent
+    reader = SnapshotReader(run)
+    with (
+        background(*words(1, steps=100), cwd=cwd) as follower,
+        background(*words(0, steps=100), cwd=cwd) as leader,
+    ):
+        assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+
+        def is_whole() -> bool:
+            nodes = reader.refresh().nodes
+            ranks = [list(node.ranks) for node in nodes]
+            return ranks == [["0"], ["1"]] and all(node.beat_t is not None for node in nodes)
+
+        assert wait_until(is_whole, DEADLINE_S)
+
+        def is_sampled() -> bool:
+            """The link over which they talk, on each node."""
+            return all("lo" in [link.name for link in links_of(node)] for node in reader.refresh().nodes)
+
+        assert wait_until(is_sampled, DEADLINE_S)
+        view = LogViewport(run.node(), lambda: None)
+        try:
+            snapshot = reader.refresh()
+            view.height = 400
+            view.update(snapshot.state, None, snapshot.node_logs)
+            view.refresh(snapshot.state.last_t or 0.0)
+            page = view.page()
+            assert page.nodes == (0, 1)
+            stepping = next(row for row in page.rows if row.text.startswith("step 2/"))
+            assert (page.nodes_of(stepping), stepping.who) == ((0,), ("0",))
+            assert {log.node for log in page.logs} == {0, 1}
+        finally:
+            view.logs.close()
+        leader.send_signal(signal.SIGINT)
+        leader.wait(DEADLINE_S)
+        follower.wait(DEADLINE_S)
