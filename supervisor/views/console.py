@@ -23,6 +23,7 @@ from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader, without_secrets
+from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, private
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
 from supervisor.run.state import AttemptState, RunState
@@ -482,6 +483,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
             if following.compared is not None:
                 headline = english.sentence("comparison", "headline", values_of(following.compared))
                 lines.append(f"compared  {headline}: {strip_escapes(following.compared.text)}")
+    lines += _nodes_story(state, run)
     points = loss_points(run.node().series)
     if points:
         (_, first, begin), (_, last, end) = points[0], points[-1]
@@ -493,6 +495,22 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     lines.append(f"directory {run.root}")
     lines += trial_lines(state, run, english)
     return "\n".join(lines)
+
+
+def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
+    """Of a run on several nodes, a line a node: its ranks in the last attempt, and how its part of it ended."""
+    for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
+        reader = StateReader(run.node(number).journal, skips_progress=True)
+        while reader.refresh():
+            pass
+        attempt = reader.state.attempt
+        if attempt is None:
+            yield f"node {number}    {strip_escapes(reader.state.host)}: nothing was started there"
+            continue
+        ranks = tuple(rank.rank for rank in attempt.ranks.values() if rank.rank is not None)
+        whose = f"ranks {fm.ranges(ranks)}, " if ranks else ""
+        ended = _exit_code(attempt.exit_code) if attempt.ended_t is not None else "its end is not known"
+        yield f"node {number}    {strip_escapes(reader.state.host)}: attempt {attempt.number}, {whose}{ended}"
 
 
 def _at_step(step: float | None) -> str:

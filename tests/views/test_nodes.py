@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
-from supervisor.run.journal import JournalWriter, StateReader
+from supervisor.run.journal import JournalWriter, StateReader, read_state
 from supervisor.run.nodes import Heartbeat
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.series import RANKS, SeriesWriter
 from supervisor.run.state import Running
+from supervisor.views.console import story
 from supervisor.views.logs import open_logs
 from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.logs.viewport import LogViewport
@@ -166,3 +167,17 @@ def test_a_filter_names_nodes() -> None:
     for bad in ("node:", "node:x", "node:1-"):
         with pytest.raises(BadQueryError, match="by their numbers"):
             Query.parse(bad)
+
+
+def test_the_story_has_a_line_a_node(tmp_path: Path) -> None:
+    run = recorded.several(tmp_path / "run", steps=3)
+    journal = JournalWriter(run.node(1).journal)
+    journal.append(ev.AttemptEnded(t=recorded.T0 + 90, attempt=1, exit_code=3))
+    journal.close()
+    lines = [
+        line for line in story(read_state(run.node().journal), run).splitlines() if line.startswith("node ")
+    ]
+    assert lines == [
+        "node 0    gpu-box: attempt 1, ranks 0-1, its end is not known",
+        "node 1    gpu-box1: attempt 1, ranks 2-3, exit code 3",
+    ]
