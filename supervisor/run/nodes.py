@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
@@ -126,7 +125,7 @@ class Superseded(Exception):  # noqa: N818 - a state of affairs, not an error
 
 def new_session() -> str:
     """A name for one keeper's life, which no other keeper has."""
-    return secrets.token_hex(6)
+    return os.urandom(6).hex()
 
 
 # -- orders ------------------------------------------------------------------------------------------
@@ -262,7 +261,7 @@ def create(path: Path, data: bytes) -> bool:
     Raises:
         OSError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     _write(part, data)
     try:
         os.link(part, path)

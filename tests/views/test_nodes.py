@@ -156,6 +156,37 @@ def test_the_node_that_failed_is_among_those_that_are_read(
         view.logs.close()
 
 
+def test_the_launchers_of_nodes_that_failed_stand_after_their_own_ranks(tmp_path: Path) -> None:
+    run = recorded.several(tmp_path / "run", steps=3)
+    report = (
+        "starting\n"
+        "Traceback (most recent call last):\n"
+        '  File "/env/lib/python3.11/site-packages/torch/distributed/run.py", line 1032, in <module>\n'
+        "    main()\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "============================================================\n"
+        "train.py FAILED\n"
+        "------------------------------------------------------------\n"
+        "Failures:\n"
+        "  <NO_OTHER_FAILURES>\n"
+        "============================================================\n"
+    )
+    for node in (0, 1):
+        run.node(node).attempt(1).agent_log.write_text(report, encoding="utf-8")
+    journal = JournalWriter(run.node().journal)
+    journal.append(ev.AttemptEnded(t=recorded.T0 + 90, attempt=1, exit_code=1))
+    journal.close()
+    view = view_of(run)
+    try:
+        page = view.page()
+        assert [(row.who, page.nodes_of(row)) for row in page.rows[-2:]] == [
+            (("agent",), (0,)),
+            (("agent",), (1,)),
+        ]
+    finally:
+        view.logs.close()
+
+
 def test_a_filter_names_nodes() -> None:
     query = Query.parse("node:1 error node:4-5 r9")
     assert query.nodes == {1, 4, 5}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import AttemptState, RunState
-from supervisor.views.logs.clock import link_clocks
+from supervisor.views.logs.clock import LogClock, link_clocks
 from supervisor.views.logs.commands import RecordedLogs, Tally
 from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import CHUNK_BYTES, Change, Counts, LogFile, MemoryLog
@@ -161,7 +161,12 @@ class OpenLogs:
             )
             self.plan()
         for view in views:
-            link_clocks([s.clock for s in self.streams if s.ref.attempt == view.number], view.ended_t)
+            of_nodes: dict[int | None, list[LogClock]] = {}
+            for stream in self.streams:
+                if stream.ref.attempt == view.number:
+                    of_nodes.setdefault(stream.ref.node, []).append(stream.clock)
+            for clocks in of_nodes.values():  # a launcher's times follow from those of its own ranks
+                link_clocks(clocks, view.ended_t)
         return place
 
     def _refs(self, views: Sequence[AttemptState]) -> Iterator[LogRef]:
