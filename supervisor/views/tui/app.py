@@ -135,7 +135,7 @@ class StokerApp(ThemedApp):
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
-        self._keys = KeyOrder(self, super().on_event)
+        self._keys = KeyOrder(self, super().on_event, self._is_early)
         self.tr = words_in(appearance.spoken)
         self._not_spoken = appearance.spoken is not appearance.lang
         self._signs = TerminalSigns(appearance, os.environ, self._write_out, self.tr, calls=replay is None)
@@ -261,6 +261,14 @@ class StokerApp(ThemedApp):
             await self._keys.take(event)
         else:
             await super().on_event(event)
+
+    def _is_early(self, event: events.Event) -> bool:
+        """Whether a key has to wait for what is about to be on the screen."""
+        if not self.screen_stack:
+            return not self._leaving
+        if self.screen is self._dashboard:
+            return self._dashboard.is_early(event)
+        return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
 
     async def on_passed(self, message: Passed) -> None:
         """A key is done: the next one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -50,6 +51,14 @@ class Watchable(Protocol):
 
 
 @runtime_checkable
+class Renewable(Protocol):
+    """A reader that looks at some things only at times."""
+
+    def look_again(self) -> None:
+        """Look at all of it with the next `refresh`."""
+
+
+@runtime_checkable
 class Closable(Protocol):
     """A reader that leaves something behind."""
 
@@ -92,6 +101,7 @@ class Feeder(Generic[Moment]):
         self._written_t = float("-inf")
         self._watched: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._anew: deque[Callable[[int], object]] = deque()
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
         self._thread = threading.Thread(target=self._run, name="stoker-view-reader", daemon=True)
         self._revision = -1
@@ -135,13 +145,24 @@ class Feeder(Generic[Moment]):
         self._jobs.put(job)
         self._poke()
 
+    def read_anew(self, done: Callable[[int], object]) -> None:
+        """Read all of it once more, soon; then call `done`, in this thread, with the newest revision there is."""
+        self._anew.append(done)
+        self._poke()
+
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 self._do_jobs()
                 if not self._free.wait(BUSY_S):
                     continue
-                if self._read():
+                waiting = len(self._anew)
+                if waiting and isinstance(self._reader, Renewable):
+                    self._reader.look_again()
+                is_new = self._read()
+                for _ in range(waiting):
+                    self._anew.popleft()(self._revision)
+                if is_new:
                     self._breathe()
                 else:
                     self._rest()

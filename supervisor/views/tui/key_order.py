@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.5
 """A key whose widget went away while it was on its way is waited for so long."""
+RETRY_S = 0.02
+"""A key that comes too early is looked at again after so long."""
 
 
 class Passed(Message):
@@ -32,11 +34,19 @@ class KeyOrder:
     Args:
         app: whose keys they are.
         handle: Textual's own handling of a key.
+        early: whether a key comes too early, so that it and those behind it wait. Asked again until it no longer does.
     """
 
-    def __init__(self, app: App[None], handle: Callable[[events.Event], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        app: App[None],
+        handle: Callable[[events.Event], Awaitable[None]],
+        early: Callable[[events.Event], bool],
+    ) -> None:
         self._app = app
         self._handle = handle
+        self._early = early
+        self._retrying = False
         self._held: deque[events.Event] = deque()
         self._under_way: Passed | None = None
         self._screen: object = None
@@ -57,9 +67,17 @@ class KeyOrder:
         await self._next()
 
     async def _next(self) -> None:
-        while self._held and self._under_way is None:
+        while self._held and self._under_way is None and not self._retrying:
+            if self._early(self._held[0]):
+                self._retrying = True
+                asyncio.get_running_loop().call_later(RETRY_S, self._app.call_later, self._retry)
+                return
             await self._handle(self._held.popleft())
             self._follow()
+
+    async def _retry(self) -> None:
+        self._retrying = False
+        await self._next()
 
     def _follow(self) -> bool:
         """Send a message after the key; whether it can arrive."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
+from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dashboard import screen
 from supervisor.views.tui.dialogs.edit import EditScreen
+from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.key_order import RETRY_S, WAIT_S
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, requests, until
+from tests.views.tui.driving import clock_after, drive, keeper_of, on_dashboard, pane, requests, until
 
 
 def burst(app: StokerApp, *keys: str) -> None:
@@ -45,3 +53,101 @@ def test_what_is_typed_behind_a_key_that_opens_something_goes_there(tmp_path: Pa
     drive(run, play)
     (request,) = requests(run)
     assert request.args.text == "sSr"
+
+
+def test_what_is_typed_while_a_dialog_is_slow_to_open_goes_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a first dialog takes longer than a key is usually waited for."""
+    compose = AskLine._compose
+
+    async def slowly(self: AskLine) -> None:
+        await asyncio.sleep(2 * WAIT_S)
+        await compose(self)
+
+    monkeypatch.setattr(AskLine, "_compose", slowly)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        burst(app, "/", *"loss")
+        await until(pilot, lambda: isinstance(app.screen, AskLine), "the prompt")
+        await until(
+            pilot,
+            lambda: [field.value for field in app.screen.query(Input)] == ["loss"],
+            "what was typed behind it",
+        )
+
+    drive(recorded.held(tmp_path / "run"), play)
+
+
+def test_a_key_that_comes_while_the_run_is_starting_waits_for_it(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        burst(app, "r", "n")
+        await until(pilot, lambda: "restart: not possible yet, a moment…" in pane(app, "notice"), "the wait")
+        rec.launch("first start")
+        rec.steps(1, 3)
+        await until(pilot, lambda: "not restarted" in pane(app, "notice"), "the question, and its answer")
+        burst(app, "r")
+        await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
+
+    drive(rec.run, play)
+    rec.close()
+    assert requests(rec.run) == []
+
+
+def test_a_key_is_refused_only_by_a_run_that_was_read_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal says more than the screen: what is read next counts."""
+    rec = recorded.Recording(tmp_path / "run")
+    monkeypatch.setattr(screen, "PASSING_S", 0.0)
+    reading = threading.Event()
+    reading.set()
+    refresh = SnapshotReader.refresh
+
+    def slowly(self: SnapshotReader) -> Snapshot:
+        reading.wait(20)
+        return refresh(self)
+
+    monkeypatch.setattr(SnapshotReader, "refresh", slowly)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        reading.clear()
+        rec.launch("first start")
+        rec.steps(1, 3)
+        burst(app, "r")
+        await pilot.pause(10 * RETRY_S)
+        reading.set()
+        await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
+
+    drive(rec.run, play)
+    rec.close()
+
+
+def test_what_is_typed_before_anything_was_read_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = threading.Event()
+    refresh = SnapshotReader.refresh
+
+    def late(self: SnapshotReader) -> Snapshot:
+        reading.wait(20)
+        return refresh(self)
+
+    monkeypatch.setattr(SnapshotReader, "refresh", late)
+    run = recorded.held(tmp_path / "run")
+    app = StokerApp(run, clock=clock_after(run))
+
+    async def play() -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            burst(app, "m", "l", "r", "enter")
+            await pilot.pause(10 * RETRY_S)
+            assert app.dashboard.snapshot is None
+            reading.set()
+            await until(pilot, lambda: bool(requests(run)), "a request")
+
+    with keeper_of(run):
+        asyncio.run(play())
+    (request,) = requests(run)
+    assert request.args.text == "lr"

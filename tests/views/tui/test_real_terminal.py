@@ -317,6 +317,22 @@ for step in range(1, 10_000):
 """
 
 
+def test_keys_typed_before_the_screen_is_there_are_kept(tmp_path: Path) -> None:
+    """`r` while the run is only starting, and two keys behind it: each is done once it can be, in order."""
+    (tmp_path / "train.py").write_text(PATIENT, encoding="utf-8")
+    args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "1", "train.py")
+    with terminal(*args, cwd=tmp_path) as screen:
+        screen.wait_for("starting train")
+        screen.press("r")
+        run = wait_for_run(tmp_path)
+        screen.wait_for("restart? this ends attempt 1 before its first step")
+        screen.press("n/loss 1")
+        screen.wait_for("search (words", "loss 1")
+        screen.press("\x1b")
+        screen.press("Sy")
+        screen.until_state(run, Finished)
+
+
 @pytest.mark.e2e
 def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PATIENT, encoding="utf-8")

@@ -61,6 +61,15 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
     return frozenset(found)
 
 
+def is_passing(snapshot: Snapshot) -> bool:
+    """Whether the run is in a state that usually lasts a moment: what is not possible now may be possible then."""
+    passing = (st.Preflight, st.Launching, st.Ended, st.DiagnosedAs)
+    state = snapshot.state
+    if state.started_t is None:
+        return not snapshot.gone
+    return snapshot.keeper_alive and state.mode != "observed" and isinstance(state.condition, passing)
+
+
 def offer(snapshot: Snapshot) -> SpecChange | None:
     """What a held run would be restarted with by one key: a change that answers its failure; None where there is none."""
     condition = snapshot.state.condition

@@ -75,20 +75,25 @@ class NoticeBar(Panel):
         self._answer = None
         self.repaint()
 
+    @property
+    def ready(self) -> bool:
+        """An answer is shown also before anything was read."""
+        return self.view is not None or self._answer is not None
+
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
         """The line."""
         if self.view is None:
-            return []
+            return [row(" ", spoken(self._answer, self.tr))] if self._answer is not None else []
         snapshot, tr = self.view.snapshot, self.tr
         state = snapshot.state
         if snapshot.gone:
             text = " ✗ the run directory is gone: what you see is the last that was read"
             return [row(Span(tr(text), TextStyle.BAD))]
+        if self._answer is not None:
+            return [row(" ", spoken(self._answer, tr))]
         if state.started_t is None:
             text = " no journal yet: a keeper has not begun, or this is not a run directory"
             return [row(Span(tr(text), TextStyle.WARN))]
-        if self._answer is not None:
-            return [row(" ", spoken(self._answer, tr))]
         if snapshot.misplaced:
             text = f" ⚠ {snapshot.misplaced}"
             return [row(Span(fit(tr(text), width), TextStyle.WARN if is_live(snapshot) else TextStyle.DIM))]

@@ -12,6 +12,10 @@ from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
 
 # Keys without a character whose silence would be noticed.
 NAMED_KEYS = frozenset({"backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
+# Keys that leave, on the dashboard and in the list of runs: they never wait.
+LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
+# Other keys wait so long for the first that is read.
+FIRST_READ_S = 5.0
 GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within this pane"}
 
 

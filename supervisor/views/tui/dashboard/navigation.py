@@ -438,6 +438,8 @@ class LookingScreen(PaneScreen):
     def open_log(self, at: LogAt | None = None) -> None:
         """Open the log screen at a place; None: at the newest line."""
         snapshot = self.snapshot
+        if snapshot is None:
+            self.tell(Answer("nothing of the run is read yet: ask again", False))
         if snapshot is None or self._log_screen is not None:
             return
         from supervisor.views.tui.logs.screen import (

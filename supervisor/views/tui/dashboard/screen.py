@@ -20,6 +20,7 @@ from supervisor.views.tui.dashboard.actions import (
     ANSWER_KEYS,
     checkpoint_words,
     current_batch,
+    is_passing,
     offer_warning,
     overwrite_warning,
     possible,
@@ -31,7 +32,7 @@ from supervisor.views.tui.dashboard.actions import (
     why_not,
 )
 from supervisor.views.tui.dashboard.header import HeaderPanel
-from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
+from supervisor.views.tui.dashboard.keys import FIRST_READ_S, GROUPS, KEYS, LEAVING, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
 from supervisor.views.tui.dashboard.state_words import failures, hang_ends_in, restarts_in, wait_ends_in
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 VETOES = ("keep_waiting", "hold")
+# A key that is not possible yet waits for a newer reading, and while the run's state is passing.
+NEWER_READ_S = 5.0
+PASSING_S = 4.0
 SECOND_ENTER_S = 30.0
 """So long a warning holds: a second Enter within it does what was warned of."""
 # The first page is read before the pane has a size: more rows than it has on most terminals.
@@ -104,6 +108,10 @@ class Dashboard(LookingScreen):
         self._due = 0.0
         self._warned: tuple[int | None, float] = (None, 0.0)
         self._ends_soon = False
+        self._made_t = time.monotonic()
+        self._early: events.Event | None = None
+        self._early_t = 0.0
+        self._newer_revision: int | None = None
 
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
@@ -256,6 +264,40 @@ class Dashboard(LookingScreen):
             return bool(self.logs.searched)
         return True
 
+    def is_early(self, event: events.Event) -> bool:
+        """Whether a key should be looked at a moment later, because what it asks for may be possible then.
+
+        The screen shows what was read a moment ago: before a key is refused the run is read once more. While the run is only
+        starting, or a decision is being made, the key waits a little longer.
+        """
+        now = time.monotonic()
+        key = event.key if isinstance(event, events.Key) else ""
+        if key in LEAVING:
+            return False
+        if self.snapshot is None or not self.is_mounted:
+            return now - self._made_t < FIRST_READ_S
+        name = EXPLAINED.get(event.character or "") if isinstance(event, events.Key) else None
+        # The answers are to what is read on the card: one that comes before the question is no answer to it.
+        if name is None or name == "answer" or self._read_only or self.check_action(name, ()):
+            return False
+        if self._early is not event:
+            self._early, self._early_t, self._newer_revision = event, now, None
+
+            def is_read(revision: int) -> None:
+                if self._early is event:
+                    self._newer_revision = revision
+
+            self._feeder.read_anew(is_read)
+        waited_s = now - self._early_t
+        if self._newer_revision is None or self.snapshot.revision < self._newer_revision:
+            return waited_s < NEWER_READ_S
+        if not is_passing(self.snapshot) or waited_s >= PASSING_S:
+            return False
+        text = f"{name.replace('_', ' ')}: not possible yet, a moment…"
+        if self.notice.says != text:
+            self.tell(Answer(text, None))
+        return True
+
     def on_key(self, event: events.Key) -> None:
         """A key that would ask something of a keeper, and cannot now, says why: silence would look like a hang."""
         name = EXPLAINED.get(event.character or "")
@@ -264,6 +306,8 @@ class Dashboard(LookingScreen):
         if text is not None and text != self.notice.says:  # not again for each repeat
             self.tell(Answer(text, None))
         at = (ANSWER_KEYS.index(event.character),) if name == "answer" and event.character else ()
+        if name is not None and snapshot is None:
+            self.tell(Answer("nothing of the run is read yet: ask again", False))
         if name is None or snapshot is None or self.check_action(name, at) or self.app.screen is not self:
             return
         event.stop()

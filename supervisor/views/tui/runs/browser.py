@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +15,7 @@ from textual.timer import Timer
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, Scope, SortKey
 from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S, FooterBar, Hint
-from supervisor.views.tui.dashboard.keys import silence_of
+from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.runs.table import RunsPanel
@@ -71,6 +72,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.thrown: list[RunPaths] = []
         self._fading: Timer | None = None
         self._first: RunList | None = None
+        self._read = False
+        self._made_t = time.monotonic()
 
     def begin_with(self, runs: RunList) -> None:
         """What was read before this is mounted."""
@@ -93,9 +96,15 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def take(self, runs: RunList) -> None:
         """Show what was read."""
+        self._read = True
         self.panel.list = runs
         self.panel.renew()
         self._offer()
+
+    def is_early(self, event: events.Event) -> bool:
+        """Whether a key has to wait for the first that is read; leaving never does."""
+        leaves = isinstance(event, events.Key) and event.key in LEAVING
+        return not self._read and not leaves and time.monotonic() - self._made_t < FIRST_READ_S
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
         """Opening needs a run, clearing a filter."""
