@@ -179,14 +179,51 @@ def test_page_opens_and_its_key_closes_it(
     drive(run, play)
 
 
-def test_search_from_a_page_goes_to_the_log(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / "run")
+@pytest.mark.parametrize(
+    ("key", "name", "text", "first", "second"),
+    [
+        ("v", "failure", "rank", "1 of ", "2 of "),
+        ("a", "advisories", "workers", "1 of 1", "1 of 1"),
+        ("p", "processes", "rank", "1 of 3", "2 of 3"),
+        ("i", "settings", "batch", "1 of ", "2 of "),
+        ("P", "preflight", "shm", "1 of 2", "2 of 2"),
+    ],
+)
+def test_a_page_is_searched(tmp_path: Path, key: str, name: str, text: str, first: str, second: str) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key, "slash", *text, "enter")
+        await until(pilot, lambda: f"/{text}: {first}" in pane(app, name), "the first match")
+        assert "n next match" in pane(app, "footer")
+        await pilot.press("n")
+        await until(pilot, lambda: f"/{text}: {second}" in pane(app, name), "the next")
+        await pilot.press("N")
+        await until(pilot, lambda: f"/{text}: {first}" in pane(app, name), "the one before")
+        assert "Esc close search" in pane(app, "footer")
+        await pilot.press("escape")
+        assert f"/{text}: " not in pane(app, name)
+        assert app.dashboard.query_one(f"#{name}").display, "Esc closed the search alone"
+        assert "Esc close page" in pane(app, "footer")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+@pytest.mark.parametrize(
+    ("key", "own"),
+    [
+        ("v", "L its log"),
+        ("M", "z full size  Space pin  / find  c compare"),
+        ("p", "K take stacks"),
+        ("i", "j k scroll"),
+    ],
+)
+def test_a_page_shows_its_own_keys(tmp_path: Path, key: str, own: str) -> None:
+    """At 80 columns too, before the keys of the dashboard."""
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("i", "slash", *"loss", "enter")
-        assert app.dashboard.log_panel.display
+        await pilot.press(key)
+        await until(pilot, lambda: own in pane(app, "footer"), own)
 
-    drive(run, play)
+    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
 
 
 def test_edit_sends_what_was_shown(tmp_path: Path) -> None:

@@ -49,6 +49,18 @@ class ChartPanel(Panel, can_focus=True):
         self.look = Look()
         self.plotted: Plot | None = None
 
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """How it is read and drawn."""
+        return [
+            ("← →", "cursor", "focused.cursor(-1)"),
+            *([("Enter", "its log", "focused.choose")] if self.look.cursor is not None else []),
+            ("+ -", "zoom", "focused.zoom_in"),
+            *([("0", "all", "focused.whole")] if self.look.window is not None else []),
+            ("y", "log scale", "focused.log"),
+            ("w", "smoothing", "focused.smoothing"),
+            ("x", "axis", "focused.axis"),
+        ]
+
     def tracks(self) -> Sequence[Track]:
         """What is drawn, the cursor's track first."""
         raise NotImplementedError

@@ -101,7 +101,7 @@ KEYS: list[BindingType] = [
     _key("v", "page('failure')", "why", "v", "look", "the failure: evidence, what followed, what to do"),
     _key("o", "open_code", "code", "o", "look", "your own line of the failure, in $EDITOR"),
     _key("Y", "copy_card", "copy", "Y", "look", "copy the failure card", show=False),
-    _key("slash", "search", "search", "/", "look", "search the log"),
+    _key("slash", "search", "search", "/", "look", "search the page, else the log"),
     _key("f,backslash", "filter", "filter", "f", "look", "filter the log by words and ranks"),
     _key("L", "open_log", "logs", "L", "look", "the whole log: any size, any rank, search with a count"),
     _key(
@@ -147,7 +147,6 @@ KEYS: list[BindingType] = [
         "M",
         "look",
         "metrics: all charts, any number of runs in each",
-        show=False,
     ),
     _key(
         "a",

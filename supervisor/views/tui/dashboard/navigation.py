@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 from textual import events
@@ -24,7 +24,7 @@ from supervisor.views.tui.dashboard.bars import FooterBar, Hint, recommended
 from supervisor.views.tui.dashboard.failure_card import FailureCard, own_line_of
 from supervisor.views.tui.dashboard.panes import PaneScreen
 from supervisor.views.tui.dashboard.ranks import RanksPanel
-from supervisor.views.tui.dashboard.state_words import leave_word
+from supervisor.views.tui.dashboard.state_words import is_live, leave_word, shows_failure
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.pane import LogPanel
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from supervisor.text.user_line import CodeLine
     from supervisor.views.tui.logs.screen import LogScreen
     from supervisor.views.tui.pages.metrics import OtherRun
+    from supervisor.views.tui.pages.page_search import Searchable
 
 
 # The pane reads the two newest attempts as one log: after a restart the end of the one before stays in sight.
@@ -48,6 +49,8 @@ PANE_ATTEMPTS = 2
 WATCH_AFTER_S = 1.0
 # Behind another screen news are painted at most so often: with a see-through one the whole terminal is composed twice.
 BEHIND_S = 0.5
+# In the footer of a run that trains: looking at it is what a person mostly does, and at 80 columns seven keys fit.
+USUAL_FIRST = ("ask('stop')", "search", "filter", "open_log", "zoom", "page('metrics')", "ask('restart')")
 
 
 class LookingScreen(PaneScreen):
@@ -174,6 +177,9 @@ class LookingScreen(PaneScreen):
 
     def _closes(self) -> str:
         """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""
+        page = self._searchable()
+        if page is not None and page.search:
+            return "close search"
         if self._zoomed in PAGES:
             return "close page"  # it covers a search in the log
         if self.logs.searched:
@@ -199,16 +205,47 @@ class LookingScreen(PaneScreen):
             for active in self.active_bindings.values()
             if active.binding.show and active.enabled and active.node is self and self.offers(active.binding)
         ]
-        unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
-        unique.sort(key=lambda hint: not hint.recommended)
+        hints = [hint for hint in hints if hint.action != "leave"]
+        inner = self._inner_hints()
+        unique = list({hint.key: hint for hint in [*hints, *inner]}.values())
+        unique.sort(key=self._footer_place(wanted, inner))
         word = self.leave_word(self.snapshot) if self.snapshot else "leave"
         self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
+
+    def _inner_hints(self) -> list[Hint]:
+        """The own keys of what stands alone."""
+        if self._zoomed is None:
+            return []
+        own = [Hint(*key) for key in self.query_one(f"#{self._zoomed}", Panel).inner_keys()]
+        page = self._searchable()
+        if page is not None and page.search:
+            own[:0] = [Hint("n", "next match", "match(-1)"), Hint("N", "match before", "match(1)")]
+        return own
+
+    def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
+        """Which hints come first: the recommended one, help, Esc and Enter; a page's own keys; then what a person mostly needs."""
+        live = self.snapshot is not None and is_live(self.snapshot) and not shows_failure(self.snapshot)
+        usual = USUAL_FIRST if live and not wanted else ()
+
+        def place(hint: Hint) -> int:
+            if hint.action == wanted:
+                return 0
+            if hint.key in {"?", "Esc", "Enter"}:
+                return 1
+            if hint in inner:
+                return 2
+            if inner and hint.action == "search":
+                return 3
+            return 4 + usual.index(hint.action) if hint.action in usual else 4 + len(usual)
+
+        return place
 
     def _zoom(self, name: str | None) -> None:
         super()._zoom(name)
         self.notice.page = name
         self.notice.repaint()
         self._offer()
+        self.call_after_refresh(self._offer)  # whether a page can be scrolled shows once it is painted
 
     def on_descendant_focus(self, _event: events.DescendantFocus) -> None:
         """Another pane has the keys: other keys do something."""
@@ -216,7 +253,11 @@ class LookingScreen(PaneScreen):
 
     def action_back(self) -> None:
         """Close the innermost of what is open; where nothing is, go back to the list of runs."""
+        page = self._searchable()
         match self._closes():
+            case "close search" if page is not None:
+                page.search.begin(Query(), 0)
+                self._offer()
             case "close search":
                 self.logs.clear()
                 self.logs.move(lc.Follow())
@@ -357,17 +398,33 @@ class LookingScreen(PaneScreen):
         self.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
 
     def action_search(self) -> None:
-        """Look for words in the log while they are typed."""
-        self._leave_page()
-        self.logs.open_search(self.app, self._offer)
+        """Look for words in the page, else in the log, while they are typed."""
+        page = self._searchable()
+        if page is None:
+            self._leave_page()
+            self.logs.open_search(self.app, self._offer)
+            return
+        from supervisor.views.tui.pages.page_search import open_page_search
+
+        open_page_search(self.app, page, self._offer, lambda text: self.tell(Answer(text, False)))
+
+    def _searchable(self) -> Searchable | None:
+        """The page of text that stands alone: it can be searched."""
+        if self._zoomed not in PAGES or self._zoomed == "metrics":  # that searches its charts by itself
+            return None
+        return cast("Searchable", self.query_one(f"#{self._zoomed}", Panel))
 
     def _leave_page(self) -> None:
         if self._zoomed in PAGES:
             self._zoom(None)
 
     def action_match(self, way: int) -> None:
-        """The next match, back or onward."""
-        self.logs.match(way)
+        """The next match: `n` goes back from the newest line of the log, and down a page."""
+        page = self._searchable()
+        if page is not None:
+            page.search.step(-way)
+        else:
+            self.logs.match(way)
 
     def action_filter(self) -> None:
         """Show only some lines."""

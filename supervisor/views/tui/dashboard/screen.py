@@ -261,7 +261,8 @@ class Dashboard(LookingScreen):
         if action == "copy_card":
             return self.is_mounted and self._card_shown()
         if action == "match":
-            return bool(self.logs.searched)
+            page = self._searchable() if self.is_mounted else None
+            return bool(page.search if page is not None else self.logs.searched)
         return True
 
     def is_early(self, event: events.Event) -> bool:

@@ -101,6 +101,18 @@ def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
             return
 
 
+def marked(spans: Row, searched: Query) -> Row:
+    """The row with what was searched for in `MATCH`."""
+    text = "".join(span.text for span in spans)
+    found: list[Span] = []
+    at = 0
+    for start, stop in sorted(place for term in searched.include for place in _places(term, text)):
+        if start >= at:
+            found += [*cut_spans(spans, at, start), Span(text[start:stop], TextStyle.MATCH)]
+            at = stop
+    return (*found, *cut_spans(spans, at, len(text))) if found else spans
+
+
 def cut_spans(spans: Row, start: int, stop: int) -> Row:
     """The characters from `start` to `stop`."""
     if not start and sum(len(span.text) for span in spans) <= stop:

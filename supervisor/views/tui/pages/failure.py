@@ -115,6 +115,16 @@ class FailurePage(Page):
             rows.append((label, *spans) if cells((label, *spans)) - 2 <= width else tuple(spans))
         return rows
 
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """Also to the other failures, and to the line that the page points at."""
+        own = []
+        if self.view is not None and len(failures(self.view.snapshot.state)) > 1:
+            own.append(("← →", "other failure", "focused.attempt(-1)"))
+        place = self.place()
+        if place is not None:
+            own.append(("L", "stacks" if is_stacks(place.path) else "its log", "open_log"))
+        return [*own, *super().inner_keys()]
+
     def place(self) -> LogAt | None:
         """The line that the page points at."""
         return cause_of(self._attempt(failures(self.view.snapshot.state))) if self.view else None

@@ -171,6 +171,16 @@ class MetricsPage(ChartPanel):
         self._drew = self._late = False
         self._waiting: Timer | None = None
 
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """Which charts, then how each is read and drawn."""
+        return [
+            ("z", "all charts" if self.alone else "full size", "focused.alone"),
+            ("Space", "pin", "focused.pin"),
+            ("/", "find", "focused.find"),
+            ("c", "compare", "compare"),
+            *super().inner_keys(),
+        ]
+
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """All series: a new snapshot."""
         return (snapshot,)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from supervisor.views.tui.logs.rows import marked
+from supervisor.views.tui.pages.page_search import PageSearch
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -22,7 +24,8 @@ class Page(MovingPanel):
         super().__init__(id=id)
         self._top = 0
         self._height = 1
-        self._count = 0
+        self._all: Sequence[Row] = ()
+        self.search = PageSearch(self)
         self.pane_rows = 0  # how high the pane is, for pages that say less in a low one
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
@@ -35,9 +38,10 @@ class Page(MovingPanel):
 
     def titles(self) -> tuple[Row, Row]:
         """The page's name, and how far it was scrolled."""
-        hidden = self._count - self._height
-        place = f"{self._top + 1}-{min(self._top + self._height, self._count)} of {self._count}"
-        right = row(Span(self.tr(place), TextStyle.DIM)) if hidden > 0 else EMPTY
+        count = len(self._all)
+        place = f"{self._top + 1}-{min(self._top + self._height, count)} of {count}"
+        right = row(Span(self.tr(place), TextStyle.DIM)) if self.scrolls else EMPTY
+        right = self.search.title(self.tr) or right
         return row(Span(self.tr(self.heading), TextStyle.STRONG)), right
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -45,13 +49,46 @@ class Page(MovingPanel):
         if self.view is None:
             return []
         self.pane_rows = height
-        found = self.rows(self.view, width - 2)
+        self._all = found = self.rows(self.view, width - 2)
         foot = self.foot(self.view, width - 2) if len(found) > height else ()
         room = max(height - len(foot), 1)
-        self._count, self._height = len(found), room
-        self._top = min(max(self._top, 0), max(self._count - room, 0))
+        self._height = room
+        if self.search:
+            self.search.renew()
+        self._top = min(max(self._top, 0), max(len(found) - room, 0))
         shown = list(found[self._top : self._top + room])
-        return [(Span(" "), *spans) for spans in (*shown, *foot)]
+        if not self.search:
+            return [(Span(" "), *spans) for spans in (*shown, *foot)]
+        here = self.search.at
+        return [
+            *(
+                (Span("▸" if at == here else " ", TextStyle.WARN), *marked(spans, self.search.query))
+                for at, spans in enumerate(shown, start=self._top)
+            ),
+            *((Span(" "), *spans) for spans in foot),
+        ]
+
+    @property
+    def scrolls(self) -> bool:
+        """Whether it is longer than the pane."""
+        return len(self._all) > self._height
+
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """Scrolling, where there is more than is in sight."""
+        return [("j k", "scroll", "focused.move(1)")] if self.scrolls else []
+
+    def texts(self) -> Sequence[str]:
+        """All rows."""
+        return ["".join(span.text for span in spans) for spans in self._all]
+
+    def row_at(self) -> int:
+        """The first row in sight."""
+        return self._top
+
+    def show_row(self, index: int) -> None:
+        """Scroll, where the row is not in sight."""
+        if not self._top <= index < self._top + self._height:
+            self._top = index - self._height // 3
 
     def to_top(self) -> None:
         """Show the beginning: another subject."""
@@ -64,7 +101,7 @@ class Page(MovingPanel):
 
     def action_edge(self, way: int) -> None:
         """The first or the last rows."""
-        self._top = 0 if way < 0 else self._count
+        self._top = 0 if way < 0 else len(self._all)
         self.repaint()
 
     def action_page(self, pages: int) -> None:

@@ -23,6 +23,11 @@ class ProcessesPage(Page):
     heading = "processes"
     uses_clock = True
 
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """Also new stacks, where ranks run."""
+        can = bool(self.screen.check_action("ask", ("stacks",)))
+        return [*([("K", "take stacks", "ask('stacks')")] if can else []), *super().inner_keys()]
+
     def rows(self, view: View, width: int) -> Sequence[Row]:
         """The page."""
         attempt = view.snapshot.state.attempt

@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from textual.actions import parse
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from supervisor.run.regular import open_regular
 from supervisor.text.decode import clean
+from supervisor.views.logs.query import Query
 from supervisor.views.tui.dashboard.bars import FooterBar, Hint
+from supervisor.views.tui.logs.rows import marked
+from supervisor.views.tui.pages.page_search import PageSearch, open_page_search
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
+from supervisor.views.tui.widgets.panel import tr_of
 
 NUMBER_CELLS = 6
 READ_BYTES = 1 << 20
@@ -40,6 +45,7 @@ class StackPage(MovingPanel):
     def __init__(self, name: str, lines: Sequence[str], at: int | None, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.name_shown, self.lines, self.at = name, tuple(lines), at
+        self.search = PageSearch(self)
         self._top: int | None = None  # opens where the line is in sight, which takes the height
         self._height = 1
 
@@ -61,6 +67,8 @@ class StackPage(MovingPanel):
             Span(self.tr("stacks"), TextStyle.STRONG), Span(f" · {self.name_shown}{head}", TextStyle.DIM)
         )
         last = min(self.top + self._height, len(self.lines))
+        if self.search:
+            return left, self.search.title(self.tr)
         return left, row(Span(self.tr(f"{self.top + 1}-{last} of {len(self.lines)}"), TextStyle.DIM))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -76,8 +84,22 @@ class StackPage(MovingPanel):
                 TextStyle.BAD if here else TextStyle.FRAME,
             )
             shown = self._first_line(text, width) if number == 1 else fit(text, width - NUMBER_CELLS).rstrip()
-            rows.append(row(mark, Span(shown, TextStyle.STRONG if here else self._ink(number, text))))
+            line = row(Span(shown, TextStyle.STRONG if here else self._ink(number, text)))
+            rows.append((mark, *marked(line, self.search.query)))
         return rows
+
+    def texts(self) -> Sequence[str]:
+        """All lines."""
+        return self.lines
+
+    def row_at(self) -> int:
+        """The first line in sight."""
+        return self.top
+
+    def show_row(self, index: int) -> None:
+        """Scroll, where the line is not in sight."""
+        if not self.top <= index < self.top + self._height:
+            self._top = index - self._height // 3
 
     def _first_line(self, text: str, width: int) -> str:
         """What all ranks do is a sentence of ours."""
@@ -126,8 +148,11 @@ class StackScreen(QuickFrames, Screen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c", "close", "back", key_display="Esc"),
-        Binding("n", "rank(1)", "next rank"),
-        Binding("N", "rank(-1)", "rank before"),
+        Binding("n", "match(1)", "next match"),
+        Binding("N", "match(-1)", "match before"),
+        Binding("right_square_bracket,n", "rank(1)", "next rank", key_display="]"),
+        Binding("left_square_bracket,N", "rank(-1)", "rank before", key_display="["),
+        Binding("slash", "search", "search", key_display="/"),
         Binding("L", "log", "log"),
     ]
 
@@ -143,20 +168,43 @@ class StackScreen(QuickFrames, Screen[bool]):
     def on_mount(self) -> None:
         """The keys belong to the text."""
         self._page.focus()
+        self._offer()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
+        """Matches are there while something is searched."""
+        return bool(self._page.search) if action == "match" else True
+
+    def _offer(self) -> None:
         hints = [
             Hint(binding.key_display or binding.key, binding.description, binding.action)
             for binding in self.BINDINGS
-            if isinstance(binding, Binding)
+            if isinstance(binding, Binding) and self.check_action(*parse(binding.action)[1:])
         ]
+        if self._page.search:
+            hints[0] = hints[0]._replace(word="close search")
         self.query_one("#footer", FooterBar).offer(tuple(hints[1:]), hints[0])
+
+    def action_search(self) -> None:
+        """Search the stacks."""
+        open_page_search(
+            self.app, self._page, self._offer, lambda text: self.app.notify(tr_of(self)(text), markup=False)
+        )
+
+    def action_match(self, way: int) -> None:
+        """Another match."""
+        self._page.search.step(way)
 
     def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
         """A click on a hint is its key."""
         self.call_later(self.run_action, message.action)
 
     def action_close(self) -> None:
-        """Back to where it was opened."""
-        self.dismiss(False)
+        """The search, then this."""
+        if self._page.search:
+            self._page.search.begin(Query(), 0)
+            self._offer()
+        else:
+            self.dismiss(False)
 
     def action_log(self) -> None:
         """On to the log."""

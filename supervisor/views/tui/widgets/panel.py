@@ -88,6 +88,10 @@ class Panel(Widget):
         """Left and right title of the frame."""
         return EMPTY, EMPTY
 
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """Its own keys that are worth a place in the footer while it stands alone: key, word, action."""
+        return ()
+
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """What is drawn from. A pane whose inputs are the very same objects as before is not composed again."""
         return snapshot.facts()
