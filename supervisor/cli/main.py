@@ -42,6 +42,12 @@ VERBS: dict[str, tuple[str, str]] = {
 BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir", "--all"])
 
 LOOKS = {"--theme": True, "--ascii": False, "--lang": True}  # whether a value follows
+# Verbs without a screen, and which of these flags change what they print: they take the others too, for nothing.
+PLAIN_VERBS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("stop", "profile", "runs", "signatures", "metrics", "policy"), frozenset[str]()),
+    **dict.fromkeys(("export", "scaling", "chart", "service", "config"), frozenset[str]()),
+    **dict.fromkeys(("diagnose", "troubleshoot"), frozenset(["--lang"])),
+}
 
 EXIT_CODES = """\
 exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 refused ·
@@ -108,7 +114,7 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"stoker {__version__}")
         return 0
-    return _run_verb(argv[0], argv[1:]) if argv[0] in VERBS else _unknown_verb(argv[0])
+    return _run_verb(argv[0], _without_looks(*argv)) if argv[0] in VERBS else _unknown_verb(argv[0])
 
 
 def _looks_behind(argv: list[str]) -> list[str]:
@@ -119,6 +125,22 @@ def _looks_behind(argv: list[str]) -> list[str]:
     if not 0 < at < len(argv) or argv[at] not in VERBS:
         return argv
     return [argv[at], *argv[:at], *argv[at + 1 :]]
+
+
+def _without_looks(verb: str, *rest: str) -> list[str]:
+    """The words behind a verb, without the looks that it has no use for."""
+    dropped = LOOKS.keys() - PLAIN_VERBS.get(verb, LOOKS.keys())
+    kept: list[str] = []
+    words = iter(rest)
+    for word in words:
+        if word == "--":
+            return [*kept, word, *words]
+        name, equals, _ = word.partition("=")
+        if name not in dropped:
+            kept.append(word)
+        elif LOOKS[name] and not equals:
+            next(words, None)
+    return kept
 
 
 def _flush_or_drop() -> None:
