@@ -7,18 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from supervisor.cli.attaching import observe_target
 from supervisor.cli.attaching.watcher_process import Watcher
 from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.observer import start_observed
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.paths import RunPaths
+from supervisor.views.appearance import USUAL
+from supervisor.views.tui import terminal
 from tests.conftest import wait_until
 
 
@@ -97,6 +104,30 @@ def test_a_watcher_that_nobody_tells_to_go_goes_by_itself(tmp_path: Path) -> Non
     run, log, observed = begun(tmp_path)
     with Watcher(run, str(log), observed, interval_s=60.0):
         assert wait_until(lambda: last_step(run) == 1, 60)
+
+
+@pytest.mark.parametrize(
+    ("large_bytes", "order"), [(1 << 20, ["painted", "go"]), (1, ["go", "painted", "go"])]
+)
+def test_the_verdict_on_a_long_log_does_not_wait_for_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int, order: list[str]
+) -> None:
+    run, log, observed = begun(tmp_path)
+    observed.lock.release()
+    seen: list[str] = []
+
+    def paint(*_: object, painted: Callable[[], object], **__: object) -> None:
+        seen.append("painted")
+        painted()
+
+    monkeypatch.setattr(start_observed, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(terminal, "run_tui", paint)
+    monkeypatch.setattr(Watcher, "go", lambda _: seen.append("go"))
+    args = SimpleNamespace(interval=60.0, keep=False, read_only=False)
+    target = Target(log.name, str(log), (ObservedLog(str(log), log.name),))
+    place = RunPaths(run.root.with_name("observed-2"))
+    assert observe_target._with_screen(place, str(log), target, cast("Any", args), USUAL) == 0
+    assert seen == order
 
 
 SCREEN = """

@@ -22,7 +22,7 @@ from supervisor.cli.common import complain
 from supervisor.cli.diagnosing.job_logs import BadInputError, names_ranks, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.clock import SystemClock
-from supervisor.keeper.observer.start_observed import ObservedRun
+from supervisor.keeper.observer.start_observed import ObservedRun, backlog_bytes
 from supervisor.keeper.observer.target import Target
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.index import claim, register, state_home
@@ -97,6 +97,8 @@ def _with_screen(
     except OSError as error:
         return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     with Watcher(run, target, observed, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
+        if backlog_bytes(what):
+            watcher.go()  # the verdict on a long log takes as long as the screen: neither waits for the other
         from supervisor.cli.open_app import kept_file
         from supervisor.views.tui.terminal import run_tui
 

@@ -51,12 +51,17 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
 
     def read(self) -> str:
-        """The screen as it stands after taking in what was written."""
+        """The screen as it stands after taking in what was written: until it is quiet, or for half a second.
+
+        An app that paints a step every 50 ms is never quiet, least of all where this process is the slower one.
+        """
+        end = time.monotonic() + 0.5
         try:
-            while True:
+            while time.monotonic() < end:
                 self._stream.feed(self.process.read_nonblocking(1 << 16, timeout=0.05))
         except (pexpect.TIMEOUT, pexpect.EOF):
-            return "\n".join(self._screen.display)
+            pass
+        return "\n".join(self._screen.display)
 
     def wait_for(self, *texts: str, deadline_s: float = 60.0) -> str:
         """The first screen that shows all of `texts`."""
