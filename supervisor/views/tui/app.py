@@ -34,6 +34,7 @@ from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.key_order import KeyOrder, Passed
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
+from supervisor.views.tui.terminal_output import surviving
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
 from supervisor.views.tui.widgets.paint import HarmlessFilter
@@ -42,6 +43,7 @@ from supervisor.views.wording.translate import words_in
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.command import Provider
+    from textual.driver import Driver
 
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock
@@ -169,6 +171,10 @@ class StokerApp(ThemedApp):
         if self._dashboard is None:
             raise LookupError("no run is open")
         return self._dashboard
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's own, which goes on taking what is written when the terminal is gone."""
+        return surviving(super().get_driver_class())
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
