@@ -78,7 +78,7 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
     log.write_text("step 1/9 loss: 2.5\n", encoding="utf-8")
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log", Origin(rank=2)),))
     with observing(tmp_path, target, log) as (observer, run):
-        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 1, 15)
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 1, 60)
         with log.open("a", encoding="utf-8") as writer:
             writer.write(FAILS)
         assert wait_until(lambda: (a := observer.state.attempt) is not None and a.verdict is not None, 20)
@@ -169,6 +169,34 @@ def test_an_end_that_was_taken_back_must_last_the_next_time(
     back = [fact.t for fact in facts_of(run) if isinstance(fact, ev.LogQuiet) and fact.since_t is None]
     assert len(ends) == 2
     assert ends[1] - back[0] > 2.0
+
+
+def test_a_line_that_names_a_failure_is_judged_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer_module, "QUIET_S", 600.0)
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, _):
+        assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
+        add(log, FAILS)
+        assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
+
+
+def test_a_quiet_log_is_live_with_its_next_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, _):
+        assert wait_until(lambda: attempt_of(observer).quiet_since is not None, 30)
+        monkeypatch.setattr(observer_module, "STAT_S", 600.0)
+        observer._stat_at = (
+            time.monotonic() + 600.0
+        )  # it is looked at every second: that is not what notices it
+        add(log, "step 2/90 loss: 2.4\n")
+        assert wait_until(lambda: attempt_of(observer).quiet_since is None, 30)
 
 
 @pytest.mark.parametrize("ended", [True, False])

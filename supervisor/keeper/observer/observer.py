@@ -19,7 +19,7 @@ from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import Observation, RankGone, Sampled
+from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.belief import Belief
 from supervisor.keeper.observer.rank_ends import RankEnds
@@ -52,6 +52,8 @@ ENDING_TICK_S = 0.01
 RECEIVE_S = 0.1
 """Seconds per pass spent on observations: a flood of lines must not keep a request waiting."""
 QUIET_S = 1.0
+# A line that names a failure is judged sooner: once the lines around it are there.
+QUIET_AFTER_HIT_S = 0.15
 LEAVE_S = 3.0
 """How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""
 # A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
@@ -128,6 +130,7 @@ class Observer(Powerless):
         self._first: Background[tuple[Verdict, float]] = Background("stoker-first-verdict")
         self._read_at: float | None = None
         self._judged = False
+        self._hit = False
         self._judge_due = 0.0
         self._judging: Background[tuple[Verdict, float]] = Background("stoker-verdict")
         self._reading: LastReading | None = None
@@ -313,6 +316,10 @@ class Observer(Powerless):
         if self._take(wait_s):
             self._last_news, self._judged = self._clock.mono(), False
             self._belief = self._belief.after_lines()
+            if not self._is_lately_written():
+                self._stat_at = (
+                    self._last_news
+                )  # lines of a log that was quiet: it is live now, not up to a second later
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()
@@ -393,8 +400,9 @@ class Observer(Powerless):
             self._belief = self._belief.after_pause(shows_end=verdict.shows_end)
             self._judge_due = now + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
         elif not (self._judged or self._judging.busy) and now >= self._judge_due and self._is_unpacked():
-            self._judged = now - self._last_news > QUIET_S
+            self._judged = now - self._last_news > (QUIET_AFTER_HIT_S if self._hit else QUIET_S)
             if self._judged:
+                self._hit = False
                 self._judging.start(self._timed_verdict)
 
     def _timed_verdict(self) -> tuple[Verdict, float]:
@@ -424,6 +432,7 @@ class Observer(Powerless):
             until = self._clock.mono() + RECEIVE_S
             while True:
                 new_lines = new_lines or not isinstance(seen, Sampled | RankGone)
+                self._hit = self._hit or isinstance(seen, EvidenceHit)
                 self._recorder.record(ATTEMPT, seen)
                 self._ranks.observe(seen)
                 if self._clock.mono() > until:

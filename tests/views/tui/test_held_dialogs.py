@@ -253,6 +253,7 @@ def test_a_checkpoint_that_no_flag_is_known_for_is_put_in_by_one_key(tmp_path: P
     writer.close()
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "from the first step; e, Ctrl-R: from the checkpoint at step 40" in pane(app, "card")
         await pilot.press("e")
         await until(pilot, lambda: "47 steps may be lost" in shown(app), "what is lost")
         await pilot.press(*" --warm ", "ctrl+r")

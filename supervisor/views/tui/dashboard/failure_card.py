@@ -20,7 +20,14 @@ from supervisor.text.redact import redact_lines
 from supervisor.text.user_line import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, again_text, possible, resume_text
+from supervisor.views.tui.dashboard.actions import (
+    ANSWER_KEYS,
+    FROM_FIRST_STEP,
+    again_text,
+    checkpoint_words,
+    possible,
+    resume_text,
+)
 from supervisor.views.tui.dashboard.state_words import is_failing
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, plain, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -277,6 +284,12 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
         rows.append(_labelled(label, Span(tr(change), TextStyle.STRONG), width, tr))
     if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
         where, why = resume_text(snapshot)
+        saved = snapshot.state.checkpoint
+        if held and where == FROM_FIRST_STEP and saved is not None and checkpoint_words(snapshot) is not None:
+            where, why = (
+                f"from the first step; e, Ctrl-R: from the checkpoint at step {fm.whole(saved.step)}",
+                "",
+            )
         full = tr(f"{where}: {why}" if why else where)
         roomy = cell_len(full) <= width - LABEL
         rows.append(_labelled("resume", Span(full if roomy else tr(where)), width, tr))

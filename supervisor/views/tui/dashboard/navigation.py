@@ -205,7 +205,7 @@ class LookingScreen(PaneScreen):
             for active in self.active_bindings.values()
             if active.binding.show and active.enabled and active.node is self and self.offers(active.binding)
         ]
-        hints = [hint for hint in hints if hint.action != "leave"]
+        hints = [hint for hint in hints if hint.action not in {"leave", f"page('{self._zoomed}')"}]
         inner = self._inner_hints()
         unique = list({hint.key: hint for hint in [*hints, *inner]}.values())
         unique.sort(key=self._footer_place(wanted, inner))
