@@ -184,6 +184,31 @@ def test_a_line_that_names_a_failure_is_judged_at_once(
         assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
 
 
+def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first verdict on a log takes a while on a busy machine: what it did not read was taken for judged."""
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
+    judging, go_on = threading.Event(), threading.Event()
+    judge = judge_of(log)
+
+    def slowly(engine: Engine) -> Verdict:
+        verdict = judge(engine)
+        judging.set()
+        go_on.wait(60)
+        return verdict
+
+    monkeypatch.setitem(globals(), "judge_of", lambda *_: slowly)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, _):
+        assert judging.wait(60)
+        add(log, FAILS)
+        assert wait_until(lambda: attempt_of(observer).last_step == 3, 60)
+        go_on.set()
+        assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
+
+
 def test_a_quiet_log_is_live_with_its_next_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "x.log"
     log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")

@@ -135,6 +135,7 @@ class Observer(Powerless):
         self._judging: Background[tuple[Verdict, float]] = Background("stoker-verdict")
         self._reading: LastReading | None = None
         self._last_judged = False
+        self._last_judging_at = 0.0
         self._closed: Verdict | None = None
         self._closed_at = 0.0
         self._cut = ""
@@ -346,7 +347,11 @@ class Observer(Powerless):
                 self._close_attempt(verdict)
             else:
                 self._reading, self._last_judged = None, False
-                self._belief, self._judged = self._belief.after_no_end(), True
+                # Lines that came while it was judged are judged still.
+                self._belief, self._judged = (
+                    self._belief.after_no_end(),
+                    self._last_news < self._last_judging_at,
+                )
                 self._tell(verdict, provisional=True)
         if self._belief.is_decided_by_words and self._ends_itself and not self._is_lately_written():
             self._close_attempt(self._judge(self._engine.get()))
@@ -420,7 +425,7 @@ class Observer(Powerless):
             # What failed beside this thread fails here too, where it is heard of.
             return found[0] if found is not None else self._judge(self._engine.get())
         if not self._judging.busy:
-            self._last_judged = True
+            self._last_judged, self._last_judging_at = True, self._clock.mono()
             self._judging.start(self._timed_verdict)
         return None
 
