@@ -19,6 +19,7 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.monitoring.log_monitor import LogWatch, thinned
 from supervisor.keeper.observer import observer as observer_module
+from supervisor.keeper.observer.belief import Belief
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
@@ -182,6 +183,23 @@ def test_a_line_that_names_a_failure_is_judged_at_once(
         assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
         add(log, FAILS)
         assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
+
+
+def test_what_a_verdict_has_read_does_not_revive_the_job(tmp_path: Path) -> None:
+    """The log is looked at once a second: a failure is judged sooner than that."""
+    log = tmp_path / "x.log"
+    log.write_text("step 1/90 loss: 2.5\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: attempt_of(observer).last_step == 1, 60)
+        assert wait_until(lambda: observer._belief is Belief.OPEN, 30)
+        observer._stat_at = time.monotonic() + 600.0  # the look that comes behind the verdict
+        add(log, FAILS)
+        assert wait_until(lambda: attempt_of(observer).ended_t is not None, 30)
+        observer._stat_at = 0.0
+        assert wait_until(lambda: observer._stat_at > 0.0, 30)
+        assert attempt_of(observer).ended_t is not None
+    assert not [fact for fact in facts_of(run) if isinstance(fact, ev.LogQuiet)]
 
 
 def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(

@@ -372,12 +372,8 @@ class Observer(Powerless):
             return
         if self._read_at is not None:
             return  # what was not looked at yet is not quiet
-        if (now := self._clock.mono()) >= self._stat_at:
-            self._stat_at = now + STAT_S
-            if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
-                # By our clock: a file server's may go otherwise.
-                self._changed_t, self._written_t, self._grew_at = changed_t, self._clock.wall(), now
-                self._watched = True
+        if self._clock.mono() >= self._stat_at:
+            self._look_at_files()
         lately, since_t = self._is_lately_written(), attempt.quiet_since
         if self._closed is not None and self._grew_at > self._closed_at:
             self._closed, self._reading = None, None
@@ -392,6 +388,15 @@ class Observer(Powerless):
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=told))
             if lately:
                 self._date()
+
+    def _look_at_files(self) -> None:
+        """Whether the logs were written since they were looked at last."""
+        now = self._clock.mono()
+        self._stat_at = now + STAT_S
+        if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
+            # By our clock: a file server's may go otherwise.
+            self._changed_t, self._written_t, self._grew_at = changed_t, self._clock.wall(), now
+            self._watched = True
 
     def _is_unpacked(self) -> bool:
         return all(copy.ended for copy in self._unpacked)
@@ -461,6 +466,7 @@ class Observer(Powerless):
         self._recorder.flush()
         if read:
             self._cut = self._cut or self._unread(done=True)
+        self._look_at_files()  # what the verdict has read is no growth that would revive the job
         self._closed = _unknown(self._cut) if self._cut else verdict
         self._closed_at = self._clock.mono()
         backlog, attempt = self._logs.backlog(), self.state.attempt
