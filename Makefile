@@ -71,8 +71,8 @@ test: $(STAMP)
 E2E_WORKERS ?= 2
 e2e: $(STAMP)
 	@status=0; \
-	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not serial and not guides' || status=$$?; \
-	$(BIN)/python -m pytest -q -m 'e2e and serial' || status=$$?; \
+	$(BIN)/python -m pytest -q -n $(E2E_WORKERS) --dist worksteal -m 'e2e and not serial and not guides and not cluster' --durations=15 || status=$$?; \
+	$(BIN)/python -m pytest -q -m 'e2e and serial and not cluster' --durations=5 || status=$$?; \
 	exit $$status
 
 check: $(STAMP)

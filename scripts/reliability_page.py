@@ -24,7 +24,7 @@ HEAD = """\
 
 What may go wrong, what stoker promises then, and the test that holds it. Made from the tests' `fault` marks by `python scripts/reliability_page.py`: do
 not edit by hand. The tests work on real processes or files; where an error of the system cannot be made at will (a stale descriptor, state D) it is injected.
-`make test` and `make e2e` run them all.
+`make test`, `make e2e` and `make cluster` run them all.
 
 Beside these single faults there are matrices with kept results (`bench/results`): `make faults` kills keeper, viewer, launcher, agent and ranks at random
 moments and looks at the same invariants after each; `bench/fuzz.py` plays all parsers on mutated input; `make soak` runs for hours. What none of them
@@ -33,13 +33,13 @@ shows: GPUs, NCCL and network filesystems were not at hand, and systemd itself w
 
 
 class Row(NamedTuple):
-    """One fault mark. `test`: ``tests/…/test_x.py::test_name``."""
+    """One fault mark. `test`: ``tests/…/test_x.py::test_name``; `sign`: which target runs it, "" for `make test`."""
 
     area: str
     fault: str
     promise: str
     test: str
-    is_long: bool
+    sign: str
 
 
 def rows() -> Iterator[Row]:
@@ -61,19 +61,24 @@ def rows() -> Iterator[Row]:
                     area, fault, promise = (ast.literal_eval(argument) for argument in decorator.args)
                     if area not in AREAS:
                         raise ValueError(f"{test}: {area!r} is none of {', '.join(AREAS)}")
-                    yield Row(area, fault, promise, test, long_file or "pytest.mark.e2e" in marks)
+                    is_long = long_file or "pytest.mark.e2e" in marks
+                    sign = "**" if "pytest.mark.cluster" in marks else "*" if is_long else ""
+                    yield Row(area, fault, promise, test, sign)
 
 
 def page() -> str:
     """The whole page as Markdown."""
     found = list(rows())
-    parts = [HEAD, f"{len(found)} faults. Tests with * are run by `make e2e`, the others by `make test`.\n"]
+    parts = [
+        HEAD,
+        f"{len(found)} faults. Tests with * are run by `make e2e`, with ** by `make cluster`, the others by `make test`.\n",
+    ]
     for area, title in AREAS.items():
         parts.append(f"## {title}\n\n| fault | promise | test |\n|---|---|---|")
         for row in found:
             if row.area == area:
                 file, _, name = row.test.partition("::")
-                shown = name.removeprefix("test_").replace("_", " ") + ("*" if row.is_long else "")
+                shown = name.removeprefix("test_").replace("_", " ") + row.sign
                 parts.append(f"| {row.fault} | {row.promise} | [{shown}](../{file}) |")
         parts.append("")
     return "\n".join(parts)

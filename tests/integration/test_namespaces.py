@@ -167,6 +167,7 @@ def test_a_cut_link_has_one_verdict_and_heals(nodes: Nodes) -> None:
     assert nodes.state(1).attempts[0].verdict == first.verdict
 
 
+@pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
     "node 0 is gone with keeper, agent and ranks",
@@ -192,6 +193,7 @@ def test_a_leader_node_that_is_gone(nodes: Nodes) -> None:
     assert [view.number for view in nodes.state(1).attempts] == [1, 2]
 
 
+@pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
     "a node is cut off before the ranks have met",
@@ -210,6 +212,7 @@ def test_a_node_that_cannot_reach_the_master(nodes: Nodes) -> None:
     assert codes[0] in {1, 4}
 
 
+@pytest.mark.cluster
 @pytest.mark.fault(
     "nodes",
     "the link between two of three nodes is slow",

@@ -128,6 +128,7 @@ def test_two_nodes_are_requeued_before_the_limit_and_end_with_the_same_loss(clus
     assert f"node 1: stoker run: node 1 of 2 in step 0 of SLURM job {job}" in said
 
 
+@pytest.mark.cluster
 def test_cancelled_refused_and_a_node_lost(cluster: Cluster) -> None:
     code, said = cluster.stoker("submit", "--partition", "nope", "sleeper.py")
     assert (code, "invalid partition specified: nope" in said) == (2, True)
@@ -147,6 +148,7 @@ def test_cancelled_refused_and_a_node_lost(cluster: Cluster) -> None:
     assert (code, "node failed: n2" in said) == (1, True)
 
 
+@pytest.mark.cluster
 def test_a_cancelled_job_that_saved_its_checkpoint_stays_cancelled(cluster: Cluster) -> None:
     job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
     assert wait_until(
