@@ -132,11 +132,15 @@ def test_training_goes_on_where_three_lines_differ() -> None:
         (["2.0", "nan", "2.0", "nan", "nan", "nan"], 3),
         (["nan"], 0),
         (["inf"], None),
+        (["2.0", "-inf", "-inf", "-inf"], 1),
         (["2.0"], None),
     ],
 )
 def test_a_loss_that_is_no_number_to_the_end(losses: list[str], row: int | None) -> None:
-    assert ends_in_nan([f"step {at} loss: {loss}" for at, loss in enumerate(losses)]) == row
+    lines = [f"step {at} loss: {loss}" for at, loss in enumerate(losses)]
+    assert ends_in_nan(lines) == row
+    # A dash behind the word is no number.
+    assert ends_in_nan([*lines, "training_loss -> shape: [1, 16]"]) == row
 
 
 @pytest.mark.parametrize(

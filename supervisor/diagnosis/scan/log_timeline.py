@@ -51,11 +51,11 @@ def _patterns() -> dict[str, Lazy]:
             re.VERBOSE,
         ),
         "held_out": Lazy(
-            r"""\b(?:eval|val|valid|validation|test|dev)[_/ ]loss["']?\s?[=:]?\s*["']?\s*(nan|[-\d.][\d.e+-]*)""",
+            r"""\b(?:eval|val|valid|validation|test|dev)[_/ ]loss["']?\s?[=:]?\s*["']?\s*(nan|[-+]?\.?\d[\d.e+-]*)""",
             re.IGNORECASE,
         ),
         "nan": Lazy(
-            r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*(nan|inf|[-\d.][\d.e+-]*)""",
+            r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*([-+]?(?:nan|inf)|[-+]?\.?\d[\d.e+-]*)""",
             re.IGNORECASE,
         ),
     }
@@ -267,7 +267,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
             # What tensorboardX says of each scalar that it is given as nan.
             count += first is not None and "NaN or Inf found in input tensor" in line
             continue
-        if any(value in {"nan", "inf"} for value in values):
+        if any(value.lstrip("+-") in {"nan", "inf"} for value in values):
             first = row if first is None else first
             count += 1
         else:
