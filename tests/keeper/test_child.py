@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,46 @@ def test_signals_to_everybody_do_not_reach_the_launcher(tmp_path: Path) -> None:
     assert group != os.getpgid(0)
     os.killpg(group, signal.SIGTERM)
     assert ended(child) == -signal.SIGTERM
+
+
+@pytest.mark.fault(
+    "processes",
+    "a signal to everybody (scancel, Ctrl-C) comes while an attempt is being launched",
+    "the launcher survives it and the command starts: the stop is carried out, and no launch counts as failed",
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_at_the_launchers_first_moment_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    real = subprocess.Popen
+
+    def hit(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        made = real(*args, **kwargs)
+        made.send_signal(number)  # its interpreter has only begun to load
+        return made
+
+    monkeypatch.setattr(subprocess, "Popen", hit)
+    code = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())), flush=True)"
+    child = start(tmp_path, sys.executable, "-c", code)
+    assert ended(child) == 0
+    assert child.paths.agent_log.read_text(encoding="utf-8") == "[]\n", "the command itself blocks none"
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()), "nor does this thread"
+
+
+def test_a_launcher_that_is_killed_before_its_command_ran_is_no_mistake_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = subprocess.Popen
+
+    def killed(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        made = real(*args, **kwargs)
+        made.kill()
+        return made
+
+    monkeypatch.setattr(subprocess, "Popen", killed)
+    with pytest.raises(SpawnError, match="the launcher ended with -9") as raised:
+        start(tmp_path, sys.executable, "-c", SLEEP)
+    assert raised.value.killed
 
 
 @pytest.mark.parametrize(("job", "ignored"), [({"SLURM_JOB_ID": "7"}, True), ({}, False)])

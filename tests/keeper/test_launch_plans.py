@@ -222,6 +222,7 @@ def test_what_a_run_is_held_with_is_what_is_accepted(tmp_path: Path) -> None:
 def test_a_launch_that_never_began_has_a_verdict() -> None:
     assert plans.spawn_verdict("no such program").failure is FailureClass.USAGE_ERROR
     assert plans.spawn_verdict("no space", disk_full=True).failure is FailureClass.DISK_FULL
+    assert plans.spawn_verdict("its launcher was killed", killed=True).failure is FailureClass.TERMINATED
 
 
 def test_an_edited_script_has_another_hash(tmp_path: Path) -> None:

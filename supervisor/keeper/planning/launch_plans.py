@@ -30,7 +30,7 @@ from supervisor.run.fold import fold
 from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private, private
-from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
+from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
@@ -329,11 +329,16 @@ def script_was_edited(state: RunState) -> bool:
     return len(hashes) >= 2 and hashes[-1] != hashes[-2]
 
 
-def spawn_verdict(message: str, *, disk_full: bool = False) -> Verdict:
-    """The verdict on a launch that never began."""
+def spawn_verdict(message: str, *, disk_full: bool = False, killed: bool = False) -> Verdict:
+    """The verdict on a launch that never began. `killed`: somebody's signal ended it, so nothing is wrong with the command."""
+    failure, action = FailureClass.USAGE_ERROR, Action.STOP
+    if disk_full:
+        failure, action = FailureClass.DISK_FULL, Action.WAIT_DISK
+    elif killed:
+        failure, action = FailureClass.TERMINATED, Action.RESTART
     return Verdict(
-        failure=FailureClass.DISK_FULL if disk_full else FailureClass.USAGE_ERROR,
-        reason=None,
+        failure=failure,
+        reason=Reason.OUTSIDE if killed and not disk_full else None,
         confidence=1.0,
         rank=None,
         ranks=(),
@@ -342,6 +347,6 @@ def spawn_verdict(message: str, *, disk_full: bool = False) -> Verdict:
         cause=None,
         consequences=(),
         advice=("see plan.json of the attempt for the command",),
-        action=Action.WAIT_DISK if disk_full else Action.STOP,
+        action=action,
         fingerprint="spawn",
     )

@@ -16,13 +16,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
-from supervisor.keeper.process.launcher import NO_NUMBER
+from supervisor.keeper.process.launcher import IGNORED, NO_NUMBER
 from supervisor.keeper.process.members import bears_mark, find_members
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths
@@ -58,11 +58,11 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """The command was not started: one line. `disk_full`: for want of space."""
+    """The command was not started: one line. `disk_full`: for want of space; `killed`: a signal ended its launcher."""
 
-    def __init__(self, message: str, *, disk_full: bool = False) -> None:
+    def __init__(self, message: str, *, disk_full: bool = False, killed: bool = False) -> None:
         super().__init__(message)
-        self.disk_full = disk_full
+        self.disk_full, self.killed = disk_full, killed
 
 
 class Child:
@@ -150,15 +150,16 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         paths.telemetry.mkdir(exist_ok=True)
         if plan.torchrun_log_dir:
             Path(plan.torchrun_log_dir).mkdir(parents=True, exist_ok=True)
-        launcher = subprocess.Popen(
-            command,
-            cwd=plan.cwd,
-            env=applied(env, plan.env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with _blocked_signals():
+            launcher = subprocess.Popen(
+                command,
+                cwd=plan.cwd,
+                env=applied(env, plan.env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
     except OSError as error:
         where = error.filename or plan.cwd
         raise SpawnError(
@@ -179,7 +180,8 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
             reported.get("error")
             or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
         )
-        raise SpawnError(str(text), disk_full=reported.get("errno") in DISK_FULL)
+        killed = not reported and (launcher.returncode or 0) < 0
+        raise SpawnError(str(text), disk_full=reported.get("errno") in DISK_FULL, killed=killed)
     # The launcher leads its session and group; a command that it had just started is in it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
@@ -256,6 +258,19 @@ def own_identity() -> ProcessId:
     found = identify(os.getpid())
     assert found is not None, "a process can always identify itself"
     return found
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """What the launcher ignores cannot end it before it does: it inherits this mask, and lifts it then.
+
+    scancel and a service manager signal all processes at once, and one whose interpreter still loads would die: a launch that failed.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _reap(launcher: subprocess.Popen[bytes]) -> None:

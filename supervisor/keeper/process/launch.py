@@ -132,7 +132,7 @@ class Launching:
         except SpawnError as error:
             log.error("attempt %d: %s", number, error)
             self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
-            verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full)
+            verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full, killed=error.killed)
             self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
             return None
 

@@ -39,6 +39,7 @@ def main(argv: list[str]) -> int:
     _become_subreaper()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the keeper blocked them until now (`child.spawn`)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
