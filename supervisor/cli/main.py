@@ -45,7 +45,7 @@ LOOKS = {"--theme": True, "--ascii": False, "--lang": True}  # whether a value f
 # Verbs without a screen, and which of these flags change what they print: they take the others too, for nothing.
 PLAIN_VERBS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("stop", "profile", "runs", "signatures", "metrics", "policy"), frozenset[str]()),
-    **dict.fromkeys(("export", "scaling", "chart", "service", "config"), frozenset[str]()),
+    **dict.fromkeys(("export", "scaling", "chart", "service"), frozenset[str]()),
     **dict.fromkeys(("diagnose", "troubleshoot"), frozenset(["--lang"])),
 }
 
