@@ -329,4 +329,5 @@ def test_every_verb_takes_the_looks_anywhere(
         assert main(words) == 0
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1] == answers[2] != ""
+    assert main([*looks, "config", "explain", "grace_s"]) == 0
     assert main(["stop", "no-such-run", *looks]) == main(["stop", "no-such-run"])
