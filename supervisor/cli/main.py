@@ -125,7 +125,9 @@ def _looks_behind(argv: list[str]) -> list[str]:
     if not 0 < at < len(argv) or argv[at] not in VERBS:
         return argv
     if argv[at] == "config":
-        return argv[at:]  # it prints nothing that they change; behind `explain KEY` they are settings of the job
+        return argv[
+            at:
+        ]  # it prints nothing that they change; behind `explain KEY` they are settings of the job
     return [argv[at], *argv[:at], *argv[at + 1 :]]
 
 
