@@ -182,14 +182,16 @@ class PaneScreen(QuickFrames, Screen[None]):
 
     def _show_trends(self, count: int, height: int) -> None:
         """Two curves a row, made when there is first room for one."""
-        if count and not self._trends:
+        if count and not self._trends and self.snapshot is not None:
+            view = View(self.snapshot, self.snapshot.state.now(self._clock()))
             panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(TRENDS_MOST)]
             rows = [Horizontal(*panels[at : at + 2]) for at in range(0, TRENDS_MOST, 2)]
             whole = Vertical(*rows, id="trends")
             self._trends = {whole: 0, **{row: 2 * at for at, row in enumerate(rows)}}
             self._trends |= {panel: place for place, panel in enumerate(panels)}
+            for panel in panels:
+                panel.show(view)  # before they are mounted: a recording that stands still shows nothing twice
             self.query_one("#right").mount(whole, after="#charts")
-            self.call_after_refresh(self._show)
         for widget, first in self._trends.items():
             widget.display = count > first
             if isinstance(widget, Vertical):
