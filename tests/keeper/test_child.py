@@ -151,10 +151,9 @@ def test_a_launcher_that_is_killed_before_its_command_ran_is_no_mistake_of_the_c
 ) -> None:
     real = subprocess.Popen
 
-    def killed(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
-        made = real(*args, **kwargs)
-        made.kill()
-        return made
+    def killed(_argv: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        # One that is killed from outside may have started the command by then.
+        return real([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], **kwargs)
 
     monkeypatch.setattr(subprocess, "Popen", killed)
     with pytest.raises(SpawnError, match="the launcher ended with -9") as raised:
