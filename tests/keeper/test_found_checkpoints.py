@@ -10,15 +10,25 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.monitoring.found_checkpoints import LOOK_EVERY_S, SETTLE_S, FoundCheckpoints, seen_file
+from supervisor.keeper.monitoring.found_checkpoints import (
+    LOOK_EVERY_S,
+    SETTLE_S,
+    FoundCheckpoints,
+    OtherRun,
+    other_runs,
+    seen_file,
+)
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import replay
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.checkpoints import FoundCheckpoint
 from tests.conftest import wait_until
 from tests.keeper.fakes import Emitted, FakeClock, job_of
-from tests.keeper.runs import INTENDED, RUNS, STARTED, T
+from tests.keeper.runs import INTENDED, RUNS, STARTED, T, append
 
 BEGUN = replay((STARTED, INTENDED, RUNS))
 
@@ -177,3 +187,53 @@ def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path / "work"), outputs=outputs)
     assert bool(FoundCheckpoints(job, FakeClock(), Emitted())._find(0.0)) is bool(holds)
     assert looked == looked_at
+
+
+@pytest.mark.fault(
+    "recovery",
+    "two runs of one folder save checkpoints at the same time",
+    "neither resumes from a checkpoint that the other may have written, and an advisory says so",
+)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "taken", "warned"),
+    [
+        ((), (), [], True),
+        ((), ("theirs",), ["ckpt"], False),
+        (("ckpt",), (), ["ckpt"], False),
+        (("ckpt",), ("ckpt",), [], True),
+        (("ckpt",), ("theirs",), ["ckpt"], False),
+    ],
+)
+def test_what_another_run_may_have_written_is_not_taken(
+    tmp_path: Path, ours: tuple[str, ...], theirs: tuple[str, ...], taken: list[str], warned: bool
+) -> None:
+    other = OtherRun("able-ant", tuple(tmp_path / name for name in theirs), tmp_path)
+    told = Emitted()
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=ours or ("checkpoints",))
+    made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other])
+    looked = ("ckpt",) if ours else ("ckpt", "theirs")
+    found = [FoundCheckpoint(str(tmp_path / name / "c.pt"), 5, T, "torch") for name in looked]
+    made._take([one for one in found if made._is_ours(one.path, [other])], BEGUN)
+    assert [Path(one.path).parent.name for one in saved(told)] == taken
+    said = [fact.code for fact in told.facts if isinstance(fact, ev.Advisory)]
+    assert said == (["shared_output"] if warned else [])
+
+
+def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
+    runs, env = tmp_path / "runs", {"XDG_STATE_HOME": str(tmp_path / "state")}
+    mine, other = RunPaths(runs / "20261126-1200-able-ant"), RunPaths(runs / "20261126-1201-brave-otter")
+    for run in (mine, other):
+        run.node().root.mkdir(parents=True)
+        write_run_file(run.run_json, job_of(tmp_path))
+        append(run, STARTED, INTENDED, RUNS)
+    ended = read_state(other.node().journal).attempts[-1]
+    assert ended.ended_t is None
+    found = other_runs(mine, 0.0, env)
+    assert [one.name for one in found] == [other.run_id]
+    assert found[0].writes(str(tmp_path / "out" / "c.pt"))
+    assert not found[0].writes("/elsewhere/c.pt")
+    past = other.node().journal.stat().st_mtime + 1.0
+    assert other_runs(mine, past, env) == [], "nobody keeps it, and nothing was written since"
+    append(other, ev.AttemptEnded(t=T + 5, attempt=1, exit_code=1))
+    assert other_runs(mine, T + 9, env) == [], "it waits for a person"
+    assert other_runs(mine, T + 3, env)

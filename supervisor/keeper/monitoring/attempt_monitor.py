@@ -12,7 +12,7 @@ from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, other_runs
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
 from supervisor.keeper.monitoring.rank_failures import RankFailures
@@ -106,7 +106,11 @@ class AttemptMonitor:
         self._judging, self._stepped = judging, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._found = FoundCheckpoints(
-            context.record.job, context.clock, context.ledger.emit, context.node.series
+            context.record.job,
+            context.clock,
+            context.ledger.emit,
+            context.node.series,
+            lambda since_t: other_runs(context.run, since_t, context.env),
         )
         self._recorder = Recorder(
             context.node.series,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
+from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.index import known_runs
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import RunState
 from supervisor.sources.checkpoints import (
@@ -31,6 +37,51 @@ OWN_FOLDER_DEPTH = 2
 """In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
 SETTLE_S = 1.0
 """File systems stamp in steps of up to a second, and an attempt's own start is ours."""
+LOOK_BACK = 50
+"""So many of the newest runs may have trained at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRun:
+    """A run that trained at the same time. `named`: the folders that its arguments name; `cwd`: where it writes if they name none."""
+
+    name: str
+    named: tuple[Path, ...]
+    cwd: Path
+
+    def writes(self, path: str) -> bool:
+        """Whether a checkpoint at `path` may be its own."""
+        return _is_below(path, self.named or (self.cwd,))
+
+
+def other_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[OtherRun]:
+    """The runs of this machine with an attempt that had not ended at `since_t` (wall seconds)."""
+    found = []
+    for other in known_runs(run.root.parent, env)[:LOOK_BACK]:
+        node = other.node()
+        try:
+            if other.root.samefile(run.root):
+                continue
+            if not keeper_is_alive(node.lock) and node.journal.stat().st_mtime < since_t:
+                continue
+            job = read_run_file(other.run_json).job
+        except (OSError, BadRunFile):
+            continue  # deleted meanwhile, or one that only watches
+        attempts = read_state(node.journal).attempts
+        if any(attempt.ended_t is None or attempt.ended_t >= since_t for attempt in attempts):
+            found.append(OtherRun(other.run_id, _named(job), Path(job.cwd)))
+    return found
+
+
+def _is_below(path: str, folders: Iterable[Path]) -> bool:
+    real = os.path.realpath(path)
+    return any(os.path.commonpath((real, folder)) == folder for folder in map(os.path.realpath, folders))
+
+
+def _named(job: JobSpec) -> tuple[Path, ...]:
+    """The output folders that the job's arguments name."""
+    pairs = zip(_outputs(job), job.outputs, strict=True)
+    return tuple(path for path, name in pairs if name not in USUAL_OUTPUTS)
 
 
 def seen_file(job: JobSpec, state: RunState) -> str | None:
@@ -84,15 +135,22 @@ class FoundCheckpoints:
         clock: its wall time is the run's.
         emit: journals a fact.
         series: the samples of this node, which say the step at a time; None: no step is known by time.
+        others: the runs that trained since a time (wall seconds): what one of them may have written is not taken as this run's.
     """
 
     def __init__(
-        self, job: JobSpec, clock: Clock, emit: Callable[[ev.Event], None], series: Path | None = None
+        self,
+        job: JobSpec,
+        clock: Clock,
+        emit: Callable[[ev.Event], None],
+        series: Path | None = None,
+        others: Callable[[float], Sequence[OtherRun]] = lambda _since_t: (),
     ) -> None:
-        reported = [
-            path for path, name in zip(_outputs(job), job.outputs, strict=True) if name not in USUAL_OUTPUTS
-        ]
-        self._folders = tuple(reported) or _outputs(job)
+        reported = _named(job)
+        self._named, self._others = reported, others
+        self._shared_with: str | None = None
+        self._warned = False
+        self._folders = reported or _outputs(job)
         self._own = None if reported else Path(job.cwd)
         self._ranks = ranks_of(job)
         self._clock, self._emit, self._series = clock, emit, series
@@ -134,10 +192,28 @@ class FoundCheckpoints:
         found = find_checkpoints(self._folders, since_t, ranks=self._ranks)
         if not found and self._own is not None:
             found = find_checkpoints([self._own], since_t, ranks=self._ranks, depth=OWN_FOLDER_DEPTH)
-        return found
+        others = self._others(since_t) if found else ()
+        return [one for one in found if self._is_ours(one.path, others)]
+
+    def _is_ours(self, path: str, others: Sequence[OtherRun]) -> bool:
+        """Whether no other run may have written it: who names a folder owns it, before who only works there."""
+        named = _is_below(path, self._named)
+        for other in others:
+            if not other.writes(path) or (named and not other.named):
+                continue
+            if named or not other.named:
+                self._shared_with = other.name
+            return False
+        return True
 
     def _take(self, found: list[FoundCheckpoint] | None, state: RunState) -> None:
         view = state.attempt
+        if self._shared_with is not None and not self._warned and view is not None:
+            self._warned = True
+            text = f"run {self._shared_with} may write to the same folder: no checkpoint there is taken as this run's; give each run its own"
+            self._emit(
+                ev.Advisory(t=self._clock.wall(), attempt=view.number, code="shared_output", text=text)
+            )
         if not found or view is None:
             return
         known = {
