@@ -358,7 +358,9 @@ def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path
         assert "a 2.070  b " in lines[1], "each value has its run's letter"
         signs = {(sign, span.style) for row in page._rows[2:12] for span in row for sign in span.text}
         assert {(run_letter(at), run_style(at)) for at in range(4)} <= signs, "each curve ends in its letter"
-        await pilot.press("c")
+        await pilot.press("z", "right")
+        assert "step 1 840  a 2.070  b –  c –  d –" in pane(app, "metrics"), "they ended at step 1000"
+        await pilot.press("escape", "escape", "c")
         assert app.screen.panel.marked == [other.run for other in page.others]  # type: ignore[attr-defined]
         await until(pilot, lambda: shown(app).count("◆") == 3, "the list with its marks")
         await pilot.press("space", "enter")

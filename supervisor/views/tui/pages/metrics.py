@@ -16,10 +16,10 @@ from textual.timer import Timer
 
 from supervisor.run.paths import RunPaths
 from supervisor.views import format as fm
-from supervisor.views.model.history import Track, smooth
+from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.axes import Axis, axis_for, of_track
+from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, span_of
 from supervisor.views.tui.charts.curves import (
     SMOOTHING,
     Curve,
@@ -331,14 +331,26 @@ class MetricsPage(ChartPanel):
             whole = readout(look, tracks, say, self.tr)
             return whole if cells(whole) <= room else whole[:2]  # without range and time of day
         parts: list[Row] = []
+        axis = axis_for(look.axis, [track for track in tracks if track])
+        if here and cursor is not None and axis is Axis.STEP:
+            parts.append(row(Span(self.tr(f"step {fm.whole(round(cursor))}  ").rstrip(), TextStyle.DIM)))
         for at, track in enumerate(tracks):
             if not track:
                 continue
-            point = nearest(look, [track], cursor) if cursor is not None else track[-1]
+            point: Point | None = track[-1]
+            if cursor is not None:
+                point = nearest(look, [track], cursor) if cursor <= self._end_of(at, axis) else None
             style = run_style(at) if self.others else series_style(name)
             letter = f"{run_letter(at)} " if self.others else ""
             parts.append(row(Span(f"{letter}{say(point.mean if point else None)}", style)))
         return _as_many_as_fit(parts, room)
+
+    def _end_of(self, at: int, axis: Axis) -> float:
+        """The last place of a run's series: beyond it a comparison has no value of that run."""
+        series = self.others[at - 1].series if at else self.view.snapshot.series if self.view else {}
+        return max(
+            (span[1] for track in series.values() if (span := span_of(track, axis))), default=-math.inf
+        )
 
     def _plot(self, name: str, look: Look, width: int, height: int, *, here: bool) -> Plot | None:
         """Drawn anew only where something of it changed: a key that moves the cursor redraws no curve."""
