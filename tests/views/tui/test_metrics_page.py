@@ -360,7 +360,12 @@ def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path
         assert {(run_letter(at), run_style(at)) for at in range(4)} <= signs, "each curve ends in its letter"
         await pilot.press("z", "right")
         assert "step 1 840  a 2.070  b –  c –  d –" in pane(app, "metrics"), "they ended at step 1000"
-        await pilot.press("escape", "escape", "c")
+        await until(pilot, lambda: "Esc clear cursor" in shown(app), "the cursor's own Esc")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc all charts" in shown(app), "the one of a single chart")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc close page" in shown(app), "the grid again")
+        await pilot.press("c")
         assert app.screen.panel.marked == [other.run for other in page.others]  # type: ignore[attr-defined]
         await until(pilot, lambda: shown(app).count("◆") == 3, "the list with its marks")
         await pilot.press("space", "enter")

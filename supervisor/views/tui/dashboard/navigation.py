@@ -251,6 +251,10 @@ class LookingScreen(PaneScreen):
         """Another pane has the keys: other keys do something."""
         self._offer()
 
+    def on_metrics_page_keys_changed(self) -> None:
+        """The metrics page has other keys than before."""
+        self._offer()
+
     def action_back(self) -> None:
         """Close the innermost of what is open; where nothing is, go back to the list of runs."""
         page = self._searchable()

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.timer import Timer
 
 from supervisor.run.paths import RunPaths
@@ -130,6 +131,9 @@ def places_of(shape: tuple[int, int], width: int, height: int, top: int) -> list
 class MetricsPage(ChartPanel):
     """All series as a grid of charts with one axis of steps (or time) for those in sight; the keys are one chart's."""
 
+    class KeysChanged(Message):
+        """Other keys do something now, or something else: the footer is stale."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "move(1)", "next chart", show=False),
         Binding("k", "move(-1)", "previous chart", show=False),
@@ -167,19 +171,30 @@ class MetricsPage(ChartPanel):
         self._shape = (1, 1)
         self._sight: dict[str, Cell] = {}
         self._drawn: dict[str, Drawn] = {}
+        self._keys: tuple[tuple[str, str, str], ...] = ()
         self._draw_until = 0.0
         self._drew = self._late = False
         self._waiting: Timer | None = None
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Which charts, then how each is read and drawn."""
+        closes = [("Esc", word, "focused.plain")] if (word := self._esc_word()) else []
         return [
+            *closes,
             ("z", "all charts" if self.alone else "full size", "focused.alone"),
             ("Space", "pin", "focused.pin"),
             ("/", "find", "focused.find"),
             ("c", "compare", "compare"),
             *super().inner_keys(),
         ]
+
+    def _esc_word(self) -> str:
+        """What Esc does here; empty where it closes the page."""
+        if self.look.cursor is not None:
+            return "clear cursor"
+        if self.look.window is not None:
+            return "whole range"
+        return "all charts" if self.alone or self.searched else ""
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """All series: a new snapshot."""
@@ -229,6 +244,10 @@ class MetricsPage(ChartPanel):
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """A line that says what is in sight and of which runs, then the charts."""
+        keys = tuple(self.inner_keys())
+        if keys != self._keys:
+            self._keys = keys
+            self.post_message(self.KeysChanged())
         names = self.names()
         self.plotted = None
         if not names:
