@@ -1,4 +1,4 @@
-"""Write the tables of docs/recovery.md: the rules of policy and the fault matrix. Its words stay as they are."""  # noqa: INP001 - a script, not a package
+"""Write the tables of docs/recovery.md: the rules of policy and the fault matrix. The text around them is written by hand."""  # noqa: INP001 - a script, not a package
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.matrix import MATRIX  # noqa: E402
 
 def rules_table() -> str:
     """One row a class, and one a reason that has a rule of its own."""
-    rows = ["| class | what is done | how often | shown first |", "|---|---|---|---|"]
+    rows = ["| class | what stoker does | how often | waits first for |", "|---|---|---|---|"]
     for failure, rule in RULES.items():
         rows.append(_row(f"`{failure.value}`", rule))
         rows += [
@@ -39,7 +39,7 @@ def _row(name: str, rule: Rule) -> str:
 def matrix_table() -> str:
     """One row a fault."""
     rows = [
-        "| what happens (`--fault`) | verdict | rank | decision | change | the run | exit |",
+        "| failure (`--fault`) | verdict | rank | decision | change | outcome | exit |",
         "|---|---|---|---|---|---|---|",
     ]
     for case in MATRIX:

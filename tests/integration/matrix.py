@@ -1,4 +1,4 @@
-"""The fault matrix: what each failure is called, what is decided, and how the run ends.
+"""The fault matrix: the verdict and decision for each failure, and how the run ends.
 
 One table for the test that makes the failures happen and for the page that shows it (docs/recovery.md).
 """
@@ -45,7 +45,7 @@ MATRIX: tuple[Case, ...] = (
     Case("sigsegv@6:1", "a segmentation fault", F.WORKER_CRASH, R.SIGNAL, 1, D.RESTART, *OK),
     Case("sigabrt@6:1", "an abort", F.WORKER_CRASH, R.SIGNAL, 1, D.RESTART, *OK),
     Case(
-        "hang@10:1", "a rank stops before a collective", F.HANG, None, 1, D.RESTART, *OK,
+        "hang@10:1", "a rank hangs before a collective", F.HANG, None, 1, D.RESTART, *OK,
         # Later than the others: a pace is known after five gaps between steps, and a save is no part of one.
         # What the run came back from, a checkpoint on a busy machine, counts threefold.
         flags=("--hang-timeout", "4"), settings=("rounds_apart_s = 1.0", "countdown_s = 1.0"),
@@ -55,9 +55,9 @@ MATRIX: tuple[Case, ...] = (
         "sigstop@6:1", "a rank is stopped by a signal", F.NCCL_TIMEOUT, None, 1, D.RESTART, *OK,
         args=("--dist_timeout_s=15",), flags=("--hang-timeout", "4"),
     ),
-    Case("nan@6", "the loss is no number", F.NAN_LOSS, None, None, D.RESTART, *OK, "resume from before the rise, once"),
+    Case("nan@6", "a NaN loss", F.NAN_LOSS, None, None, D.RESTART, *OK, "resume from before the rise, once"),
     Case("slow:0.3@6:1", "a slow rank", F.HEALTHY, None, None, D.SUCCEED, "finished", 0, 1),
-    Case("abort_at_exit@0:1", "an abort after all work", F.WORKER_CRASH, R.AT_EXIT, 1, D.SUCCEED, "finished", 0, 1),
+    Case("abort_at_exit@0:1", "an abort after all work is done", F.WORKER_CRASH, R.AT_EXIT, 1, D.SUCCEED, "finished", 0, 1),
     Case("disk_full@4:0", "a checkpoint on a full disk", F.DISK_FULL, None, None, D.RESTART, *OK, "once there is space"),
     Case(
         "corrupt_checkpoint@6,sigkill@7:1",
@@ -67,7 +67,7 @@ MATRIX: tuple[Case, ...] = (
         1,
         D.RESTART,
         *OK,
-        "the trainer passes over the damaged one",
+        "the trainer skips the damaged one",
     ),
     Case("unused_parameter@0*", "a parameter without a gradient", F.DDP_MISMATCH, None, None, D.FAIL, "stopped", 1, 1),
     Case("mismatch@6:1", "ranks in different collectives", F.DDP_MISMATCH, None, None, D.FAIL, "stopped", 1, 1),
