@@ -99,7 +99,7 @@ def test_dumps_beside_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     quiet, timeout, good = verdicts(capsys)
     assert (quiet["failure"], quiet["ranks"]) == ("hang", [2])
     assert (timeout["failure"], timeout["ranks"], timeout["cause"]["line"]) == ("nccl_timeout", [2], 21)
-    assert timeout["title"] == "A collective timed out: rank 2 did not come to it"
+    assert timeout["title"] == "A collective timed out: rank 2 never joined it"
     assert timeout["advice"][0].startswith("The flight recorder shows: all_reduce 7 of default_pg: rank 2")
     assert good["failure"] == "healthy"
 

@@ -59,7 +59,7 @@ CASES = [
     ("002.5", "memory: accumulation", OOM, FailureClass.CUDA_OOM, "gradient accumulation"),
     ("002.5", "memory: precision", OOM, FailureClass.CUDA_OOM, "bf16"),
     ("003.9", "memory: checkpointing, lengths", OOM, FailureClass.CUDA_OOM, "gradient checkpointing"),
-    ("003.9", "NCCL timeout", "[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds before timing out.", FailureClass.NCCL_TIMEOUT, "raise the timeout"),
+    ("003.9", "NCCL timeout", "[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds before timing out.", FailureClass.NCCL_TIMEOUT, "Raising the timeout"),
     ("003.9", "loss explodes", "Loss is nan, stopping training", FailureClass.NAN_LOSS, "lower learning rate, gradient clipping"),
     ("003.9", "checkpoint: space", "OSError: [Errno 28] No space left on device: '/ckpt/step_100.pt'", FailureClass.DISK_FULL, "/ckpt has 0.5 GiB free."),
     ("003.9", "checkpoint: rights", "PermissionError: [Errno 13] Permission denied: '/ckpt/step_100.pt'", FailureClass.PERMISSION_DENIED, "/ckpt/step_100.pt"),
@@ -214,7 +214,7 @@ def test_a_flag_of_stoker_behind_the_script_is_named(engine: Engine) -> None:
     misplaced = RunValues(entry="train.py", behind_entry=("--no-ui", "--name"))
     verdict = judged(engine, line, misplaced)
     assert verdict.failure is FailureClass.USAGE_ERROR
-    assert verdict.advice[0] == "`--no-ui` is stoker's: put it before train.py"
+    assert verdict.advice[0] == "`--no-ui` is a flag of stoker: put it before train.py"
     assert not any("stoker's" in said for said in judged(engine, line, RunValues(entry="train.py")).advice)
 
 
@@ -234,12 +234,12 @@ RAISED = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in m
 @pytest.mark.parametrize(
     ("line", "failure", "advice", "not_advised"),
     [
-        ("ModuleNotFoundError: No module named 'transformers.models.qwen3'", FailureClass.IMPORT_ERROR, "transformers was found, and has no transformers.models.qwen3", "Install"),
+        ("ModuleNotFoundError: No module named 'transformers.models.qwen3'", FailureClass.IMPORT_ERROR, "transformers was found but has no transformers.models.qwen3", "Install"),
         ("ModuleNotFoundError: No module named 'flash_attn'", FailureClass.IMPORT_ERROR, "Install flash_attn", "was found"),
         ("ModuleNotFoundError: No module named 'utils.data'; 'utils' is not a package", FailureClass.IMPORT_ERROR, "utils is a file here", "Install"),
         ("ImportError: cannot import name 'AdamW' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)", FailureClass.IMPORT_ERROR, "has no AdamW", "Install"),
         ("RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.", FailureClass.HOST_OOM, "num_proc", "num_workers"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'", FailureClass.MISSING_FILE, "nvcc is on no folder of $PATH", "mounts"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'", FailureClass.MISSING_FILE, "nvcc is not on $PATH", "mounts"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", FailureClass.MISSING_FILE, "mounts", "$PATH"),
         ("OSError: [Errno 28] No space left on device: '/tmp/torchinductor/x.so'", FailureClass.DISK_FULL, "set TMPDIR", "mount"),
         ("OSError: [Errno 28] No space left on device: '/ckpt/x.pt'", FailureClass.DISK_FULL, "Free space", "TMPDIR"),

@@ -129,7 +129,7 @@ def test_where_those_that_wait_gave_up_first_the_stacks_name_whom_they_waited_fo
     assert (verdict.failure, verdict.rank) == (FailureClass.NCCL_TIMEOUT, 1)
     assert verdict.cause is not None
     assert (verdict.cause.path, verdict.cause.line) == (SEEN.path, 28)
-    assert "rank 1 did not come" in verdict.title
+    assert "rank 1 never joined" in verdict.title
     words = [item.words for item in verdict.consequences]
     assert "waited for rank 1 in backward at train.py:23" in words
     assert "nccl timeout" in words

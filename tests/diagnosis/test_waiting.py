@@ -53,7 +53,7 @@ def test_who_had_finished_all_it_called_never_entered(engine: Engine) -> None:
     """One watchdog fired; of those that answered, 0 and 3 wait in the same collective, and 2 never called it."""
     found = judged(engine, timed_out(1), answered(0, 79, 77), answered(2, 77, 77), answered(3, 78, 77))
     assert (found.failure, found.rank) == (FailureClass.NCCL_TIMEOUT, 2)
-    assert found.title == "A collective timed out: rank 2 did not come to it"
+    assert found.title == "A collective timed out: rank 2 never joined it"
 
 
 def test_of_an_older_version(engine: Engine) -> None:

@@ -93,7 +93,7 @@ def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
     """The headline of a timeout whose absent ranks are known; None for any other."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
         return None
-    return f"A collective timed out: {_who(ranks)} did not come to it"
+    return f"A collective timed out: {_who(ranks)} never joined it"
 
 
 def recorder_applies(case: Case, root: Root) -> bool:

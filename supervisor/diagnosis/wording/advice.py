@@ -14,12 +14,12 @@ from supervisor.text.numbers import whole
 # Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
 BARE_KILL_ADVICE = (
-    "A SIGKILL leaves no word: look for this time in `dmesg` and in the job's memory record (oom_kill in "
-    "memory.events); without an entry there, somebody or a scheduler sent it."
+    "A SIGKILL leaves no message: check `dmesg` and the job's memory record (oom_kill in memory.events) at this "
+    "time; without an entry there, a person or a scheduler sent it."
 )
 UNCOUNTED_KILL_ADVICE = (
-    "The job's memory record counted no kill for want of memory: a scheduler, a script or a person sent the SIGKILL; "
-    "see the scheduler's record and `dmesg` at this time."
+    "The job's memory record counted no out-of-memory kill: a scheduler, a script or a person sent the SIGKILL; "
+    "check the scheduler's record and `dmesg` at this time."
 )
 
 
@@ -174,14 +174,14 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
                 f"There is no checkpoint in {found[1]} yet: start without resume_from_checkpoint, or give it the path of one."
             ]
         case FailureClass.TERMINATED if node := node_named(failure, reason, line):
-            return [f"The node {node} failed: leave it out (`--exclude={node}`) until it has been looked at."]
+            return [f"Node {node} failed: exclude it (`--exclude={node}`) until it has been checked."]
         case FailureClass.WORKER_CRASH if re.search(r"\b(?:exit code|code|exitcode:|status) 127\b", line):
             return [
-                "127 is a shell's word for a program that it does not find: check $PATH, and the modules or the container of this node."
+                "Exit code 127 means that the shell did not find a program: check $PATH, and the modules or the container of this node."
             ]
         case FailureClass.NCCL_ERROR if re.search(r"internal error|ncclInternalError", line):
             return [
-                "An internal error of NCCL is mostly one of the layout: check that the nodes reach each other, and that no two ranks share a GPU (CUDA_VISIBLE_DEVICES, local ranks)."
+                "An internal NCCL error is usually a problem of the layout: check that the nodes reach each other, and that no two ranks share a GPU (CUDA_VISIBLE_DEVICES, local ranks)."
             ]
         case FailureClass.DISK_FULL | FailureClass.PERMISSION_DENIED:
             return _path(line, job)
@@ -193,7 +193,7 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
             return _workers(failure, reason, line, job)
         case FailureClass.RENDEZVOUS:
             if found := re.search(r"(\d+)/(\d+) clients joined", line):
-                return [f"{found[1]} of {found[2]} ranks came: look at the nodes that did not."]
+                return [f"{found[1]} of {found[2]} ranks joined: check the nodes that did not."]
         case FailureClass.USAGE_ERROR if "--local_rank" in line or "--local-rank" in line:
             return [
                 "Since 2.0 the old launcher passes --local-rank: accept both spellings, or read LOCAL_RANK with torchrun."
@@ -209,7 +209,7 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
     return []
 
 
-_MAP_ADVICE = "A process of datasets' map died, most often of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows its own error."
+_MAP_ADVICE = "A process of datasets' map died, most often for lack of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows the error of the process itself."
 
 
 def _misplaced(line: str, values: RunValues) -> list[str]:
@@ -217,7 +217,9 @@ def _misplaced(line: str, values: RunValues) -> list[str]:
     refused = line.partition("error: ")[2] or line
     words = {word.partition("=")[0].strip("'\"`:,.") for word in refused.split()}
     return [
-        f"`{name}` is stoker's: put it before {values.entry}" for name in values.behind_entry if name in words
+        f"`{name}` is a flag of stoker: put it before {values.entry}"
+        for name in values.behind_entry
+        if name in words
     ]
 
 
@@ -241,7 +243,7 @@ def _program_in(line: str) -> str | None:
 def _missing_file(line: str) -> list[str]:
     if program := _program_in(line):
         return [
-            f"{program} is on no folder of $PATH: load its module, or install it where the job runs (in the container, on each node)."
+            f"{program} is not on $PATH: load its module, or install it where the job runs (in the container, on each node)."
         ]
     found = re.search(
         r"(?:No such file or directory: |can't open file |: )b?['\"]([^'\"]+)['\"]"
@@ -255,12 +257,12 @@ def _path(line: str, job: JobEvidence) -> list[str]:
     lines = []
     if is_mount_error(line):
         lines.append(
-            "The filesystem or its server failed, which is not a matter of space: check the mount on this node (`dmesg`, `df`), remount it, or leave the node out."
+            "The filesystem or its server failed; this is not about free space: check the mount on this node (`dmesg`, `df`), remount it, or exclude the node."
         )
     elif found := _TEMPORARY.search(line):
         lines.append(f"{found[1]} is full on this node: set TMPDIR to a folder with space, or clear it.")
     if found := re.search(r"(?:Errno \d+\] [\w -]+|denied): ['\"]([^'\"]+)['\"]", line):
-        lines.append(f"It was to be written or read: {found[1]}")
+        lines.append(f"Path being written or read: {found[1]}")
     if job.machine.disk_free_bytes is not None:
         where = job.machine.disk_path or "the disk"
         lines.append(f"{where} has {job.machine.disk_free_bytes / (1 << 30):.1f} GiB free.")
@@ -278,7 +280,7 @@ def _parameters(text: str) -> list[str]:
         return [
             (
                 f"No gradient on rank {found[1]} for the parameters at {places} of model.parameters(); "
-                "TORCH_DISTRIBUTED_DEBUG=INFO says their names."
+                "TORCH_DISTRIBUTED_DEBUG=INFO shows their names."
             )
         ]
     if found := re.search(
@@ -293,14 +295,14 @@ def _hub(line: str) -> list[str]:
         found = _HOST.search(line)
         host = next((part for part in found.groups() if part), "") if found else ""
         return [
-            f"The name {host} could not be resolved: check the spelling, and DNS and network of this node; no login helps."
+            f"The name {host} could not be resolved: check the spelling, and this node's DNS and network; logging in does not help."
             if host
-            else "A host's name could not be resolved: check the spelling, and DNS and network of this node; no login helps.",
+            else "A host's name could not be resolved: check the spelling, and this node's DNS and network; logging in does not help.",
             "Without a network: download once where there is one, and set HF_HUB_OFFLINE=1 (wandb: WANDB_MODE=offline).",
         ]
     if re.search(r"wandb|WANDB", line):
         return [
-            "wandb: run `wandb login` on this node or set WANDB_API_KEY; WANDB_MODE=offline goes on without."
+            "wandb: run `wandb login` on this node or set WANDB_API_KEY; WANDB_MODE=offline runs without it."
         ]
     if found := re.search(r"huggingface\.co/(?:api/(?:models|datasets)/|datasets/)?([\w.-]+/[\w.-]+)", line):
         return [
@@ -321,7 +323,7 @@ def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEv
         lines.append("A bus error in a data worker: see `df -h /dev/shm` while it runs.")
     if reason is Reason.SEGFAULT:
         lines.append(
-            "A crash in native code, perhaps of a library that does not bear fork: multiprocessing_context='spawn'."
+            "A crash in native code, perhaps in a library that is not fork-safe: try multiprocessing_context='spawn'."
         )
     elif reason is Reason.KILLED:
         lines.append(f"Lower {_workers_now(job)}: (cores of the node) / (ranks on it), less one, is enough.")
@@ -392,7 +394,7 @@ def _missing_module(text: str) -> list[str]:
             ]
         package, missing = (match[1], f"{match[1]}.{match[2]}") if match[1] else (match[5], match[4])
         return [
-            f"{package} was found, and has no {missing}: its version does not fit what imports it, or a folder of that name hides it."
+            f"{package} was found but has no {missing}: its version does not match the code that imports it, or a folder of that name hides it."
         ]
     if match := re.search(r"No module named ['\"]?([\w.]+)", text):
         return [f"Install {match.group(1).split('.')[0]} into the interpreter that runs the job."]

@@ -32,8 +32,8 @@ _STOPS = {
 _MEANING = {
     "SIGSEGV": "invalid memory access",
     "SIGABRT": "its native code called abort()",
-    "SIGBUS": "memory behind a mapping was not there, as when /dev/shm is full",
-    "SIGILL": "it met an instruction that this CPU does not have",
+    "SIGBUS": "memory behind a mapping was missing, for example because /dev/shm is full",
+    "SIGILL": "it used an instruction that this CPU does not support",
     "SIGFPE": "an arithmetic error, as a division of whole numbers by zero",
     "SIGKILL": "somebody or the kernel killed it",
 }
@@ -90,7 +90,7 @@ def title_of(root: Root) -> str:
     elif root.failure is FailureClass.DISK_FULL and is_mount_error(root.text):
         title = MOUNT_FAILED + _where(root)
     elif _is_named_by_others(root):
-        title = f"A collective timed out: rank {root.rank} did not come to it"
+        title = f"A collective timed out: rank {root.rank} never joined it"
     else:
         title = _named_by_itself(root) or class_texts()[root.failure].title + _where(root)
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
