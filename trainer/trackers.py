@@ -238,9 +238,8 @@ def _start_mlflow(mlflow: Any, config: Config) -> _Started:
     run_id = mlflow.start_run().info.run_id
 
     def close(failed: bool) -> None:
-        if (
-            failed
-        ):  # by its id: the active run is one thread's own, and end_run in another thread does nothing
+        if failed:
+            # By its id: the active run belongs to one thread, and end_run in another does nothing.
             mlflow.MlflowClient().set_terminated(run_id, status="FAILED")
         else:
             mlflow.end_run()

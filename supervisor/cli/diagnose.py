@@ -12,7 +12,7 @@ from dataclasses import replace
 from supervisor.cli.common import Parser, complain
 from supervisor.cli.diagnosing.job_logs import (
     BadInputError,
-    names_ranks,
+    is_of_one_process,
     path_or_run,
     read_jobs,
     without_rank,
@@ -30,7 +30,7 @@ from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
-from supervisor.text.prefixes import NOWHERE, origin_of_path
+from supervisor.text.prefixes import origin_of_path
 from supervisor.text.redact import Redactor, redact_lines, redact_text
 from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
@@ -183,10 +183,7 @@ def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
     """For people: without "rank 0" in the headline of one log that names no rank; the wire keeps its `rank`."""
     if attempt is not None or verdict.rank != 0 or not os.path.isfile(path):
         return verdict
-    origin = origin_of_path(os.path.abspath(path))._replace(
-        stream=None
-    )  # `nohup.out` names a stream and no rank
-    if origin != NOWHERE or names_ranks(path):
+    if not is_of_one_process(path, origin_of_path(os.path.abspath(path))):
         return verdict
     return replace(verdict, title=without_rank(verdict.title))
 

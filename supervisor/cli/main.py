@@ -124,10 +124,10 @@ def _looks_behind(argv: list[str]) -> list[str]:
         at += 2 if "=" not in argv[at] and LOOKS[argv[at]] else 1
     if not 0 < at < len(argv) or argv[at] not in VERBS:
         return argv
-    if argv[at] == "config":
-        return argv[
-            at:
-        ]  # it prints nothing that they change; behind `explain KEY` they are settings of the job
+    if (
+        argv[at] == "config"
+    ):  # prints nothing that they change; behind `explain KEY` they are settings of the job
+        return argv[at:]
     return [argv[at], *argv[:at], *argv[at + 1 :]]
 
 

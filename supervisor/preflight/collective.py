@@ -43,7 +43,7 @@ PAIRS: Final = "pairs "
 _RANK: Final = dedent("""
     import datetime, json, socket, sys, time
     import torch, torch.distributed as dist
-    rank, ranks, path, wait_s, every, host, port = (*sys.argv[1:4], *sys.argv[4:8])
+    rank, ranks, path, wait_s, every, host, port = sys.argv[1:8]
     rank, ranks, wait_s, every = int(rank), int(ranks), int(wait_s), int(every)
     gpu = torch.cuda.is_available() and torch.cuda.device_count() >= min(every if host else ranks, ranks)
     if gpu:

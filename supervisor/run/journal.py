@@ -336,9 +336,9 @@ def facts_in(path: Path) -> Iterator[Event]:
         yield from news
 
 
-def read_state(path: Path) -> RunState:
-    """The state that a journal says, read once."""
-    reader = StateReader(path)
+def read_state(path: Path, *, skips_progress: bool = False) -> RunState:
+    """The state that a journal says, read once. `skips_progress`: see `JournalReader`."""
+    reader = StateReader(path, skips_progress=skips_progress)
     while reader.refresh():
         pass
     return reader.state

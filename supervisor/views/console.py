@@ -22,7 +22,7 @@ from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
-from supervisor.run.journal import StateReader, without_secrets
+from supervisor.run.journal import StateReader, read_state, without_secrets
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, private
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
@@ -500,17 +500,15 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
     """Of a run on several nodes, a line a node: its ranks in the last attempt, and how its part of it ended."""
     for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
-        reader = StateReader(run.node(number).journal, skips_progress=True)
-        while reader.refresh():
-            pass
-        attempt = reader.state.attempt
+        its = read_state(run.node(number).journal, skips_progress=True)
+        attempt = its.attempt
         if attempt is None:
-            yield f"node {number}    {strip_escapes(reader.state.host)}: nothing was started there"
+            yield f"node {number}    {strip_escapes(its.host)}: nothing was started there"
             continue
         ranks = tuple(rank.rank for rank in attempt.ranks.values() if rank.rank is not None)
         whose = f"ranks {fm.ranges(ranks)}, " if ranks else ""
         ended = _exit_code(attempt.exit_code) if attempt.ended_t is not None else "its end is not known"
-        yield f"node {number}    {strip_escapes(reader.state.host)}: attempt {attempt.number}, {whose}{ended}"
+        yield f"node {number}    {strip_escapes(its.host)}: attempt {attempt.number}, {whose}{ended}"
 
 
 def _at_step(step: float | None) -> str:

@@ -13,9 +13,9 @@ from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_S,
     SETTLE_S,
+    ConcurrentRun,
     FoundCheckpoints,
-    OtherRun,
-    other_runs,
+    concurrent_runs,
     seen_file,
 )
 from supervisor.run import events as ev
@@ -207,7 +207,7 @@ def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
 def test_what_another_run_may_have_written_is_not_taken(
     tmp_path: Path, ours: tuple[str, ...], theirs: tuple[str, ...], taken: list[str], warned: bool
 ) -> None:
-    other = OtherRun("able-ant", tuple(tmp_path / name for name in theirs), tmp_path)
+    other = ConcurrentRun("able-ant", tuple(tmp_path / name for name in theirs), tmp_path)
     told = Emitted()
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=ours or ("checkpoints",))
     made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other])
@@ -228,12 +228,12 @@ def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
         append(run, STARTED, INTENDED, RUNS)
     ended = read_state(other.node().journal).attempts[-1]
     assert ended.ended_t is None
-    found = other_runs(mine, 0.0, env)
+    found = concurrent_runs(mine, 0.0, env)
     assert [one.name for one in found] == [other.run_id]
     assert found[0].writes(str(tmp_path / "out" / "c.pt"))
     assert not found[0].writes("/elsewhere/c.pt")
     past = other.node().journal.stat().st_mtime + 1.0
-    assert other_runs(mine, past, env) == [], "nobody keeps it, and nothing was written since"
+    assert concurrent_runs(mine, past, env) == [], "nobody keeps it, and nothing was written since"
     append(other, ev.AttemptEnded(t=T + 5, attempt=1, exit_code=1))
-    assert other_runs(mine, T + 9, env) == [], "it waits for a person"
-    assert other_runs(mine, T + 3, env)
+    assert concurrent_runs(mine, T + 9, env) == [], "it waits for a person"
+    assert concurrent_runs(mine, T + 3, env)

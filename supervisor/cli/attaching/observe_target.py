@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.attaching.watcher_process import Watcher
 from supervisor.cli.common import complain
-from supervisor.cli.diagnosing.job_logs import BadInputError, names_ranks, without_rank
+from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.observer.start_observed import ObservedRun, backlog_bytes
@@ -29,7 +29,6 @@ from supervisor.run.index import claim, register, state_home
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, read_cmdline
-from supervisor.text.prefixes import NOWHERE
 
 if TYPE_CHECKING:
     from supervisor.keeper.observer.observer import Observer
@@ -162,9 +161,8 @@ def _of_known_rank(verdict: Verdict, what: Target) -> Verdict:
     """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
     if verdict.rank != 0 or len(what.logs) != 1 or what.processes:
         return verdict
-    if what.logs[0].origin._replace(stream=None) != NOWHERE:
-        return verdict
-    if what.logs[0].packed or names_ranks(what.logs[0].path):
+    log = what.logs[0]
+    if log.packed or not is_of_one_process(log.path, log.origin):
         return verdict
     return replace(verdict, rank=None, title=without_rank(verdict.title))
 

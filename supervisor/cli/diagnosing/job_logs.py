@@ -365,6 +365,15 @@ def names_ranks(path: str) -> bool:
     return any(origin.rank is not None or origin.local_rank is not None for origin in origins)
 
 
+def is_of_one_process(path: str, origin: Origin) -> bool:
+    """Whether a log names no rank, neither in its place (`origin`; ``nohup.out`` names a stream alone) nor in its last lines.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return origin._replace(stream=None) == NOWHERE and not names_ranks(path)
+
+
 def without_rank(title: str) -> str:
     """A headline without "rank 0", which stands for a job of one process."""
     if title.startswith("Rank 0 "):

@@ -12,7 +12,7 @@ from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, other_runs
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
 from supervisor.keeper.monitoring.rank_failures import RankFailures
@@ -110,7 +110,7 @@ class AttemptMonitor:
             context.clock,
             context.ledger.emit,
             context.node.series,
-            lambda since_t: other_runs(context.run, since_t, context.env),
+            lambda since_t: concurrent_runs(context.run, since_t, context.env),
         )
         self._recorder = Recorder(
             context.node.series,

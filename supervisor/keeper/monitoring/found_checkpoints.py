@@ -42,7 +42,7 @@ LOOK_BACK = 50
 
 
 @dataclass(frozen=True, slots=True)
-class OtherRun:
+class ConcurrentRun:
     """A run that trained at the same time. `named`: the folders that its arguments name; `cwd`: where it writes if they name none."""
 
     name: str
@@ -54,7 +54,7 @@ class OtherRun:
         return _is_below(path, self.named or (self.cwd,))
 
 
-def other_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[OtherRun]:
+def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[ConcurrentRun]:
     """The runs of this machine with an attempt that had not ended at `since_t` (wall seconds)."""
     found = []
     for other in known_runs(run.root.parent, env)[:LOOK_BACK]:
@@ -67,9 +67,9 @@ def other_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[Ot
             job = read_run_file(other.run_json).job
         except (OSError, BadRunFile):
             continue  # deleted meanwhile, or one that only watches
-        attempts = read_state(node.journal).attempts
+        attempts = read_state(node.journal, skips_progress=True).attempts
         if any(attempt.ended_t is None or attempt.ended_t >= since_t for attempt in attempts):
-            found.append(OtherRun(other.run_id, _named(job), Path(job.cwd)))
+            found.append(ConcurrentRun(other.run_id, _named(job), Path(job.cwd)))
     return found
 
 
@@ -144,14 +144,13 @@ class FoundCheckpoints:
         clock: Clock,
         emit: Callable[[ev.Event], None],
         series: Path | None = None,
-        others: Callable[[float], Sequence[OtherRun]] = lambda _since_t: (),
+        others: Callable[[float], Sequence[ConcurrentRun]] = lambda _since_t: (),
     ) -> None:
-        reported = _named(job)
-        self._named, self._others = reported, others
+        self._named, self._others = _named(job), others
         self._shared_with: str | None = None
         self._warned = False
-        self._folders = reported or _outputs(job)
-        self._own = None if reported else Path(job.cwd)
+        self._folders = self._named or _outputs(job)
+        self._own = None if self._named else Path(job.cwd)
         self._ranks = ranks_of(job)
         self._clock, self._emit, self._series = clock, emit, series
         self._looker: Background[list[FoundCheckpoint]] = Background("stoker-checkpoints")
@@ -195,7 +194,7 @@ class FoundCheckpoints:
         others = self._others(since_t) if found else ()
         return [one for one in found if self._is_ours(one.path, others)]
 
-    def _is_ours(self, path: str, others: Sequence[OtherRun]) -> bool:
+    def _is_ours(self, path: str, others: Sequence[ConcurrentRun]) -> bool:
         """Whether no other run may have written it: who names a folder owns it, before who only works there."""
         named = _is_below(path, self._named)
         for other in others:

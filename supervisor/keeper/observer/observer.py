@@ -318,9 +318,8 @@ class Observer(Powerless):
             self._last_news, self._judged = self._clock.mono(), False
             self._belief = self._belief.after_lines()
             if not self._is_lately_written():
-                self._stat_at = (
-                    self._last_news
-                )  # lines of a log that was quiet: it is live now, not up to a second later
+                # Lines of a log that was quiet: it is live now, not up to a second later.
+                self._stat_at = self._last_news
         self._recorder.tick()
         self._clock_watch.look()
         self._control.look()

@@ -104,7 +104,7 @@ def line_through(column: Series, *, at: float) -> tuple[float, float, float]:
     middle = fmean(column)
     mean = fmean(column.values())
     spread = sum((s - middle) ** 2 for s in column)
-    slope = sum((s - middle) * (v - mean) for s, v in column.items()) / spread if spread else 0.0
+    slope = slope_between(list(column), list(column.values()))
     rest = sum((v - mean - slope * (s - middle)) ** 2 for s, v in column.items())
     error = math.sqrt(rest / max(count - 2, 1)) * math.sqrt(
         1 / count + ((at - middle) ** 2 / spread if spread else 0.0)

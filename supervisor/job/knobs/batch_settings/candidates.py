@@ -6,7 +6,6 @@ where they go by one name; the place that wins is the one that the script would 
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -17,7 +16,7 @@ from supervisor.job.config.edit import Scalar
 from supervisor.job.knobs.batch_settings.names import Role, role_of
 from supervisor.job.knobs.conventions import Convention
 from supervisor.job.knobs.places import ENV, Places, bare
-from supervisor.job.knobs.source.read_source import ScriptFlag, leaf
+from supervisor.job.knobs.source.read_source import ScriptFlag
 
 DEEPSPEED: Final = "deepspeed"
 ACCELERATE: Final = "accelerate"
@@ -226,12 +225,7 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
 
 def _inherited_by(where: Places, classes: set[str]) -> set[str]:
     """The classes that these are derived from, wherever they stand: their fields are settings too."""
-    bases = {
-        node.name: {leaf(base) or "" for base in node.bases}
-        for file in where.source.files
-        for node in file.nodes
-        if isinstance(node, ast.ClassDef)
-    }
+    bases = where.source.bases()
     found: set[str] = set()
     open_ = classes - {""}
     while open_:

@@ -15,7 +15,7 @@ from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.source.conditions import only_counted
-from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
+from supervisor.job.knobs.source.read_source import ScriptSource, called, leaves
 from supervisor.job.spec import Knobs, KnobScope, Unread
 
 _MAKES_SETTINGS: Final = ("hparams", "params", "config", "namespace", "dict", "settings")
@@ -135,7 +135,7 @@ class Search:
             return None
         name, value = row.micro_default
         parsed = self._parsed_classes()
-        bases = {base for n, found in self._classes().items() if n in parsed for base in found}
+        bases = {base for n, found in self.source.bases().items() if n in parsed for base in found}
         set_in_source = name in self.source.literals or name in self.source.computed
         if row.micro_class not in parsed | bases or any(c.role is not Role.ACCUMULATION for c in own):
             return None
@@ -461,7 +461,7 @@ class Search:
 
     def _overridden_default(self, plain: str, default: int, micro: Candidate) -> int:
         """What a dataclass of the source says in place of the framework's default; several that disagree are a refusal."""
-        classes = self._classes()
+        classes = self.source.bases()
         own = {f.owner: as_number(f.default) for f in self.source.flags if f.dest == plain and f.owner}
         settled = {owner for owner in own if owner in classes}
         if not settled:
@@ -480,15 +480,6 @@ class Search:
             "give it on the command line",
             micro.name,
         )
-
-    def _classes(self) -> dict[str, set[str]]:
-        """The source's classes with the names of their bases."""
-        return {
-            n.name: {leaf(base) or "" for base in n.bases}
-            for file in self.source.files
-            for n in file.nodes
-            if isinstance(n, ast.ClassDef)
-        }
 
     def _parsed_classes(self) -> set[str]:
         """Names that are handed to a parser of dataclasses."""

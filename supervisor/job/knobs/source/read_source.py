@@ -129,6 +129,15 @@ class ScriptSource:
     computed: Mapping[str, tuple[ast.expr, ...]] = field(default_factory=dict)
     cuts: Mapping[str, str] = field(default_factory=dict)
 
+    def bases(self) -> dict[str, set[str]]:
+        """The classes of all files with the names of what they are derived from."""
+        return {
+            node.name: {leaf(base) or "" for base in node.bases}
+            for file in self.files
+            for node in file.nodes
+            if isinstance(node, ast.ClassDef)
+        }
+
     def flag(self, name: str) -> ScriptFlag | None:
         """The declared flag of this spelling; dashes and underscores within a name are one."""
         exact = next((f for f in self.flags if name in f.names), None)

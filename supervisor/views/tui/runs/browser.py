@@ -17,7 +17,7 @@ from supervisor.views.model.run_list import RunList, Scope, SortKey
 from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S, FooterBar, Hint
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
-from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.panel import tr_of
@@ -190,16 +190,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def action_filter(self) -> None:
         """Filter as one types."""
-        before = self.panel.query_text
-
-        def typed(text: str) -> None:
-            self._set_filter(text)
-
-        def closed(text: str | None) -> None:
-            self._set_filter(before if text is None else text)
-
-        label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
-        self.app.push_screen(AskLine(label, before, typed), closed)
+        self.panel.open_filter(self._offer)
 
     def action_widen(self) -> None:
         """The runs of all folders, or of this one."""
@@ -210,7 +201,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def action_clear(self) -> None:
         """No filter."""
-        self._set_filter("")
+        self.panel.filter_by("")
+        self._offer()
 
     def action_leave(self) -> None:
         """Leave; nothing is ended."""
@@ -219,11 +211,6 @@ class BrowserScreen(QuickFrames, Screen[None]):
     def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
         """A click on a hint is its key."""
         self.call_later(self.run_action, message.action)
-
-    def _set_filter(self, text: str) -> None:
-        self.panel.query_text = text.strip()
-        self.panel.renew()
-        self._offer()
 
     def _tick(self) -> None:
         if self.app.screen is self:

@@ -18,7 +18,7 @@ from supervisor.run.index import known_runs
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, RunsReader, Scope
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dialogs.prompts import AskLine, key_line
+from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import OverScreen
@@ -107,17 +107,7 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
 
     def action_filter(self) -> None:
         """Filter as one types."""
-        before = self.panel.query_text
-
-        def typed(text: str) -> None:
-            self.panel.query_text = text.strip()
-            self.panel.renew()
-
-        def closed(text: str | None) -> None:
-            typed(before if text is None else text)
-
-        label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
-        self.app.push_screen(AskLine(label, before, typed), closed)
+        self.panel.open_filter(lambda: None)
 
     def action_widen(self) -> None:
         """The runs of all folders, or of this one."""

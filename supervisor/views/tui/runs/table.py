@@ -27,6 +27,7 @@ from supervisor.views.model.run_list import (
 )
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dashboard.state_words import outcome_span
+from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
@@ -206,6 +207,25 @@ class RunsPanel(Panel, can_focus=True):
             *([EMPTY] * (room - len(shown)) if detail else ()),
             *([detail] if detail else ()),
         ]
+
+    def filter_by(self, text: str) -> None:
+        """Show the runs that a filter accepts; empty: all."""
+        self.query_text = text.strip()
+        self.renew()
+
+    def open_filter(self, changed: Callable[[], object]) -> None:
+        """Ask for a filter, which holds while it is typed; what was before comes back where it is left."""
+        before = self.query_text
+
+        def typed(text: str) -> None:
+            self.filter_by(text)
+            changed()
+
+        def closed(text: str | None) -> None:
+            typed(before if text is None else text)
+
+        label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
+        self.app.push_screen(AskLine(label, before, typed), closed)
 
     def mark(self, run: RunPaths) -> None:
         """Mark a run, to be compared with; or take its mark away."""
