@@ -245,15 +245,15 @@ class LookingScreen(PaneScreen):
         self.notice.page = name
         self.notice.repaint()
         self._offer()
-        self.call_after_refresh(self._offer)  # whether a page can be scrolled shows once it is painted
 
     def on_descendant_focus(self, _event: events.DescendantFocus) -> None:
         """Another pane has the keys: other keys do something."""
         self._offer()
 
-    def on_metrics_page_keys_changed(self) -> None:
-        """The metrics page has other keys than before."""
-        self._offer()
+    def on_panel_keys_changed(self) -> None:
+        """A page or pane that stands alone may have other keys than before."""
+        if self._zoomed is not None:
+            self._offer()
 
     def action_back(self) -> None:
         """Close the innermost of what is open; where nothing is, go back to the list of runs."""

@@ -12,7 +12,6 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.timer import Timer
 
 from supervisor.run.paths import RunPaths
@@ -131,9 +130,6 @@ def places_of(shape: tuple[int, int], width: int, height: int, top: int) -> list
 class MetricsPage(ChartPanel):
     """All series as a grid of charts with one axis of steps (or time) for those in sight; the keys are one chart's."""
 
-    class KeysChanged(Message):
-        """Other keys do something now, or something else: the footer is stale."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "move(1)", "next chart", show=False),
         Binding("k", "move(-1)", "previous chart", show=False),
@@ -171,7 +167,6 @@ class MetricsPage(ChartPanel):
         self._shape = (1, 1)
         self._sight: dict[str, Cell] = {}
         self._drawn: dict[str, Drawn] = {}
-        self._keys: tuple[tuple[str, str, str], ...] = ()
         self._draw_until = 0.0
         self._drew = self._late = False
         self._waiting: Timer | None = None
@@ -244,10 +239,6 @@ class MetricsPage(ChartPanel):
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """A line that says what is in sight and of which runs, then the charts."""
-        keys = tuple(self.inner_keys())
-        if keys != self._keys:
-            self._keys = keys
-            self.post_message(self.KeysChanged())
         names = self.names()
         self.plotted = None
         if not names:
@@ -435,8 +426,8 @@ class MetricsPage(ChartPanel):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Esc belongs to the screen while there is nothing here for it."""
-        if action == "plain" and (self.alone or self.searched):
-            return True
+        if action == "plain":
+            return bool(self._esc_word())
         return True if action == "choose" else super().check_action(action, parameters)
 
     def action_move(self, charts: int) -> None:

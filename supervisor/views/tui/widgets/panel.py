@@ -12,6 +12,7 @@ from textual import events
 from textual.dom import DOMNode
 from textual.filter import ANSIToTruecolor
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
@@ -62,6 +63,9 @@ class Panel(Widget):
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
 
+    class KeysChanged(Message):
+        """Its own keys are others now, or do something else: a footer that shows them is stale."""
+
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.view: View | None = None
@@ -69,6 +73,7 @@ class Panel(Widget):
         self._strips: list[Strip] = []
         self._drawn_size = Size(0, 0)
         self._drawn_in: Mapping[TextStyle, Style] = {}
+        self._keys: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def tr(self) -> Tr:
@@ -192,6 +197,13 @@ class Panel(Widget):
         self.repaint()
 
     def _compose_rows(self, width: int, height: int) -> list[Row]:
+        rows = self._composed(width, height)
+        if (keys := tuple(self.inner_keys())) != self._keys:  # what they do may depend on what is composed
+            self._keys = keys
+            self.post_message(self.KeysChanged())
+        return rows
+
+    def _composed(self, width: int, height: int) -> list[Row]:
         if not self.framed:
             return [
                 clip(r, width) for r in self._filled(self.body(width, height) if self.ready else [], height)
