@@ -62,7 +62,7 @@ class BatchChange:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """What one failed allocation showed: at `micro_batch`, `allocated + tried` bytes would have been needed.
+    """What one failed allocation showed: at `micro_batch`, at least `allocated + tried` bytes would have been needed.
 
     Attributes:
         micro_batch: samples a rank held at once when the allocation failed.
@@ -79,7 +79,7 @@ class MemoryPoint:
     base_bytes: int = 0
 
     def predicted_bytes(self, micro_batch: int) -> float:
-        """Bytes needed at another micro-batch, if what is above the base grows in proportion to it."""
+        """The least that another micro-batch needs, if what is above the base grows in proportion to it."""
         above_base = max(self.allocated_bytes + self.tried_bytes - self.base_bytes, 0)
         return self.base_bytes + above_base * micro_batch / self.micro_batch
 
@@ -166,19 +166,6 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int) -> BatchSpec:
             f"micro-batch that works: {_named(divisors(per_rank), micro_batch)}"
         )
     return replace(spec, micro_batch_per_rank=micro_batch, accumulation_steps=per_rank // micro_batch)
-
-
-def next_smaller(spec: BatchSpec, memory: MemoryPoint | None = None, minimum: int = 1) -> BatchSpec | None:
-    """The next micro-batch to try after a memory failure, at the same global batch.
-
-    The largest smaller divisor that `memory` predicts to fit; without a point, or where it predicts that
-    nothing fits (a base that alone is too large was measured wrong more often than it is true), `without_numbers`. None when no divisor of at least `minimum` is left.
-    """
-    smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
-    if not smaller:
-        return None
-    fitting = [m for m in smaller if memory.fits(m)] if memory is not None else []
-    return with_micro_batch(spec, fitting[0] if fitting else without_numbers(spec, smaller))
 
 
 def without_numbers(spec: BatchSpec, smaller: Sequence[int]) -> int:

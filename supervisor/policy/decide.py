@@ -231,7 +231,7 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
         return rule.advice_if_not_restarted
     if history.resume_known or history.retry.restart_from_scratch:
         return None
-    if any(a.stepped for a in history.attempts):
+    if any(a.trained for a in history.attempts):
         return _why_not_resumed(history)
     if rule.only_before_first_step or all(a.steps_seen for a in history.attempts):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import MemoryTrial
@@ -21,6 +22,11 @@ class StopCause(StrEnum):
     REQUEUE = "requeue"
     HANG = "hang"
     TRIAL = "trial"
+
+
+# Logs count from 0 or from 1. Adam allocates its state in the first step, so that most out-of-memory failures are here, and an
+# evaluation before the training is logged as step 0 (nanoGPT).
+FIRST_STEP: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,11 @@ class PastAttempt:
     def stepped(self) -> bool:
         """Whether a completed step is known."""
         return self.first_step is not None or self.last_step is not None
+
+    @property
+    def trained(self) -> bool:
+        """Whether a restart from the beginning would lose anything: more than the first step was made."""
+        return self.stepped and (self.last_step is None or self.last_step > FIRST_STEP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -476,9 +476,11 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 lines.append(
                     f"resumed   from the checkpoint at step {following.resume_at}: its first step seen is {following.first_step}"
                 )
-            elif following.first_step is not None:
-                how = f"told to by {following.resume}" if following.resume else "not told to"
-                began = "it began anew" if following.first_step <= 1 else "it went on"
+            elif following.first_step is not None and (
+                following.first_step > 1 or attempt.first_step is not None
+            ):
+                how = f"with {following.resume}" if following.resume else "without a resume setting"
+                began = "started again" if following.first_step <= 1 else "continued"
                 lines.append(f"resumed   {how}: {began} at step {following.first_step}")
             if following.compared is not None:
                 headline = english.sentence("comparison", "headline", values_of(following.compared))

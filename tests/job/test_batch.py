@@ -14,12 +14,11 @@ from supervisor.job.batch import (
     candidates,
     describe,
     describe_change,
-    next_smaller,
     resolve,
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
-from supervisor.job.memory_fit import memory_point
+from supervisor.job.memory_fit import choose_smaller, memory_point
 
 GIB = 2**30
 specs = st.builds(
@@ -77,6 +76,12 @@ def test_accumulation_that_contradicts_is_refused_with_the_right_one() -> None:
         resolve(world_size=2)
 
 
+def smaller_than(spec: BatchSpec, point: MemoryPoint | None = None, minimum: int = 1) -> BatchSpec | None:
+    """What `choose_smaller` chooses."""
+    choice = choose_smaller(spec, point, minimum=minimum)
+    return choice.batch if choice is not None else None
+
+
 def test_limit_13_lands_on_12() -> None:
     """One rank, global 48, start 16: 13 samples would fit, 12 is the largest divisor that does."""
     unit = 1 * GIB
@@ -84,26 +89,26 @@ def test_limit_13_lands_on_12() -> None:
         micro_batch=16, allocated_bytes=14 * unit, tried_bytes=2 * unit, capacity_bytes=13 * unit
     )
     spec = resolve(world_size=1, micro_batch=16, global_batch=48)
-    smaller = next_smaller(spec, point, 1)
+    smaller = smaller_than(spec, point)
     assert smaller == BatchSpec(12, 4, 1)
-    assert next_smaller(spec) == BatchSpec(8, 6, 1), "without numbers a whole share of the present one"
+    assert smaller_than(spec) == BatchSpec(8, 6, 1), "without numbers a whole share of the present one"
 
 
 def test_prediction_skips_divisors_that_would_fail_too() -> None:
     spec = resolve(world_size=1, micro_batch=16, global_batch=48)
     tight = MemoryPoint(16, allocated_bytes=15 * GIB, tried_bytes=1 * GIB, capacity_bytes=7 * GIB)
-    found = next_smaller(spec, tight)
+    found = smaller_than(spec, tight)
     assert found is not None
     assert found.micro_batch_per_rank == 6
     heavy_base = MemoryPoint(16, 15 * GIB, 1 * GIB, capacity_bytes=7 * GIB, base_bytes=4 * GIB)
-    found = next_smaller(spec, heavy_base)
+    found = smaller_than(spec, heavy_base)
     assert found is not None
     assert found.micro_batch_per_rank == 3
 
 
 def test_where_nothing_is_predicted_to_fit_the_next_divisor_is_tried() -> None:
     hopeless = MemoryPoint(16, 15 * GIB, 1 * GIB, capacity_bytes=1, base_bytes=4 * GIB)
-    assert next_smaller(BatchSpec(16, 1, 1), hopeless) == BatchSpec(8, 2, 1)
+    assert smaller_than(BatchSpec(16, 1, 1), hopeless) == BatchSpec(8, 2, 1)
 
 
 def test_change_reads_as_one_line() -> None:
@@ -132,7 +137,7 @@ def test_shrinking_ends_at_the_minimum_and_never_changes_the_global_batch(
     spec: BatchSpec, minimum: int
 ) -> None:
     seen = [spec]
-    while (smaller := next_smaller(seen[-1], None, minimum)) is not None:
+    while (smaller := smaller_than(seen[-1], None, minimum)) is not None:
         assert smaller.micro_batch_per_rank < seen[-1].micro_batch_per_rank
         assert smaller.micro_batch_per_rank >= minimum
         assert smaller.global_batch == spec.global_batch

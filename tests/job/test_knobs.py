@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.arguments.assignments import set_value, value_of
-from supervisor.job.batch import BatchSpec, next_smaller
+from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.find import batch_of, batch_values, find_knobs, why_not_changeable
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.source.read_source import scan_source
+from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs
 
 UNDIVIDED = """
@@ -122,8 +123,9 @@ def test_the_hugging_face_pair_keeps_the_global_batch_and_the_spelling() -> None
     knobs = find_knobs(args)
     spec = batch_of(args, knobs, world_size=2, local_world_size=2)
     assert spec == BatchSpec(8, 4, 2)
-    smaller = next_smaller(spec)
-    assert smaller is not None
+    choice = choose_smaller(spec)
+    assert choice is not None
+    smaller = choice.batch
     assert changed(args, knobs, smaller) == (
         "--per_device_train_batch_size",
         "4",
@@ -162,8 +164,9 @@ def test_a_micro_batch_beside_a_total_is_changed_alone_whatever_the_total_counts
     knobs = find_knobs(args)
     spec = batch_of(args, knobs, world_size=2, local_world_size=2)
     assert spec == BatchSpec(8, 1, 1, ranks_known=False), "tokens or samples: the script makes up for it"
-    smaller = next_smaller(spec)
-    assert smaller is not None
+    choice = choose_smaller(spec)
+    assert choice is not None
+    smaller = choice.batch
     assert changed(args, knobs, smaller)[0] == "--device_batch_size=4"
     assert changed(args, knobs, smaller)[1:] == args[1:]
     plain = ("--micro_batch_size=8", "--global_batch_size=64")

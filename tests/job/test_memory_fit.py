@@ -121,6 +121,20 @@ def test_bytes_for_people(count: float, text: str) -> None:
     assert size(count) == text
 
 
+def test_two_failures_are_no_line() -> None:
+    """As on an H100: 96 and 48 both filled the card, so a line through them predicts a full card for 12 as well."""
+    capacity = int(79.2 * GIB)
+    failures = (failed(96, int(88.7 * GIB), capacity), failed(48, int(81.4 * GIB), capacity))
+    point = MemoryPoint(48, int(74.1 * GIB), int(7.3 * GIB), capacity)
+    choice = choose_smaller(BatchSpec(48, 2, 1, ranks_known=False), point, failures)
+    assert choice is not None
+    assert choice.batch.micro_batch_per_rank == 24
+    assert choice.how == "it needs at least 40.7 GiB of 79.2 GiB"
+    measured = choose_smaller(BatchSpec(48, 2, 1), point, (*failures, fitted(8, 17 * GIB, capacity)))
+    assert measured is not None
+    assert measured.how.startswith("predicted from 3 measured")
+
+
 def test_why_a_micro_batch_was_chosen() -> None:
     def how(spec: BatchSpec, *trials: MemoryTrial, point: MemoryPoint | None = None) -> str:
         choice = choose_smaller(spec, point, trials)
@@ -128,7 +142,7 @@ def test_why_a_micro_batch_was_chosen() -> None:
         return choice.how
 
     point = MemoryPoint(16, allocated_bytes=15 * GIB, tried_bytes=GIB, capacity_bytes=10 * GIB)
-    assert how(BatchSpec(16, 1, 1), point=point) == "predicted to need 8.0 GiB of 10.0 GiB"
+    assert how(BatchSpec(16, 1, 1), point=point) == "it needs at least 8.0 GiB of 10.0 GiB"
     line = (fitted(4, 8 * GIB, 20 * GIB), failed(24, 28 * GIB, 20 * GIB))
     assert (
         how(BatchSpec(24, 2, 1), *line)

@@ -15,7 +15,6 @@ from supervisor.job.batch import (
     candidates,
     describe,
     describe_change,
-    next_smaller,
     resolve,
     with_micro_batch,
     without_numbers,
@@ -258,16 +257,10 @@ def test_smaller_batches() -> None:
     assert candidates(BatchSpec(3, 3, 1)) == (9, 3, 1)
     assert without_numbers(BatchSpec(8, 5, 1), [5, 4, 2]) == 4
     assert without_numbers(BatchSpec(7, 2, 1), [2]) == 2
-    assert next_smaller(BatchSpec(8, 1, 1), minimum=4) == BatchSpec(4, 2, 1)
-    assert next_smaller(BatchSpec(8, 1, 1), minimum=5) is None
     point = MemoryPoint(8, 70, 10, 100, base_bytes=0)
     assert point.predicted_bytes(4) == 40
     assert MemoryPoint(8, 70, 10, 100, base_bytes=40).predicted_bytes(4) == 60
     assert MemoryPoint(8, 10, 10, 100, base_bytes=40).predicted_bytes(4) == 40
-    assert next_smaller(BatchSpec(12, 1, 1), MemoryPoint(12, 130, 0, 100)) == BatchSpec(6, 2, 1)
-    assert next_smaller(BatchSpec(12, 1, 1), MemoryPoint(12, 13_000, 0, 100)) == BatchSpec(6, 2, 1), (
-        "nothing would fit"
-    )
     for micro in (0, 3):
         with pytest.raises(JobError, match="does not divide the 8 samples"):
             with_micro_batch(BatchSpec(8, 1, 1), micro)

@@ -104,7 +104,7 @@ def test_an_attempt_that_ends_early_is_judged_by_what_there_is(resumed: Resumed)
     assert resumed.trains(part(AFTER, 101, 102)) == []
     (said,) = resumed.trains(part(AFTER, 103, 103), final=True)
     assert said.result is Sameness.UNKNOWN
-    assert "only 3 steps" in said.text
+    assert "too few steps" in said.text
 
 
 def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Resumed) -> None:

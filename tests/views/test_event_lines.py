@@ -120,12 +120,18 @@ def test_a_fact_in_the_consoles_words(event: ev.Event, lines: list[tuple[str, st
 
 
 def second(
-    first_step: int | None, *, resume: str | None = None, at: int | None = None, ready: int | None = None
+    first_step: int | None,
+    *,
+    resume: str | None = None,
+    at: int | None = None,
+    ready: int | None = None,
+    before: int | None = None,
 ) -> list[ev.Event]:
     facts: list[ev.Event] = [
         ev.RunStarted(t=T, run_id="r-1", name="gpt", mode="launched", host="box"),
         ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch", batch=B),
         ev.AttemptStarted(t=T, attempt=1, pid=77, start_time=1.0),
+        *([ev.Progress(t=T + 1, attempt=1, step=before, loss=2.0)] if before else []),
         ev.AttemptEnded(t=T + 8, attempt=1, exit_code=None),
         ev.LaunchIntended(t=T + 9, attempt=2, argv=(), reason="again", resume=resume, resume_at=at),
         ev.AttemptStarted(t=T + 9, attempt=2, pid=78, start_time=1.0),
@@ -141,11 +147,12 @@ def second(
     ("facts", "resumed"),
     [
         (second(None), []),
-        (second(1), ["resumed   not told to: it began anew at step 1"]),
-        (second(2), ["resumed   not told to: it went on at step 2"]),
-        (second(9, resume="--resume"), ["resumed   told to by --resume: it went on at step 9"]),
+        (second(1), []),
+        (second(1, before=7), ["resumed   without a resume setting: started again at step 1"]),
+        (second(2), ["resumed   without a resume setting: continued at step 2"]),
+        (second(9, resume="--resume"), ["resumed   with --resume: continued at step 9"]),
         (second(6, at=5), ["resumed   from the checkpoint at step 5: its first step seen is 6"]),
-        (second(5, at=5), ["resumed   not told to: it went on at step 5"]),
+        (second(5, at=5), ["resumed   without a resume setting: continued at step 5"]),
         (second(5, ready=4), ["resumed   at step 4, a committed checkpoint of attempt 1"]),
         (
             [*second(5, ready=4), ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps")],
@@ -159,10 +166,12 @@ def test_the_story_says_how_an_attempt_went_on(
     state = replay(facts)
     first, last = state.attempts[1].first_step, state.attempts[1].last_step
     step = "no step" if first is None else f"steps {first}–{last}"
+    before = state.attempts[0].last_step
+    earlier = "no step" if before is None else f"steps {before}–{before}"
     assert story(state, RunPaths(tmp_path)).splitlines() == [
         "",
         "run       r-1  gpt",
-        "attempt 1 no step, exit unknown after 8 s, micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
+        f"attempt 1 {earlier}, exit unknown after 8 s, micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
         "change    none: relaunched as it was",
         *resumed,
         f"attempt 2 {step}, exit unknown",

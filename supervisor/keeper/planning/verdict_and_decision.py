@@ -19,11 +19,11 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.batch import BatchSpec, MemoryPoint, next_smaller
+from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import is_plain_python
 from supervisor.job.knobs.resuming.checkpoint_flags import given_start
-from supervisor.job.memory_fit import memory_point
+from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.background import within
 from supervisor.keeper.monitoring.found_checkpoints import seen_file
@@ -203,7 +203,7 @@ def policy_input(
     newest_saved = usable_checkpoint(job, state.checkpoints) if looks else state.checkpoint
     begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
     now_batch = now.current_batch
-    less = next_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
+    less = choose_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
     return PolicyInput(
         attempts=tuple(_past(view, state) for view in state.attempts),
         retry=job.retry,
@@ -218,7 +218,7 @@ def policy_input(
         newest_checkpoint=begins_at.path if begins_at is not None else None,
         newest_number=number_of(newest_saved),
         not_now=why_not_now(job) if looks and begins_at is None else "",
-        old_batch=batch_refusal(record, state, less, arguments, env) if less is not None else "",
+        old_batch=batch_refusal(record, state, less.batch, arguments, env) if less is not None else "",
         # Its numbers are those of the command line as it was at first.
         question=job.question is not None and job.knobs.unread is not None and not now.is_typed,
         given_start=given_start(arguments, job.knobs.start),

@@ -137,7 +137,7 @@ def _is_below(case: Case) -> bool:
 def _too_little(case: Case) -> Found | None:
     rows = len(case.after)
     if rows < LEAST_ROWS:
-        return Found(None, f"only {rows} steps are logged after it", (("rows", rows),))
+        return Found(None, f"too few steps are logged after it: {rows}", (("rows", rows),))
     return None
 
 
@@ -432,7 +432,7 @@ def _agreement(case: Case) -> Judgement:
         return Judgement(Sameness.SAME_WITHIN_NOISE, text, None, (), twice, new)
     return Judgement(
         Sameness.UNKNOWN,
-        "the log tells too little: no loss of a step that was trained twice",
+        f"the log tells too little: losses of steps that were trained twice: {len(pairs)}, needed {LEAST_PAIRS}",
         None,
         (),
         twice,

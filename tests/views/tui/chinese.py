@@ -13,7 +13,7 @@ from tests.views.tui.recorded import REDUCED, Recording
 
 SHRUNK = (
     "cuda_oom: micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged: "
-    "predicted to need 40.1 GiB of 79.1 GiB"
+    "it needs at least 40.1 GiB of 79.1 GiB"
 )
 HELD = (
     "cuda_oom: steps were made and the script's resume flag is not known: "

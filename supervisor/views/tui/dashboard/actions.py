@@ -6,7 +6,9 @@ import os
 
 from rich.cells import cell_len
 
-from supervisor.job.batch import BatchSpec, next_smaller
+from supervisor.job.batch import BatchSpec
+from supervisor.job.memory_fit import choose_smaller
+from supervisor.policy.history import FIRST_STEP
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import SpecChange
@@ -94,10 +96,15 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def overwrite_warning(snapshot: Snapshot) -> str:
-    """The warning before a restart from scratch although steps were made; empty where it resumes, or no step was made yet."""
+    """The warning before a restart from scratch although steps were made; empty where it resumes, or no more than the first step was made."""
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
-    if record is None or not steps or _can_resume(snapshot) or record.job.retry.restart_from_scratch:
+    if (
+        record is None
+        or steps <= FIRST_STEP
+        or _can_resume(snapshot)
+        or record.job.retry.restart_from_scratch
+    ):
         return ""
     from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
 
@@ -169,7 +176,8 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     decision = attempt.decision
     if decision is not None and decision.change is not None and decision.change.batch is not None:
         return decision.change.batch.after
-    return next_smaller(attempt.batch) or attempt.batch
+    smaller = choose_smaller(attempt.batch)
+    return smaller.batch if smaller is not None else attempt.batch
 
 
 def why_no_batch(snapshot: Snapshot) -> str:
