@@ -129,8 +129,8 @@ def run_values_of(
         return values
     workers = job.loader.workers or find_loader(view.argv).workers
     return values._replace(
-        batch_knob=(job.knobs.batch or values.batch_knob).lstrip("-"),
-        workers_knob=workers[0].lstrip("-") if workers is not None else values.workers_knob,
+        batch_knob=job.knobs.batch or values.batch_knob,
+        workers_knob=workers[0] if workers is not None else values.workers_knob,
         workers=workers[1] if workers is not None else None,
         port=job.master_port,
         entry=job.entry,

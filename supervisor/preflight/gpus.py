@@ -97,7 +97,7 @@ def _enough(seen: Seen) -> Iterator[Finding]:
     elif ranks > len(seen.mine) and spec.entry_kind is EntryKind.TRAINER:
         yield note("GPUs", f"{ranks} ranks share {len(seen.mine)} GPUs, and meet over gloo")
     elif ranks > len(seen.mine):
-        what = f"{ranks} ranks for {len(seen.mine)} GPUs: two ranks of one GPU cannot use NCCL together"
+        what = f"{ranks} ranks, visible GPUs: {len(seen.mine)}; NCCL needs a GPU for each rank"
         yield warn("GPUs", what, f"--nproc-per-node {len(seen.mine)}")
     elif ranks < len(seen.mine):
         yield note("GPUs", f"{ranks} of {len(seen.mine)} visible GPUs will be used")

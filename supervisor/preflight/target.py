@@ -97,23 +97,23 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
     fixes: list[str] = []
     plan = oom_plan(spec)
     if isinstance(plan, OomRefusal) and spec.batch is None and spec.knobs.can_change_batch:
-        missing.append(f"out of memory will not be restarted smaller: {plan.why} ({plan.help})")
+        missing.append(f"no smaller restart after out of memory: {plan.why} ({plan.help})")
     elif isinstance(plan, OomRefusal) and not spec.knobs.can_change_batch:
-        missing.append(f"out of memory will not be restarted smaller: {why_not_changeable(spec.knobs)}")
+        missing.append(f"no smaller restart after out of memory: {why_not_changeable(spec.knobs)}")
     resumes = spec.knobs.resume_is_set or spec.knobs.self_resuming
     flag = spec.knobs.start or spec.knobs.resume_step
     if not resumes and not spec.retry.restart_from_scratch:
         missing.append(
-            "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)"
+            "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)"
             if flag is None
-            else f"after its first step a crash is restarted only if a whole checkpoint is found for {flag}"
+            else f"a crash beyond the first step is restarted only from a complete checkpoint for {flag}"
         )
-        told = f"{flag or 'FLAG'}=PATH"
+        named = f"{flag or 'FLAG'}=PATH"
         if flag is not None and flag == spec.knobs.resume:  # its word for the newest one; a switch has none
-            told = f"{flag}={spec.knobs.resume_value}" if spec.knobs.resume_value else flag
+            named = f"{flag}={spec.knobs.resume_value}" if spec.knobs.resume_value else flag
         fixes.append(
-            "a script that keeps one file up to date can be told it: --resume-knob "
-            f"'{told}', handed over from the second attempt on"
+            "if the script always writes the same checkpoint, name it: --resume-knob "
+            f"'{named}' (used from the second attempt on)"
         )
     if not missing:
         yield ok("restarts", "batch and resume flags are known")

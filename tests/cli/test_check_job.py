@@ -38,7 +38,7 @@ def test_a_job_is_checked_and_nothing_is_started_or_written(
     said = capsys.readouterr().out
     assert "✓ interpreter: " in said
     assert "✓ script: train.py compiles" in said
-    assert "! restarts: out of memory will not be restarted smaller" in said
+    assert "! restarts: no smaller restart after out of memory" in said
     assert "    → " in said, "what to do about it"
     assert said.splitlines()[-1] == "nothing forbids a start; warnings: 1"
     assert [path.name for path in script.iterdir()] == ["train.py"]

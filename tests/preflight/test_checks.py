@@ -247,7 +247,7 @@ def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path
         (replace(by_word, resume="--resume", resume_value=""), "'--resume'"),
     ):
         found = found_by(target.check_knobs, replace(SCRIPT, knobs=knobs), tmp_path)
-        assert f"--resume-knob {wanted}, handed over" in found.fix
+        assert f"--resume-knob {wanted} (used" in found.fix
     scratch = replace(by_path, retry=replace(SCRIPT.retry, restart_from_scratch=True))
     found = found_by(target.check_knobs, scratch, tmp_path)
     assert not found.fix, "nothing is resumed"

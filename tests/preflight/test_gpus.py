@@ -55,11 +55,11 @@ def test_two_sound_gpus_for_two_ranks(nvml: StandIn) -> None:
 @pytest.mark.parametrize(
     ("count", "ranks", "visible", "level", "what"),
     [
-        (1, 2, None, WARNING, "2 ranks for 1 GPUs: two ranks of one GPU cannot use NCCL together"),
+        (1, 2, None, WARNING, "2 ranks, visible GPUs: 1; NCCL needs a GPU for each rank"),
         (4, 2, None, INFO, "2 of 4 visible GPUs will be used"),
         (4, 2, "3,1", OK, "2 GPUs for as many ranks"),
         (4, 2, "GPU-3,GPU-1", OK, "2 GPUs for as many ranks"),
-        (4, 2, "2", WARNING, "2 ranks for 1 GPUs"),
+        (4, 2, "2", WARNING, "2 ranks, visible GPUs: 1"),
         (4, 2, "", INFO, "none of 4 GPUs is visible to the ranks"),
         (4, 2, "-1", INFO, "none of 4 GPUs is visible to the ranks"),
         (
@@ -86,7 +86,7 @@ def test_a_gpu_that_is_not_there_is_named(nvml: StandIn) -> None:
     nvml.show(*cards(2))
     named, few = findings(visible="1,7,0")["GPUs"]
     assert "names 7, which is none of the 2 GPUs here" in named.what
-    assert "2 ranks for 1 GPUs" in few.what, "as CUDA does, the list ends there"
+    assert "2 ranks, visible GPUs: 1" in few.what, "as CUDA does, the list ends there"
 
 
 def test_a_gpu_that_is_named_twice_is_none(nvml: StandIn) -> None:

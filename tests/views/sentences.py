@@ -13,6 +13,7 @@ GAP = "\0"
 # Patterns and what a program logs for its author are no sentences for a person.
 SILENT_CALLS = frozenset(
     [
+        "Lazy",
         "search",
         "match",
         "fullmatch",

@@ -177,7 +177,7 @@ class TableError(ValueError):
 
 
 _KEYS = frozenset(
-    ("id", "class", "role", "reason", "strength", "triggers", "regex", "must_not", "samples", "near_misses", "traits", "lost")
+    ("id", "class", "role", "reason", "strength", "triggers", "regex", "must_not", "samples", "near_misses", "traits", "lost", "title")
 )  # fmt: skip
 _OUTSIDE_SUBSET = Lazy(r"(?<!\\)\(\?(?!:|[ims]+\))|\\[1-9]|[*+?}]\+|\\[pPXkKGZ]")
 
@@ -259,6 +259,7 @@ def _entry(raw: Mapping[str, object], family: str, index: int) -> Signature:
             confirm=_needs_confirmation(str(raw["regex"])),
             traits=frozenset(Trait(name) for name in _texts(raw.get("traits", []))),
             lost=str(raw.get("lost", "")),
+            title=str(raw.get("title", "")),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise TableError(f"signature {name}: {error}") from error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from supervisor.diagnosis.evidence import JobEvidence, RunValues
 from supervisor.diagnosis.wording.class_texts import class_texts
-from supervisor.job.batch import next_smaller
-from supervisor.job.memory_fit import memory_point
+from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.run.failures import Action, FailureClass, Reason
 from supervisor.text.numbers import whole
+from supervisor.text.patterns import Lazy
 
 # Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
@@ -179,10 +180,6 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
             return [
                 "Exit code 127 means that the shell did not find a program: check $PATH, and the modules or the container of this node."
             ]
-        case FailureClass.NCCL_ERROR if re.search(r"internal error|ncclInternalError", line):
-            return [
-                "An internal NCCL error is usually a problem of the layout: check that the nodes reach each other, and that no two ranks share a GPU (CUDA_VISIBLE_DEVICES, local ranks)."
-            ]
         case FailureClass.DISK_FULL | FailureClass.PERMISSION_DENIED:
             return _path(line, job)
         case FailureClass.DDP_MISMATCH:
@@ -200,16 +197,41 @@ def specific_advice(failure: FailureClass, reason: Reason | None, text: str, job
             ]
         case FailureClass.USAGE_ERROR:
             return _misplaced(line, job.run_values)
-        case FailureClass.CUDA_ERROR if "invalid device ordinal" in line:
-            return [
-                "More processes a node than visible GPUs: lower --nproc-per-node or check CUDA_VISIBLE_DEVICES."
-            ]
+        case FailureClass.CUDA_ERROR | FailureClass.NCCL_ERROR:
+            return _by_message(line)
         case _:
             pass
     return []
 
 
-_MAP_ADVICE = "A process of datasets' map died, most often for lack of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows the error of the process itself."
+# Advice by what the message of CUDA or NCCL says.
+_OF_MESSAGES: Final = (
+    (
+        Lazy(r"Duplicate GPU detected"),
+        "NCCL needs a GPU for each rank: lower --nproc-per-node, or choose the device by LOCAL_RANK (torch.cuda.set_device).",
+    ),
+    (
+        Lazy(r"internal error|ncclInternalError"),
+        "An internal NCCL error is usually a problem of the layout: check that the nodes reach each other, and that no two ranks share a GPU (CUDA_VISIBLE_DEVICES, local ranks).",
+    ),
+    (
+        Lazy(r"invalid device ordinal"),
+        "More processes a node than visible GPUs: lower --nproc-per-node or check CUDA_VISIBLE_DEVICES.",
+    ),
+    (
+        Lazy(r"Assertion|device-side assert"),
+        "Most often an index is out of range: check label and token ids against the sizes of their tables.",
+    ),
+    (
+        Lazy(r"illegal memory access|misaligned address|launch failure|LAUNCH_FAILED"),
+        "`compute-sanitizer python …` names the kernel; custom and Triton kernels are the first to look at.",
+    ),
+)
+_MAP_ADVICE: Final = "A process of datasets' map died, most often for lack of memory: lower num_proc of the call, and writer_batch_size; num_proc=1 shows the error of the process itself."
+
+
+def _by_message(line: str) -> list[str]:
+    return [text for mark, text in _OF_MESSAGES if mark.search(line)][:1]
 
 
 def _misplaced(line: str, values: RunValues) -> list[str]:
@@ -366,8 +388,8 @@ def _next_micro_batch(text: str, values: RunValues) -> int | None:
     if batch is None:
         return values.next_micro_batch
     point = memory_point(text, batch.micro_batch_per_rank, base_bytes=values.memory_base_bytes)
-    smaller = next_smaller(batch, point)
-    return smaller.micro_batch_per_rank if smaller is not None else None
+    smaller = choose_smaller(batch, point)
+    return smaller.batch.micro_batch_per_rank if smaller is not None else None
 
 
 def _memory(text: str, job: JobEvidence) -> list[str]:

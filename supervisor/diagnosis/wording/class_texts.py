@@ -112,7 +112,7 @@ def class_texts() -> dict[FailureClass, ClassText]:
         c.CUDA_ERROR: ClassText(
             "A CUDA call or kernel failed",
             "An index out of range on the device, an illegal access, a library call or a kernel not built for this GPU.",
-            ("The traceback is asynchronous: run once with CUDA_LAUNCH_BLOCKING=1 to see the real line.", "Check label and token ids against the sizes of their tables."),
+            ("The traceback is asynchronous: run once with CUDA_LAUNCH_BLOCKING=1 to see the real line.",),
             a.RESTART,
         ),
         c.GPU_FAULT: ClassText(

@@ -148,9 +148,9 @@ def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:
 NOT_RESTARTED = Finding(
     FindingLevel.WARNING,
     "restarts",
-    "out of memory will not be restarted smaller: no accumulation is known beside --batch_size "
+    "no smaller restart after out of memory: no accumulation is known beside --batch_size "
     "(--accumulation-knob, or --allow-smaller-global); "
-    "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)",
+    "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)",
 )
 
 
