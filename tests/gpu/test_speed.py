@@ -17,8 +17,7 @@ def test_the_goals_are_met() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     if total < 40 * GIB:
         pytest.skip(f"this GPU has {total / GIB:.0f} GiB: depth 20 in float32 wants 40")
-    micro = max(min(int(total / GIB) // 16, 8), 2)
-    full, blocks = (replace(config, device_batch_size=micro) for config in (gpu.FULL, gpu.BLOCKS))
+    full, blocks = (replace(config, device_batch_size=gpu.micro_batch()) for config in (gpu.FULL, gpu.BLOCKS))
     found = gpu.measure(full, blocks, gpu.Rounds())
     judged = gpu.goals(found, torch.cuda.get_device_name())
     assert {goal.name for goal in judged} >= {"recomputed / kept activation memory"}
