@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import command_line, surroundings, tell
 from trainer import build
-from trainer.compute import allow_tf32
 from trainer.config import Config
+from trainer.distributed.compute import allow_tf32
 from trainer.loop import Run, next_micro_batches, train_step
-from trainer.model import flops_per_token, shape_of
+from trainer.model.language_model import flops_per_token, shape_of
 
 # The sizes of the goals: depth 20 is width 1280, 0.5 G parameters with a vocabulary of 50304.
 FULL = Config(
@@ -168,7 +168,7 @@ def in_turn(configs: Mapping[str, Config], rounds: Rounds) -> dict[str, Figures]
 
 
 def set_tf32(entrant: Contestant) -> None:
-    """The switch that `trainer.compute.allow_tf32` sets once a process."""
+    """The switch that `trainer.distributed.compute.allow_tf32` sets once a process."""
     allow_tf32(entrant.config, entrant.device)
 
 

@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import ROOT, command_line, in_turn, interval, surroundings, tell
 from trainer import build
 from trainer.config import Config
-from trainer.corpus import embedded
-from trainer.loading import Feed, MicroBatch, Request
+from trainer.data.corpus import embedded
+from trainer.data.loading import Feed, MicroBatch, Request
 from trainer.loop import Hook, StepReport, TrainState, train
 
 # The settings that nanoGPT's README gives for a CPU, with biases as GPT-2 has them and a warm-up.

@@ -22,10 +22,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import command_line, surroundings, tell
-from trainer import build, checkpoint
+from trainer import build
+from trainer.checkpoint import storage
+from trainer.checkpoint.saving import Saver
 from trainer.config import Config
 from trainer.loop import Run, next_micro_batches, train_step
-from trainer.saving import Saver
 
 
 def prepared(folder: str, depth: int, width: int, device: str) -> Run:
@@ -105,7 +106,7 @@ def main() -> int:
             background.append(time.perf_counter() - began)
             saver.settle()
             step(run)
-        path, _ = checkpoint.newest(Path(folder))
+        path, _ = storage.newest(Path(folder))
         assert path is not None
         size = sum(entry.stat().st_size for entry in path.iterdir())
         saver.close()

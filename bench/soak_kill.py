@@ -29,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import LAUNCH, TRAINER, command_line, keep, surroundings
-from trainer import checkpoint
+from trainer.checkpoint import storage
 
 # 1.9 million parameters: a checkpoint of 22 MB, whose write lasts some tens of milliseconds.
 SETTINGS = (
@@ -160,12 +160,12 @@ def killed(process: subprocess.Popen[str], folder: Path, kill: Kill) -> bool:
 
 def left_behind(folder: Path) -> tuple[int, list[str]]:
     """The newest committed step (0: none), and the folders that a kill left half done."""
-    found = checkpoint.committed(folder / "ck")
+    found = storage.committed(folder / "ck")
     for path in found:
-        checkpoint.verify(path)  # raises: a marker on something that is not whole
+        storage.verify(path)  # raises: a marker on something that is not whole
     whole = set(found)
     half = [path.name for path in (folder / "ck").glob("step_*") if path not in whole]
-    return (checkpoint.step_of(found[0]) if found else 0), half
+    return (storage.step_of(found[0]) if found else 0), half
 
 
 def resumed_at(folder: Path) -> int | None:
@@ -189,7 +189,7 @@ def tensors(held: Any, name: str = "") -> dict[str, torch.Tensor]:
 
 
 def same_tensors(one: Path, other: Path, step: int) -> bool:
-    states = [tensors(checkpoint.load(checkpoint.folder_of(f / "ck", step)).state) for f in (one, other)]
+    states = [tensors(storage.load(storage.folder_of(f / "ck", step)).state) for f in (one, other)]
     return states[0].keys() == states[1].keys() and all(
         torch.equal(t, states[1][k]) for k, t in states[0].items()
     )

@@ -35,7 +35,7 @@ if not __package__:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["data"]:  # `python -m trainer.data` for those who know this file's path alone
-        from trainer.data_cli import main as data_main
+        from trainer.data.__main__ import main as data_main
 
         try:
             sys.exit(data_main(sys.argv[2:]))

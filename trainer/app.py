@@ -5,18 +5,20 @@ Nothing heavy is imported before the settings are known to be right.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import platform
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from trainer.config import Config, UsageError, plan_batch
+from trainer.distributed.place import detect
 from trainer.faults import parse
-from trainer.place import detect
 from trainer.settings import help_text, read
-from trainer.stacks import answer_stacks
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -32,7 +34,7 @@ def main(argv: Sequence[str]) -> NoReturn:
         effective = read(argv)
         config = effective.config
         if config.distributed and "RANK" not in os.environ and config.world_size > 1:
-            from trainer.spawn import spawn_ranks
+            from trainer.distributed.spawn import spawn_ranks
 
             sys.exit(spawn_ranks(config.world_size))
         for warning in effective.warnings if _rank() == "0" else ():
@@ -40,11 +42,30 @@ def main(argv: Sequence[str]) -> NoReturn:
         # What the environment alone shows to be wrong costs no import of torch.
         plan_batch(config, detect(os.environ, config).world_size)
         parse(config.fault)
-        answer_stacks(os.environ)
+        _answer_stacks(os.environ)
         execute = _heavy()
     except UsageError as error:
         _refuse(str(error))
     _leave(execute, config)
+
+
+def _answer_stacks(environ: Mapping[str, str]) -> None:
+    """Lets a supervisor ask this rank where it is: Python's faulthandler on SIGUSR2, into a file that the supervisor knows.
+
+    The handler is C and writes even while the interpreter waits in a collective. The file is ``stacks/<pid>.txt`` beside the
+    telemetry folder (docs/telemetry.md). Without such a folder, or if it cannot be written, nothing is registered.
+    """
+    telemetry = environ.get("STOKER_TELEMETRY_DIR", "")
+    if not telemetry or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+        return
+    folder = Path(telemetry).parent / "stacks"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # Kept open for the life of the process: the handler writes to its descriptor.
+        file = (folder / f"{os.getpid()}.txt").open("ab", buffering=0)
+    except OSError:
+        return
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
 
 
 def _heavy() -> Callable[[Config], int]:

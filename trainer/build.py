@@ -13,26 +13,27 @@ import torch
 from torch import nn
 
 from trainer import faults as fl
-from trainer import memory, saving
-from trainer.compute import TYPES, allow_tf32, autocast, compile_blocks, look, tools
+from trainer.checkpoint import saving
 from trainer.config import Batch, Config, UsageError, by_rank, plan_batch, plan_lengths
-from trainer.console import Console, short
-from trainer.data import Samples, Stream, open_data
-from trainer.dist import Device, Group
-from trainer.ema import Ema
+from trainer.data.loading import Feed, Plan, Workers, worker_count
+from trainer.data.samples import Samples, Stream, open_data
+from trainer.data.tokenizer import Tokenizer, beside, known
+from trainer.distributed.compute import TYPES, allow_tf32, autocast, compile_blocks, look, tools
+from trainer.distributed.group import Device, Group
+from trainer.distributed.machine import Decision, Report, decide
+from trainer.distributed.place import Place, detect
+from trainer.distributed.sharding import make_optimizer, split_model, syncing, wrap
 from trainer.errors import DataError
 from trainer.hooks import CapHook, ConsoleHook, EmaHook, FaultHook, Speed, TelemetryHook
-from trainer.loading import Feed, Plan, Workers, worker_count
 from trainer.loop import Ending, Hook, Run, TrainState, train
-from trainer.machine import Decision, Report, decide
-from trainer.model import LanguageModel, flops_per_token, model_of, shape_of
-from trainer.optim import peak_lr
-from trainer.place import Place, detect
+from trainer.model.ema import Ema
+from trainer.model.language_model import LanguageModel, flops_per_token, model_of, shape_of
+from trainer.model.optim import peak_lr
+from trainer.reporting import memory
+from trainer.reporting.console import Console, short
+from trainer.reporting.telemetry import Kind, Phase, Telemetry
 from trainer.sample import SampleHook
-from trainer.sharding import make_optimizer, split_model, syncing, wrap
 from trainer.stop import StopRequest
-from trainer.telemetry import Kind, Phase, Telemetry
-from trainer.tokenizer import Tokenizer, beside, known
 from trainer.trackers import RequestedTraces, TraceHook, asked_for
 
 EXIT_STOPPED = 75
@@ -201,7 +202,7 @@ def build_run(session: Session) -> Run:
     root = checkpoint_root(config, session.env)
     resume = saving.find(config, root, group, console)
     if config.init_from and resume is None:
-        from trainer.gpt2 import weights_from
+        from trainer.model.gpt2 import weights_from
 
         saving.put_weights(bare, weights_from(Path(config.init_from), shape))
         console.say(f"weights from {config.init_from}")

@@ -175,7 +175,7 @@ def _run_out_of_memory() -> None:
     """Allocates until PyTorch's own allocator fails: under a cap of 256 MiB more on a CPU."""
     import torch
 
-    from trainer import memory
+    from trainer.reporting import memory
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")

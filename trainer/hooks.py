@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from trainer import memory
-from trainer.console import Console, Line, step_line
-from trainer.data import Stream
-from trainer.ema import Ema
+from trainer.data.samples import Stream
 from trainer.faults import Faults
 from trainer.loop import Hook, StepReport, TrainState
-from trainer.memory import MemoryCap
-from trainer.telemetry import Kind, Phase, Telemetry
+from trainer.model.ema import Ema
+from trainer.reporting import memory
+from trainer.reporting.console import Console, Line, step_line
+from trainer.reporting.memory import MemoryCap
+from trainer.reporting.telemetry import Kind, Phase, Telemetry
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config import Batch, Config, LengthSchedule
-from trainer.console import Console
-from trainer.data import Samples
-from trainer.debug import UnusedParameterError, without_gradient
-from trainer.dist import Group
+from trainer.data.loading import Feed, MicroBatch, of_step
+from trainer.data.samples import Samples
+from trainer.distributed.group import Group
 from trainer.errors import DataError
-from trainer.loading import Feed, MicroBatch, of_step
-from trainer.optim import lr_at, on_device, set_lr, step_unless, whole
+from trainer.model.optim import lr_at, on_device, set_lr, step_unless, whole
+from trainer.reporting.console import Console
+from trainer.reporting.telemetry import Phase
 from trainer.stop import StopRequest
-from trainer.telemetry import Phase
 
 # Steps with an invalid loss that may follow each other before --skip_invalid_loss gives up.
 MAX_SKIPPED = 10
@@ -38,6 +37,10 @@ MAX_BAD_DATA = 10
 
 class NonFiniteError(ArithmeticError):
     """The loss or the gradient is NaN or infinite, and nobody asked to skip it."""
+
+
+class UnusedParameterError(RuntimeError):
+    """Parameters took no part in the loss, named (``--debug``)."""
 
 
 class Ending(Enum):
@@ -274,7 +277,7 @@ def check_gradients(run: Run) -> None:
     """
     first = of_step(run.batch, run.state.samples_seen, run.lengths.at(run.state.step), 0)[0]
     batch = next(iter(run.probe.bring([first])))
-    names = without_gradient(run.bare, batch, run.autocast)
+    names = _without_gradient(run.bare, batch, run.autocast)
     if names:
         run.console.warn(f"no gradient for: {', '.join(names)}")
     else:
@@ -284,6 +287,22 @@ def check_gradients(run: Run) -> None:
         raise UnusedParameterError(
             f"parameters without gradient on {where}; --find_unused_parameters allows them"
         )
+
+
+def _without_gradient(
+    model: nn.Module, batch: tuple[Tensor, Tensor], autocast: Callable[[], AbstractContextManager[None]]
+) -> list[str]:
+    """Names of parameters that get no gradient from one micro-batch; leaves no gradient behind.
+
+    The model is the bare one, so that no rank waits for another: DDP itself would stop in the next step with
+    indices in place of names.
+    """
+    with autocast():
+        loss = model(*batch)
+    torch.autograd.backward(loss)
+    names = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    model.zero_grad(set_to_none=True)
+    return names
 
 
 @torch.no_grad()

@@ -12,11 +12,11 @@ from typing import Final, NoReturn
 import torch
 from torch import Tensor
 
-from trainer.checkpoint import CheckpointError, load, one_of, tokenizer_of, weights_of
+from trainer.checkpoint.storage import CheckpointError, load, one_of, tokenizer_of, weights_of
+from trainer.data.tokenizer import Tokenizer, known
 from trainer.errors import DataError
 from trainer.loop import Hook, StepReport, TrainState
-from trainer.model import LanguageModel, Past, Shape, model_of
-from trainer.tokenizer import Tokenizer, known
+from trainer.model.language_model import LanguageModel, Past, Shape, model_of
 
 SAMPLE_TOKENS: Final = 80  # of a sample during a training
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.main import main
-from trainer import checkdata
+from trainer.data import checkdata
 
 
 def bin_file(path: Path, ids: list[int], *, kind: str = "H", header: tuple[int, int] | None = None) -> str:
@@ -127,7 +127,7 @@ def test_it_needs_neither_numpy_nor_torch(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     code = (
         "import sys; sys.modules.update(numpy=None, torch=None)\n"
-        "from trainer.data_cli import main; sys.exit(main(['check', sys.argv[1]]))"
+        "from trainer.data.__main__ import main; sys.exit(main(['check', sys.argv[1]]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, path], cwd=root, capture_output=True, text=True, timeout=60, check=False

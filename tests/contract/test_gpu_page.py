@@ -13,6 +13,7 @@ PAGE = (ROOT / "docs" / "gpu-unverified.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+\.py)` \| `(.+?)` \|", PAGE, re.MULTILINE)
 # Tables of settings, the pure decisions (40 described machines), and an import.
 ELSEWHERE = {"config.py", "settings.py", "machine.py"}
+MODULES = sorted(path for path in (ROOT / "trainer").rglob("*.py") if path.parent.name != "examples")
 OF_A_GPU = re.compile(
     r"\btorch\.cuda\b|[\"']cuda[\"']|\bbackends\.cuda\b|[\"']nccl[\"']|pin_memory|is_pinned|is_cuda|rng_cuda"
 )
@@ -31,7 +32,7 @@ def code_lines(path: Path) -> dict[int, str]:
     return {number: line for number, line in enumerate(lines, start=1) if line.strip()}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "trainer").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_every_line_for_a_gpu_is_named(path: Path) -> None:
     if path.name in ELSEWHERE:
         return

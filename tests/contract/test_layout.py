@@ -19,7 +19,7 @@ from radon.visitors import Function
 ROOT = Path(__file__).resolve().parents[2]
 SUPERVISOR = ROOT / "supervisor"
 
-# Module names that occur more than once below one package of supervisor/, each with what the two mean.
+# Module names that occur more than once below one package of supervisor/ or in trainer/, each with what the two mean.
 SAME_NAME = {
     "views/commands.py": "logs: the view commands of a log; tui: the command palette",
     "views/page.py": "logs: one page of lines; pages: the base of all pages",
@@ -45,7 +45,7 @@ def modules(folder: Path) -> list[Path]:
 def layers() -> tuple[str, ...]:
     """The layers of pyproject.toml, left to right as docs/architecture.md writes them; an optional one only if it is there."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    (contract,) = (each for each in tool["contracts"] if each["type"] == "layers")
+    (contract,) = (each for each in tool["contracts"] if each.get("containers") == ["supervisor"])
     assert contract["name"].startswith("layers:")
     kept = (layer for layer in contract["layers"] if not is_optional(layer) or folder_of(layer).is_dir())
     return tuple(layer.strip("()") for layer in kept)
@@ -105,8 +105,9 @@ def test_every_package_says_what_it_is(root: str) -> None:
 
 def test_a_module_name_occurs_once_in_a_package() -> None:
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in modules(SUPERVISOR):
-        package = path.relative_to(SUPERVISOR).parts[0]
+    for path in (*modules(SUPERVISOR), *modules(ROOT / "trainer")):
+        tree, *folders, _ = path.relative_to(ROOT).parts
+        package = folders[0] if tree == "supervisor" and folders else tree
         if not path.name.startswith("__"):
             found[f"{package}/{path.name}"].append(path.relative_to(ROOT).as_posix())
     twice = {key: paths for key, paths in found.items() if len(paths) > 1}

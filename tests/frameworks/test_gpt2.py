@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from trainer.gpt2 import weights_from
-from trainer.model import Shape, model_of
-from trainer.saving import put_weights
+from trainer.checkpoint.saving import put_weights
+from trainer.model.gpt2 import weights_from
+from trainer.model.language_model import Shape, model_of
 
 
 def test_logits_are_those_of_transformers(tmp_path: Path, python: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.trainer.runs import losses, train_here
-from trainer import checkpoint
-from trainer.writer import Staging, collect
+from trainer.checkpoint import storage
+from trainer.checkpoint.writer import Staging, collect
 
 pytestmark = pytest.mark.gpu
 
@@ -30,8 +30,7 @@ def test_checkpoints_from_a_gpu_are_alike_in_the_step_and_beside_it(tmp_path: Pa
     assert losses(tmp_path / "now") == pytest.approx(losses(tmp_path / "later"), abs=1e-4)
     for step in (2, 4, 6):
         states = [
-            checkpoint.load(checkpoint.folder_of(tmp_path / name / "ck", step)).state
-            for name in ("now", "later")
+            storage.load(storage.folder_of(tmp_path / name / "ck", step)).state for name in ("now", "later")
         ]
         for key, tensor in states[0]["model"].items():
             assert torch.allclose(tensor, states[1]["model"][key], atol=1e-4)

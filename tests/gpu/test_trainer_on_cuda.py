@@ -16,9 +16,9 @@ from tests.integration.harness import ROOT, run_headless
 from tests.trainer.runs import TINY, flags, losses, records, run, train_here
 from trainer import loop
 from trainer.config import Batch, Config, LengthSchedule
-from trainer.data import Samples, Stream
-from trainer.loading import Feed, Plan, Workers, of_step
-from trainer.optim import build_optimizer, step_unless
+from trainer.data.loading import Feed, Plan, Workers, of_step
+from trainer.data.samples import Samples, Stream
+from trainer.model.optim import build_optimizer, step_unless
 
 CUDA: dict[str, Any] = {"device": "cuda", "compile": "off", "dtype": "float32"}
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.trainer.runs import flags, losses, records, run, train_here
-from trainer import checkpoint
+from trainer.checkpoint import storage
 
 pytestmark = pytest.mark.e2e
 TOLERANCE = 1e-4
@@ -30,9 +30,9 @@ def farthest(one: dict[int, float], other: dict[int, float]) -> float:
 
 
 def final_tensors(folder: Path) -> list[torch.Tensor]:
-    path, _ = checkpoint.newest(folder / "ck")
+    path, _ = storage.newest(folder / "ck")
     assert path is not None
-    state = checkpoint.load(path).state
+    state = storage.load(path).state
     moments = [held[key] for _, held in sorted(state["optimizer"].items()) for key in sorted(held)]
     return [tensor for _, tensor in sorted(state["model"].items())] + moments
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.trainer.runs import MAIN, command, environment, flags, records, run, train_here
-from trainer import checkpoint
+from trainer.checkpoint import storage
 
 
 def ends(folder: Path) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def test_an_abort_at_exit_comes_after_all_work(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGABRT
     assert "terminate called without an active exception" in done.stderr
     assert records(tmp_path, kind="checkpoint_committed")[-1]["final"]
-    assert checkpoint.newest(tmp_path / "ck")[0] == tmp_path / "ck" / "step_00000006"
+    assert storage.newest(tmp_path / "ck")[0] == tmp_path / "ck" / "step_00000006"
 
 
 def test_every_fault_is_told_of_where_the_flag_is_explained() -> None:

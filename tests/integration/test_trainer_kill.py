@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.trainer.runs import command, environment, flags, losses, run, train_here
-from trainer import checkpoint
+from trainer.checkpoint import storage
 
 pytestmark = pytest.mark.e2e
 # A checkpoint of 12 MB: its write lasts some tens of milliseconds.
@@ -66,11 +66,11 @@ def test_sigkill_at_any_moment_resumes_to_the_same_losses(
     ) as process:
         assert wait_until(reached, 120, poll_s=0.0005)
         kill_tree(process.pid)
-    newest, passed_over = checkpoint.newest(folder)
+    newest, passed_over = storage.newest(folder)
     assert passed_over == []
     assert newest is not None
     if moment == "in a save":
-        assert checkpoint.step_of(newest) < 25
+        assert storage.step_of(newest) < 25
     done = run(2, *args, "--resume_from=auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"resumed from {newest}: step" in done.stdout

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.trainer.runs import losses, records, train_here
-from trainer import checkpoint
-from trainer.checkpoint import CheckpointError
+from trainer.checkpoint import storage
+from trainer.checkpoint.storage import CheckpointError
 from trainer.config import UsageError
-from trainer.console import Console, bar
-from trainer.data import Samples
+from trainer.data.samples import Samples
 from trainer.loop import NonFiniteError
+from trainer.reporting.console import Console, bar
 
 
 def close(one: dict[int, float], other: dict[int, float], tolerance: float = 1e-4) -> bool:
@@ -63,7 +63,7 @@ def test_a_resumed_run_equals_the_unbroken_one_even_with_another_micro_batch(tmp
 
 def test_resume_auto_passes_over_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train_here(tmp_path, save_every=2, num_iterations=4)
-    (tmp_path / "ck" / "step_00000004" / checkpoint.STATE).write_bytes(b"half")
+    (tmp_path / "ck" / "step_00000004" / storage.STATE).write_bytes(b"half")
     train_here(tmp_path, num_iterations=5, resume_from="auto")
     out, err = capsys.readouterr()
     assert "resumed from" in out

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainer.loop
 from tests.trainer.runs import losses, records, train_here
-from trainer import checkpoint
-from trainer.optim import on_device, step_unless
+from trainer.checkpoint import storage
+from trainer.model.optim import on_device, step_unless
 
 # Ops by which the host learns a value, and so waits for the device.
 READS = {"tolist", "aten._local_scalar_dense", "aten.equal", "aten.is_nonzero", "aten.nonzero"}
@@ -74,7 +74,7 @@ def test_skipped_steps_leave_the_moments_count_alone(tmp_path: Path) -> None:
     """A training with a skipped first step goes on as one without: AdamW's bias correction counts what was applied."""
     assert train_here(tmp_path, fault="nan@0", skip_invalid_loss=True, num_iterations=4) == 0
     assert losses(tmp_path)[4] < losses(tmp_path)[2]
-    moments = checkpoint.load(checkpoint.folder_of(tmp_path / "ck", 4)).state["optimizer"]
+    moments = storage.load(storage.folder_of(tmp_path / "ck", 4)).state["optimizer"]
     assert {float(held["step"]) for held in moments.values()} == {3.0}
 
 

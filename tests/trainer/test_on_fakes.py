@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from trainer import memory, sharding
-from trainer.compute import allow_tf32, look
 from trainer.config import Config
-from trainer.dist import Device, Group
-from trainer.loading import Feed
-from trainer.machine import Decision
-from trainer.memory import MemoryCap
-from trainer.place import Place
+from trainer.data.loading import Feed
+from trainer.distributed import sharding
+from trainer.distributed.compute import allow_tf32, look
+from trainer.distributed.group import Device, Group
+from trainer.distributed.machine import Decision
+from trainer.distributed.place import Place
+from trainer.reporting import memory
+from trainer.reporting.memory import MemoryCap
 from trainer.sample import tokens_after
 
 PLACE = Place(1, 2, 1, "torchrun")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.runs import MAIN, train_here
-from trainer.model import GPT, Past, Shape
+from trainer.model.language_model import GPT, Past, Shape
 from trainer.sample import main, tokens_after
 
 SHAPE = Shape(depth=2, width=32, head_width=16, vocab_size=256, max_seq_len=16, tied=False)

@@ -1,0 +1,298 @@
+"""Saving beside the training: what the step waits for, who learns of an error, what is never lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import wait_until
+from tests.trainer.runs import losses, records, train_here
+from trainer.checkpoint import storage
+from trainer.checkpoint.storage import CheckpointError
+from trainer.checkpoint.writer import Staging, Writer, collect
+from trainer.config import UsageError
+from trainer.settings import read
+
+SAVING = {"save_every": 2, "num_iterations": 6}
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """While it is closed, the disk takes no tensors."""
+    opened = threading.Event()
+    real = torch.save
+
+    def slow(*args: Any) -> None:
+        assert opened.wait(60)
+        real(*args)
+
+    monkeypatch.setattr(torch, "save", slow)
+    yield opened
+    opened.set()
+
+
+def on_step(path: Path, step: int, act: Callable[[], object]) -> threading.Thread:
+    """Acts once the telemetry has this step."""
+
+    def watch() -> None:
+        assert wait_until(lambda: path.exists() and f'"step":{step},' in path.read_text(), 60, poll_s=0.001)
+        act()
+
+    thread = threading.Thread(target=watch, name="watch")
+    thread.start()
+    return thread
+
+
+def every_tensor(held: Any) -> list[torch.Tensor]:
+    if isinstance(held, torch.Tensor):
+        return [held]
+    return [t for inner in held.values() for t in every_tensor(inner)] if isinstance(held, Mapping) else []
+
+
+def test_written_beside_the_training_is_to_the_bit_what_is_written_in_the_step(tmp_path: Path) -> None:
+    common: dict[str, Any] = {**SAVING, "ema_decay": 0.9, "tie_embeddings": True}
+    train_here(tmp_path / "now", None, **common, async_save=False)
+    train_here(tmp_path / "later", None, **common)
+    for step in (2, 4, 6):
+        paths = [storage.folder_of(tmp_path / name / "ck", step) for name in ("now", "later")]
+        first, second = (every_tensor(storage.load(path).state) for path in paths)
+        assert len(first) == len(second) > 20
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+        # A tied head is written once in both.
+        sizes = [(path / storage.STATE).stat().st_size for path in paths]
+        assert sizes[0] == sizes[1]
+    found = records(tmp_path / "later", kind="checkpoint_committed")
+    assert [(r["step"], r["final"]) for r in found] == [(2, False), (4, False), (6, True)]
+    assert all(r["blocked_time_s"] >= 0 and r["write_time_s"] > 0 for r in found)
+    assert losses(tmp_path / "now") == losses(tmp_path / "later")
+
+
+def test_steps_go_on_while_the_disk_is_slow_and_nothing_is_told_before_the_commit(
+    tmp_path: Path, gate: threading.Event
+) -> None:
+    path = tmp_path / "tel" / "rank0.jsonl"
+    told: list[str] = []
+
+    def act() -> None:
+        told.append(path.read_text())
+        gate.set()
+
+    # Step 6 is trained while the checkpoint of step 4 is being written: only then does the disk go on.
+    watcher = on_step(path, 6, act)
+    try:
+        assert train_here(tmp_path, num_iterations=8, save_every=4, fault="slow:0.001@0") == 0
+    finally:
+        watcher.join(60)
+    assert "checkpoint_committed" not in told[0]
+    assert [r["step"] for r in records(tmp_path, kind="checkpoint_committed")] == [4, 8]
+
+
+def test_the_second_save_waits_for_the_first_and_gives_up_in_time(
+    tmp_path: Path, gate: threading.Event
+) -> None:
+    with pytest.raises(CheckpointError, match=r"step_00000002 .* not done after 0\.2 s \(save_timeout_s\)"):
+        train_here(tmp_path, None, **SAVING, save_timeout_s=0.2)
+    gate.set()
+    # What hung went on in the end; the thread is gone, and a resume finds what it committed or nothing.
+    assert wait_until(lambda: not any("checkpoint" in t.name for t in threading.enumerate()), 10)
+    assert train_here(tmp_path, None, **SAVING, resume_from="auto") == 0
+
+
+def test_training_goes_on_past_a_write_that_hangs_but_the_last_one_must_be_written(
+    tmp_path: Path, gate: threading.Event, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(
+        CheckpointError, match="step_00000006 could not be written: the former write still hangs"
+    ):
+        train_here(tmp_path, None, **SAVING, save_timeout_s=0.2, continue_on_save_error=True)
+    gate.set()
+    assert len(losses(tmp_path)) == 6
+    err = capsys.readouterr().err
+    assert err.count("training goes on") == 2
+    assert [r["step"] for r in records(tmp_path, kind="warning")] == [2, 4]
+    assert not records(tmp_path, kind="checkpoint_committed")
+
+
+@pytest.mark.parametrize("later", [True, False], ids=["beside", "in the step"])
+def test_a_full_disk_is_named_at_the_next_step_and_the_last_good_one_is_untouched(
+    later: bool, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"save_every": 2, "num_iterations": 40, "async_save": later}
+    with pytest.raises(CheckpointError, match="step_00000004 could not be written: No space left on device"):
+        train_here(tmp_path, None, **settings, fault="disk_full@4")
+    assert [p.name for p in (tmp_path / "ck").iterdir()] == ["step_00000002"]
+    storage.verify(tmp_path / "ck" / "step_00000002")
+    assert [r["step"] for r in records(tmp_path, kind="checkpoint_committed")] == [2]
+    # Not at the end: at the step after the write has ended.
+    assert max(losses(tmp_path)) < 40
+
+
+def test_training_goes_on_past_a_full_disk_if_asked_but_the_last_one_must_be_written(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**SAVING, "continue_on_save_error": True}
+    with pytest.raises(CheckpointError, match="step_00000006 could not be written"):
+        train_here(tmp_path, None, **settings, fault="disk_full@4")
+    assert [(r["step"], r["code"]) for r in records(tmp_path, kind="warning")] == [(4, "checkpoint_failed")]
+    assert len(losses(tmp_path)) == 6
+
+
+def test_a_stop_that_cannot_be_saved_is_no_75(tmp_path: Path) -> None:
+    (tmp_path / "stop").touch()
+    with pytest.raises(CheckpointError):
+        train_here(
+            tmp_path,
+            {"STOKER_STOP_FILE": str(tmp_path / "stop")},
+            fault="disk_full@0",
+            continue_on_save_error=True,
+        )
+    assert records(tmp_path)[-1]["exit_code"] == 1
+
+
+def test_a_folder_that_cannot_be_is_refused_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    lost: dict[str, Any] = {"checkpoint_dir": str(tmp_path / "file" / "ck"), "num_iterations": 2}
+    with pytest.raises(UsageError, match=r"checkpoint_dir .*file/ck cannot be written: Not a directory"):
+        train_here(tmp_path, **lost)
+    assert losses(tmp_path) == {}
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        train_here(tmp_path, **lost, save_every=1, continue_on_save_error=True)
+    assert len(losses(tmp_path)) == 2
+    assert capsys.readouterr().err.count("training goes on") == 2
+
+
+def test_a_folder_that_vanishes_is_not_made_anew_elsewhere(tmp_path: Path) -> None:
+    watcher = on_step(tmp_path / "tel" / "rank0.jsonl", 1, lambda: shutil.rmtree(tmp_path / "ck"))
+    try:
+        with pytest.raises(CheckpointError, match=r"ck: No such file or directory \(was its mount lost\?\)"):
+            train_here(tmp_path, save_every=20, num_iterations=60, fault="slow:0.01@0")
+    finally:
+        watcher.join(60)
+    assert not (tmp_path / "ck").exists()
+
+
+def test_a_lost_mount_leaves_another_file_system(tmp_path: Path) -> None:
+    number = storage.open_root(tmp_path)
+    storage.check_root(tmp_path, number)
+    with pytest.raises(CheckpointError, match="another file system"):
+        storage.check_root(tmp_path, number + 1)
+
+
+def test_missing_rights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        storage.open_root(tmp_path)
+
+
+def test_what_a_killed_save_left_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "step_00000003.tmp").mkdir()
+    (tmp_path / "step_00000003.tmp" / "state.pt").write_bytes(b"half")
+    (tmp_path / "step_notes.tmp").mkdir()
+    storage.open_root(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["step_notes.tmp"]
+
+
+def test_a_write_under_way_is_finished_and_told_when_the_training_fails(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="fault asked for"):
+        train_here(tmp_path, save_every=2, fault="exception@2")
+    assert [r["step"] for r in records(tmp_path, kind="checkpoint_committed")] == [2]
+    assert storage.newest(tmp_path / "ck")[0] == tmp_path / "ck" / "step_00000002"
+
+
+def test_what_cannot_be_deleted_is_said_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        storage.save(tmp_path, step, {}, {})
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    assert storage.prune(tmp_path, 1, set()) == [
+        f"old checkpoint {tmp_path / 'step_00000001'} could not be deleted: Permission denied"
+    ]
+
+
+def test_the_copy_is_one_of_its_own_and_its_memory_is_used_again() -> None:
+    weight = torch.arange(6.0)
+    tree = {"a": weight, "tied": weight, "n": {"b": torch.ones(2, 3), "k": 7}}
+    staging = Staging()
+    first = collect(tree, staging, keep=True)
+    staging.finish()
+    weight += 1
+    assert torch.equal(first["a"], torch.arange(6.0))
+    assert first["a"] is first["tied"]
+    assert first["n"]["k"] == 7
+    where = first["n"]["b"].data_ptr()
+    second = collect(tree, staging, keep=True)
+    assert torch.equal(second["a"], weight)
+    assert second["n"]["b"].data_ptr() == where
+    assert collect(tree, None, keep=True)["a"].data_ptr() == weight.data_ptr()
+    assert collect(tree, None, keep=False) == {"a": None, "tied": None, "n": {"b": None, "k": 7}}
+
+
+def test_the_writer_is_one_named_thread_and_any_error_comes_back_as_text() -> None:
+    names: list[str] = []
+
+    def fail() -> None:
+        names.append(threading.current_thread().name)
+        raise ValueError("of\nany kind")
+
+    writer = Writer()
+    writer.start(fail)
+    written = writer.take(10)
+    assert written is not None
+    assert written.problem == "the checkpoint could not be written: ValueError: of any kind"
+    assert names == ["checkpoint_0"]
+    assert not writer.ended
+    assert writer.take(0) is None
+    assert writer.close(1)
+
+
+def test_the_memory_for_the_copy_is_got_beside_the_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: dict[str, set[str]] = {}
+    real = Staging.reserve
+
+    def noted(self: Staging, name: str, like: torch.Tensor) -> torch.Tensor:
+        if like.dim() == 2 and name != "/rng":
+            got.setdefault(threading.current_thread().name, set()).add(name)
+        return real(self, name, like)
+
+    monkeypatch.setattr(Staging, "reserve", noted)
+    train_here(tmp_path, None, **SAVING, ema_decay=0.9)
+    assert got.keys() == {"checkpoint_0"}
+    assert {name.split("/")[1] for name in got["checkpoint_0"]} == {"model", "optimizer", "ema"}
+
+
+def test_a_model_is_asked_for_its_state_in_the_training_thread_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FSDP2 takes a module's parameters apart when it is asked: beside a forward pass that broke the pass."""
+    asked: set[str] = set()
+    real = torch.nn.Module.state_dict
+
+    def noted(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        asked.add(threading.current_thread().name)
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "state_dict", noted)
+    train_here(tmp_path, None, num_iterations=4, save_every=2)
+    assert asked == {threading.main_thread().name}
+
+
+def test_a_switch_is_turned_off_by_no() -> None:
+    assert read([]).config.async_save
+    for args in (["--no_async_save"], ["--no-async-save"], ["--async_save=false"]):
+        assert not read(args).config.async_save
+    with pytest.raises(UsageError, match="unknown flag --no_depth"):
+        read(["--no_depth"])

@@ -1,0 +1,245 @@
+"""Data: its order depends on nothing but the sample number; a wrong file is told in one line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.config import Config, UsageError
+from trainer.data.__main__ import main as data_main
+from trainer.data.corpus import embedded
+from trainer.data.samples import SampleOrder, Samples, Stream, open_data, open_stream
+from trainer.data.textfile import jsonl_bytes
+from trainer.errors import DataError
+
+
+def stream(count: int) -> Stream:
+    return Stream("test", np.arange(count, dtype=np.uint16), 1 << 16)
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 300), seed=st.integers(0, 2**31), epoch=st.integers(0, 5))
+def test_each_epoch_sees_every_sample_once(count: int, seed: int, epoch: int) -> None:
+    order = SampleOrder(count, seed)
+    seen = [order.index(epoch * count + place) for place in range(count)]
+    assert sorted(seen) == list(range(count))
+
+
+def test_epochs_and_seeds_are_shuffled_differently() -> None:
+    rows = [
+        [SampleOrder(200, seed).index(k) for k in range(start, start + 200)]
+        for seed, start in ((1, 0), (1, 200), (2, 0))
+    ]
+    assert rows[0] != rows[1] != rows[2] != rows[0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    per_rank=st.sampled_from([1, 2, 3, 4, 6, 12]), world=st.sampled_from([1, 2, 4]), first=st.integers(0, 500)
+)
+def test_a_step_sees_the_same_samples_however_it_is_cut(per_rank: int, world: int, first: int) -> None:
+    samples = Samples(stream(2000), 16, seed=7)
+    whole = samples.batch(range(first, first + 48), 16)
+    parts = []
+    for turn in range(48 // (per_rank * world)):
+        for rank in range(world):
+            start = first + (turn * world + rank) * per_rank
+            parts.append(samples.batch(range(start, start + per_rank), 16).numpy())
+    assert np.array_equal(np.concatenate(parts), whole.numpy())
+
+
+def test_a_short_sample_is_the_start_of_the_long_one() -> None:
+    samples = Samples(stream(2000), 16, seed=7)
+    assert np.array_equal(samples.batch(range(5), 4).numpy(), samples.batch(range(5), 16)[:, :5].numpy())
+
+
+def test_the_embedded_corpus_is_real_and_the_same_each_time() -> None:
+    first, second = embedded(1 << 20), embedded(1 << 20)
+    assert len(first) == 1 << 20
+    assert np.array_equal(first, second)
+    assert b"import " in first.tobytes()
+
+
+def test_bin_files_with_and_without_header(tmp_path: Path) -> None:
+    tokens = np.arange(1000, dtype=np.uint16)
+    (tmp_path / "plain.bin").write_bytes(tokens.tobytes())
+    header = np.zeros(256, np.int32)
+    header[:3] = 20240520, 1, len(tokens)
+    (tmp_path / "llmc.bin").write_bytes(header.tobytes() + tokens.tobytes())
+    header[:2] = 20240801, 7
+    (tmp_path / "wide.bin").write_bytes(header.tobytes() + tokens.astype(np.uint32).tobytes())
+    for name in ("plain", "llmc", "wide"):
+        opened = open_stream(Config(), str(tmp_path / f"{name}.bin"))
+        assert np.array_equal(opened.tokens, tokens), name
+        assert opened.vocab_size == 50304
+
+
+@pytest.mark.parametrize(
+    ("data", "settings_of_file", "says"),
+    [
+        (b"", {}, "is empty"),
+        (b"abc", {}, "no whole number of uint16 tokens"),
+        (b"ab" * 10, {}, "fewer than one sample"),
+        (
+            np.array([20240520, 1, 9, *[0] * 253], np.int32).tobytes() + b"abcd",
+            {},
+            "its header says 9 tokens, it holds 2",
+        ),
+        (
+            np.array([20240520, 1, 2, *[0] * 253], np.int32).tobytes() + b"abcd",
+            {"data_dtype": "uint32"},
+            "header says uint16",
+        ),
+    ],
+)
+def test_a_token_file_that_cannot_be_used(
+    data: bytes, settings_of_file: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=says) as error:
+        open_data(Config(train_data_path=str(path), data_dtype=settings_of_file.get("data_dtype", "auto")))
+    assert "train.bin" in str(error.value)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(UsageError, match=r"/nowhere/x\.bin: No such file"):
+        open_data(Config(train_data_path="/nowhere/x.bin"))
+
+
+def test_a_token_beyond_the_vocabulary_is_named_with_its_place() -> None:
+    samples = Samples(Stream("t.bin", np.full(100, 300, np.uint16), 256), 8, 0)
+    with pytest.raises(DataError, match=r"t\.bin: token 300 is outside the vocabulary of 256"):
+        samples.batch(range(1), 8)
+
+
+# JSON lines
+
+
+def write_jsonl(path: Path, lines: int, width: int = 40) -> bytes:
+    texts = [f"{k:06} ü " + "word " * (width // 5) for k in range(lines)]
+    path.write_text("".join(json.dumps({"text": text, "n": k}) + "\n" for k, text in enumerate(texts)))
+    return "\n".join(texts).encode()
+
+
+def test_large_json_lines_are_mapped_with_the_same_tokens_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_jsonl(tmp_path / "a.jsonl", 500)
+    held = jsonl_bytes(str(tmp_path / "a.jsonl"))
+    mapped = jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache")
+    assert held.tobytes() == mapped.tobytes() == text
+    assert isinstance(mapped, np.memmap)
+    batches = [
+        Samples(Stream("x", tokens, 256), 16, 7).batch(range(90, 120), 16) for tokens in (held, mapped)
+    ]
+    assert np.array_equal(batches[0], batches[1])
+    # A worker process gets the place of the file, not its contents.
+    packed = pickle.dumps(Stream("x", mapped[: len(mapped) // 2], 256))
+    assert len(packed) < 1000
+    assert np.array_equal(pickle.loads(packed).tokens, held[: len(held) // 2])
+    # A second use reads nothing again.
+    monkeypatch.setattr("trainer.data.textfile.jsonl_documents", lambda _path: pytest.fail("read again"))
+    assert jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache").tobytes() == text
+
+
+def test_an_edited_source_is_read_anew_and_leaves_one_copy(tmp_path: Path) -> None:
+    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
+    write_jsonl(path, 10)
+    jsonl_bytes(str(path), held_bytes=0, cache=cache)
+    text = write_jsonl(path, 20)
+    assert jsonl_bytes(str(path), held_bytes=0, cache=cache).tobytes() == text
+    write_jsonl(tmp_path / "other.jsonl", 5)
+    jsonl_bytes(str(tmp_path / "other.jsonl"), held_bytes=0, cache=cache)
+    assert len(list(cache.glob("*.text"))) == 2
+
+
+def test_json_lines_larger_than_memory_allows_are_read_in_a_few_mib(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "a.jsonl", 10_000, width=2000)
+    assert len(text) > 16 << 20
+    tracemalloc.start()
+    try:
+        tokens = jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        assert data_main(["prepare", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "out")]) == 0
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(tokens) == len(text)
+
+
+def test_a_broken_line_is_named_and_leaves_no_half_copy(tmp_path: Path) -> None:
+    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
+    write_jsonl(path, 50)
+    with path.open("a") as file:
+        file.write('{"text": "cut\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:51: no JSON"):
+        jsonl_bytes(str(path), held_bytes=0, cache=cache)
+    assert [p.suffix for p in cache.iterdir()] == [".lock"]
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", 5)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"a\.jsonl: its text cannot be kept in .*XDG_CACHE_HOME.*prepare"):
+        jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "file" / "below")
+
+
+def test_processes_that_start_together_read_it_once(tmp_path: Path) -> None:
+    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
+    text = write_jsonl(path, 3000)
+    code = (
+        "import os, sys, pathlib; from trainer.data.textfile import jsonl_bytes\n"
+        "mapped = jsonl_bytes(sys.argv[1], held_bytes=0, cache=pathlib.Path(sys.argv[2]))\n"
+        "print(os.stat(mapped.filename).st_ino, len(mapped))"
+    )
+    command = [sys.executable, "-c", code, str(path), str(cache)]
+    root = str(Path(__file__).parents[3])
+    started = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    told = [process.communicate(timeout=60)[0].split() for process in started]
+    assert {int(inode) for inode, _ in told} == {int(told[0][0])}
+    assert all(int(length) == len(text) for _, length in told)
+
+
+# prepare and check
+
+
+def test_few_documents_give_their_end_to_validation(tmp_path: Path) -> None:
+    text = [1 + number % 100 for number in range(200)]
+    (tmp_path / "a.txt").write_bytes(bytes(text))
+    assert data_main(["prepare", str(tmp_path / "a.txt"), "--out", str(tmp_path), "--val_share", "0.1"]) == 0
+    parts = [open_stream(Config(), str(tmp_path / name)).tokens for name in ("train.bin", "val.bin")]
+    assert np.concatenate(parts).tolist() == [*text, 10]
+    assert len(parts[1]) == 21
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "a.txt",
+        "train.bin",
+        "train.bin.json",
+        "val.bin",
+        "val.bin.json",
+    ]
+
+
+def test_no_text_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(" \n")
+    assert data_main(["prepare", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]) == 2
+    assert "no text in there" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_bad_words_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        data_main(["prepare"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "trainer.data: the following arguments are required: --out; python -m trainer.data prepare --help\n"
+    )
