@@ -117,6 +117,18 @@ def test_a_module_name_occurs_once_in_a_package() -> None:
     assert set(SAME_NAME) - set(twice) == set(), "once only now: take it out of SAME_NAME"
 
 
+# Modules side by side in one package. A command is found by its name: docs/DECISIONS.md, "One module per command in `cli/`".
+MOST_MODULES = 16
+ONE_PER_COMMAND = {"supervisor/cli"}
+
+
+def test_a_package_of_many_modules_has_sub_packages() -> None:
+    found: defaultdict[str, int] = defaultdict(int)
+    for path in (*modules(SUPERVISOR), *modules(ROOT / "trainer")):
+        found[path.parent.relative_to(ROOT).as_posix()] += not path.name.startswith("__")
+    assert {name for name, number in found.items() if number > MOST_MODULES} == ONE_PER_COMMAND
+
+
 MOST_LINES = 60
 """Of a function on one of the walks, without its docstring."""
 
