@@ -15,7 +15,7 @@ from supervisor.sources.tail.wake import Waker
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.session import LogSession
+from supervisor.views.logs.session import Interrupted, LogSession
 from tests.conftest import wait_until
 from tests.views.tui import recorded
 
@@ -147,3 +147,24 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(logfile, "_NO_WAIT", 8)
     monkeypatch.setattr(os, "preadv", preadv, raising=False)
+
+
+@pytest.mark.parametrize(("then", "calls"), [(lc.Match(None, -1), 3), (lc.Follow(), 1)])
+def test_a_match_that_another_one_interrupted_is_looked_for_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: lc.Command, calls: int
+) -> None:
+    with reading(tmp_path / "run") as (session, _told):
+        asked: list[int] = []
+        followed: list[bool] = []
+
+        def match(_cursor: object, way: int, *, made: int | None = None) -> None:
+            asked.append(way)
+            if len(asked) == 1:
+                session.ask(then)
+                raise Interrupted
+
+        monkeypatch.setattr(session._view, "match", match)
+        monkeypatch.setattr(session._view, "follow", followed.append)
+        session.ask(lc.Match(None, -1))
+        assert wait_until(lambda: len(asked) == 3 or bool(followed), DEADLINE_S)
+        assert len(asked) == calls, "any other command gives it up"

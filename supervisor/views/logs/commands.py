@@ -170,10 +170,11 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """The next match from a row on, later (1) or earlier (-1)."""
+    """The next match from a row on, later (1) or earlier (-1). `made`: of the page that the row was on."""
 
     cursor: Row | None
     way: int
+    made: int | None = None
 
 
 class Copy(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ screen's thread never waits for a file: it moves the viewport by itself only to 
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
@@ -59,7 +59,8 @@ class LogSession:
         watch: bool = True,
     ) -> None:
         self._deliver = deliver
-        self._commands: queue.SimpleQueue[lc.Command] = queue.SimpleQueue()
+        self._commands: deque[lc.Command] = deque()
+        self._unfinished: lc.Match | None = None
         self._stop = threading.Event()
         self._urgent = threading.Event()
         self._asked = threading.Event()
@@ -98,7 +99,7 @@ class LogSession:
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something; any thread may."""
         for command in commands:
-            self._commands.put(command)
+            self._commands.append(command)
             if not isinstance(command, lc.Update | lc.Size | lc.KeepCause):
                 self._urgent.set()
                 self._scanner.rest()
@@ -118,7 +119,7 @@ class LogSession:
         """
         if self._lock.acquire(blocking=False):
             try:
-                if self._commands.empty() and not self._urgent.is_set() and self._view.is_at_hand(command):
+                if not self._commands and not self._urgent.is_set() and self._view.is_at_hand(command):
                     self._do(command)
                     return self._view.page()
             finally:
@@ -200,7 +201,7 @@ class LogSession:
 
     def _wait(self, due: float, *, pending: bool) -> None:
         """Until there is something to do. While a page is due, a log that grows on does not wake."""
-        if not self._commands.empty():
+        if self._commands:
             return
         now = time.monotonic()
         if self._page_s is None or pending or self._waker is None:
@@ -258,10 +259,13 @@ class LogSession:
             self._waker.watch(self._folders.pop())
 
     def _taken(self) -> Iterator[lc.Command]:
-        """What waits; scrolling adds up."""
+        """What waits; scrolling adds up, and so do matches: one that another match interrupted is looked for first."""
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None and self._commands and isinstance(self._commands[0], lc.Match):
+            yield unfinished
         scrolled = 0
-        while not self._commands.empty():
-            command = self._commands.get()
+        while self._commands:
+            command = self._commands.popleft()
             if isinstance(command, lc.Scroll):
                 scrolled += command.rows
                 continue
@@ -302,7 +306,9 @@ class LogSession:
             case lc.Find():
                 view.find(command.query, command.cursor)
             case lc.Match():
-                view.match(command.cursor, command.way)
+                self._unfinished = command
+                view.match(command.cursor, command.way, made=command.made)
+                self._unfinished = None
             case lc.Copy():
                 self._deliver(view.copied(command.first, command.last))
             case lc.Point():

@@ -59,6 +59,8 @@ class LogViewport:
         self._cursor: tuple[int, int] | None = None  # (log, offset) that was jumped to
         self._jump = self._made = 0
         self._on_match = False
+        self._match_row: Row | None = None  # the match that was gone to last, and before which page
+        self._match_made = 0
         self._wanted: tuple[str, int] | None = None  # a line to go to once it is counted
         self._cause: lc.CauseLine | None = None
         self._cause_at: tuple[int, int] | None = None  # (log, offset)
@@ -439,11 +441,16 @@ class LogViewport:
     def find(self, query: Query, cursor: Row | None) -> None:
         """Search; the nearest match up to the cursor (else the page's end) is shown."""
         self.logs.search(query)
+        self._match_row = None
         if query:
             self.match(cursor, -1, including=True)
 
-    def match(self, cursor: Row | None, way: int, *, including: bool = False) -> None:
-        """The next match, later or earlier than the cursor."""
+    def match(
+        self, cursor: Row | None, way: int, *, made: int | None = None, including: bool = False
+    ) -> None:
+        """The next match, later or earlier than the cursor, which was on page `made`: before that page is seen, from the match before."""
+        if made is not None and made <= self._match_made and self._match_row is not None:
+            cursor = self._match_row
         if cursor is None:
             place = self.logs.ends
         else:
@@ -466,6 +473,9 @@ class LogViewport:
             raise NothingThereError("no match further " + ("down" if way > 0 else "up"))
         self._go(best[1], best[2].offset)
         self._on_match = True
+        rows, _ = self._rows()
+        number = _row_of(rows, self._cursor)
+        self._match_row, self._match_made = rows[number] if number is not None else None, self._made
 
     # -- what is taken along -------------------------------------------------------------------------------
 

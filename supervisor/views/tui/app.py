@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
@@ -34,6 +35,7 @@ from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.key_order import KeyOrder, Passed
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
+from supervisor.views.tui.terminal_input import KeyReader, Reached
 from supervisor.views.tui.terminal_output import surviving
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
@@ -173,8 +175,9 @@ class StokerApp(ThemedApp):
         return self._dashboard
 
     def get_driver_class(self) -> type[Driver]:
-        """Textual's own, which goes on taking what is written when the terminal is gone."""
-        return surviving(super().get_driver_class())
+        """Textual's own, which goes on taking what is written when the terminal is gone, and reads no key too many."""
+        driver = super().get_driver_class()
+        return surviving(KeyReader if driver is LinuxDriver else driver)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
@@ -275,6 +278,15 @@ class StokerApp(ThemedApp):
         if self.screen is self._dashboard:
             return self._dashboard.is_early(event)
         return self.screen is self.browser and self.browser is not None and self.browser.is_early(event)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is being closed: keys are the shell's from then on. The reading thread asks."""
+        return self._leaving
+
+    async def on_reached(self, message: Reached) -> None:
+        """The reading thread waits until the keys before this are done."""
+        await self._keys.take(message)
 
     async def on_passed(self, message: Passed) -> None:
         """A key is done: the next one."""

@@ -10,7 +10,9 @@ from rich.style import Style
 from textual.color import Color
 from textual.message_pump import MessagePump
 from textual.renderables.background_screen import BackgroundScreen
-from textual.screen import ModalScreen, ScreenResultType
+from textual.screen import ModalScreen, Screen, ScreenResultType
+
+from supervisor.views.tui.widgets.footer import FooterBar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,7 +25,7 @@ PAINTING = "screen_update"
 
 
 class QuickFrames(MessagePump):
-    """For screens: up to 250 paints a second; new data arrives about seven times a second."""
+    """For screens: up to 250 paints a second; new data arrives about seven times a second. A covered footer shows no keys."""
 
     def set_interval(
         self,
@@ -37,6 +39,19 @@ class QuickFrames(MessagePump):
         """Textual's own, quicker for the timer that paints."""
         interval = min(interval, FRAME_S) if name == PAINTING else interval
         return super().set_interval(interval, callback, name=name, repeat=repeat, pause=pause)
+
+    def on_screen_suspend(self) -> None:
+        """Another screen has the keys."""
+        self._cover_footer(covered=True)
+
+    def on_screen_resume(self) -> None:
+        """This has the keys again."""
+        self._cover_footer(covered=False)
+
+    def _cover_footer(self, *, covered: bool) -> None:
+        assert isinstance(self, Screen)
+        for footer in self.query(FooterBar):
+            footer.cover(covered=covered)
 
 
 class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):

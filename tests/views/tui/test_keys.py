@@ -351,12 +351,13 @@ def test_without_a_keeper_and_nobody_to_adopt_it_is_said(tmp_path: Path) -> None
     drive(recorded.healthy(tmp_path / "run"), play, keeper=False)
 
 
-def test_observed_log_takes_notes_and_stacks_only(tmp_path: Path) -> None:
+def test_observed_log_takes_notes_only(tmp_path: Path) -> None:
     run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         footer = pane(app, "footer")
-        assert "K stacks" in footer
+        assert "m note" in footer
+        assert "stacks" not in footer, "no process of the job is known"
         assert "restart" not in footer
         assert "stop" not in footer
         assert "41/100" in pane(app, "log"), "of a progress bar the last state is shown"

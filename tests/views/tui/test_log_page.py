@@ -407,7 +407,8 @@ def controls_of(
     row: LogRow | None = None,
 ) -> tuple[LogControls, Asked, list[lc.Page], list[lc.Remark | None]]:
     session, shown, said = Asked(), list[lc.Page](), list[lc.Remark | None]()
-    return LogControls(cast("Any", session), shown.append, said.append, lambda: row), session, shown, said
+    controls = LogControls(cast("Any", session), shown.append, said.append, lambda: row, lambda: None)
+    return controls, session, shown, said
 
 
 def test_of_two_pages_the_later_one_is_shown() -> None:
@@ -433,7 +434,7 @@ def test_follow_is_toggled_and_a_row_is_meant_only_while_it_stands_still() -> No
         controls.toggle_follow()
         assert session.commands.pop() == lc.Follow(on=following is False)
     controls.match(-1)
-    assert session.commands.pop() == lc.Match(row, -1)
+    assert session.commands.pop() == lc.Match(row, -1, made=3)
     controls.fold(row)
     assert session.commands.pop() == lc.Fold(row)
 

@@ -13,6 +13,7 @@ from supervisor.views.model.history import Track, single
 from supervisor.views.model.snapshot import Machine
 from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
 from supervisor.views.tui.dashboard.trends import trends
+from supervisor.views.tui.widgets import footer
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import english
@@ -248,10 +249,10 @@ def test_warnings_of_pre_flight_are_news_at_the_start() -> None:
 
 
 def test_the_footer_drops_keys_from_the_end_and_keeps_the_way_out() -> None:
-    panel = bars.FooterBar(id="footer")
+    panel = footer.FooterBar(id="footer")
     assert not panel.ready
-    hints = tuple(bars.Hint(key, f"word {key}", key) for key in "abcdefghij")
-    panel.offer(hints, bars.Hint("q", "leave (training goes on)", "leave"))
+    hints = tuple(footer.Hint(key, f"word {key}", key) for key in "abcdefghij")
+    panel.offer(hints, footer.Hint("q", "leave (training goes on)", "leave"))
     wide = drawn(panel, snapshot_of(state_of()), 160, 1)
     assert "j word j" in wide
     assert wide.rstrip().endswith("q leave (training goes on)")

@@ -61,6 +61,12 @@ class ChartPanel(Panel, can_focus=True):
             ("x", "axis", "focused.axis"),
         ]
 
+    def closes(self) -> str:
+        """The cursor and the window, together."""
+        if self.look.cursor is not None:
+            return "clear cursor"
+        return "whole range" if self.look.window is not None else ""
+
     def tracks(self) -> Sequence[Track]:
         """What is drawn, the cursor's track first."""
         raise NotImplementedError
@@ -68,7 +74,7 @@ class ChartPanel(Panel, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Esc and Enter belong to the screen while there is nothing here for them."""
         if action == "plain":
-            return self.look.cursor is not None or self.look.window is not None
+            return bool(self.closes())
         if action == "choose":
             return self.look.cursor is not None
         return True

@@ -37,7 +37,7 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
         return frozenset(["adopt"]) if can_adopt and state.mode != "observed" else frozenset()
     condition = state.condition
     runs = isinstance(condition, (st.Launching, st.Running, st.Stopping))
-    found = {"note"} | ({"stacks"} if runs else set())
+    found = {"note"} | ({"stacks"} if runs and has_processes(state) else set())
     if state.mode == "observed":
         return frozenset(found)
     found.add("stop_now")
@@ -61,6 +61,11 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
     ):
         found.add("keep_waiting")
     return frozenset(found)
+
+
+def has_processes(state: st.RunState) -> bool:
+    """Whether processes are known whose stacks can be read: a log that is only watched has none."""
+    return state.mode != "observed" or (state.attempt is not None and bool(state.attempt.pid))
 
 
 def is_passing(snapshot: Snapshot) -> bool:
@@ -134,6 +139,8 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
     if read_only:
         return "this view only looks (--read-only): nothing is asked of the keeper"
     if state.mode == "observed":
+        if name == "stacks" and not has_processes(state):
+            return "only a log is watched: no process is known whose stacks could be read"
         return "stoker did not start this job: it only watches"
     if not snapshot.keeper_alive:
         then = "A adopts the run" if can_adopt else f"`stoker attach --adopt {state.run_id}` adopts the run"

@@ -20,7 +20,7 @@ from supervisor.views.logs.sources import Tone, rank_label
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.dashboard.bars import FooterBar, Hint, recommended
+from supervisor.views.tui.dashboard.bars import recommended
 from supervisor.views.tui.dashboard.failure_card import FailureCard, own_line_of
 from supervisor.views.tui.dashboard.panes import PaneScreen
 from supervisor.views.tui.dashboard.ranks import RanksPanel
@@ -31,6 +31,7 @@ from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.page import PAGES
 from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.saved_layout import memory_of
+from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.wording.places import is_stacks
@@ -88,7 +89,9 @@ class LookingScreen(PaneScreen):
             newest=PANE_ATTEMPTS,
             watch_after_s=WATCH_AFTER_S,
         )
-        self.logs = LogControls(session, self._show_log, self._report_log, lambda: self.log_panel.row)
+        self.logs = LogControls(
+            session, self._show_log, self._report_log, lambda: self.log_panel.row, self._offer
+        )
         self._logs_known: tuple[object, ...] = ()
 
     # -- the log pane --------------------------------------------------------------------------------------
@@ -178,6 +181,8 @@ class LookingScreen(PaneScreen):
     def _closes(self) -> str:
         """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""
         page = self._searchable()
+        if isinstance(self.focused, Panel) and (word := self.focused.closes()):
+            return word
         if page is not None and page.search:
             return "close search"
         if self._zoomed in PAGES:
@@ -213,13 +218,17 @@ class LookingScreen(PaneScreen):
         self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
     def _inner_hints(self) -> list[Hint]:
-        """The own keys of what stands alone."""
-        if self._zoomed is None:
-            return []
-        own = [Hint(*key) for key in self.query_one(f"#{self._zoomed}", Panel).inner_keys()]
+        """Of a search that is open, and the own keys of what stands alone."""
+        own: list[Hint] = []
+        if isinstance(self.focused, Panel) and (word := self.focused.closes()):
+            own.append(Hint("Esc", word, "focused.plain"))
         page = self._searchable()
-        if page is not None and page.search:
-            own[:0] = [Hint("n", "next match", "match(-1)"), Hint("N", "match before", "match(1)")]
+        words = ("older match", "newer match") if page is None else ("next match", "match before")
+        for key, word, way in zip("nN", words, (-1, 1), strict=True):
+            if self.check_action("match", (way,)):
+                own.append(Hint(key, word, f"match({way})"))
+        if self._zoomed is not None:
+            own += [Hint(*key) for key in self.query_one(f"#{self._zoomed}", Panel).inner_keys()]
         return own
 
     def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
@@ -251,9 +260,8 @@ class LookingScreen(PaneScreen):
         self._offer()
 
     def on_panel_keys_changed(self) -> None:
-        """A page or pane that stands alone may have other keys than before."""
-        if self._zoomed is not None:
-            self._offer()
+        """A page or pane may have other keys than before, or Esc something else to end."""
+        self._offer()
 
     def action_back(self) -> None:
         """Close the innermost of what is open; where nothing is, go back to the list of runs."""
@@ -265,12 +273,12 @@ class LookingScreen(PaneScreen):
             case "close search":
                 self.logs.clear()
                 self.logs.move(lc.Follow())
-                self._offer()
             case "clear filter":
                 self.logs.clear()
-                self._offer()
             case "" if self._back is not None:
                 self._back()
+            case _ if isinstance(self.focused, ChartPanel) and self.focused.closes():
+                self.focused.action_plain()
             case _:
                 self._zoom(None)
 
@@ -406,7 +414,7 @@ class LookingScreen(PaneScreen):
         page = self._searchable()
         if page is None:
             self._leave_page()
-            self.logs.open_search(self.app, self._offer)
+            self.logs.open_search(self.app)
             return
         from supervisor.views.tui.pages.page_search import open_page_search
 

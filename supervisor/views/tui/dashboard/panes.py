@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
-from supervisor.views.tui.dashboard.bars import FooterBar, NoticeBar
+from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.devices import DevicesPanel
 from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
@@ -26,6 +26,7 @@ from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.page import PAGES, new_page
 from supervisor.views.tui.saved_layout import Kept, memory_of
 from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.widgets.footer import FooterBar
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
 

@@ -49,7 +49,7 @@ class Confirm(OverScreen[bool]):
 
 
 class AskLine(OverScreen[str | None]):
-    """Asks for a line of text; None when it was left.
+    """Asks for a line of text; None when it was left. What stands there already is selected: typing replaces it.
 
     Args:
         label: what is asked for.
@@ -69,7 +69,7 @@ class AskLine(OverScreen[str | None]):
         """Label and field."""
         with Horizontal(classes="bar"):
             yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
-            yield Input(self.value, compact=True, select_on_focus=False)
+            yield Input(self.value, compact=True)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Report the text as it is now."""

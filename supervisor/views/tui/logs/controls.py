@@ -24,6 +24,7 @@ class LogControls:
         show: shows a page.
         report: shows the person one line; None: the last one no longer holds.
         row: the row that a person points at while the page stands still.
+        changed: called when there is another search or filter: keys do something else then.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class LogControls:
         show: Callable[[lc.Page], object],
         report: Callable[[lc.Remark | None], object],
         row: Callable[[], LogRow | None],
+        changed: Callable[[], object],
     ) -> None:
         self.session = session
         self.page: lc.Page | None = None
@@ -39,6 +41,7 @@ class LogControls:
         self._show = show
         self._report = report
         self._row = row
+        self._changed = changed
 
     def take(self, page: lc.Page) -> None:
         """Show a page, unless a key has led on while it was on its way here."""
@@ -72,21 +75,21 @@ class LogControls:
 
     # -- searching -----------------------------------------------------------------------------------------
 
-    def open_search(self, app: App[None], changed: Callable[[], object]) -> None:
-        """Look for words while they are typed; `changed` is called when there is something else to search."""
+    def open_search(self, app: App[None]) -> None:
+        """Look for words while they are typed. Enter on the words of before goes to the next match."""
         start = self.frozen_row
         before = self.searched.typed
 
         def typed(text: str) -> None:
             self.search(text, start)
-            changed()
 
         def closed(text: str | None) -> None:
             if text is None and before:
                 self.search(before, start)
             elif not text:
                 self.search("", None)
-            changed()
+            elif text == before:
+                self.match(-1)
 
         app.push_screen(AskLine("search (words, or /expression/)", before, typed), closed)
 
@@ -101,10 +104,11 @@ class LogControls:
         if query != self.searched:
             self.searched = query
             self.ask(lc.Find(query, start))
+            self._changed()
 
     def match(self, way: int) -> None:
         """The next match, up or down."""
-        self.ask(lc.Match(self.frozen_row, way))
+        self.ask(lc.Match(self.frozen_row, way, self.page.made if self.page is not None else None))
 
     # -- which lines ---------------------------------------------------------------------------------------
 
@@ -130,6 +134,7 @@ class LogControls:
         """Let only these lines through; the row stays in sight."""
         self.query = query
         self.ask(lc.Show(query, row))
+        self._changed()
 
     def next_rank(self, names: list[str], way: int) -> None:
         """One rank alone: none, 0, 1, … and round again."""

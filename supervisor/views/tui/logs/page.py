@@ -128,6 +128,10 @@ class LogPage(Panel, can_focus=True):
 
     # -- drawing -----------------------------------------------------------------------------------------
 
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """A selection can be given up."""
+        return [("V", "end selection", "focused.mark")] if self.mark is not None else []
+
     def titles(self) -> tuple[Row, Row]:
         """What is shown, and whether it moves."""
         page = self.page

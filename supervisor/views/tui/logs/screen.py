@@ -18,7 +18,6 @@ from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
-from supervisor.views.tui.dashboard.bars import FooterBar, Hint
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv, run_outside
@@ -26,6 +25,7 @@ from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPage
 from supervisor.views.tui.logs.status import LogStatus
 from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.wording.places import is_stacks
 
 GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
@@ -45,7 +45,7 @@ LOG_KEYS: list[BindingType] = [
     _key("escape", "back", "back", "Esc", "leave", "clear selection, search, filter; then back to the dashboard"),
     _key("slash", "search", "search", "/", "go", "search: words in any case, or /an expression/"),
     _key("n", "match(-1)", "older", "n", "go", "the next match up, older"),
-    _key("N", "match(1)", "newer", "N", "go", "the next match down, newer", show=False),
+    _key("N", "match(1)", "newer", "N", "go", "the next match down, newer"),
     _key(
         "f,backslash", "filter", "filter", "f", "which",
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
@@ -103,7 +103,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self._state = state
         self._node_logs = nodes
         session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
-        self._controls = LogControls(session, self._show, self._report, lambda: self.log_page.row)
+        self._controls = LogControls(
+            session, self._show, self._report, lambda: self.log_page.row, self._offer
+        )
         self._at = at
         self._controls.query = Query.parse(typed)
 
@@ -198,7 +200,23 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """What a key does now."""
         page = self.log_page.page
         frozen = page is not None and not page.following
+        if binding.action == "back":
+            return self._closes() or binding.description
         return "follow" if binding.action == "freeze" and frozen else binding.description
+
+    def _closes(self) -> str:
+        """What the key that goes back ends first, the innermost of what is open; empty: nothing is."""
+        if self.log_page.mark is not None:
+            return "end selection"
+        if self._controls.searched:
+            return "close search"
+        if self._controls.query:
+            return "clear filter"
+        return "give up" if self.status.is_looking else ""
+
+    def on_panel_keys_changed(self) -> None:
+        """A selection, or a long look through the log, began or ended."""
+        self._offer()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What leads somewhere."""
@@ -276,7 +294,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def action_search(self) -> None:
         """Look for words while they are typed."""
-        self._controls.open_search(self.app, self._offer)
+        self._controls.open_search(self.app)
 
     def action_match(self, way: int) -> None:
         """The next match, up or down."""
@@ -361,16 +379,18 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def action_back(self) -> None:
         """Give up what is being looked for; else clear the selection, the search, the filter; else close."""
-        is_looking = self.status.is_looking
-        if is_looking:
+        closes = self._closes()
+        if self.status.is_looking:
             self.status.say(None)
-        if self.log_page.clear_mark() or self._controls.clear():
-            pass
-        elif is_looking:
-            self._controls.ask(lc.Follow(on=False))  # another command ends the one before
-        else:
-            self.dismiss(None)
-        self._offer()
+        match closes:
+            case "end selection":
+                self.log_page.clear_mark()
+            case "close search" | "clear filter":
+                self._controls.clear()
+            case "give up":
+                self._controls.ask(lc.Follow(on=False))  # another command ends the one before
+            case _:
+                self.dismiss(None)
 
     def action_leave(self) -> None:
         """Leave; training goes on."""

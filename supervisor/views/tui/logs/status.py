@@ -51,6 +51,10 @@ class LogStatus(Panel):
         if self._remark is not None and self._remark.good is None:
             self.say(None)
 
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """What goes on can be given up."""
+        return [("Esc", "give up", "back")] if self.is_looking else []
+
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
         """The line."""
         page = self.page

@@ -173,9 +173,7 @@ class MetricsPage(ChartPanel):
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Which charts, then how each is read and drawn."""
-        closes = [("Esc", word, "focused.plain")] if (word := self._esc_word()) else []
         return [
-            *closes,
             ("z", "all charts" if self.alone else "full size", "focused.alone"),
             ("Space", "pin", "focused.pin"),
             ("/", "find", "focused.find"),
@@ -183,13 +181,9 @@ class MetricsPage(ChartPanel):
             *super().inner_keys(),
         ]
 
-    def _esc_word(self) -> str:
-        """What Esc does here; empty where it closes the page."""
-        if self.look.cursor is not None:
-            return "clear cursor"
-        if self.look.window is not None:
-            return "whole range"
-        return "all charts" if self.alone or self.searched else ""
+    def closes(self) -> str:
+        """Cursor and window, then the chart at full size or what is looked for."""
+        return super().closes() or ("all charts" if self.alone or self.searched else "")
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """All series: a new snapshot."""
@@ -425,9 +419,7 @@ class MetricsPage(ChartPanel):
     # -- what is done -------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Esc belongs to the screen while there is nothing here for it."""
-        if action == "plain":
-            return bool(self._esc_word())
+        """Enter always does something here."""
         return True if action == "choose" else super().check_action(action, parameters)
 
     def action_move(self, charts: int) -> None:

@@ -14,10 +14,10 @@ from textual.screen import Screen
 from supervisor.run.regular import open_regular
 from supervisor.text.decode import clean
 from supervisor.views.logs.query import Query
-from supervisor.views.tui.dashboard.bars import FooterBar, Hint
 from supervisor.views.tui.logs.rows import marked
 from supervisor.views.tui.pages.page_search import PageSearch, open_page_search
 from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import tr_of

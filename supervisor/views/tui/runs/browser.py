@@ -14,12 +14,13 @@ from textual.timer import Timer
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, Scope, SortKey
-from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S, FooterBar, Hint
+from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:

@@ -59,7 +59,8 @@ class ReplayBar(Panel):
             Span(f"{clock.speed:g}× ", TextStyle.DIM),
             Span(f"{fm.time_of_day(now)} "),
         )
-        keys = self.tr("  Space pause  ← → scrub  n p facts  < > speed") if width >= 100 else ""
+        play = self.tr("  Space play" if clock.paused else "  Space pause")
+        keys = play + self.tr("  ← → scrub  n p facts  < > speed") if width >= 100 else ""
         right = row(
             Span(f" {fm.duration(now - clock.start_t)} {self.tr('of')} {fm.duration(span)}", TextStyle.DIM),
             Span(f"{keys} ", TextStyle.DIM),
@@ -111,6 +112,7 @@ class ReplayScreen(Dashboard):
         self._recording = recording
         self._replay = clock
         self._bar = ReplayBar(clock, recording, id="replay")
+        self._plays = True
 
     def compose(self) -> ComposeResult:
         """The bar stands above the notice."""
@@ -127,7 +129,15 @@ class ReplayScreen(Dashboard):
         """Priority keys belong to this screen alone, not to what opens over it."""
         if action in {"play", "scrub", "fact", "speed"}:
             return self.app.screen is self
+        if action == "match" and parameters == (-1,):
+            return False  # its key goes to the next fact
         return super().check_action(action, parameters)
+
+    def word_of(self, binding: Binding) -> str:
+        """The key that stops recorded time lets it go on again."""
+        if binding.action == "play" and self._replay.paused:
+            return "play"
+        return super().word_of(binding)
 
     def _help_lines(self) -> list[HelpLine]:
         """The keys of recorded time first."""
@@ -140,6 +150,7 @@ class ReplayScreen(Dashboard):
     def action_play(self) -> None:
         """Stop, or go on."""
         self._replay.toggle()
+        self._move_bar()
         self._moved()
 
     def action_scrub(self, way: int) -> None:
@@ -175,3 +186,7 @@ class ReplayScreen(Dashboard):
     def _move_bar(self) -> None:
         if not self._replay.paused:
             self._bar.repaint()
+        if self._plays is self._replay.paused:  # also at the end, where it stops by itself
+            self._plays = not self._plays
+            self._bar.repaint()
+            self._offer()

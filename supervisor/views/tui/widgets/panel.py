@@ -73,7 +73,7 @@ class Panel(Widget):
         self._strips: list[Strip] = []
         self._drawn_size = Size(0, 0)
         self._drawn_in: Mapping[TextStyle, Style] = {}
-        self._keys: tuple[tuple[str, str, str], ...] = ()
+        self._keys: tuple[object, ...] = ("",)
 
     @property
     def tr(self) -> Tr:
@@ -96,6 +96,10 @@ class Panel(Widget):
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Its own keys that are worth a place in the footer while it stands alone: key, word, action."""
         return ()
+
+    def closes(self) -> str:
+        """What Esc ends in this pane (its action is `plain`), before anything around it; empty: nothing."""
+        return ""
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """What is drawn from. A pane whose inputs are the very same objects as before is not composed again."""
@@ -198,7 +202,9 @@ class Panel(Widget):
 
     def _compose_rows(self, width: int, height: int) -> list[Row]:
         rows = self._composed(width, height)
-        if (keys := tuple(self.inner_keys())) != self._keys:  # what they do may depend on what is composed
+        if (
+            keys := (self.closes(), *self.inner_keys())
+        ) != self._keys:  # what they do may depend on what is composed
             self._keys = keys
             self.post_message(self.KeysChanged())
         return rows

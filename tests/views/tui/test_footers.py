@@ -1,0 +1,116 @@
+"""Footers: what each key does now, of the screen that has the keys."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.views.model.replay import Recording, ReplayClock
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.logs.screen import LogScreen
+from supervisor.views.tui.terminal import replay_app
+from supervisor.views.tui.widgets.footer import FooterBar
+from tests.views.replaying import Ticks
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, on_dashboard, pane, until
+from tests.views.tui.log_driving import opened
+
+
+def footer(app: StokerApp) -> str:
+    """The footer of the screen that is on top, or of the dashboard beneath."""
+    screen = app.screen if isinstance(app.screen, LogScreen) else app.dashboard
+    return "".join(strip.text for strip in screen.query_one("#footer", FooterBar)._strips)
+
+
+@pytest.mark.parametrize("key", ["b", "e", "question_mark", "colon", "m"])
+def test_no_key_is_shown_that_does_not_work_while_something_is_open_over_the_screen(
+    tmp_path: Path, key: str
+) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "restart" in footer(app)
+        await pilot.press(key)
+        await until(pilot, lambda: not on_dashboard(app), "what it opens")
+        await until(pilot, lambda: not footer(app).strip(), "an empty footer")
+        await pilot.press("escape")
+        await until(pilot, lambda: "restart" in footer(app), "the keys again")
+
+    drive(recorded.held(tmp_path / "run"), play)
+
+
+def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+        for keys, word in (
+            (("f", "r", "0", "enter"), "Esc clear filter"),
+            (("slash", "l", "o", "s", "s", "enter"), "Esc close search"),
+            (("V",), "Esc end selection"),
+            (("escape",), "Esc close search"),
+            (("escape",), "Esc clear filter"),
+            (("escape",), "Esc back"),
+        ):
+            await pilot.press(*keys)
+            await until(pilot, lambda word=word: word in footer(app), word)  # type: ignore[misc]
+            assert ("n older" in footer(app)) is (word != "Esc back" and "filter" not in word)
+        await pilot.press("escape")
+        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+
+    drive(recorded.held(tmp_path / "run"), play)
+
+
+def test_a_search_on_the_dashboard_shows_its_keys(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "older match" not in footer(app)
+        await pilot.press("slash", "l", "o", "s", "s", "enter")
+        await until(pilot, lambda: "n older match  N newer match" in footer(app), "its keys")
+        await pilot.press("escape")
+        await until(pilot, lambda: "older match" not in footer(app), "the usual keys")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_says_so(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "Esc stop the restart" in footer(app)
+        await pilot.press("M", "left")
+        await until(pilot, lambda: "Esc clear cursor" in footer(app), "the innermost")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc close page" in footer(app), "the next")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc stop the restart" in footer(app), "the veto")
+
+    drive(run, play)
+
+
+def test_esc_clears_the_cursor_of_a_chart_among_others(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1", "left")
+        await until(pilot, lambda: "Esc clear cursor" in footer(app), "its word")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc" not in footer(app), "nothing to close")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_a_replay_that_stands_still_can_be_played(recording: Recording) -> None:
+    ours = Ticks()
+    clock = ReplayClock(recording.start_t, recording.end_t, speed=60, monotonic=ours)
+    app = replay_app(recording, clock)
+
+    async def go() -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: "Space pause" in pane(app, "replay"), "the bar")
+            assert "Space pause" in footer(app)
+            await pilot.press("space")
+            await until(pilot, lambda: "Space play" in pane(app, "replay"), "the bar")
+            await until(pilot, lambda: "Space play" in footer(app), "the footer")
+            await pilot.press("space")
+            await until(pilot, lambda: "Space pause" in footer(app), "the footer")
+            clock.seek(recording.end_t)
+            await until(pilot, lambda: "Space play" in footer(app), "what the key does at the end")
+
+    asyncio.run(go())
