@@ -129,19 +129,19 @@ def resolve(
         if micro_batch * (accumulation or 1) != per_rank:
             steps = _named(divisors(per_rank), accumulation or 1)
             raise JobError(
-                f"global batch {global_batch} is {per_rank} samples a rank, which accumulation {accumulation} "
+                f"global batch {global_batch} is {_samples(per_rank)} a rank, which accumulation {accumulation} "
                 f"does not divide; accumulation that works: {steps}"
             )
     if per_rank % micro_batch:
         tokens_text = f" × {tokens} tokens" if tokens > 1 else ""
         raise JobError(
-            f"micro-batch {micro_batch}{tokens_text} × {world_size} ranks = {micro_batch * chunk} does not divide "
+            f"micro-batch {micro_batch}{tokens_text} × {_ranks(world_size)} = {micro_batch * chunk} does not divide "
             f"global batch {global_batch}; micro-batch that works: {_named(divisors(per_rank), micro_batch)}"
         )
     steps_needed = per_rank // micro_batch
     if accumulation is not None and accumulation != steps_needed:
         raise JobError(
-            f"micro-batch {micro_batch} × accumulation {accumulation} × {world_size} ranks is not global batch "
+            f"micro-batch {micro_batch} × accumulation {accumulation} × {_ranks(world_size)} is not global batch "
             f"{global_batch}: accumulation must be {steps_needed}, or leave it out"
         )
     return BatchSpec(micro_batch, steps_needed, world_size, unit, tokens)
@@ -152,18 +152,18 @@ def candidates(spec: BatchSpec) -> tuple[int, ...]:
     return tuple(reversed(divisors(spec.micro_batch_per_rank * spec.accumulation_steps)))
 
 
-def with_micro_batch(spec: BatchSpec, micro_batch: int) -> BatchSpec:
+def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = None) -> BatchSpec:
     """`spec` with another micro-batch and the same global batch.
 
     Raises:
-        JobError: `micro_batch` does not divide what a rank takes a step; the message has those that do.
+        JobError: `micro_batch` does not divide what a rank takes a step; the message has those that do, with `suggested`.
     """
     per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
     if micro_batch < 1 or per_rank % micro_batch:
+        whole = f" (global batch {spec.global_batch}, {_ranks(spec.world_size)})" if spec.ranks_known else ""
         raise JobError(
-            f"micro-batch {micro_batch} does not divide the {per_rank} samples a rank takes a step "
-            f"(global batch {spec.global_batch}, {spec.world_size} ranks); "
-            f"micro-batch that works: {_named(divisors(per_rank), micro_batch)}"
+            f"micro-batch {micro_batch} does not divide the {_samples(per_rank)} a rank takes a step{whole}; "
+            f"micro-batch that works: {_named(divisors(per_rank), micro_batch, suggested)}"
         )
     return replace(spec, micro_batch_per_rank=micro_batch, accumulation_steps=per_rank // micro_batch)
 
@@ -180,10 +180,10 @@ def describe(spec: BatchSpec) -> str:
     """The batch as a product, such as ``8 × accumulation 4 × 2 ranks = global batch 64``."""
     tokens = f" × {spec.tokens_per_sample} tokens" if spec.unit is BatchUnit.TOKENS else ""
     if not spec.ranks_known:
-        return f"{spec.micro_batch_per_rank}{tokens} × accumulation {spec.accumulation_steps} × ranks"
-    ranks = "1 rank" if spec.world_size == 1 else f"{spec.world_size} ranks"
+        product = f"{spec.micro_batch_per_rank} × accumulation {spec.accumulation_steps}"
+        return f"{product} = {spec.global_batch} per rank"
     return (
-        f"{spec.micro_batch_per_rank}{tokens} × accumulation {spec.accumulation_steps} × {ranks} "
+        f"{spec.micro_batch_per_rank}{tokens} × accumulation {spec.accumulation_steps} × {_ranks(spec.world_size)} "
         f"= global batch {spec.global_batch}{_unit(spec)}"
     )
 
@@ -197,18 +197,27 @@ def describe_change(change: BatchChange) -> str:
     ]
     if before.world_size != after.world_size:
         parts.append(_moved("ranks", before.world_size, after.world_size))
-    if before.global_batch == after.global_batch and not after.ranks_known:
-        parts.append("global batch unchanged")
+    if not after.ranks_known:
+        same = before.global_batch == after.global_batch
+        batch = f"{before.global_batch} → {after.global_batch} samples per rank and step"
+        parts.append("global batch unchanged" if same else batch)
     elif before.global_batch == after.global_batch:
         parts.append(f"global batch {after.global_batch}{_unit(after)} unchanged")
     else:
-        ranks = "" if after.ranks_known else " × ranks"
-        parts.append(f"global batch {before.global_batch} → {after.global_batch}{_unit(after)}{ranks}")
+        parts.append(f"global batch {before.global_batch} → {after.global_batch}{_unit(after)}")
     return ", ".join(parts)
 
 
 def _moved(what: str, before: int, after: int) -> str:
     return f"{what} {before} unchanged" if before == after else f"{what} {before} → {after}"
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
 
 
 def _unit(spec: BatchSpec) -> str:
@@ -221,10 +230,12 @@ def divisors(number: int) -> list[int]:
     return small + [number // d for d in reversed(small) if d * d != number]
 
 
-def _named(values: list[int], wanted: int) -> str:
-    """The few values worth naming: the nearest ones at or below `wanted`, else the smallest ones above."""
+def _named(values: list[int], wanted: int, suggested: int | None = None) -> str:
+    """The few values worth naming: the nearest ones at or below `wanted`, else the smallest ones above; the suggested one first."""
     below = [v for v in reversed(values) if v <= wanted]
     shown = below[:NAMED_VALUES] or values[:NAMED_VALUES]
+    if suggested in values:
+        shown = [suggested, *(v for v in shown if v != suggested)]
     return ", ".join(str(v) for v in shown)
 
 
@@ -234,7 +245,7 @@ def _global_refusal(
     step = chunk * micro_batch if micro_batch else chunk
     lower = global_batch // step * step
     works = ", ".join(str(v) for v in (lower, lower + step) if v > 0)
-    shape = f"{world_size} ranks" + (f" × {tokens} tokens" if tokens > 1 else "")
+    shape = _ranks(world_size) + (f" × {tokens} tokens" if tokens > 1 else "")
     return (
         f"global batch {global_batch} is not divisible by {chunk} ({shape}); global batch that works: {works}"
     )

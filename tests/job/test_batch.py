@@ -237,3 +237,23 @@ def test_a_batch_is_a_product() -> None:
         "micro-batch 3 does not divide the 8 samples a rank takes a step (global batch 16, 2 ranks); "
         "micro-batch that works: 2, 1"
     )
+    with pytest.raises(JobError) as refused:
+        with_micro_batch(BatchSpec(1, 1, 1), 3)
+    assert "the 1 sample a rank takes a step (global batch 1, 1 rank);" in refused.value.message
+
+
+def test_of_an_unknown_number_of_ranks_nothing_is_counted() -> None:
+    batch = BatchSpec(8, 2, 1, ranks_known=False)
+    assert describe(batch) == "8 × accumulation 2 = 16 per rank"
+    with pytest.raises(JobError) as refused:
+        with_micro_batch(batch, 3)
+    assert "the 16 samples a rank takes a step; micro-batch that works: 2, 1" in refused.value.message
+    change = BatchChange(batch, BatchSpec(4, 2, 1, ranks_known=False))
+    assert describe_change(change).endswith("16 → 8 samples per rank and step")
+
+
+def test_what_works_begins_with_what_is_suggested() -> None:
+    with pytest.raises(JobError, match="micro-batch that works: 8, 2, 1"):
+        with_micro_batch(BatchSpec(16, 2, 2), 3, 8)
+    with pytest.raises(JobError, match="micro-batch that works: 8, 4, 2"):
+        with_micro_batch(BatchSpec(16, 2, 2), 12, 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.batch import BatchSpec, BatchUnit, describe
 from supervisor.run.events import Phase
 from supervisor.run.state import DiagnosedAs, Finished, HeldOpen, Running, RunState, Stopping
 from supervisor.views import format as fm
@@ -218,9 +218,7 @@ def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
     tokens = batch.unit is BatchUnit.TOKENS
     unit = " tokens" if tokens else ""
     if not batch.ranks_known:
-        return (
-            f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps} × ranks",
-        )
+        return (f"micro-batch {describe(batch)}",)
     whole = f"global batch {fm.whole(batch.global_batch)}{unit}"
     ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
     each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""

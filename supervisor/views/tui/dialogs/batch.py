@@ -105,7 +105,7 @@ class BatchScreen(OverScreen[int | None]):
     def _after(self, text: str) -> BatchSpec:
         if not text.isdigit():
             raise JobError("type how many samples a rank holds at once")
-        return with_micro_batch(self.now, int(text))
+        return with_micro_batch(self.now, int(text), self.suggested)
 
     def _show(self, text: str) -> None:
         effect = self.query_one("#effect", Label)
