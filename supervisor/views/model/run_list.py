@@ -49,6 +49,12 @@ def command_of(job: JobSpec | None) -> tuple[str, ...]:
     return tuple(" ".join(strip_escapes(word).split()) for word in words)
 
 
+def given_name(job: JobSpec | None) -> str:
+    """The name that a person gave the run, in one line; empty where it has its script's."""
+    named = job.sources("run.name") if job is not None else []
+    return " ".join(strip_escapes(named[-1][0]).split()) if named and named[-1][1] != "default" else ""
+
+
 def rate_of(command: Sequence[str]) -> str:
     """The learning rate that a command sets by a flag or ``key=value``, as it was written; empty where it sets none."""
     found = ""
@@ -84,12 +90,13 @@ def recovered_from(state: RunState) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden."""
+    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: its name, if a person gave it one."""
 
     run: RunPaths
     state: RunState
     live: bool
     command: tuple[str, ...] = ()
+    given: str = ""
 
     @property
     def history(self) -> str:
@@ -193,7 +200,9 @@ class RunsReader:
         self._runs: list[RunPaths] = []
         self._readers: dict[RunPaths, tuple[tuple[int, int], StateReader]] = {}
         self._live: dict[RunPaths, bool] = {}
-        self._commands: dict[RunPaths, tuple[str, ...]] = {}  # run.json never changes
+        self._jobs: dict[
+            RunPaths, tuple[tuple[str, ...], str]
+        ] = {}  # command and name: run.json never changes
         self._due = -math.inf
         # Going into a run and back within a slice starts a reading thread while the one before still ends.
         self._lock = threading.Lock()
@@ -222,7 +231,7 @@ class RunsReader:
                 break
             self._fold(run)
         rows = tuple(
-            RunRow(run, self._readers[run][1].state, self._live[run], self._commands.get(run, ()))
+            RunRow(run, self._readers[run][1].state, self._live[run], *self._jobs.get(run, ()))
             for run in self._runs
             if run in self._readers
         )
@@ -251,11 +260,12 @@ class RunsReader:
             while reader.refresh():
                 pass
             self._readers[run] = (mark, reader)
-        if run not in self._commands:
+        if run not in self._jobs:
             try:
-                self._commands[run] = command_of(read_run_file(run.run_json).job)
+                job = read_run_file(run.run_json).job
+                self._jobs[run] = command_of(job), given_name(job)
             except BadRunFile:
-                self._commands[run] = ()
+                self._jobs[run] = (), ""
 
 
 def filtered(rows: Sequence[RunRow], query: str, now: float) -> list[RunRow]:

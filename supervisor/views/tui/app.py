@@ -25,6 +25,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from supervisor.run.access.viewers import Presence
+from supervisor.run.events import RequestKind
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance, ThemeName
 from supervisor.views.model.reader import SnapshotReader
@@ -243,7 +244,8 @@ class StokerApp(ThemedApp):
         snapshot = self._dashboard.snapshot if self._dashboard is not None else None
         if snapshot is not None or self._dashboard is None:
             now = snapshot.state.now(self._clock()) if snapshot is not None else 0.0
-            self._signs.take(snapshot, now)
+            recorded = self._dashboard is not None and self._dashboard.is_recorded
+            self._signs.take(snapshot, now, recorded=recorded)
 
     def on_unmount(self) -> None:
         """End the reading threads."""
@@ -330,10 +332,52 @@ class StokerApp(ThemedApp):
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
         """Open a run of the list."""
-        if self._dashboard is None:
+        if message.replay:
+            self._play(message.run)
+        elif self._dashboard is None:
             await self.push_screen(self._open(message.run))
             if message.beside:
                 self.dashboard.open_beside(message.beside)
+
+    def _play(self, run: RunPaths) -> None:
+        """Read a run's recording, then play it."""
+        browser = self.browser
+        if browser is None or self._dashboard is not None:
+            return
+
+        def read() -> None:
+            from supervisor.views.model.replay import NothingRecorded, record_of
+
+            try:
+                self.call_later(self._play_recorded, record_of(run, tr=self.tr))
+            except NothingRecorded:
+                self.call_later(browser.tell, f"{run.run_id}: nothing was recorded here")
+
+        browser.tell(f"reading the recording of {run.run_id}…")
+        self._feeders[-1].submit(read)
+
+    async def _play_recorded(self, recording: Recording) -> None:
+        from supervisor.views.model.replay import ReplayClock
+
+        if self.browser is not None and self.screen is self.browser:  # nothing else was opened meanwhile
+            self.browser.tell("")
+            clock = ReplayClock(recording.start_t, recording.end_t)
+            await self.push_screen(self._open_replay(recording, clock, back=self._back))
+
+    def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:
+        """Ask the run's keeper to stop it, in the reading thread."""
+        browser, row = self.browser, message.row
+        if browser is None or self._dashboard is not None:
+            return
+        attempt = row.state.attempt
+        send = RequestClient(row.run).sender(
+            RequestKind.STOP,
+            attempt.number if attempt is not None else None,
+            None,
+            self._clock(),
+            lambda answer: self.call_later(browser.tell, answer.text),
+        )
+        self._feeders[-1].submit(send)
 
     def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
         """List the runs of other folders too, or no longer."""
@@ -362,7 +406,9 @@ class StokerApp(ThemedApp):
 
         self._feeders[-1].submit(act)
 
-    def _open_replay(self, recording: Recording, clock: ReplayClock) -> Dashboard:
+    def _open_replay(
+        self, recording: Recording, clock: ReplayClock, back: Callable[[], None] | None = None
+    ) -> Dashboard:
         from supervisor.views.model.replay import ReplayReader  # the usual start need not wait for it
         from supervisor.views.tui.runs.replay_screen import ReplayScreen
 
@@ -371,7 +417,7 @@ class StokerApp(ThemedApp):
             deliver=lambda snapshot: self.post_message(self.Read(screen, snapshot)),
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
-        screen = self._dashboard = ReplayScreen(recording, clock, feeder)
+        screen = self._dashboard = ReplayScreen(recording, clock, feeder, back)
         self._read_with(feeder)
         return screen
 

@@ -32,6 +32,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "search": ("find", "grep"),
     "filter": ("grep",),
     "sort": ("order",),
+    "stop": ("kill", "end", "terminate", "cancel"),
+    "replay": ("play",),
     "widen": ("everything",),
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
@@ -42,16 +44,8 @@ THEME_COMMANDS = tuple(
     for name, words in (("dark", "theme dark"), ("light", "theme light"), ("safe", "theme safe"))
 )
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
-# Words as they are typed come before letters that only occur in this order (the fuzzy match).
-IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME, FUZZY_SENTENCE = (
-    1.0,
-    0.95,
-    0.9,
-    0.8,
-    0.6,
-    0.5,
-    0.25,
-)
+# Words as they are typed come before letters of a name that only occur in this order (the fuzzy match).
+IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME = 1.0, 0.95, 0.9, 0.8, 0.6, 0.5
 
 
 class Palette(CommandPalette):
@@ -97,7 +91,8 @@ class KeyCommands(Provider):
         bound = any(
             isinstance(binding, Binding) and binding.action == "compare" for binding in self.screen.BINDINGS
         )
-        return [*own, *([COMPARE] if compares and not bound else []), *THEME_COMMANDS]
+        more = getattr(self.screen, "MORE_COMMANDS", ())
+        return [*own, *more, *([COMPARE] if compares and not bound else []), *THEME_COMMANDS]
 
 
 def rank(
@@ -109,14 +104,14 @@ def rank(
         return IS_NAME
     if any(name.lower().startswith(typed) for name in names):
         return BEGINS
-    if any(typed in name.lower() for name in names):
+    if any(all(word in name.lower() for word in typed.split()) for name in names):
         return IN_NAME
     if any(word.startswith(typed) for word in SYNONYMS.get(action, ())):
         return IN_SYNONYM
     if any(typed in sentence.lower() for sentence in sentences):
         return IN_SENTENCE
-    named, told = max(map(matcher.match, names)), max(map(matcher.match, sentences))
-    return max(FUZZY_NAME * named / (1 + named), FUZZY_SENTENCE * told / (1 + told))
+    named = max(map(matcher.match, names))
+    return FUZZY_NAME * named / (1 + named)
 
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:

@@ -59,8 +59,8 @@ class TerminalSigns:
         self._run = ""
         self._last: object = None
 
-    def take(self, snapshot: Snapshot | None, now: float) -> None:
-        """A moment of the run that is open; None: the list of runs is. What was so when it was opened calls nobody."""
+    def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
+        """A moment of the run that is open; None: the list of runs is. What was so when it was opened, or is `recorded`, calls nobody."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""
@@ -69,7 +69,7 @@ class TerminalSigns:
         before, self._last = self._last, news
         is_new = snapshot.state.run_id == self._run and news is not None and news != before
         self._run = snapshot.state.run_id
-        if is_new:
+        if is_new and not recorded:
             self._call(f"{title_of(snapshot, now, self._tr)}{_why(snapshot.state, self._tr)}")
 
     def close(self) -> None:

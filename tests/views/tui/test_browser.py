@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -12,18 +13,18 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.run.events import AttemptEnded, Diagnosed
+from supervisor.run.events import AttemptEnded, Diagnosed, RequestKind
 from supervisor.run.index import known_runs
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.trash import KEPT_S, empty, throw_away
-from supervisor.views.model.run_list import Scope
+from supervisor.views.model.run_list import Scope, SortKey
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import drive, keeper_of, pane, requests, shown, until
 
 NOW = recorded.T0 + 9000
 
@@ -264,5 +265,91 @@ def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]
         await until(pilot, lambda: len(page.others) == 2, "the other runs' series")
         assert [other.run for other in page.others] == runs[:2]
         assert page.display
+
+    browse(runs, play)
+
+
+def named(run: RunPaths, name: str) -> None:
+    """As if it had been started with ``--name``."""
+    text = json.loads(run.run_json.read_text(encoding="utf-8"))
+    text["job"]["origins"] = [
+        *text["job"].get("origins", []),
+        ["run.name", "train", "default"],
+        ["run.name", name, "flag --name"],
+    ]
+    run.run_json.write_text(json.dumps(text), encoding="utf-8")
+
+
+def test_a_given_name_stands_in_the_list_and_in_the_legend_of_a_comparison(runs: list[RunPaths]) -> None:
+    named(runs[1], "warmup 200")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "calm-crane · warmup 200" in shown(app)
+        assert "20261121-1412-brave-otter" in shown(app), "its script's name is no name of its own"
+        await pilot.press("j")
+        assert "20261121-1410-calm-crane · train.py" in shown(app), "its whole id"
+        await pilot.press("space", "k", "c")
+        await until(pilot, lambda: "b warmup 200" in shown(app), "the legend")
+
+    browse(runs, play)
+
+
+@pytest.mark.parametrize(("typed", "sort"), [("sort loss", SortKey.LOSS), ("sort dur", SortKey.DURATION)])
+def test_the_palette_sorts_the_list_by_what_is_named(runs: list[RunPaths], typed: str, sort: SortKey) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await found_in_palette(app, pilot, typed, f"sort {sort}")
+        await pilot.press("enter")
+        await until(pilot, lambda: f"by {sort}" in shown(app), "the order")
+
+    browse(runs, play)
+
+
+def test_kill_in_the_list_stops_a_live_run_after_a_question_and_finds_nothing_else(
+    runs: list[RunPaths],
+) -> None:
+    live = recorded.healthy(runs[0].root.parent / "20261121-1500-keen-kite")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "s stop" in shown(app)
+        await pilot.press("j")
+        await until(pilot, lambda: "s stop" not in shown(app), "the keys of a run that is over")
+        await found_in_palette(app, pilot, "kill", "No matches found")
+        await pilot.press("escape", "k")
+        await found_in_palette(app, pilot, "kill", "stop the run gracefully")
+        await pilot.press("enter")
+        await until(pilot, lambda: "stop 20261121-1500-keen-kite?" in shown(app), "the question")
+        assert not requests(live)
+        await pilot.press("y")
+        await until(pilot, lambda: bool(requests(live)), "the request")
+        assert "stop: asked the keeper" in shown(app)
+
+    with keeper_of(live):
+        browse([live, *runs], play)
+    assert [request.kind for request in requests(live)] == [RequestKind.STOP]
+
+
+async def found_in_palette(app: StokerApp, pilot: Pilot[None], typed: str, wanted: str) -> None:
+    """Type into the palette until it shows something."""
+    assert app.screen is app.browser
+    await pilot.press("colon")
+    await until(pilot, lambda: app.screen is not app.browser, "the palette")
+    await pilot.press(*("space" if letter == " " else letter for letter in typed))
+    await until(pilot, lambda: wanted in shown(app), wanted)
+
+
+def test_a_run_is_played_from_the_list_and_esc_comes_back(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("p")
+        await until(pilot, lambda: app.screen is not app.browser, "the replay")
+        await until(pilot, lambda: "▶ replay" in shown(app), "its bar")
+        assert app.dashboard.is_recorded
+        await pilot.press("space")
+        await until(pilot, lambda: "‖ replay" in shown(app), "the pause")
+        assert "Esc to the list" in shown(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.browser, "the list again")
+        runs[0].node().journal.write_bytes(b"")
+        await pilot.press("p")
+        await until(pilot, lambda: "nothing was recorded here" in shown(app), "why not")
 
     browse(runs, play)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from msgspec.structs import replace
 from textual import events
@@ -63,6 +63,8 @@ class LookingScreen(PaneScreen):
         clock: wall time.
         back: goes back to the list of runs; None where the run was not opened from one.
     """
+
+    FIRST_ACTIONS: ClassVar[frozenset[str]] = frozenset()  # in the footer before the usual ones
 
     class LogNews(Message):
         """The thread that reads the logs has something."""
@@ -241,7 +243,7 @@ class LookingScreen(PaneScreen):
                 return 0
             if hint.key in {"?", "Esc", "Enter"}:
                 return 1
-            if hint in inner:
+            if hint in inner or hint.action in self.FIRST_ACTIONS:
                 return 2
             if inner and hint.action == "search":
                 return 3

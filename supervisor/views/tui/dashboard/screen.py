@@ -84,6 +84,7 @@ class Dashboard(LookingScreen):
         back: goes back to the list of runs; None where the run was not opened from one.
     """
 
+    is_recorded: ClassVar[bool] = False  # what happens is no news
     BINDINGS: ClassVar[list[BindingType]] = KEYS
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
 

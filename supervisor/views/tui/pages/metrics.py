@@ -18,6 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.model.run_list import given_name
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, span_of
 from supervisor.views.tui.charts.curves import (
@@ -75,11 +76,17 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run that is laid beside this one. `cuts`: see `curves.Curve`."""
+    """A run that is laid beside this one. `cuts`: see `curves.Curve`. `given`: its name, if a person gave it one."""
 
     run: RunPaths
     series: Mapping[str, Track]
     cuts: Mapping[int, float]
+    given: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name that a person gave it, else the two words of its id."""
+        return self.given or fm.short_id(self.run.run_id)
 
 
 class Cell(NamedTuple):
@@ -298,9 +305,7 @@ class MetricsPage(ChartPanel):
             return between(left, row(Span(f"{self.tr(text)} ", TextStyle.DIM)), width)
         parts = [
             row(Span(f"{run_letter(at)} {name}", run_style(at)))
-            for at, name in enumerate(
-                [self.tr("this run"), *(fm.short_id(other.run.run_id) for other in self.others)]
-            )
+            for at, name in enumerate([self.tr("this run"), *(other.label for other in self.others)])
         ]
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
@@ -536,4 +541,5 @@ def say_of(name: str) -> Say:
 def load_other(run: RunPaths) -> OtherRun:
     """All series of a run."""
     snapshot = SnapshotReader(run).refresh()
-    return OtherRun(run, snapshot.series, snapshot.state.cuts)
+    job = snapshot.run_file.job if snapshot.run_file is not None else None
+    return OtherRun(run, snapshot.series, snapshot.state.cuts, given_name(job))

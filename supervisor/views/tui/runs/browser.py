@@ -49,6 +49,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("slash", "filter", "filter", "/", "filter: words, state:failed, failure:cuda_oom, loss<2.5"),
         _key("space", "mark", "mark", "Space", "mark the run, to compare another with it; any number"),
         _key("c", "compare", "compare", "c", "draw the marked runs' series beside this one's"),
+        _key("p", "replay", "replay", "p", "play the run's recording: pause, scrub, jump between events"),
+        _key("s", "stop", "stop", "s", "stop the run gracefully: ask, then SIGTERM, then SIGKILL"),
         _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
         _key("o", "sort", "sort by", "o", "sort by the next of: newest, state, name, best loss, duration"),
@@ -65,6 +67,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; nothing is ended by it", show=False),
     ]
 
+    # Actions with an argument, which have no key of their own.
+    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = tuple(
+        _key("o", f"sort('{key.name}')", f"sort {key}", "o", "sort the list by this", show=False)
+        for key in SortKey
+    )
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
 
     def __init__(self, clock: Callable[[], float], scope: Scope) -> None:
@@ -109,10 +116,12 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
         """Opening needs a run, clearing a filter."""
-        if action in {"open", "mark", "delete"}:
+        if action in {"open", "mark", "delete", "replay"}:
             return bool(self.panel.rows)
         if action == "compare":
-            return any(run != self.panel.chosen for run in self.panel.marked)
+            return self.panel.can_compare
+        if action == "stop":
+            return self.panel.can_stop
         if action == "undo":
             return bool(self.thrown)
         if action == "widen":
@@ -147,6 +156,26 @@ class BrowserScreen(QuickFrames, Screen[None]):
         if chosen is not None:
             beside = [run for run in self.panel.marked if run != chosen]
             self.post_message(RunsPanel.Opened(chosen, beside))
+
+    def action_replay(self) -> None:
+        """Play the recording of the run under the cursor."""
+        if self.panel.chosen is not None:
+            self.post_message(RunsPanel.Opened(self.panel.chosen, replay=True))
+
+    def action_stop(self) -> None:
+        """Stop the run under the cursor, after a question."""
+        row = self.panel.rows[self.panel.cursor]
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self.post_message(RunsPanel.Stopped(row))
+
+        name = row.run.run_id
+        self.app.push_screen(Confirm(f"stop {name}? steps since its last checkpoint may be lost"), closed)
+
+    def on_panel_keys_changed(self) -> None:
+        """Other keys do something for the run under the cursor."""
+        self._offer()
 
     def action_delete(self) -> None:
         """Delete the run under the cursor, after a question; `u` undoes it for a week."""
@@ -183,10 +212,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
         if text is not None and text != self.panel.said:
             self.tell(text, ANSWER_S)
 
-    def action_sort(self) -> None:
-        """The next sort key."""
+    def action_sort(self, name: str = "") -> None:
+        """By the key of a name, else by the next one."""
         keys = list(SortKey)
-        self.panel.sort = keys[(keys.index(self.panel.sort) + 1) % len(keys)]
+        following = keys[(keys.index(self.panel.sort) + 1) % len(keys)]
+        self.panel.sort = SortKey[name] if name else following
         self.panel.renew()
 
     def action_filter(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -95,7 +95,11 @@ class ReplayScreen(Dashboard):
         recording: what is played.
         clock: recorded time.
         feeder: the reading thread; reads a `ReplayReader`.
+        back: goes back to the list of runs; None where it was not opened from one.
     """
+
+    is_recorded: ClassVar[bool] = True
+    FIRST_ACTIONS: ClassVar[frozenset[str]] = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "play", "pause", key_display="Space", priority=True),
@@ -107,8 +111,14 @@ class ReplayScreen(Dashboard):
         Binding("less_than_sign", "speed(-1)", "slower", key_display="<", priority=True),
     ]
 
-    def __init__(self, recording: Recording, clock: ReplayClock, feeder: Feeder[Snapshot]) -> None:
-        super().__init__(RequestClient(recording.run), feeder, clock.now, read_only=True)
+    def __init__(
+        self,
+        recording: Recording,
+        clock: ReplayClock,
+        feeder: Feeder[Snapshot],
+        back: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(RequestClient(recording.run), feeder, clock.now, read_only=True, back=back)
         self._recording = recording
         self._replay = clock
         self._bar = ReplayBar(clock, recording, id="replay")

@@ -69,12 +69,20 @@ class RunsPanel(Panel, can_focus=True):
     ]
 
     class Opened(Message):
-        """A run was chosen; `beside`: the runs whose series are to lie beside its own."""
+        """A run was chosen; `beside`: the runs whose series are to lie beside its own; `replay`: its recording is to be played."""
 
-        def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = ()) -> None:
+        def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = (), *, replay: bool = False) -> None:
             super().__init__()
             self.run = run
             self.beside = beside
+            self.replay = replay
+
+    class Stopped(Message):
+        """A run is to be stopped."""
+
+        def __init__(self, row: RunRow) -> None:
+            super().__init__()
+            self.row = row
 
     class Thrown(Message):
         """A run is to be deleted, or the last deletion (None) undone."""
@@ -99,6 +107,22 @@ class RunsPanel(Panel, can_focus=True):
         self.said = ""
         self._top = 0
         self._shown = 0
+
+    def inner_keys(self) -> Sequence[tuple[str, str, str]]:
+        """What depends on the run under the cursor."""
+        stop = [("s", "stop", "stop")] if self.can_stop else []
+        return [*stop, *([("c", "compare", "compare")] if self.can_compare else [])]
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether a keeper would stop the run under the cursor."""
+        found = self.rows[self.cursor] if self.rows else None
+        return found is not None and found.live and found.state.mode != "observed" and not found.state.is_over
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether another run is marked."""
+        return any(run != self.chosen for run in self.marked)
 
     @property
     def ready(self) -> bool:
@@ -244,7 +268,8 @@ class RunsPanel(Panel, can_focus=True):
         """The chosen run's command and note; empty without both."""
         found = self.rows[self.cursor]
         note = note_of(found.state)
-        parts = [" ".join(found.command), f"{self.tr('note')}: {note}" if note else ""]
+        own = found.run.run_id if found.given and width < NAME_FROM else ""  # its name has the place of that
+        parts = [own, " ".join(found.command), f"{self.tr('note')}: {note}" if note else ""]
         text = " · ".join(filter(None, parts))
         return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
@@ -317,9 +342,8 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, mark: Sp
     condition = spoken(_mark(found), tr)
     roomy = width >= ROOMY_FROM
     total = f"/{fm.whole(state.total_steps)}" if state.total_steps and roomy else ""
-    run_id = found.run.run_id
     texts = {
-        "run": run_id if roomy or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:],
+        "run": _run_text(found, width),
         "name": state.name,
         "step": f"{fm.whole(found.step)}{'+' if found.is_cut else ''}{total}",
         "verdict": found.history or fm.DASH,
@@ -335,6 +359,14 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, mark: Sp
     style = TextStyle.STRONG if here else TextStyle.PLAIN
     text = Span(_columns(width, texts), style)
     return clip((*head, Span(fit(condition.text, STATE_CELLS) + " ", condition.style), text), width)
+
+
+def _run_text(found: RunRow, width: int) -> str:
+    """Its id; without a column for names, a name that a person gave it in place of the date, or of all of the id."""
+    run_id = found.run.run_id
+    if found.given and width < NAME_FROM:
+        return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given
+    return run_id if width >= ROOMY_FROM or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:]
 
 
 def _mark(found: RunRow) -> Span:
