@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -128,6 +129,12 @@ def duration(value_s: float | None) -> str:
     if total < DAY_S:
         return f"{total // HOUR_S} h {total % HOUR_S // MINUTE_S:02d} m"
     return f"{total // DAY_S} d {total % DAY_S // HOUR_S:02d} h"
+
+
+def span(value_s: float) -> str:
+    """A span in as few units as it has: ``0``, ``45 s``, ``10 m``, ``1 h 30 m``."""
+    text = duration(value_s)
+    return "0" if text == "0 s" else re.sub(r" 00 \w$", "", text)
 
 
 def clock(value_s: float | None) -> str:

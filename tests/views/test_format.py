@@ -33,6 +33,22 @@ def test_duration_has_two_units(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0"),
+        (45, "45 s"),
+        (600, "10 m"),
+        (90, "1 m 30 s"),
+        (3600, "1 h"),
+        (5400, "1 h 30 m"),
+        (86400, "1 d"),
+    ],
+)
+def test_a_round_span_has_no_more_units_than_it_needs(seconds: float, text: str) -> None:
+    assert fm.span(seconds) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"), [(0, "00:00:00"), (2467, "00:41:07"), (86_399, "23:59:59"), (90_061, "1d 01:01:01")]
 )
 def test_clock(seconds: float, text: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.views.model.history import Point, single, smooth
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.curves import Curve, Look, Mark, Plot, extent, plot
-from supervisor.views.tui.charts.plotting import Scale, log_ticks
+from supervisor.views.tui.charts.plotting import TIME_STEPS_S, Scale, log_ticks, time_ticks
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 
 finite = st.floats(-1e12, 1e12, allow_nan=False)
@@ -75,6 +77,16 @@ def test_log_ticks_are_few_and_inside(low: float, ratio: float, most: int) -> No
     found = log_ticks(low, low * ratio, most)
     assert len(found) <= most + 1
     assert all(low * (1 - 1e-6) <= value <= low * ratio * (1 + 1e-6) for value in found)
+
+
+@given(low=st.floats(0, 1e6), width=st.floats(1, 1e8), most=st.integers(1, 12))
+def test_ticks_of_time_are_few_round_and_inside(low: float, width: float, most: int) -> None:
+    found = time_ticks(low, low + width, most)
+    assert len(found) <= most
+    assert all(low - 1e-3 <= value <= low + width + 1e-3 for value in found)
+    apart = {b - a for a, b in pairwise(found)}
+    assert len(apart) <= 1
+    assert all(step in TIME_STEPS_S or step % 86400 == 0 for step in apart)
 
 
 def test_log_scale_spaces_decades_alike() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,17 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
 from supervisor.views.model.gather import OTHER_SERIES
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.charts.axes import shifted
 from supervisor.views.tui.charts.hues import run_letter, run_style
 from supervisor.views.tui.pages import metrics
-from supervisor.views.tui.pages.metrics import CELL_HEIGHT, CELL_WIDTH, MetricsPage, grid_of, places_of
+from supervisor.views.tui.pages.metrics import (
+    CELL_HEIGHT,
+    CELL_WIDTH,
+    MetricsPage,
+    grid_of,
+    load_other,
+    places_of,
+)
 from supervisor.views.tui.runs.picker import RunPicker
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.views.tui import recorded
@@ -421,3 +430,24 @@ def test_without_colours_letters_stand_along_the_curves(
         drive(some(tmp_path / str(colours)), play)
     assert found[True] == 1
     assert found[False] >= 4
+
+
+def test_the_time_of_each_run_counts_from_its_own_start(tmp_path: Path) -> None:
+    mine, other = recorded.healthy(tmp_path / "mine"), recorded.healthy(tmp_path / "other")
+    loaded = load_other(other)
+    later = replace(
+        loaded,
+        series={name: shifted(track, 86400.0) for name, track in loaded.series.items()},
+        start_t=loaded.start_t + 86400.0,
+    )
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M", "x")
+        page = page_of(app)
+        page.compare_with([later])
+        ours, theirs = page.runs("loss")
+        assert [point.t for point in theirs] == pytest.approx([point.t for point in ours]), "a day later"
+        assert "by time since the start" in pane(app, "metrics").splitlines()[0]
+        await until(pilot, lambda: "20 m" in pane(app, "metrics"), "the axis")
+
+    drive(mine, play)

@@ -97,6 +97,15 @@ def value_of(point: Point, axis: Axis) -> float | None:
 
 
 @of_track
+def shifted(track: Track, by_s: float) -> Track:
+    """The same points at other times: of a run that started earlier or later."""
+    return tuple(
+        point._replace(t=point.t + by_s, line_t=None if point.line_t is None else point.line_t + by_s)
+        for point in track
+    )
+
+
+@of_track
 def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
     """The least and the greatest place of a track's points; None without points."""
     found = places(track, axis)

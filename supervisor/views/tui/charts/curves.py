@@ -27,6 +27,7 @@ from supervisor.views.tui.charts.plotting import (
     log_ticks,
     loss_bounds,
     ticks,
+    time_ticks,
 )
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
 from supervisor.views.wording.translate import Tr, english
@@ -38,6 +39,8 @@ LINE_HEIGHT = 8
 SMOOTHING = (("", SMOOTH_SHARE), ("smoother", 1 / 8), ("raw", 0.0))
 # From this height on marks have a line of their own; in a lower chart they take the place of numbers.
 MARKS_HEIGHT = 10
+# A span below the axis takes so much, with the space beside it.
+SPAN_CELLS = 11
 
 
 NONE: Mapping[int, float] = MappingProxyType({})
@@ -178,6 +181,7 @@ def plot(
     lost: Track = (),
     axis_cells: int = 0,
     least_span: float = 0.0,
+    start_t: float = 0.0,
 ) -> Plot | None:
     """Curves with their axes in `height` rows; None where there is nothing to draw or no room.
 
@@ -190,6 +194,7 @@ def plot(
         circles: single values, such as a validation loss.
         lost: points that were not finite: a cross at the upper edge.
         least_span: what the y axis spans at least, as a ratio of the greatest value.
+        start_t: from when on an axis of time counts, wall seconds.
         axis_cells: the least width of the y axis with its numbers, so that charts stand under one another.
     """
     tracks = [*(curve.points for curve in curves), lost]
@@ -228,7 +233,9 @@ def plot(
             canvas.mark(x.dot(at) // 2, 0, "×", TextStyle.BAD)
     _mark_clipped(canvas, laid, x, y)
     line = height >= LINE_HEIGHT
-    drawn = _with_axes(canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart)
+    drawn = _with_axes(
+        canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart, start_t=start_t
+    )
     return Plot(drawn, x, left, rows).with_cursor(look.cursor)
 
 
@@ -384,6 +391,7 @@ def _with_axes(
     axis: Axis,
     line: bool,
     marks_apart: bool,
+    start_t: float,
 ) -> list[Row]:
     """The canvas between its numbers; the words of marks above the numbers, or among them."""
     found: list[Row] = []
@@ -391,11 +399,13 @@ def _with_axes(
         name = names.get(number, "")
         edge = "┤" if name else "│"
         found.append((Span(f"{name:>{left - 2}} {edge}", TextStyle.DIM), *drawn))
-    at = ticks(x.low, x.high, max(2, canvas.columns // 7))
-    texts = labels(at) if axis is Axis.EPOCH else [fm.whole(v) for v in at]
-    stops = [(x.dot(v) // 2, text) for v, text in zip(at, texts, strict=True)]
     if axis is Axis.TIME:
-        stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
+        spans = time_ticks(x.low - start_t, x.high - start_t, max(2, canvas.columns // SPAN_CELLS))
+        at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
+    else:
+        at = ticks(x.low, x.high, max(2, canvas.columns // 7))
+        texts = labels(at) if axis is Axis.EPOCH else [fm.whole(v) for v in at]
+    stops = [(x.dot(v) // 2, text) for v, text in zip(at, texts, strict=True)]
     numbers = [(column, text, TextStyle.DIM) for column, text in stops]
     taken = [*below, *numbers]
     if line:
@@ -454,4 +464,6 @@ def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr
 
 def axis_word(axis: Axis) -> str:
     """What stands in a chart's title, in English; empty for steps, which everybody expects."""
+    if axis is Axis.TIME:
+        return "by time since the start"
     return "" if axis is Axis.STEP else f"by {axis}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 
@@ -130,6 +130,7 @@ class LossPanel(ChartPanel):
                 marks=attempt_marks(snapshot.state),
                 circles=snapshot.metrics["val_loss"],
                 lost=snapshot.lost,
+                start_t=start_of(snapshot.state, self.tracks()),
             )
         return (
             self.plotted.rows if self.plotted is not None else _nothing_yet(snapshot, width, height, self.tr)
@@ -234,6 +235,13 @@ class UsePanel(Panel):
         """Bytes of the machine's memory; 1 where it is not known."""
         machine = self.view.snapshot.machine if self.view else None
         return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
+
+
+def start_of(state: RunState, tracks: Iterable[Track]) -> float:
+    """From when on time counts, wall seconds: the first launch, or what was written before it, in a log that was attached later."""
+    known = [track[0].time for track in tracks if track]
+    known += [attempt.started_t or attempt.planned_t for attempt in state.attempts[:1]]
+    return min((t for t in known if t is not None), default=0.0)
 
 
 def attempt_marks(state: RunState) -> list[Mark]:

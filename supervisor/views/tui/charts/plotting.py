@@ -18,6 +18,8 @@ from supervisor.views.tui.widgets.paint import TextStyle
 LEAST_SPAN = 1e-300
 # Values are left outside the y axis only where that makes the rest this much higher.
 CLIP_FROM = 1.25
+# How far apart the numbers of an axis of time may be; beyond these by whole days.
+TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 class Bucket(NamedTuple):
@@ -157,6 +159,17 @@ def ticks(low: float, high: float, most: int) -> list[float]:
         found.append(first * step)
         first += 1
     return found
+
+
+def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
+    """At most `most` round spans within the bounds: seconds, minutes, hours, days."""
+    width = high_s - low_s
+    if width < 1 or most < 1 or not math.isfinite(width):
+        return [low_s] if math.isfinite(low_s) else []
+    days = math.ceil(width / (86400 * most)) * 86400.0
+    step = next((step for step in TIME_STEPS_S if width / step <= most), days)
+    first = math.ceil(low_s / step - 1e-9)
+    return [step * at for at in range(first, math.floor(high_s / step + 1e-9) + 1)][:most]
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:

@@ -20,7 +20,7 @@ from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.run_list import given_name
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, span_of
+from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, shifted, span_of
 from supervisor.views.tui.charts.curves import (
     SMOOTHING,
     Curve,
@@ -33,7 +33,7 @@ from supervisor.views.tui.charts.curves import (
     readout,
 )
 from supervisor.views.tui.charts.hues import band_style, run_letter, run_style, series_style
-from supervisor.views.tui.charts.live import attempt_marks
+from supervisor.views.tui.charts.live import attempt_marks, start_of
 from supervisor.views.tui.charts.plotting import Scale
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dialogs.prompts import AskLine
@@ -76,11 +76,12 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run that is laid beside this one. `cuts`: see `curves.Curve`. `given`: its name, if a person gave it one."""
+    """A run that is laid beside this one. `cuts`: see `curves.Curve`. `start_t`: its time counts from there. `given`: its name, if a person gave it one."""
 
     run: RunPaths
     series: Mapping[str, Track]
     cuts: Mapping[int, float]
+    start_t: float = 0.0
     given: str = ""
 
     @property
@@ -222,7 +223,17 @@ class MetricsPage(ChartPanel):
     def runs(self, name: str) -> list[Track]:
         """A series of each run, this one's first; empty where one has none."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
-        return [mine, *(other.series.get(name, ()) for other in self.others)]
+        return [
+            mine,
+            *(shifted(other.series.get(name, ()), self._start_t - other.start_t) for other in self.others),
+        ]
+
+    @property
+    def _start_t(self) -> float:
+        """Time counts from here; that of other runs from their own start."""
+        if self.view is None:
+            return 0.0
+        return start_of(self.view.snapshot.state, self.view.snapshot.series.values())
 
     def tracks(self) -> Sequence[Track]:
         """All in sight, first the one that the cursor reads."""
@@ -357,9 +368,8 @@ class MetricsPage(ChartPanel):
     def _end_of(self, at: int, axis: Axis) -> float:
         """The last place of a run's series: beyond it a comparison has no value of that run."""
         series = self.others[at - 1].series if at else self.view.snapshot.series if self.view else {}
-        return max(
-            (span[1] for track in series.values() if (span := span_of(track, axis))), default=-math.inf
-        )
+        spans = (span_of(self.runs(name)[at], axis) for name in series)
+        return max((span[1] for span in spans if span), default=-math.inf)
 
     def _plot(self, name: str, look: Look, width: int, height: int, *, here: bool) -> Plot | None:
         """Drawn anew only where something of it changed: a key that moves the cursor redraws no curve."""
@@ -401,7 +411,9 @@ class MetricsPage(ChartPanel):
         ]
         marks = attempt_marks(state) if tracks[0] else ()
         # This run's curve lies above the others.
-        drawn = plot(curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS)
+        drawn = plot(
+            curves[::-1], look, width, height, marks=marks, axis_cells=AXIS_CELLS, start_t=self._start_t
+        )
         self._drawn[name] = Drawn(given, window, how, drawn, now)
         self._drew = True
         return drawn
@@ -542,4 +554,5 @@ def load_other(run: RunPaths) -> OtherRun:
     """All series of a run."""
     snapshot = SnapshotReader(run).refresh()
     job = snapshot.run_file.job if snapshot.run_file is not None else None
-    return OtherRun(run, snapshot.series, snapshot.state.cuts, given_name(job))
+    start_t = start_of(snapshot.state, snapshot.series.values())
+    return OtherRun(run, snapshot.series, snapshot.state.cuts, start_t, given_name(job))
