@@ -362,7 +362,7 @@ class Text(Page):
     """A page of so many lines with a foot."""
 
     heading = "text"
-    lines = 4
+    lines = 6
 
     def rows(self, view: View, width: int) -> list[Row]:
         return [(Span(f"{number}"),) for number in range(self.lines)]
@@ -371,7 +371,7 @@ class Text(Page):
         return [(Span("foot"),)]
 
 
-def test_a_page_is_scrolled_and_keeps_its_foot_in_sight_while_it_is_longer_than_the_pane() -> None:
+def test_a_page_is_scrolled_and_keeps_its_foot_in_sight_while_its_end_is_not() -> None:
     panel = Text(id="text")
     assert panel.body(20, 4) == []
     panel.view = View(snapshot_of(state_of()), 0.0)
@@ -379,16 +379,16 @@ def test_a_page_is_scrolled_and_keeps_its_foot_in_sight_while_it_is_longer_than_
     def shown(height: int) -> str:
         return "".join(text_of(panel.body(20, height)).split())
 
-    assert shown(4) == "0123"
+    assert shown(6) == "012345"
     assert text_of([panel.titles()[1]]) == ""
     assert shown(3) == "01foot"
-    assert text_of([panel.titles()[1]]) == "1-2 of 4"
+    assert text_of([panel.titles()[1]]) == "1-2 of 6"
     for act, value, expected in (
         ("move", 1, "12foot"),
         ("page", 1, "23foot"),
-        ("move", 1, "23foot"),
+        ("move", 1, "345"),
         ("page", -1, "12foot"),
-        ("edge", 1, "23foot"),
+        ("edge", 1, "345"),
         ("edge", -1, "01foot"),
         ("move", -1, "01foot"),
     ):
@@ -435,8 +435,8 @@ def test_facts_are_marked_on_the_bar_and_it_gives_way() -> None:
     last = len(track) - 1
     assert [at for at, cell in enumerate(track) if cell == "┿"] == [round(last / 2), last]
     assert "●" not in replay_bar(0.0, width=40)
-    assert "Space pause" in replay_bar(0.0, width=100)
-    assert "Space pause" not in replay_bar(0.0, width=99)
+    assert "Space play" in replay_bar(0.0, width=100)
+    assert "Space" not in replay_bar(0.0, width=99)
 
 
 class Numbers(ListPanel):

@@ -55,12 +55,17 @@ def test_card_shows_ones_own_line(tmp_path: Path) -> None:
 def test_a_low_page_keeps_what_happens_next_in_sight(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("v")
-        for keys in ((), ("pagedown",), ("G",)):
+        for keys in ((), ("pagedown",)):
             await pilot.press(*keys)
             page = pane(app, "failure")
-            assert "next     in 8 s  micro-batch 16 → 8" in page
+            assert "── next in 8 s  micro-batch 16 → 8, accumulation 2 → 4 ───" in page, (
+                "a rule sets it apart"
+            )
             assert "Enter now  Esc Esc hold  r as it was  b smaller batch  e edit  s stop" in page
+        await pilot.press("G")
+        page = pane(app, "failure")
         assert "restart with other arguments or environment" in page, "the end of the page is reached"
+        assert "── next" not in page, "what happens next stands there at length"
 
     drive(recorded.backing_off(tmp_path / "run"), play, size=(80, 24))
 

@@ -19,7 +19,27 @@ LEAST_SPAN = 1e-300
 # Values are left outside the y axis only where that makes the rest this much higher.
 CLIP_FROM = 1.25
 # How far apart the numbers of an axis of time may be; beyond these by whole days.
-TIME_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+TIME_STEPS_S = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1200,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+)
 
 
 class Bucket(NamedTuple):

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
@@ -92,7 +93,7 @@ class FailurePage(Page):
         ]
 
     def foot(self, view: View, width: int) -> Sequence[Row]:
-        """What happens next, and what each key would do instead, on a line each."""
+        """What happens next, in a rule below the text, and what each key would do instead."""
         snapshot, tr = view.snapshot, view.tr
         attempt = self._attempt(failures(snapshot.state))
         if attempt is None or attempt is not snapshot.state.attempt or attempt.decision is None:
@@ -103,9 +104,11 @@ class FailurePage(Page):
         change = decision.change
         what = tr(change_text(change)) if change is not None else tr(decision.reason)
         when = tr(_when(snapshot, attempt, decision, view.now))
-        rows = [
-            row(Span(fit(tr("next"), LABEL), TextStyle.DIM), Span(f"{when}  ", TextStyle.WARN), Span(what))
-        ]
+        head = row(Span(f"── {tr('next')} ", TextStyle.FRAME), Span(f"{when}  ", TextStyle.WARN))
+        while cells(head) + cell_len(what) > width - 3 and (shorter := what.rpartition(", ")[0]):
+            what = shorter  # what changes comes first
+        rule = width - cells(head) - cell_len(what) - 1
+        rows = [row(*head, Span(f"{what} "), Span("─" * rule, TextStyle.FRAME))]
         keys = _choices(snapshot)
         if keys:
             spans = [

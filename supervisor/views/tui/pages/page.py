@@ -33,7 +33,7 @@ class Page(MovingPanel):
         raise NotImplementedError
 
     def foot(self, view: View, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
-        """What stays in sight at the lower edge while the page is longer than the pane."""
+        """What stays in sight at the lower edge while the end of the page is not."""
         return ()
 
     def titles(self) -> tuple[Row, Row]:
@@ -50,7 +50,8 @@ class Page(MovingPanel):
             return []
         self.pane_rows = height
         self._all = found = self.rows(self.view, width - 2)
-        foot = self.foot(self.view, width - 2) if len(found) > height else ()
+        in_sight = self._top >= len(found) - height  # the end of it, where the same stands at length
+        foot = () if in_sight else self.foot(self.view, width - 2)
         room = max(height - len(foot), 1)
         self._height = room
         if self.search:
