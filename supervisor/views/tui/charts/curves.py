@@ -23,6 +23,7 @@ from supervisor.views.tui.charts.plotting import (
     buckets,
     draw_band,
     draw_line,
+    even_bounds,
     labels,
     log_ticks,
     loss_bounds,
@@ -213,8 +214,8 @@ def plot(
     rows = height - 2 if height >= LINE_HEIGHT else height - 1
     marks_apart = height >= MARKS_HEIGHT and bool(_marked(marks, Scale(low_x, high_x, 1), axis, laid))
     rows -= marks_apart
-    y = _y_scale(points, shown, rows, log=look.log, least_span=least_span)
-    names = _y_labels(y, rows)
+    y, step = _y_scale(points, shown, rows, log=look.log, least_span=least_span)
+    names = _y_labels(y, rows, step)
     left = max(max((len(text) for text in names.values()), default=0) + 2, axis_cells)
     canvas = Canvas(width - left, rows)
     x = Scale(low_x, high_x, canvas.dot_columns)
@@ -263,7 +264,8 @@ def _within(curve: Curve, xs: Sequence[float], low: float, high: float) -> Laid:
 
 def _y_scale(
     points: Sequence[Point], curves: Sequence[Curve], rows: int, *, log: bool, least_span: float
-) -> Scale:
+) -> tuple[Scale, float]:
+    """The y axis, and how far apart its numbers stand; 0: as they fit."""
     smoothed = [value for curve in curves for value in curve.smoothed]
     low, high = loss_bounds(points, smoothed)
     missing = least_span * max(abs(low), abs(high)) - (high - low)
@@ -272,14 +274,19 @@ def _y_scale(
     least = min(p.low for p in points)
     if log and least > 0:
         low = max(low, least * 0.95)
-        return Scale(low, max(high, low * 1.05), 4 * rows, flipped=True, log=True)
-    return Scale(low, high, 4 * rows, flipped=True)
+        return Scale(low, max(high, low * 1.05), 4 * rows, flipped=True, log=True), 0.0
+    low, high, step = even_bounds(low, high, rows)
+    return Scale(low, high, 4 * rows, flipped=True), step
 
 
-def _y_labels(y: Scale, rows: int) -> dict[int, str]:
+def _y_labels(y: Scale, rows: int, step: float) -> dict[int, str]:
     """Round numbers beside the rows, at most one in two rows."""
     found: dict[int, str] = {}
-    values = (log_ticks if y.log else ticks)(y.low, y.high, max(3, rows * 3 // 5))
+    if step:
+        first, last = math.ceil(y.low / step - 1e-9), math.floor(y.high / step + 1e-9)
+        values = [step * at for at in range(first, last + 1)]
+    else:
+        values = (log_ticks if y.log else ticks)(y.low, y.high, max(3, rows * 3 // 5))
     for value, text in zip(values, labels(values), strict=True):
         found.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
     return found

@@ -18,6 +18,13 @@ from supervisor.views.tui.widgets.paint import TextStyle
 LEAST_SPAN = 1e-300
 # Values are left outside the y axis only where that makes the rest this much higher.
 CLIP_FROM = 1.25
+# In fewer rows each may have its number; at most so many rows lie between two; so much wider the bounds may become for that.
+FEW_ROWS = 5
+MOST_APART = 6
+WIDER = 1.2
+# The learning rates: `3e-4`.
+POWERS_BELOW = 0.002
+MOST_DIGITS = 6
 # How far apart the numbers of an axis of time may be; beyond these by whole days.
 TIME_STEPS_S = (
     1,
@@ -181,6 +188,29 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return found
 
 
+def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, float]:
+    """Bounds a little wider, between which round numbers stand a whole number of rows apart, and how far apart; 0 where that takes too much.
+
+    A number stands in the row that holds its dot: else some are two rows apart and some three, as on an axis that is not linear.
+    """
+    span = high - low
+    if not span > LEAST_SPAN or not math.isfinite(span) or rows < 2:
+        return low, high, 0.0
+    power = 10.0 ** math.floor(math.log10(span / rows))
+    found = []
+    for step in (power * factor for factor in (1, 2, 5, 10, 20, 50, 100)):
+        for apart in range(1 if rows < FEW_ROWS else 2, min(MOST_APART, max(rows // 2, 2)) + 1):
+            dot = step / apart / 4  # numbers stand on dots: none is rounded up and the next one down
+            start = math.floor(low / dot + 1e-9) * dot
+            end = start + dot * (4 * rows - 1)
+            if high <= end <= start + WIDER * span:
+                found.append((end - start, step, start, end))
+    if not found:
+        return low, high, 0.0
+    _, step, start, end = min(found)
+    return start, end, step
+
+
 def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
     """At most `most` round spans within the bounds: seconds, minutes, hours, days."""
     width = high_s - low_s
@@ -220,9 +250,18 @@ def labels(values: Sequence[float]) -> list[str]:
     if 1e4 <= most < 1e9 and step >= 1e-3 * power:  # six digits are written
         return [f"{value / power:g}{unit if value else ''}" for value in values]
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    if digits > 4 or most >= 1e5:
-        return [f"{value:.1e}" for value in values]
-    return [f"{value:.{digits}f}" for value in values]
+    if most < POWERS_BELOW or most >= 1e5:
+        return [_in_powers(value, step) for value in values]
+    return [f"{value:.{min(digits, MOST_DIGITS)}f}" for value in values]
+
+
+def _in_powers(value: float, step: float) -> str:
+    """``2e-4``, ``1.5e-4``: with no more digits than the step needs."""
+    if abs(value) < step / 2:
+        return "0"
+    digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
+    number, _, exponent = f"{value:.{min(digits, 3)}e}".partition("e")
+    return f"{number}e{int(exponent)}"
 
 
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:

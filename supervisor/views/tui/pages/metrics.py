@@ -312,8 +312,8 @@ class MetricsPage(ChartPanel):
         )
         room = width - cells(left) - 2
         if not self.others:
-            text = "PgDn more · Enter enlarges · c compares" if counted else "Enter enlarges · c compares"
-            return between(left, row(Span(f"{self.tr(text)} ", TextStyle.DIM)), width)
+            more = self.tr("PgDn more") if counted else ""
+            return between(left, row(Span(f"{more} ", TextStyle.DIM)), width)
         parts = [
             row(Span(f"{run_letter(at)} {name}", run_style(at)))
             for at, name in enumerate([self.tr("this run"), *(other.label for other in self.others)])
