@@ -102,11 +102,12 @@ class FailurePage(Page):
             return []  # most of it is in sight
         decision = attempt.decision
         change = decision.change
-        what = tr(change_text(change)) if change is not None else tr(decision.reason)
+        what = change_text(change) if change is not None else decision.reason
         when = tr(_when(snapshot, attempt, decision, view.now))
         head = row(Span(f"── {tr('next')} ", TextStyle.FRAME), Span(f"{when}  ", TextStyle.WARN))
-        while cells(head) + cell_len(what) > width - 3 and (shorter := what.rpartition(", ")[0]):
-            what = shorter  # what changes comes first
+        if cells(head) + cell_len(tr(what)) > width - 3:  # what stays as it is can be left out
+            what = ", ".join(part for part in what.split(", ") if not part.endswith(" unchanged"))
+        what = fit(tr(what), max(width - 3 - cells(head), 0)).rstrip()
         rule = width - cells(head) - cell_len(what) - 1
         rows = [row(*head, Span(f"{what} "), Span("─" * rule, TextStyle.FRAME))]
         keys = _choices(snapshot)

@@ -46,6 +46,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("question_mark,f1", "help", "help", "?", "this help"),
         _key("enter", "open", "open", "Enter", "open the run: its dashboard; Esc comes back here"),
+        _key("escape", "clear", "clear filter", "Esc", "show all runs again"),
         _key("slash", "filter", "filter", "/", "filter: words, state:failed, failure:cuda_oom, loss<2.5"),
         _key("space", "mark", "mark", "Space", "mark the run, to compare another with it; any number"),
         _key("c", "compare", "compare", "c", "draw the marked runs' series beside this one's"),
@@ -54,7 +55,6 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
         _key("o", "sort", "sort by", "o", "sort by the next of: newest, state, name, best loss, duration"),
-        _key("escape", "clear", "clear filter", "Esc", "show all runs again"),
         _key(
             "a",
             "widen",
