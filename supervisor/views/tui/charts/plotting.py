@@ -22,6 +22,8 @@ CLIP_FROM = 1.25
 FEW_ROWS = 5
 MOST_APART = 6
 WIDER = 1.2
+# A row more between two numbers is as bad as bounds so much wider.
+SPARSE = 0.05
 # The learning rates: `3e-4`.
 POWERS_BELOW = 0.002
 MOST_DIGITS = 6
@@ -204,7 +206,7 @@ def even_bounds(low: float, high: float, rows: int) -> tuple[float, float, float
             start = math.floor(low / dot + 1e-9) * dot
             end = start + dot * (4 * rows - 1)
             if high <= end <= start + WIDER * span:
-                found.append((end - start, step, start, end))
+                found.append(((end - start) * (1 + SPARSE * apart), step, start, end))
     if not found:
         return low, high, 0.0
     _, step, start, end = min(found)
