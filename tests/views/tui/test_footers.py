@@ -82,6 +82,11 @@ def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_footer_say
         await until(pilot, lambda: "Esc close page" in footer(app), "the next")
         await pilot.press("escape")
         await until(pilot, lambda: "Esc stop the restart" in footer(app), "the veto")
+        assert "Esc stops that" in pane(app, "header")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Esc stops that" not in pane(app, "header"), "Esc closes the help")
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc stops that" in pane(app, "header"), "the veto again")
 
     drive(run, play)
 

@@ -150,8 +150,9 @@ class LookingScreen(PaneScreen):
         return any(screen.styles.background.a == 1 for screen in above)
 
     def on_screen_suspend(self) -> None:
-        """Something is opened over this."""
+        """Something is opened over this: it has the keys, Esc too."""
         self.call_later(self._pace_logs)
+        self.call_later(self._offer)
 
     def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
         """Other lines."""

@@ -195,14 +195,19 @@ class Dashboard(LookingScreen):
 
     def _offer(self) -> None:
         super()._offer()
-        vetoes = any(self.check_action("ask", (kind,)) for kind in VETOES)
+        vetoes = self.app.screen is self and any(self.check_action("ask", (kind,)) for kind in VETOES)
         header = self.query_one(HeaderPanel)
         if header.esc_vetoes != vetoes:
             header.esc_vetoes = vetoes
             header.repaint()
 
     def on_screen_resume(self) -> None:
-        """In front again: what was not painted meanwhile is."""
+        """In front again, with its keys."""
+        self._catch_up()
+        self._offer()
+
+    def _catch_up(self) -> None:
+        """Paint what was not painted while this was covered."""
         self._pace_logs()
         if self._stale:
             self._stale = False
@@ -212,7 +217,7 @@ class Dashboard(LookingScreen):
         """Times and ages move once a second while something lives."""
         covered = self._is_covered()
         if not covered:
-            self.on_screen_resume()
+            self._catch_up()
         if self.snapshot is None or self.snapshot.state.is_over:
             return
         for answer in self._client.answers(self.snapshot.state, self._clock()):
