@@ -106,7 +106,9 @@ def cut(shown: list[Shown]) -> list[Shown]:
 
 def elsewhere(text: str) -> str:
     """The text as on another machine: with a checkout in a folder whose name is as long, so that no frame moves."""
-    packages = re.findall(r"/[\w./-]+?(?=/\.venv/)", text)  # torch may be installed in another checkout's environment
+    packages = re.findall(
+        r"/[\w./-]+?(?=/\.venv/)", text
+    )  # torch may be installed in another checkout's environment
     for here in {str(ROOT), *packages}:
         text = text.replace(here, "/home/me/stoker-checkout".ljust(len(here), "t")[: len(here)])
     return text

@@ -60,6 +60,33 @@ def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
     drive(recorded.held(tmp_path / "run"), play)
 
 
+def test_a_key_that_is_pressed_again_is_named_by_what_it_does_then(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        for key, before, after in (
+            ("space", "Space freeze", "Space follow"),
+            ("z", "z zoom", "z end zoom"),
+        ):
+            await until(pilot, lambda before=before: before in footer(app), before)  # type: ignore[misc]
+            await pilot.press(key)
+            await until(pilot, lambda after=after: after in footer(app), after)  # type: ignore[misc]
+            await pilot.press(key)
+        await pilot.press("M")
+        for key, before, after in (
+            ("y", "y log scale", "y linear scale"),
+            ("space", "Space pin", "Space unpin"),
+        ):
+            await until(pilot, lambda before=before: before in footer(app), before)  # type: ignore[misc]
+            await pilot.press(key)
+            await until(pilot, lambda after=after: after in footer(app), after)  # type: ignore[misc]
+        await pilot.press("escape")
+        await opened(app, pilot)
+        assert "w wrap" in footer(app)
+        await pilot.press("w")
+        await until(pilot, lambda: "w cut lines" in footer(app), "what it does then")
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
+
+
 def test_a_search_on_the_dashboard_shows_its_keys(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "older match" not in footer(app)

@@ -56,7 +56,7 @@ class ChartPanel(Panel, can_focus=True):
             *([("Enter", "its log", "focused.choose")] if self.look.cursor is not None else []),
             ("+ -", "zoom", "focused.zoom_in"),
             *([("0", "all", "focused.whole")] if self.look.window is not None else []),
-            ("y", "log scale", "focused.log"),
+            ("y", "linear scale" if self.look.log else "log scale", "focused.log"),
             ("w", "smoothing", "focused.smoothing"),
             ("x", "axis", "focused.axis"),
         ]

@@ -95,6 +95,7 @@ class LookingScreen(PaneScreen):
             session, self._show_log, self._report_log, lambda: self.log_panel.row, self._offer
         )
         self._logs_known: tuple[object, ...] = ()
+        self._could_fold = False
 
     # -- the log pane --------------------------------------------------------------------------------------
 
@@ -128,10 +129,12 @@ class LookingScreen(PaneScreen):
                 self._report_log(remark)
 
     def _show_log(self, page: lc.Page) -> None:
-        could_fold = self.log_panel.page is not None and self.logs.can_fold
+        shown = self.log_panel.page
+        before = self._could_fold, shown is None or shown.following
+        self._could_fold = self.logs.can_fold
         self.log_panel.take(page)
         self.ranks_panel.take_lines(page.last_lines)
-        if could_fold != self.logs.can_fold:
+        if before != (self._could_fold, page.following):
             self._offer()
 
     def _report_log(self, remark: lc.Remark | None) -> None:
@@ -178,8 +181,16 @@ class LookingScreen(PaneScreen):
         return True
 
     def word_of(self, binding: Binding) -> str:
-        """What the footer says of a key: of the one that goes back, what it closes."""
-        return self._closes() or "to the list" if binding.action == "back" else binding.description
+        """What the footer says of a key: what it does now."""
+        match binding.action:
+            case "back":
+                return self._closes() or "to the list"
+            case "freeze" if not self.logs.following:
+                return "follow"
+            case "zoom" if self._zoomed is not None:
+                return "end zoom"
+            case _:
+                return binding.description
 
     def _closes(self) -> str:
         """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""

@@ -200,9 +200,15 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """What a key does now."""
         page = self.log_page.page
         frozen = page is not None and not page.following
-        if binding.action == "back":
-            return self._closes() or binding.description
-        return "follow" if binding.action == "freeze" and frozen else binding.description
+        match binding.action:
+            case "back":
+                return self._closes() or binding.description
+            case "freeze" if frozen:
+                return "follow"
+            case "wrap" if self.log_page.wraps:
+                return "cut lines"
+            case _:
+                return binding.description
 
     def _closes(self) -> str:
         """What the key that goes back ends first, the innermost of what is open; empty: nothing is."""
@@ -333,6 +339,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def action_wrap(self) -> None:
         """Wrap long lines, or cut them."""
         self.log_page.toggle_wrap()
+        self._offer()
 
     # -- take along --------------------------------------------------------------------------------------
 

@@ -183,7 +183,7 @@ class MetricsPage(ChartPanel):
         """Which charts, then how each is read and drawn."""
         return [
             ("z", "all charts" if self.alone else "full size", "focused.alone"),
-            ("Space", "pin", "focused.pin"),
+            ("Space", "unpin" if self.chosen in self.pinned else "pin", "focused.pin"),
             ("/", "find", "focused.find"),
             ("c", "compare", "compare"),
             *super().inner_keys(),
