@@ -176,9 +176,9 @@ class LookingScreen(PaneScreen):
         """From the reading thread: say it on the screen's."""
         self.app.call_later(self.tell, answer)
 
-    def offers(self, binding: Binding) -> bool:  # noqa: ARG002 - for subclasses
-        """Whether the footer shows a key that may be pressed."""
-        return True
+    def offers(self, binding: Binding) -> bool:
+        """Whether the footer shows a key that may be pressed: of two that close a page one."""
+        return binding.action != "zoom" or self._zoomed not in PAGES
 
     def word_of(self, binding: Binding) -> str:
         """What the footer says of a key: what it does now."""

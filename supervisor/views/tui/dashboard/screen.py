@@ -234,7 +234,8 @@ class Dashboard(LookingScreen):
 
     def offers(self, binding: Binding) -> bool:
         """A key that would only say why it can do nothing is not shown."""
-        return binding.action != "smaller_batch" or "smaller_batch" in self._possible
+        can = binding.action != "smaller_batch" or "smaller_batch" in self._possible
+        return can and super().offers(binding)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what a keeper would do now, or what changes something here, is possible."""
