@@ -76,7 +76,8 @@ class KeyReader(LinuxDriver):
                     if not read:
                         break
                     self._hand_on(parser.feed(text) if (text := decode(read)) else ())
-                self._hand_on(parser.tick())
+                else:  # an arrow's bytes come one by one: Esc is a key of its own only once nothing follows
+                    self._hand_on(parser.tick())
         if self._is_left():  # no report of these must reach the shell
             self._disable_mouse_support()
             self.write("\x1b[?1004l")
