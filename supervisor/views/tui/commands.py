@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from rich.cells import cell_len
@@ -71,7 +72,13 @@ class KeyCommands(Provider):
     async def search(self, query: str) -> Hits:
         """What matches the words typed: a part of a name, a synonym or a part of the sentence before fuzzy matches."""
         matcher, tr = self.matcher(query), tr_of(self.screen)
+        verb, _, words = query.strip().partition(" ")
         for binding in self._possible():
+            given = getattr(self.screen, f"{binding.action}_for", None)
+            if given is not None and words and verb.lower() in {binding.description, tr(binding.description)}:
+                told = replace(binding, tooltip=words)
+                yield Hit(IS_NAME, _line(told, tr), partial(given, words), text=binding.description)
+                continue
             # English words are found in every language: they are what the documents call it.
             names = (tr(binding.description), binding.description)
             score = rank(query, matcher, names, (tr(binding.tooltip), binding.tooltip), binding.action)

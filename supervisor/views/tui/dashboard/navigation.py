@@ -14,7 +14,7 @@ from textual.message import Message
 
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
-from supervisor.views.logs.query import Query
+from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.logs.session import PAGE_S, LogSession
 from supervisor.views.logs.sources import Tone, rank_label
 from supervisor.views.model.snapshot import Snapshot
@@ -456,6 +456,19 @@ class LookingScreen(PaneScreen):
         """Show only some lines."""
         self._leave_page()
         self.logs.open_filter(self.app)
+
+    def filter_for(self, words: str) -> None:
+        """Show only the lines that `words` name, as typed in a filter."""
+        self._leave_page()
+        try:
+            self.logs.show_only(Query.parse(words), self.logs.frozen_row)
+        except BadQueryError as error:
+            self.tell(Answer(str(error), False))
+
+    def search_for(self, words: str) -> None:
+        """Look for words in the log."""
+        self._leave_page()
+        self.logs.search(words, self.logs.frozen_row)
 
     def action_rank(self, way: int) -> None:
         """The log of one rank: none, 0, 1, … and round again."""

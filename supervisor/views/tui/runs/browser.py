@@ -223,6 +223,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """Filter as one types."""
         self.panel.open_filter(self._offer)
 
+    def filter_for(self, words: str) -> None:
+        """Show the runs that a filter accepts."""
+        self.panel.filter_by(words)
+        self._offer()
+
     def action_widen(self) -> None:
         """The runs of all folders, or of this one."""
         self.panel.scope.everywhere = not self.panel.scope.everywhere
