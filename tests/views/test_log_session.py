@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,3 +169,30 @@ def test_a_match_that_another_one_interrupted_is_looked_for_first(
         session.ask(lc.Match(None, -1))
         assert wait_until(lambda: len(asked) == 3 or bool(followed), DEADLINE_S)
         assert len(asked) == calls, "any other command gives it up"
+
+
+class LateSet(threading.Event):
+    """An event that is set only once what it tells of was taken, or could not be."""
+
+    def __init__(self, session: LogSession) -> None:
+        super().__init__()
+        self.session = session
+
+    def set(self) -> None:
+        wait_until(lambda: not self.session._commands, 0.3)
+        super().set()
+
+
+def test_a_command_does_not_interrupt_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with reading(tmp_path / "run") as (session, _told):
+        done: list[int] = []
+
+        def match(_cursor: object, way: int, *, made: int | None = None) -> None:
+            wait_until(session._urgent.is_set, 0.5)
+            session._check()
+            done.append(way)
+
+        monkeypatch.setattr(session._view, "match", match)
+        monkeypatch.setattr(session, "_urgent", LateSet(session))
+        session.ask(lc.Match(None, -1))
+        assert wait_until(lambda: bool(done), 2.0), "it was given up for itself"

@@ -63,6 +63,8 @@ class LogSession:
         self._unfinished: lc.Match | None = None
         self._stop = threading.Event()
         self._urgent = threading.Event()
+        # A command and that it came are one: else it may be taken first, and then interrupts itself.
+        self._asking = threading.Lock()
         self._asked = threading.Event()
         # Whoever holds it uses the viewport: the reading thread, or for a moment the screen's.
         self._lock = threading.Lock()
@@ -99,10 +101,11 @@ class LogSession:
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something; any thread may."""
         for command in commands:
-            self._commands.append(command)
-            if not isinstance(command, lc.Update | lc.Size | lc.KeepCause):
-                self._urgent.set()
-                self._scanner.rest()
+            with self._asking:
+                self._commands.append(command)
+                if not isinstance(command, lc.Update | lc.Size | lc.KeepCause):
+                    self._urgent.set()
+                    self._scanner.rest()
         self._poke()
 
     def pace(self, page_s: float | None) -> None:
@@ -265,7 +268,9 @@ class LogSession:
             yield unfinished
         scrolled = 0
         while self._commands:
-            command = self._commands.popleft()
+            with self._asking:
+                command = self._commands.popleft()
+                self._urgent.clear()
             if isinstance(command, lc.Scroll):
                 scrolled += command.rows
                 continue
