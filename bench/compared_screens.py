@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import ROOT, command_line, surroundings, tell
 from bench.stage import FakeRun, every
 from bench.viewer import Pane
+from supervisor.run import events as ev
 from supervisor.run.series import RANKS
 from tests.fakes.nvml import GIB, Card, StandIn, build
 
@@ -97,13 +98,18 @@ def large_log(path: Path, size: int) -> int:
 
 
 class Slow(FakeRun):
-    """One rank in eight takes two fifths longer for each step."""
+    """One rank in eight takes two fifths longer for each step, and its keeper has found that."""
+
+    _is_found = False
 
     def advance(self, t: float) -> None:
         super().advance(t)
         for rank in range(self.ranks):
             took_s = 1.4 if rank == 5 else 1.0
             self._series.append(RANKS, t, str(rank), 1, {"step": float(self.step), "step_time_s": took_s})
+        if not self._is_found:
+            self._is_found = True
+            self._journal.append(ev.SlowRankFound(t=t, attempt=1, rank=5, lost_s=0.4, step_s=1.4))
 
 
 def _advance(fake: FakeRun) -> None:

@@ -452,6 +452,20 @@ class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
     rank: int | None = None
 
 
+class SlowRankFound(JournalEvent, frozen=True, kw_only=True, tag="slow_rank_found"):
+    """The rank that the others wait for in every step (`policy.health.straggler`), journalled when it becomes another one.
+
+    `lost_s` of every step of `step_s`; 0: only its device shows it. `rank` None: there is none, or (`unclear`) the step times that
+    ranks print differ and do not show which one is slow.
+    """
+
+    attempt: int
+    rank: int | None = None
+    lost_s: float = 0.0
+    step_s: float = 0.0
+    unclear: bool = False
+
+
 _LOSS_RENAMED = "loss_renamed_"
 
 
@@ -801,6 +815,7 @@ Event: TypeAlias = (
     | RequestDone
     | RequestRefused
     | Advisory
+    | SlowRankFound
     | StacksProbed
     | StallFlagged
     | StacksTaken

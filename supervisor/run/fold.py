@@ -384,6 +384,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.RequestDone: _answered,
     ev.RequestRefused: _answered,
     ev.Advisory: lambda s, event: replace(s, advisories=(*s.advisories, event)[-st.MAX_ADVISORIES :]),
+    ev.SlowRankFound: _kept_as("slow_rank"),
     ev.StacksProbed: lambda s, event: _edit(
         s, event.attempt, stack_source=event.source, stack_note=event.note
     ),

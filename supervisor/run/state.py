@@ -130,7 +130,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     `node_exits`: how the launchers on other nodes ended, by node.
     `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
-    fail, from then on; taken back where that rank ended well or steps go on.
+    fail, from then on; taken back where that rank ended well or steps go on. `slow_rank`: the newest finding.
     """
 
     number: int
@@ -177,6 +177,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     stacks: ev.StacksTaken | None = None
     hang: ev.HangFound | None = None
     failing: ev.RankFailing | None = None
+    slow_rank: ev.SlowRankFound | None = None
     memory_kills: int | None = None
     found_over: bool = False
     quiet_since: float | None = None

@@ -257,6 +257,27 @@ def test_samples_of_sensors_become_advice(bench: Bench) -> None:
     assert advice.code == "gpu_hot_0"
 
 
+def test_a_slow_rank_is_journalled_when_it_is_found_and_when_it_is_over(bench: Bench) -> None:
+    def step(number: int, late_s: float) -> None:
+        for rank, t in ((0, float(number)), (1, number + late_s)):
+            bench.clock.now = t + 1
+            values = {"step": float(number), "step_time_s": 1.0 - 0.7 * rank}
+            bench.health.observe(StepSeen(bench.clock.wall(), rank, values, from_telemetry=False))
+            bench.health.tick()
+
+    for number in range(100):
+        step(number, 0.4 if number < 50 else 0.0)
+    found = bench.facts(ev.SlowRankFound)
+    assert [(one.rank, one.unclear) for one in found if isinstance(one, ev.SlowRankFound)] == [
+        (1, False),
+        (None, True),
+    ]
+    assert [one.code for one in bench.facts(ev.Advisory) if isinstance(one, ev.Advisory)] == [
+        "straggler",
+        "step_times_differ",
+    ]
+
+
 def test_switched_off_nothing_is_flagged(tmp_path: Path) -> None:
     bench = make(tmp_path, HangSettings(enabled=False))
     bench.health.begin(1)

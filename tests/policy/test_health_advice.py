@@ -181,7 +181,7 @@ def feed(stragglers: Stragglers, *, slow: int | None, data_s: float = 0.0, outsi
             took = 0.2 + extra - (outside_s if rank == slow else 0.0)
             wait = data_s if rank == slow else 0.001
             values = {"step": float(step), "step_time_s": took, "data_wait_s": wait}
-            stragglers.step(rank, now + rank * 0.0001, values)
+            stragglers.step(rank, now + rank * 0.0001, values, from_telemetry=True)
 
 
 def test_the_culprit_is_the_one_that_waits_least() -> None:
@@ -190,14 +190,18 @@ def test_the_culprit_is_the_one_that_waits_least() -> None:
     found = outside.find()
     assert found is not None
     assert found.rank == 2
-    assert "outside of the step" in found.text
+    assert "outside of the step" in found.advice.text
     data = Stragglers()
     feed(data, slow=1, data_s=0.3)
     data.gpu("1", {"throttle": 1.0, "sm_clock_mhz": 900.0})
     data.gpu("0", {"throttle": 0.0, "sm_clock_mhz": 1900.0})
     found = data.find()
     assert found is not None
-    assert (found.rank, "fetching data" in found.text, "GPU 1 is throttled" in found.text) == (1, True, True)
+    assert (found.rank, "fetching data" in found.advice.text, "GPU 1 is throttled" in found.advice.text) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_even_ranks_have_no_straggler_and_a_slow_device_gives_its_rank_away() -> None:
@@ -208,14 +212,63 @@ def test_even_ranks_have_no_straggler_and_a_slow_device_gives_its_rank_away() ->
         even.gpu(str(index), {"throttle": 0.0, "sm_clock_mhz": 1200.0 if index == 3 else 1900.0})
     found = even.find()
     assert found is not None
-    assert (found.rank, "1200 MHz" in found.text) == (3, True)
+    assert (found.rank, "1200 MHz" in found.advice.text) == (3, True)
+
+
+def printed(took: dict[int, float], *, late_s: dict[int, float], every: int = 1) -> Stragglers:
+    """Ranks that print step times of their own kind, in lockstep: a step of 1 s, its lines so much after its end."""
+    found = Stragglers()
+    for step in range(every, (WINDOW + 3) * every, every):
+        for rank, took_s in took.items():
+            values = {"step": float(step), "step_time_s": took_s}
+            found.step(rank, step + late_s.get(rank, 0.0), values, from_telemetry=False)
+    return found
+
+
+@pytest.mark.parametrize("took", [{0: 1.0, 1: 0.3}, {0: 0.3, 1: 1.0}, {0: 1.0, 1: 1.0}])
+@pytest.mark.parametrize("every", [1, 10])
+def test_when_its_lines_come_decides_not_the_step_time_that_a_rank_prints(
+    took: dict[int, float], every: int
+) -> None:
+    found = printed(took, late_s={1: 0.4}, every=every).find()
+    assert found is not None
+    assert found.rank == 1
+    assert found.lost_s == pytest.approx(0.4)
+    assert "before it reports the step" in found.advice.text
+
+
+def test_printed_step_times_that_differ_alone_name_nobody() -> None:
+    """Rank 0 may be slow and measure its own work, or wait for rank 1 within what it measures."""
+    found = printed({0: 1.0, 1: 0.3}, late_s={}).find()
+    assert found is not None
+    assert found.rank is None
+    assert found.advice.code == "step_times_differ"
+    assert printed({0: 1.0, 1: 0.81}, late_s={}).find() is None
+
+
+def test_measures_that_contradict_each_other_name_nobody() -> None:
+    found = Stragglers()
+    for step in range(WINDOW + 3):
+        for rank in (0, 1):
+            values = {"step": float(step), "data_wait_s": 0.4 * (rank == 0)}
+            found.step(rank, step + 0.4 * rank, values, from_telemetry=False)
+    assert found.find() is None
+
+
+def test_a_rank_whose_lines_are_read_a_little_later_is_not_slow() -> None:
+    found = Stragglers()
+    for step in range(WINDOW + 3):
+        for rank in (0, 1):
+            found.step(rank, 0.1 * step + 0.04 * rank, {"step": float(step)}, from_telemetry=False)
+    assert found.find() is None
 
 
 def test_steps_around_an_evaluation_are_no_measure() -> None:
     stragglers = Stragglers()
     for step in range(100):
         for rank in range(2):
-            stragglers.step(rank, step * (10.0 if rank else 10.1), {"step": float(step), "step_time_s": 0.1})
+            values = {"step": float(step), "step_time_s": 0.1}
+            stragglers.step(rank, step * (10.0 if rank else 10.1), values, from_telemetry=True)
         stragglers.pause()
     assert stragglers.find() is None
 

@@ -245,7 +245,7 @@ def fed(
         for rank, own in own_s.items():
             took = gap_s if data else gap_s - own
             values = {"step": float(step), "step_time_s": took, "data_wait_s": own if data else 0.0}
-            found.step(rank, step * gap_s, values)
+            found.step(rank, step * gap_s, values, from_telemetry=True)
     return found
 
 
@@ -263,22 +263,24 @@ def test_a_rank_holds_the_others_up_from_a_fifth_of_a_step_on(
     own_s: dict[int, float], steps: int, who: int | None
 ) -> None:
     for data in (False, True):
-        advice = fed(own_s, steps=steps, gap_s=1.25, data=data).find()
-        assert (advice.rank if advice is not None else None) == who
-        if advice is not None:
-            assert ("fetching data" if data else "outside of the step") in advice.text
+        slow = fed(own_s, steps=steps, gap_s=1.25, data=data).find()
+        assert (slow.rank if slow is not None else None) == who
+        if slow is not None:
+            assert ("fetching data" if data else "outside of the step") in slow.advice.text
 
 
 def test_only_steps_that_follow_each_other_are_measured() -> None:
     found = Stragglers()
     for step in range(0, 4 * WINDOW, 2):
         for rank in (0, 1):
-            found.step(rank, float(step), {"step": float(step), "step_time_s": 1.0 - 0.9 * rank})
+            values = {"step": float(step), "step_time_s": 1.0 - 0.9 * rank}
+            found.step(rank, float(step), values, from_telemetry=True)
     assert found.find() is None
     same_time = Stragglers()
     for step in range(2 * WINDOW):
         for rank in (0, 1):
-            same_time.step(rank, 5.0, {"step": float(step), "step_time_s": 1.0 - 0.9 * rank})
+            values = {"step": float(step), "step_time_s": 1.0 - 0.9 * rank}
+            same_time.step(rank, 5.0, values, from_telemetry=True)
     assert same_time.find() is None, "what was read at once has no gaps"
 
 
@@ -287,11 +289,11 @@ def test_a_rank_on_a_slow_device_is_named_where_none_comes_late(clock: float, to
     found = fed({0: 0.1, 1: 0.1})
     found.gpu("0", {"sm_clock_mhz": 1000.0})
     found.gpu("1", {"sm_clock_mhz": clock})
-    advice = found.find()
-    assert (advice is not None) is told
-    if advice is not None:
-        assert advice.rank == 1
-        assert "GPU 1 runs at 890 MHz, the others at 1000" in advice.text
+    slow = found.find()
+    assert (slow is not None) is told
+    if slow is not None:
+        assert slow.rank == 1
+        assert "GPU 1 runs at 890 MHz, the others at 1000" in slow.advice.text
     found.gpu("0", {"sm_clock_mhz": 1000.0, "throttle": 1.0})
     assert (found.find() is None) is told, "two that are slow are no one rank"
 
@@ -300,10 +302,10 @@ def test_a_rank_on_a_slow_device_is_named_where_none_comes_late(clock: float, to
 def test_a_busy_machine_is_a_reason(cpu: float | None, told: bool) -> None:
     found = fed({0: 0.1, 1: 0.5})
     found.machine({"cpu_ratio": cpu})
-    advice = found.find()
-    assert advice is not None
-    assert ("cores are all busy" in advice.text) is told
-    assert advice.text.startswith("rank 1 holds the others up by 0.4 s in every step of 1 s")
+    slow = found.find()
+    assert slow is not None
+    assert ("cores are all busy" in slow.advice.text) is told
+    assert slow.advice.text.startswith("rank 1 holds the others up by 0.4 s in every step of 1 s")
 
 
 # -- pace and stalls ---------------------------------------------------------------------------------------

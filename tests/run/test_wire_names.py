@@ -40,7 +40,7 @@ advisory attempt_ended attempt_started backoff_started batch_answered batch_aske
 clock_set decided diagnosed evidence_seen gpu_found hang_countdown hang_found hang_kept hang_withdrawn held keeper_left
 keeper_started launch_cleared launch_intended log_quiet logs_dated memory_measured node_seen note_added only_flagged phase_changed
 preflight_found probe_ended probe_started processes_gone processes_left progress rank_exited rank_failing rank_started recovered request_done
-request_refused resume_compared run_ended run_started stacks_probed stacks_taken stall_ended stall_flagged stop_intended stop_rung
+request_refused resume_compared run_ended run_started slow_rank_found stacks_probed stacks_taken stall_ended stall_flagged stop_intended stop_rung
 trainer_ready waiting_for
 """
 

@@ -143,6 +143,7 @@ PARTS = frozenset(
         "~ % of a step is waiting for data~: ~",
         "fetching data",
         "outside of the step",
+        "before it reports the step",
         "rank ~ holds the others up by ~ s in every step of ~ s: it spends them ~",
         " (ended after ~ s)",
         "nothing has moved for ~ s (~): ~",

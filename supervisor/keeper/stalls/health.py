@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import Clock
@@ -56,6 +58,7 @@ class Health:
     _flagged_before: ev.StallFlagged | None
     _line: float
     _last_tick: float
+    _slow: tuple[int | None, bool]
 
     def __init__(
         self,
@@ -102,6 +105,8 @@ class Health:
             self._quota.said(advisory.code, now)
         self._hangs.adopt(view, self._settled, past.written_t)
         self._flagged_before = view.stall
+        if view.slow_rank is not None:
+            self._slow = (view.slow_rank.rank, view.slow_rank.unclear)
 
     def end(self) -> None:
         """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
@@ -207,6 +212,7 @@ class Health:
         self._hangs.begin(attempt)
         self._flagged_before = None
         self._next_straggler = float("-inf")
+        self._slow = (None, False)
 
     def _settle_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
         """What the keeper before had flagged was found again by now, or is over."""
@@ -253,7 +259,7 @@ class Health:
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:
-            self._stragglers.step(seen.rank, seen.t, seen.values)
+            self._stragglers.step(seen.rank, seen.t, seen.values, from_telemetry=seen.from_telemetry)
         self._say(self._early.step(seen.rank, mono, seen.values))
 
     def _is_progress_of(self, rank: int | None) -> bool:
@@ -284,7 +290,14 @@ class Health:
             return
         self._next_straggler = now + STRAGGLER_INTERVAL_S
         found = self._stragglers.find()
-        self._say([found] if found is not None else [])
+        slow = ev.SlowRankFound(t=self._clock.wall(), attempt=self._attempt)
+        if found is not None:
+            numbers = {"lost_s": round(found.lost_s, 4), "step_s": round(found.gap_s, 4)}
+            slow = replace(slow, rank=found.rank, unclear=found.rank is None, **numbers)
+        if (slow.rank, slow.unclear) != self._slow:
+            self._slow = (slow.rank, slow.unclear)
+            self._emit(slow)
+        self._say([found.advice] if found is not None else [])
 
     def _say(self, advice: Iterable[Advice]) -> None:
         for item in advice:

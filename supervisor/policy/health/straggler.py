@@ -1,14 +1,16 @@
-"""Who holds the others up, though all ranks look equally slow.
+"""Which rank holds the others up, though all ranks look equally slow.
 
-With DDP every rank's steps take as long as the slowest one's: the others wait for it in the gradient exchange. So the
-culprit is the rank that waits least: the one that spends the most time before it comes, in fetching data or outside of
-the step. What its device or machine says is the reason.
+With DDP every rank's steps take as long as the slowest one's: the others wait for it in the gradient exchange. What a
+script prints as its step time does not tell them apart: where it includes that wait, the ranks that wait print the longer
+one, and where it leaves out the slow part, so does the slow rank itself. What decides is the time that a rank spends before
+it comes to the others: its wait for data, the time between its steps as telemetry reports them, and how much later than the
+others it reports the same step. What its device or machine says is the reason.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -17,16 +19,22 @@ from supervisor.policy.health.advice import Advice
 WINDOW = 30
 SHARE = 0.2
 """A rank is slow if it alone costs this share of every step."""
+LATE_LEAST_S = 0.05
+"""Below this, one rank's line may be read later than another's only because its file was read later."""
 SLOW_CLOCK = 0.9
+PENDING = 64
+"""Steps that some ranks have reported and others have not, at most."""
 
 
 @dataclass(slots=True)
 class _Rank:
-    """The last steps of one rank: gap to the step before, time within, data wait, seconds."""
+    """The last steps of one rank: seconds a step, time within (None: not printed), data wait; and how late it reported each."""
 
     last_t: float | None = None
     last_step: float | None = None
-    rows: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    rows: deque[tuple[float, float | None, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    late: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    has_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +42,27 @@ class _Own:
     """Medians of one rank's window: seconds that it spends before it comes to the others."""
 
     gap_s: float
+    took_s: float | None
     outside_s: float
     data_s: float
+    late_s: float
 
     @property
-    def total_s(self) -> float:
+    def apart_s(self) -> float:
         return self.outside_s + self.data_s
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRank:
+    """The rank that the others wait for: by `lost_s` of every step of `gap_s`, 0 where only its device shows it.
+
+    `rank` None: step times differ from rank to rank, and nothing shows which one is slow.
+    """
+
+    rank: int | None
+    lost_s: float
+    gap_s: float
+    advice: Advice
 
 
 class Stragglers:
@@ -47,22 +70,41 @@ class Stragglers:
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
+        self._reported: dict[float, dict[int, float]] = {}
+        self._named: int | None = None
         self._gpus: dict[str, Mapping[str, float | None]] = {}
         self._machine: Mapping[str, float | None] = {}
 
-    def step(self, rank: int, t: float, values: Mapping[str, float]) -> None:
-        """One step of one rank; `t` wall seconds of its end."""
+    def step(self, rank: int, t: float, values: Mapping[str, float], *, from_telemetry: bool) -> None:
+        """One step of one rank; `t`: wall seconds at which it was reported. A log may name every tenth step only."""
         number, took = values.get("step"), values.get("step_time_s")
         known = self._ranks.setdefault(rank, _Rank())
-        follows = number is not None and known.last_step is not None and number == known.last_step + 1
-        if follows and took is not None and known.last_t is not None and t > known.last_t:
-            known.rows.append((t - known.last_t, took, values.get("data_wait_s") or 0.0))
+        known.has_telemetry = from_telemetry
+        steps = number - known.last_step if number is not None and known.last_step is not None else 0
+        follows = steps == 1 if from_telemetry else steps >= 1
+        if follows and known.last_t is not None and t > known.last_t:
+            known.rows.append(((t - known.last_t) / steps, took, values.get("data_wait_s") or 0.0))
         known.last_t, known.last_step = t, number
+        if number is not None:
+            self._report(rank, number, t)
+
+    def _report(self, rank: int, number: float, t: float) -> None:
+        reported = self._reported.setdefault(number, {})
+        if rank in reported:
+            reported.clear()  # counted anew, as in each epoch
+        reported[rank] = t
+        if len(reported) == len(self._ranks):
+            first = min(reported.values())
+            for each, at in self._reported.pop(number).items():
+                self._ranks[each].late.append(at - first)
+        elif len(self._reported) > PENDING:
+            del self._reported[next(iter(self._reported))]
 
     def pause(self) -> None:
         """Something else came between two steps (an evaluation, a checkpoint): the next gap says nothing."""
         for known in self._ranks.values():
             known.last_step = None
+        self._reported.clear()
 
     def gpu(self, index: str, values: Mapping[str, float | None]) -> None:
         """The newest reading of a GPU."""
@@ -72,31 +114,56 @@ class Stragglers:
         """The newest reading of the machine."""
         self._machine = values
 
-    def find(self) -> Advice | None:
+    def find(self) -> SlowRank | None:
         """The one rank that the others wait for, with the likely reason; None while there is none."""
         full = {rank: known for rank, known in self._ranks.items() if len(known.rows) == WINDOW}
         if len(full) < 2 or len(full) < len(self._ranks):
             return None
         own = {rank: _own(known) for rank, known in full.items()}
-        slow = max(own, key=lambda rank: own[rank].total_s)
-        usual = median(item.total_s for rank, item in own.items() if rank != slow)
         gap_s = median(item.gap_s for item in own.values())
-        lost_s = own[slow].total_s - usual
-        if gap_s <= 0 or lost_s < SHARE * gap_s:
-            return self._by_device(sorted(full))
+        if gap_s <= 0:
+            return None
+        apart = self._worst(own, lambda item: item.apart_s, SHARE * gap_s)
+        late = self._worst(own, lambda item: item.late_s, max(SHARE * gap_s, LATE_LEAST_S))
+        found = max(filter(None, (apart, late)), key=lambda each: each[1], default=None)
+        if found is None:
+            slow = self._by_device(sorted(full), gap_s) or _unclear(own, gap_s)
+        elif apart is not None and late is not None and apart[0] != late[0]:
+            slow = None  # two measures that contradict each other
+        else:
+            slow = self._named_by(own, found[0], found[1], gap_s, is_late=found is late)
+        self._named = slow.rank if slow is not None else None
+        return slow
+
+    def _worst(
+        self, own: Mapping[int, _Own], spent: Callable[[_Own], float], least_s: float
+    ) -> tuple[int, float] | None:
+        """The rank that spends most, and how much more than the others; None where that is too little to name it."""
+        slow = max(own, key=lambda rank: spent(own[rank]))
+        lost_s = spent(own[slow]) - median(spent(item) for rank, item in own.items() if rank != slow)
+        # One that was named stays so a little below the bound: it is not to come and go.
+        return (slow, lost_s) if lost_s >= (0.75 * least_s if slow == self._named else least_s) else None
+
+    def _named_by(
+        self, own: Mapping[int, _Own], slow: int, lost_s: float, gap_s: float, *, is_late: bool
+    ) -> SlowRank:
         mine = own[slow]
         where = "fetching data" if mine.data_s >= mine.outside_s else "outside of the step"
+        if is_late:
+            where = "before it reports the step"
         reason = "; ".join([*self._reasons(slow), *self._host_reasons()])
         text = f"rank {slow} holds the others up by {lost_s:.2g} s in every step of {gap_s:.2g} s: it spends them {where}"
-        return Advice("straggler", f"{text}{f' ({reason})' if reason else ''}", slow)
+        advice = Advice("straggler", f"{text}{f' ({reason})' if reason else ''}", slow)
+        return SlowRank(slow, lost_s, gap_s, advice)
 
-    def _by_device(self, ranks: list[int]) -> Advice | None:
+    def _by_device(self, ranks: list[int], gap_s: float) -> SlowRank | None:
         """Ranks that come alike late, but one of them on a device that says it is slowed down."""
         reported = {rank: reasons for rank in ranks if (reasons := self._reasons(rank))}
         if len(reported) != 1:
             return None
         rank, reasons = next(iter(reported.items()))
-        return Advice("straggler", f"rank {rank} is likely to hold the others up: {'; '.join(reasons)}", rank)
+        text = f"rank {rank} is likely to hold the others up: {'; '.join(reasons)}"
+        return SlowRank(rank, 0.0, gap_s, Advice("straggler", text, rank))
 
     def _reasons(self, rank: int) -> list[str]:
         # One rank a GPU, in order: what torchrun's local ranks are by convention.
@@ -120,8 +187,28 @@ class Stragglers:
 
 
 def _own(known: _Rank) -> _Own:
+    took = [took for _, took, _ in known.rows if took is not None]
+    outside = [max(0.0, gap - took) for gap, took, _ in known.rows if took is not None]
     return _Own(
         gap_s=median(gap for gap, _, _ in known.rows),
-        outside_s=median(max(0.0, gap - took) for gap, took, _ in known.rows),
+        took_s=median(took) if len(took) == WINDOW else None,
+        # Telemetry's step time includes the waits. What a log prints may be any part of the step.
+        outside_s=median(outside) if outside and known.has_telemetry else 0.0,
         data_s=median(wait for _, _, wait in known.rows),
+        late_s=median(known.late) if len(known.late) == WINDOW else 0.0,
     )
+
+
+def _unclear(own: Mapping[int, _Own], gap_s: float) -> SlowRank | None:
+    """Printed step times that differ though all ranks end their steps together: either the longest or the shortest is the slow one's."""
+    took = {rank: item.took_s for rank, item in own.items() if item.took_s is not None}
+    if len(took) < len(own):
+        return None
+    most, least = max(took, key=lambda rank: took[rank]), min(took, key=lambda rank: took[rank])
+    if took[most] - took[least] < SHARE * took[most]:
+        return None
+    text = (
+        f"rank {most} prints {took[most]:.2g} s for a step and rank {least} {took[least]:.2g} s, but both end their steps together: "
+        "one of them waits for the other, and what they print does not show which (K shows where each rank is)"
+    )
+    return SlowRank(None, 0.0, gap_s, Advice("step_times_differ", text))

@@ -68,6 +68,7 @@ class Recording:
     total_steps: int | None = TOTAL_STEPS
     t: float = T0
     number: int = 0
+    slow_in: int = 0
     step: int = 0
     node: int = 0  # of a run on several nodes
     links: dict[str, float | None] = field(default_factory=dict)
@@ -189,6 +190,11 @@ class Recording:
         for step in range(first, last + 1, every):
             self.t += step_s * every
             self.step = step
+            if slow_rank is not None and self.slow_in != self.number:
+                self.slow_in = self.number
+                who = self.node * self.ranks + slow_rank
+                found = ev.SlowRankFound(t=self.t, attempt=self.number, rank=who, step_s=step_s)
+                self.fact(found)
             self._metrics(step, step_s)
             for rank in range(self.ranks):
                 self._rank(step, step_s, rank, slow=rank == slow_rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from msgspec.structs import replace
 
@@ -341,7 +343,7 @@ SAMPLES = {
 }
 
 
-def rank_panel(state: st.RunState, samples: dict[str, object] | None = None) -> ranks.RanksPanel:
+def rank_panel(state: st.RunState, samples: Mapping[str, object] | None = None) -> ranks.RanksPanel:
     panel = ranks.RanksPanel(id="ranks")
     known = SAMPLES if samples is None else samples
     panel.view = View(snapshot_of(state, ranks=known), 1.0)
@@ -352,38 +354,43 @@ def table(panel: ranks.RanksPanel, width: int = 90) -> list[list[str]]:
     return [text_of([row]).split() for row in panel.body(width, 10)]
 
 
-def test_a_rank_that_lags_is_marked() -> None:
-    panel = rank_panel(three_ranks())
+def slow_rank(rank: int | None = None, **values: object) -> st.RunState:
+    """Three ranks, and what the keeper found about them."""
+    state = three_ranks()
+    assert state.attempt is not None
+    found = ev.SlowRankFound(t=1.0, attempt=1, rank=rank, **values)  # type: ignore[arg-type]
+    return replace(state, attempts=(replace(state.attempt, slow_rank=found),))
+
+
+def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
+    panel = rank_panel(slow_rank(0, lost_s=0.5, step_s=1.5))
     _, first, second, third = table(panel)
     assert first[:3] == ["0", "stepping", "10"]
-    assert "-4" in first
+    assert "+50" in first, "it prints the shortest step time, and the others wait for it"
     assert "+15" in second
-    assert "⚠" in second
     assert "+0" in third
-    assert text_of([panel.titles()[1]]) == "⚠ slow: 1"
+    assert text_of([panel.titles()[1]]) == "⚠ slow: 0"
+    panel.by = "skew"
+    assert [row[0] for row in table(panel)[1:]] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(
-    ("took", "wait", "marks"),
-    [
-        (1.05, 0.0, (False, False)),
-        (1.06, 0.0, (True, False)),
-        (0.5, 0.05, (False, False)),
-        (None, 0.051, (False, True)),
-        (None, None, (False, False)),
-    ],
+    ("state", "shown"),
+    [(three_ranks(), "?"), (slow_rank(unclear=True), "?"), (slow_rank(0, lost_s=0.5, step_s=1.5), "–")],
 )
-def test_from_when_on_a_rank_is_slow_or_starved(
-    took: float | None, wait: float | None, marks: tuple[bool, bool]
-) -> None:
-    values = {"step_time_s": took, "data_wait_s": wait}
-    assert ranks._marks(values, ranks.Medians(1.0, 0.0)) == marks
-    assert ranks._marks(values, ranks.Medians(None, None))[0] is False
+def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str) -> None:
+    samples = SAMPLES | {"1": rank_of("1", step=10.0, step_time_s=2.0)}
+    panel = rank_panel(state, samples)
+    assert shown in table(panel)[2]
+    assert "1" not in text_of([panel.titles()[1]])
 
 
-def test_waiting_ten_times_the_median_is_long() -> None:
-    assert ranks._marks({"data_wait_s": 0.2}, ranks.Medians(1.0, 0.02)) == (False, False)
-    assert ranks._marks({"data_wait_s": 0.21}, ranks.Medians(1.0, 0.02)) == (False, True)
+@pytest.mark.parametrize(
+    ("wait", "median_s", "starved"),
+    [(0.05, 0.0, False), (0.051, 0.0, True), (None, 0.0, False), (0.2, 0.02, False), (0.21, 0.02, True)],
+)
+def test_from_when_on_a_rank_waits_for_data(wait: float | None, median_s: float, starved: bool) -> None:
+    assert ranks._starves({"data_wait_s": wait}, ranks.Medians(1.0, median_s)) == starved
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,10 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
         index = newest.code.removeprefix(SHARED)
         gpus = (gpu for gpu in snapshot.gpus if str(gpu.index) == index)
         is_over = any(gpu.values.get("others_memory_bytes") == 0 for gpu in gpus)
+    slow = state.attempt.slow_rank
+    if slow is not None:
+        is_over |= newest.code == "straggler" and newest.rank != slow.rank
+        is_over |= newest.code == "step_times_differ" and not slow.unclear
     return None if is_over else newest
 
 

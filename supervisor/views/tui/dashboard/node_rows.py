@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from supervisor.run import state as st
-from supervisor.run.events import NodeSight
+from supervisor.run.events import NodeSight, SlowRankFound
 from supervisor.run.nodes import LEADER, SILENT_S
 from supervisor.run.series import NET_RECEIVED, NET_SENT
 from supervisor.views import format as fm
@@ -14,6 +14,9 @@ from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Node, Rank, Snapshot
 from supervisor.views.tui.dashboard.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import TextStyle
+
+# Printed step times that differ by so much between ranks that wait for each other are no measure of the same thing.
+UNPROVEN_SKEW = 0.2
 
 
 class Link(NamedTuple):
@@ -143,6 +146,25 @@ def node_state(node: Node, snapshot: Snapshot, now: float) -> tuple[str, TextSty
 def skew_of(took_s: float | None, median_s: float | None) -> float | None:
     """By how much a step took longer than the median one."""
     return took_s / median_s - 1 if took_s and median_s else None
+
+
+def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
+    """Which rank the others wait for, by the newest attempt's keeper; None while there is no finding."""
+    found = state.attempt.slow_rank if state.attempt is not None else None
+    return found if found is not None and (found.rank is not None or found.unclear) else None
+
+
+def skew_text(skew: float | None, slow: SlowRankFound | None, *, is_named: bool) -> str:
+    """By how much a rank is slower than the others.
+
+    A step time that it prints does not show that by itself: the rank that waits may print the longer one.
+    """
+    if is_named:
+        measured = slow is not None and slow.lost_s > 0
+        return percent_text(slow.lost_s / max(slow.step_s - slow.lost_s, 0.01) if slow and measured else skew)
+    if skew is not None and abs(skew) >= UNPROVEN_SKEW:
+        return "?" if slow is None or slow.unclear else fm.DASH
+    return percent_text(skew)
 
 
 def percent_text(ratio: float | None) -> str:

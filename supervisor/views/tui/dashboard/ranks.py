@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -21,9 +22,10 @@ from supervisor.views.tui.dashboard.node_rows import (
     beat_age,
     links_text,
     node_state,
-    percent_text,
     ranks_of,
     skew_of,
+    skew_text,
+    slow_rank_of,
     summary_of,
 )
 from supervisor.views.tui.dashboard.state_words import rank_state
@@ -31,8 +33,7 @@ from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark
 
-# A rank this much slower than the median is marked; so is one that waits this long and ten times the median.
-SKEW_RATIO = 0.05
+# A rank that waits for its data this long and ten times the median is marked.
 DATA_WAIT_S = 0.05
 # A rank's last line is shown if at least this many cells are left beside the other columns.
 LINE_LEAST = 24
@@ -134,7 +135,8 @@ class RanksPanel(ListPanel, can_focus=True):
         )
         if silent:
             return left, row(Span(self.tr(f"⚠ no sign of node {fm.ranges(silent)}"), TextStyle.BAD))
-        slow = tuple(int(name) for name in self._slow() if name.isdigit())
+        found = (slow_rank_of(state) for state in _states(snapshot))
+        slow = tuple(sorted(each.rank for each in found if each is not None and each.rank is not None))
         return left, row(Span(self.tr(f"⚠ slow: {fm.ranges(slow)}"), TextStyle.WARN)) if slow else EMPTY
 
     @property
@@ -142,12 +144,6 @@ class RanksPanel(ListPanel, can_focus=True):
         """This machine's wall time."""
         assert self.view is not None
         return self.view.now + self.view.snapshot.state.clock_ahead_s
-
-    def _slow(self) -> list[str]:
-        """Ranks that are slower than the median, or wait for data; only they are worth scrolling to."""
-        assert self.view is not None
-        samples = _samples(self.view.snapshot)
-        return [key for key, rank in samples if any(_marks(rank.values, self._medians))]
 
     def heading(self, width: int) -> Sequence[Row]:
         """Names of the columns."""
@@ -378,7 +374,9 @@ class RanksPanel(ListPanel, can_focus=True):
         summary, snapshot = self._summary(node), view.snapshot
         word, style = node_state(node, snapshot, self._wall)
         skew = skew_of(summary.slowest_s, self._medians.step_time_s)
-        late, starved = _marks({**summary.values, "step_time_s": summary.slowest_s}, self._medians)
+        slow = slow_rank_of(item.state)
+        late = slow is not None and slow.rank is not None
+        starved = _starves(summary.values, self._medians)
         size = dict(self._columns(width))
         sign = "▸" if self._is_folded(node.number, snapshot) else "▾"
         beat_s = beat_age(node, self._wall)
@@ -393,7 +391,7 @@ class RanksPanel(ListPanel, can_focus=True):
             ),
             "step": Span(fm.whole(summary.values["step"])),
             "ms/step": Span(_milli(summary.values["step_time_s"])),
-            "skew": Span(percent_text(skew), TextStyle.WARN if late else TextStyle.PLAIN),
+            "skew": Span(skew_text(skew, slow, is_named=late), TextStyle.WARN if late else TextStyle.PLAIN),
             "data": _waited(summary.values["data_wait_s"], starved=starved),
             "mem": Span(fm.memory(summary.values["memory_used_bytes"])),
             "cpu": Span(fm.percent(summary.values["cpu_ratio"])),
@@ -425,7 +423,8 @@ class RanksPanel(ListPanel, can_focus=True):
         seen_t = _seen_t(item)
         seen = view.now - seen_t if seen_t else None
         word, style = rank_state(rank, item.state, is_live=snapshot.keeper_alive)
-        late, starved = _marks(values, medians)
+        slow = slow_rank_of(item.state)
+        late = slow is not None and slow.rank is not None and slow.rank == rank.rank
         indent = "    " if item.node is not None else ""
         return {
             "rank": Span(indent + rank_label(rank), TextStyle.STRONG),
@@ -433,8 +432,8 @@ class RanksPanel(ListPanel, can_focus=True):
             "step": Span(fm.whole(values.get("step"))),
             # By when lines came all ranks of a job are as slow as the slowest: that is no skew.
             "ms/step": Span(fm.about(_milli)(pace) if pace and not step_time else _milli(step_time)),
-            "skew": Span(percent_text(skew), TextStyle.WARN if late else TextStyle.PLAIN),
-            "data": _waited(wait, starved=starved),
+            "skew": Span(skew_text(skew, slow, is_named=late), TextStyle.WARN if late else TextStyle.PLAIN),
+            "data": _waited(wait, starved=_starves(values, medians)),
             "mem": Span(fm.memory(memory)),
             "cpu": Span(fm.percent(values.get("cpu_ratio"))),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
@@ -484,16 +483,10 @@ def _milli(value_s: float | None) -> str:
     return fm.whole(value_s * 1000) if value_s else fm.DASH
 
 
-def _marks(values: Mapping[str, float | None], medians: Medians) -> tuple[bool, bool]:
-    """Whether a rank lags behind the median, and whether it waits for its data."""
-    took, wait = values.get("step_time_s"), values.get("data_wait_s")
-    late = (
-        took is not None
-        and bool(medians.step_time_s)
-        and took > (1 + SKEW_RATIO) * (medians.step_time_s or 0)
-    )
-    starved = wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
-    return late, starved
+def _starves(values: Mapping[str, float | None], medians: Medians) -> bool:
+    """Whether a rank waits for its data."""
+    wait = values.get("data_wait_s")
+    return wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
 
 
 def _columns(width: int, *, several: bool = False) -> list[tuple[str, int]]:
@@ -538,6 +531,9 @@ def _ordered(items: list[Item], by: str, last: Mapping[str, str], *, is_live: bo
             value = sample.values.get("rss_bytes")
         if value is None and by == "ms/step" and sample is not None:
             value = sample.pace_s
+        slow = slow_rank_of(item.state) if by == "skew" else None
+        if slow is not None and slow.rank is not None and slow.rank == rank_of(item).rank:
+            value = math.inf
         return value is None, 0.0 if value is None else -value if greatest else value
 
     match by:
