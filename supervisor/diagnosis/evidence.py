@@ -134,6 +134,7 @@ class JobEvidence(NamedTuple):
             signals that the logs then report are ours.
         last_step: the last completed step known, by any source.
         total_steps: the steps it was to do.
+        earlier_step: of an attempt that made no step: which earlier attempt of the run had come furthest, and to which step.
         final_checkpoint: whether a checkpoint of the last step was committed.
         world_size: ranks in the job.
         ranks_per_node: processes a node, to turn local ranks into global ones.
@@ -153,6 +154,7 @@ class JobEvidence(NamedTuple):
     ended_for: str | None = None
     last_step: int | None = None
     total_steps: int | None = None
+    earlier_step: tuple[int, int] | None = None
     final_checkpoint: bool = False
     world_size: int | None = None
     ranks_per_node: int | None = None

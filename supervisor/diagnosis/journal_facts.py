@@ -45,6 +45,7 @@ def with_journal_facts(
         stop_reason=our_stop,
         last_step=max(last_steps, default=None),
         total_steps=state.total_steps,
+        earlier_step=_earlier_step(state, views),
         final_checkpoint=checkpoint is not None and checkpoint.attempt == view.number and checkpoint.final,
         world_size=state.world_size or job.world_size,
         ranks_per_node=len(view.ranks) or job.ranks_per_node,
@@ -53,6 +54,23 @@ def with_journal_facts(
         machine=_with_kills(job.machine, views),
         ended_for=ended_for,
     )
+
+
+def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, int] | None:
+    """How far the run had come before an attempt that made no step: attempt and step; None where it made one, or none was made before."""
+    if any(own.last_step is not None for own in views):
+        return None
+    resumed = max((own.resumed_step for own in views if own.resumed_step is not None), default=-1)
+    earlier = [
+        (own.last_step, own.number)
+        for own in state.attempts
+        if own.number < views[0].number and own.last_step is not None
+    ]
+    step, number = max(earlier, default=(-1, 0))
+    saved = (
+        state.checkpoint.step if state.checkpoint is not None and not state.checkpoint.step_by_time else -1
+    )
+    return (number, max(step, resumed, saved)) if step >= 0 else None
 
 
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:

@@ -34,7 +34,13 @@ from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait
 from supervisor.diagnosis.wording.advice import action_for, advice_for, node_named
-from supervisor.diagnosis.wording.titles import is_bare_kill, is_sent_kill, title_of, title_of_empty
+from supervisor.diagnosis.wording.titles import (
+    is_bare_kill,
+    is_sent_kill,
+    title_of,
+    title_of_empty,
+    title_of_no_step,
+)
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
@@ -167,6 +173,8 @@ def _verdict(case: Case, root: Root) -> Verdict:
         advice = ()  # the user named it: what helps is theirs to know
     consequences = _consequences(case, root)
     title = title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
+    if root.reason is Reason.NO_STEP and job.earlier_step is not None:
+        title = title_of_no_step(*job.earlier_step, job.total_steps)
     if (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
         title = title_by_stacks(seen, root.failure)

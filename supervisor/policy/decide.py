@@ -50,6 +50,8 @@ def decide(history: PolicyInput) -> Decision:
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.exit_code == 0 and failure is FailureClass.NAN_LOSS:
         return Decision(DecisionKind.FAIL, "it ended, but its loss is not a number", exit_code=EXIT_FAILED)
+    if now.exit_code == 0 and verdict is not None and verdict.reason is Reason.NO_STEP:
+        return _hold(history, f"exit code 0, but: {verdict.title}", SpecChange())
     if now.exit_code == 0:
         return Decision(DecisionKind.SUCCEED, _done(history), exit_code=0)
     if verdict and (verdict.failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
@@ -127,7 +129,15 @@ def _finished(history: PolicyInput) -> str:
     last, unread = history.now.last_step, history.now.unread
     if unread:  # its last step is not known
         return f"finished; {unread}" if last is None else f"finished; {unread}, to step {last}"
-    return "finished" if last is None else f"finished at step {last}"
+    if last is None:
+        reached = [
+            (a.last_step, number) for number, a in enumerate(history.attempts, 1) if a.last_step is not None
+        ]
+        if not reached:
+            return "finished"
+        step, number = max(reached)
+        return f"finished without a step; attempt {number} had reached step {step}"
+    return f"finished at step {last}"
 
 
 def _aborted_at_exit(history: PolicyInput) -> Decision:

@@ -80,6 +80,8 @@ class Reason(StrEnum):
     EXIT_CODE = "exit_code"
     SILENT = "silent"
     AT_EXIT = "at_exit"
+    # unknown
+    NO_STEP = "no_step"
 
 
 class Action(StrEnum):

@@ -168,6 +168,11 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         FailureClass.TERMINATED,
         Reason.USER,
     ),
+    "made_no_step": (
+        one("loading\nnothing to do\n")._replace(launcher_exit=0, earlier_step=(1, 30), total_steps=90),
+        FailureClass.UNKNOWN,
+        Reason.NO_STEP,
+    ),
     "first_dead_rank": (
         JobEvidence(logs=(), exit_codes={}, launcher_exit=1, first_dead_rank=2),
         FailureClass.UNKNOWN,

@@ -134,6 +134,23 @@ def test_an_abort_after_the_last_step(engine: Engine) -> None:
     assert earlier.reason is not Reason.AT_EXIT
 
 
+def test_exit_0_without_a_step_far_from_the_end_is_no_success(engine: Engine) -> None:
+    job = JobEvidence(
+        logs=logs("loading\nnothing to do\n"), launcher_exit=0, earlier_step=(1, 30), total_steps=90
+    )
+    verdict = judge(engine, job)
+    assert (verdict.failure, verdict.reason) == (FailureClass.UNKNOWN, Reason.NO_STEP)
+    assert verdict.title == "Ended without a step: attempt 1 had reached step 30 of 90"
+    assert "what it resumed from" in verdict.advice[0]
+    for known in (
+        {"earlier_step": None},
+        {"earlier_step": (1, 81)},  # a script that prints every tenth step had nothing more to print
+        {"total_steps": None},
+        {"final_checkpoint": True},
+    ):
+        assert judge(engine, job._replace(**known)).failure is FailureClass.HEALTHY  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("cut", [0, 30])
 def test_an_error_file_speaks_where_the_logs_do_not(engine: Engine, cut: int) -> None:
     content = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1700000000"}}}'

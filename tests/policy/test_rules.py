@@ -172,6 +172,21 @@ def test_an_abort_at_exit_after_all_work_is_success() -> None:
     assert one(attempt).exit_code == 1
 
 
+def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
+    title = "Ended without a step: attempt 1 had reached step 30 of 90"
+    now = ended(F.UNKNOWN, Reason.NO_STEP, exit_code=0)
+    assert now.verdict is not None
+    now = replace(now, verdict=replace(now.verdict, title=title))
+    decision = one(now, total_steps=90)
+    assert (decision.kind, decision.exit_code) == (DecisionKind.FAIL, 1)
+    assert decision.reason == f"exit code 0, but: {title}"
+    assert one(now, total_steps=90, interactive=True).kind is DecisionKind.HOLD
+    before = ended(F.CUDA_OOM, last=30)
+    unsure = decide(PolicyInput(attempts=(before, ended(F.HEALTHY, exit_code=0)), knobs=TRAINER))
+    assert unsure.kind is DecisionKind.SUCCEED
+    assert unsure.reason == "finished without a step; attempt 1 had reached step 30"
+
+
 def test_nan_loss_fails_even_with_exit_0_and_is_resumed_earlier_at_most_once() -> None:
     assert one(ended(F.NAN_LOSS, exit_code=0, last=9)).exit_code == 1
     now = ended(F.NAN_LOSS, last=9, saved=(3, 6))

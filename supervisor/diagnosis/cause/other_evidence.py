@@ -40,6 +40,8 @@ _OPEN = (
 # What a SIGKILL without any text is worth at most (see the rule `killed`).
 BARE_KILL = 0.7
 SHM_FULL_SHARE = 0.98
+NEARLY_DONE = 0.9
+"""From here on the rest may have been too short for a script that prints every hundredth step to print one."""
 
 
 class Stage(IntEnum):
@@ -199,6 +201,15 @@ def _stopped_by_us(case: Case, root: Root) -> bool:
     return case.job.stop_reason is not None and not failed_before
 
 
+def _made_no_step(case: Case, root: Root) -> bool:
+    """Whether an attempt ended with exit code 0, but far from the end to which an earlier one had begun to train."""
+    job = case.job
+    if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
+        return False
+    known = job.earlier_step is not None and job.total_steps is not None
+    return known and (job.earlier_step or (0, 0))[1] < NEARLY_DONE * (job.total_steps or 0)
+
+
 def _first_dead_known(case: Case, root: Root) -> bool:
     nobody_named = root.rank is None and not root.ranks
     failed = root.failure not in (FailureClass.HEALTHY, FailureClass.TERMINATED)
@@ -286,6 +297,13 @@ CORRECTIONS = (
         when=_stopped_by_us,
         then=lambda _case, _root: Root(FailureClass.TERMINATED, Reason.USER, confidence=0.97),
         why="stoker itself stopped the run, and no clear cause stands before that.",
+    ),
+    Correction(
+        "made_no_step",
+        Stage.OWN_KNOWLEDGE,
+        when=_made_no_step,
+        then=_replaced(FailureClass.UNKNOWN, Reason.NO_STEP, 0.9),
+        why="It ended with exit code 0 without a step, and an earlier attempt had not come to the last one.",
     ),
     Correction(
         "first_dead_rank",

@@ -69,6 +69,11 @@ def title_of_empty(scans: Sequence[SourceScan]) -> str | None:
     return None if has_text else NO_TEXT
 
 
+def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
+    """The headline of an attempt that ended with exit code 0 without a step, where an earlier one had not come to the end."""
+    return f"Ended without a step: attempt {attempt} had reached step {step} of {total}"
+
+
 def title_of(root: Root) -> str:
     """One line; the rank or the ranks are named where they are known."""
     if is_bare_kill(root):

@@ -247,7 +247,7 @@ def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
     snapshot = snapshot_of(state, run_file=changed(record, job))
     newest = "from the checkpoint at step 4 (1 step again)"
     left = (*job.entry_args, "--lr", "2")
-    assert actions.resume_text(snapshot, left) == (newest, "")
+    assert actions.resume_text(snapshot, left) == (newest, "out/c4.pt")
     assert actions.set_to_resume(snapshot, left) == "--resume=/job/out/c4.pt"
     typed = ("--resume", "c3.pt")
     assert actions.resume_text(snapshot, typed) == ("with --resume c3.pt, as given", "")
@@ -272,7 +272,9 @@ def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
 )
 def test_where_the_next_attempt_starts(last: int | None, step: int, text: str) -> None:
     state = state_of(HELD, attempt_of(last_step=last), checkpoint=saved(step))
-    assert actions.resume_text(snapshot_of(state)) == (text, "")
+    where, path = actions.resume_text(snapshot_of(state))
+    assert (where, path) == (text, saved(step).path)
+    assert path, "it is named"
 
 
 def test_where_it_starts_without_a_checkpoint(record: RunFile) -> None:

@@ -218,11 +218,19 @@ def resume_text(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tup
         return FROM_FIRST_STEP, "no checkpoint is known"
     at = fm.whole(saved.step)
     if not _can_resume(snapshot):
-        return FROM_FIRST_STEP, f"no flag takes the checkpoint at step {at}"
+        return FROM_FIRST_STEP, f"no flag takes the checkpoint at step {at}, {checkpoint_path(snapshot)}"
     last = attempt.last_step if attempt is not None else None
     lost = last - saved.step if last is not None else 0
     again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
-    return f"from the checkpoint at step {at}{again}", ""
+    return f"from the checkpoint at step {at}{again}", checkpoint_path(snapshot)
+
+
+def checkpoint_path(snapshot: Snapshot) -> str:
+    """The newest checkpoint's path, below the folder that the job runs in where it lies there; empty where none is known."""
+    saved, record = snapshot.state.checkpoint, snapshot.run_file
+    if saved is None:
+        return ""
+    return saved.path.removeprefix(f"{record.job.cwd.rstrip('/')}/") if record is not None else saved.path
 
 
 def set_to_resume(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str:

@@ -24,6 +24,7 @@ from supervisor.views.tui.dashboard.actions import (
     ANSWER_KEYS,
     FROM_FIRST_STEP,
     again_text,
+    checkpoint_path,
     checkpoint_words,
     possible,
     resume_text,
@@ -43,6 +44,7 @@ CODE_LEAST = 12
 ADVICE_ROWS = 2
 WHY_ROWS = 4
 CAUSE_ROWS = 3
+RESUME_ROWS = 2
 # A copy is as wide as an issue or a mail shows it, and has all of the card.
 COPIED_CELLS = 120
 COPIED_ROWS = 100
@@ -270,8 +272,8 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
             text = tr(f"waiting for you: {keys}{until}" if keys else f"waiting for a person{until}")
             rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
         case st.Finished():
-            over = tr(f"the run is over, exit code {condition.exit_code}")
-            rows.append(_labelled("next", Span(over, TextStyle.DIM), width, tr))
+            text = tr(f"the run is over, exit code {condition.exit_code}")
+            rows.append(_labelled("next", Span(text, TextStyle.DIM), width, tr))
             if again := again_text(snapshot):
                 rows += _wrapped("again", again, width, WHY_ROWS, tr)
         case _:
@@ -282,17 +284,14 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
     if change and not (held and decision.change == SpecChange()):  # what `r` does by itself is no offer
         label = "on offer" if held else "plan"
         rows.append(_labelled(label, Span(tr(change), TextStyle.STRONG), width, tr))
-    if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
+    over = isinstance(condition, st.Finished)
+    if _goes_on(decision, condition) if not over else snapshot.state.checkpoint is not None:
         where, why = resume_text(snapshot)
         saved = snapshot.state.checkpoint
         if held and where == FROM_FIRST_STEP and saved is not None and checkpoint_words(snapshot) is not None:
-            where, why = (
-                f"from the first step; e, Ctrl-R: from the checkpoint at step {fm.whole(saved.step)}",
-                "",
-            )
-        full = tr(f"{where}: {why}" if why else where)
-        roomy = cell_len(full) <= width - LABEL
-        rows.append(_labelled("resume", Span(full if roomy else tr(where)), width, tr))
+            where = f"from the first step; e, Ctrl-R: from the checkpoint at step {fm.whole(saved.step)}"
+            why = checkpoint_path(snapshot)
+        rows += _wrapped("resume", f"{tr(where)}: {tr(why)}" if why else tr(where), width, RESUME_ROWS, tr)
     return rows
 
 

@@ -304,9 +304,10 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int
         label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
         rows += labelled(tr(label), tr(change_text(decision.change)), width, TextStyle.STRONG)
     newest = attempt is snapshot.state.attempt
-    if newest and isinstance(snapshot.state.condition, (st.Backoff, st.HeldOpen)):
+    over = isinstance(snapshot.state.condition, st.Finished) and snapshot.state.checkpoint is not None
+    if newest and (over or isinstance(snapshot.state.condition, st.Backoff | st.HeldOpen)):
         where, why = resume_text(snapshot)
-        rows += labelled(tr("resume"), tr(f"{where}: {why}" if why else where), width)
+        rows += labelled(tr("resume"), f"{tr(where)}: {tr(why)}" if why else tr(where), width)
     declared = declared_again(snapshot) if newest and decision.kind is not DecisionKind.SUCCEED else ""
     if declared:
         rows += labelled(tr("next time"), declared, width, most=6)
