@@ -148,7 +148,7 @@ def test_exit_0_without_a_step_far_from_the_end_is_no_success(engine: Engine) ->
         {"total_steps": None},
         {"final_checkpoint": True},
     ):
-        assert judge(engine, job._replace(**known)).failure is FailureClass.HEALTHY  # type: ignore[arg-type]
+        assert judge(engine, job._replace(**known)).failure is FailureClass.HEALTHY
 
 
 @pytest.mark.parametrize("cut", [0, 30])

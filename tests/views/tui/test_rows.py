@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.access.ownership import Offer
 from supervisor.run.records import FailureClass, Finding, FindingLevel, Reason
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.snapshot import Machine
@@ -196,7 +197,7 @@ def test_the_most_urgent_comes_first() -> None:
 def test_who_may_adopt_is_told_the_key_and_others_the_command() -> None:
     panel = bars.NoticeBar(id="notice")
     snapshot = snapshot_of(state_of(), keeper=False)
-    panel.can_adopt = True
+    panel.adoption = Offer()
     assert "A adopts the run; `stoker continue`" in drawn(panel, snapshot, 140, 1)
     assert "stoker continue" not in drawn(panel, snapshot, 80, 1), "a narrow line has the first way only"
     panel.read_only = True

@@ -65,6 +65,38 @@ def test_folder_that_is_no_run(tmp_path: Path) -> None:
     drive(RunPaths(tmp_path), play)
 
 
+def test_what_cannot_be_adopted_is_not_offered(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    why = "nothing of it lives: `stoker continue run` starts the next attempt"
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: f"the keeper is gone; {why}" in pane(app, "notice"), "the refusal")
+        assert "adopt" not in pane(app, "footer")
+        await pilot.press("A")
+        await until(pilot, lambda: f"not adopted: {why}" in pane(app, "notice"), "why not")
+        assert not isinstance(app.screen, AdoptScreen)
+
+    drive(run, play, keeper=False, adopt=lambda _: None, offer=Offer((why,)))
+
+
+def test_ranks_whose_keeper_died_before_it_saw_them_are_shown_with_their_lines(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    journal = run.node().journal
+    kept = [line for line in journal.read_text().splitlines() if '"attempt":2' not in line]
+    launch = [
+        line
+        for line in journal.read_text().splitlines()
+        if '"attempt":2' in line and ('"launch_intended"' in line or '"attempt_started"' in line)
+    ]
+    journal.write_text("\n".join([*kept, *launch]) + "\n")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "ranks · 2" in pane(app, "ranks"), "the ranks")
+        await until(pilot, lambda: "step  1840" in pane(app, "log"), "what they wrote")
+
+    drive(run, play, keeper=False)
+
+
 def test_keeper_is_gone(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     adopted: list[bool] = []
@@ -72,7 +104,7 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "the keeper is gone" in pane(app, "notice")
         assert "no keeper" in pane(app, "header")
-        assert "A adopt" in pane(app, "footer")
+        await until(pilot, lambda: "A adopt" in pane(app, "footer"), "what lives is looked at")
         await pilot.press("r")
         await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
         assert "restart: the keeper is gone, nobody would do it" in shown(app)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.timer import Timer
 
+from supervisor.run.access.ownership import Offer
 from supervisor.run.events import Advisory
 from supervisor.run.records import Sameness
 from supervisor.run.state import MomentKind, Running
@@ -46,7 +47,7 @@ class NoticeBar(Panel):
         super().__init__(id=id)
         self._answer: Span | None = None
         self._fading: Timer | None = None
-        self.can_adopt = False
+        self.adoption: Offer | None = None  # whether it can be taken over; None: not looked at yet
         self.read_only = False
         self.page: str | None = None  # what stands alone above this line
 
@@ -110,7 +111,9 @@ class NoticeBar(Panel):
 
     def _without_keeper(self, width: int) -> str:
         """The line for a run without a supervisor process; how to start its next attempt only where there is space."""
-        offered = self.can_adopt and not self.read_only
+        offered = self.adoption is not None and not self.read_only
+        if offered and self.adoption is not None and self.adoption.refusals:
+            return fit(self.tr(f" ⚠ the keeper is gone; {self.adoption.refusals[0]}"), width)
         then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
         more = "`stoker continue` starts the next attempt"
         text = self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}; {more}")

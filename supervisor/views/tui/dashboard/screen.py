@@ -34,7 +34,13 @@ from supervisor.views.tui.dashboard.actions import (
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, GROUPS, KEYS, LEAVING, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
-from supervisor.views.tui.dashboard.state_words import failures, hang_ends_in, restarts_in, wait_ends_in
+from supervisor.views.tui.dashboard.state_words import (
+    failures,
+    hang_ends_in,
+    is_live,
+    restarts_in,
+    wait_ends_in,
+)
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
@@ -63,6 +69,10 @@ EXPLAINED = {
     for binding in KEYS
     if isinstance(binding, Binding) and action_name(binding) in ACTING and len(binding.key) == 1
 }
+
+
+# A run without a keeper is looked at so often for whether it can be taken over: that reads /proc.
+ADOPTION_S = 10.0
 
 
 def _key_commands() -> type[Provider]:
@@ -103,6 +113,8 @@ class Dashboard(LookingScreen):
         self._adopter = adopter
         self._possible: frozenset[str] = frozenset()
         self._adopting = False
+        self._adoption: Offer | None = None  # what taking the run over would do; None: not looked at yet
+        self._adoption_due = 0.0
         self._first: Snapshot | None = None
         self._first_page: lc.Page | None = None
         self._stale = False
@@ -117,7 +129,7 @@ class Dashboard(LookingScreen):
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
         notice = self.notice
-        notice.can_adopt, notice.read_only = self._adopter is not None, self._read_only
+        notice.read_only = self._read_only
         self.log_panel.focus()
         if self._first is None:
             self.logs.session.start()
@@ -164,10 +176,39 @@ class Dashboard(LookingScreen):
         if self._adopting and snapshot.keeper_alive:
             self._adopting = False
             self.tell(Answer("adopted: a new keeper looks after the run", True))
-        self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopter is not None)
+        self._look_for_adoption()
+        self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._can_adopt)
         self._ends_soon = self._is_wait_ending()
         self._arrange()
         self._offer()
+
+    @property
+    def _can_adopt(self) -> bool:
+        return self._adoption is not None and not self._adoption.refusals
+
+    def _look_for_adoption(self) -> None:
+        """Of a run without a keeper look now and then whether it can be taken over: the key is offered only where it can."""
+        snapshot, adopter, now = self.snapshot, self._adopter, time.monotonic()
+        if snapshot is None or adopter is None or self._read_only:
+            return
+        if snapshot.keeper_alive or not is_live(snapshot) or snapshot.state.mode == "observed":
+            self._adoption, self._adoption_due = None, 0.0
+            return
+        if now < self._adoption_due:
+            return
+        self._adoption_due = now + ADOPTION_S
+
+        def examine() -> None:
+            self.app.call_later(self._take_adoption, adopter.examine(self._client.run))
+
+        self._feeder.submit(examine)
+
+    def _take_adoption(self, offer: Offer) -> None:
+        self._adoption = self.notice.adoption = offer
+        if self.snapshot is not None and self.is_mounted:
+            self._possible = possible(self.snapshot, read_only=self._read_only, can_adopt=self._can_adopt)
+            self._offer()
+            self.notice.repaint()
 
     def on_unmount(self) -> None:
         """End the threads that read the logs."""
@@ -222,6 +263,7 @@ class Dashboard(LookingScreen):
             return
         for answer in self._client.answers(self.snapshot.state, self._clock()):
             self.tell(answer)
+        self._look_for_adoption()
         if covered:
             self._stale = True
             return
@@ -322,6 +364,9 @@ class Dashboard(LookingScreen):
         can_adopt = "adopt" in self._possible
         if can_adopt and name != "adopt":
             self.action_adopt(f"{name.replace('_', ' ')}: the keeper is gone, nobody would do it")
+            return
+        if name == "adopt" and self._adoption is not None and self._adoption.refusals:
+            self.tell(Answer(f"not adopted: {self._adoption.refusals[0]}", False))
             return
         text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=self.size.width)
         self.tell(Answer(text, False))
