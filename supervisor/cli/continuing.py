@@ -91,9 +91,9 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
             print(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
             return 0
         record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
-        plan = plan_continued(record, state, paths, env, by)
+        plan, why = plan_continued(record, state, paths, env, by)
         size = paths.node().journal.stat().st_size
-        _show(paths, state, plan)
+        _show(paths, state, plan, why)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
@@ -158,8 +158,8 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
-    """How it ended, and what would run."""
+def _show(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> None:
+    """How it ended, and what would run, with what is changed for it."""
     from supervisor.job.plan import plan_as_shell
     from supervisor.text.decode import printable
     from supervisor.text.redact import redact_text
@@ -182,6 +182,8 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
             if plan.resume
             else found or "begins anew, unless the script resumes by itself"
         )
+        if why:
+            print(f"attempt {plan.attempt} is changed: {printable(why)}", file=sys.stderr)
         print(f"attempt {plan.attempt} {printable(begins)}:", file=sys.stderr)
     print(plan_as_shell(plan), file=sys.stderr)
 

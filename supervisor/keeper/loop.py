@@ -205,7 +205,7 @@ class Keeper:
         if isinstance(condition, st.Finished) and condition.outcome is ev.Outcome.SUCCEEDED:
             return
         if view is not None:
-            decision = plans.continuing(self.state, by)
+            decision = plans.continuing(self._record, self.state, self._context.run, self._env, by)
             now = self._clock.wall()
             self.emit(ev.Decided(t=now, attempt=view.number, decision=decision, by=by), durable=True)
             self.start_now()

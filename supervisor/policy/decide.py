@@ -70,6 +70,18 @@ def decide(history: PolicyInput) -> Decision:
     return _restart_or_not(history, failure, rule)
 
 
+def planned_change(history: PolicyInput) -> tuple[SpecChange, str] | None:
+    """The change that gets past the newest failure, and why, for a person who restarts the run; None where there is none to make.
+
+    Whatever forbids a restart without a person (its budget, what a restart might overwrite) does not count here.
+    """
+    rule = _rule(history, history.now.verdict)
+    if rule.answer in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}:
+        return None
+    change, what = change_for(history, rule)
+    return (change, what) if change is not None and change != SpecChange() else None
+
+
 def _rule(history: PolicyInput, verdict: Verdict | None) -> Rule:
     if verdict is None:
         return rule_for(FailureClass.UNKNOWN, None, history.retry.overrides)

@@ -11,18 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from supervisor.cli import open_app
 from supervisor.cli.common import WITH_LOG
 from supervisor.cli.main import main
 from supervisor.cluster import scheduler
-from supervisor.job.spec import EntryKind, Knobs
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import EntryKind, Knobs, KnobScope
 from supervisor.keeper.process import detach, takeover
 from supervisor.run import events as ev
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Cause
+from supervisor.run.records import Cause, Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import Finished
 from tests.keeper.fakes import job_of, own_run_in, verdict_of
@@ -332,3 +334,37 @@ def test_where_it_goes_on_from_is_said(
     assert "\nattempt 2 goes on by auto:\n" in said
     assert said.endswith("train.py --resume_from=auto\n")
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("decided", ["gave up", "not decided", "held"])
+def test_after_out_of_memory_the_smaller_batch_is_proposed_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[dict[str, Any]], decided: str
+) -> None:
+    batch = BatchSpec(16, 2, 2)
+    knobs = Knobs(batch="--batch", accumulation="--accum", batch_scope=KnobScope.PER_RANK)
+    record = job_of(
+        tmp_path,
+        "train.py",
+        "--batch=16",
+        "--accum=2",
+        entry_kind=EntryKind.SCRIPT,
+        knobs=knobs,
+        batch=batch,
+        nproc_per_node=2,
+        master_port=29999,
+    )
+    intended = msgspec.structs.replace(INTENDED, batch=batch)
+    memory = replace(verdict_of(), failure=FailureClass.CUDA_OOM, title="out of memory")
+    facts: list[ev.Event] = [STARTED, intended, RUNS, ENDED, ev.Diagnosed(t=T, attempt=1, verdict=memory)]
+    if decided != "not decided":
+        kind = DecisionKind.GIVE_UP if decided == "gave up" else DecisionKind.HOLD
+        facts.append(ev.Decided(t=T, attempt=1, decision=Decision(kind, "too often", change=SpecChange())))
+    if decided == "gave up":
+        facts.append(GAVE_UP)
+    run = failed_run(tmp_path, record, *facts)
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+    said = capsys.readouterr().err
+    assert "--batch=8 --accum=4" in said
+    assert (
+        "\nattempt 2 is changed: micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged: " in said
+    )

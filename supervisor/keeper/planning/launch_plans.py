@@ -207,26 +207,40 @@ def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecCh
     return change
 
 
-def continuing(state: RunState, by: str) -> Decision:
-    """A person's restart of a run that stands: as it was, but with what policy had decided to change and did not come to."""
-    decision = state.attempts[-1].decision
-    waits = decision is not None and decision.kind is DecisionKind.RESTART
-    change = decision.change if decision is not None and waits else None
-    return Decision(DecisionKind.RESTART, f"{by} continued it", change=change or SpecChange())
+def continuing(record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str) -> Decision:
+    """A person's restart of a run that stands: with what policy had decided to change and did not come to, or would have changed."""
+    view, reason = state.attempts[-1], f"{by} continued it"
+    if view.decision is not None and (
+        view.decision.kind is DecisionKind.RESTART or view.decided_by != "policy"
+    ):
+        waits = view.decision.kind is DecisionKind.RESTART
+        change = view.decision.change if waits else None
+        return Decision(DecisionKind.RESTART, reason, change=change or SpecChange())
+    if view.failure is None:
+        return Decision(DecisionKind.RESTART, reason, change=SpecChange())
+    from supervisor.keeper.planning.verdict_and_decision import policy_input  # not before a first launch
+    from supervisor.policy.decide import planned_change
+
+    planned = planned_change(policy_input(record, state, node=run.node(), env=env))
+    if planned is None:
+        return Decision(DecisionKind.RESTART, reason, change=SpecChange())
+    return Decision(DecisionKind.RESTART, f"{reason}: {planned[1]}", change=planned[0])
 
 
 def plan_continued(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str
-) -> LaunchPlan:
-    """The plan of the attempt that a keeper of this run would start once `by` continued it. Writes nothing.
+) -> tuple[LaunchPlan, str]:
+    """The plan of the attempt that a keeper of this run would start once `by` continued it, and what it changes. Writes nothing.
 
     Raises:
         JobError: it cannot be made, for a secret that is not known here, say.
     """
+    why = ""
     if state.attempts:
-        number = state.attempts[-1].number
-        state = fold(state, Decided(t=0.0, attempt=number, decision=continuing(state, by), by=by))
-    return plan_next(record, state, run, run.node().attempt(len(state.attempts) + 1), env)
+        number, decision = state.attempts[-1].number, continuing(record, state, run, env, by)
+        why = decision.reason.partition(": ")[2]
+        state = fold(state, Decided(t=0.0, attempt=number, decision=decision, by=by))
+    return plan_next(record, state, run, run.node().attempt(len(state.attempts) + 1), env), why
 
 
 def _check_words(args: RequestArgs) -> None:
