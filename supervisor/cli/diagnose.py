@@ -171,7 +171,7 @@ def _print_text(
     context = None if path == "-" else _context
     again = _again(path, attempt, found.verdict)
     verdict = _of_known_rank(path, attempt, found.verdict)
-    lines = verdict_lines(path, attempt, verdict, context, again, tr)
+    lines = verdict_lines(path, attempt, verdict, context, again, tr, ended_t=found.case.job.ended_t)
     earlier = [job._replace(verdict=_of_known_rank(path, attempt, job.verdict)) for job in found.earlier]
     lines += earlier_job_lines(earlier, tr)
     if explain:

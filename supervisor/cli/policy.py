@@ -76,6 +76,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
     from supervisor.policy import ASKED_FOR, budget_text, decide
     from supervisor.run.journal import read_state
     from supervisor.run.records import DecisionKind
+    from supervisor.views.format import date_and_time
     from supervisor.views.wording.kinds import end_of_request
 
     node = run_.node()
@@ -106,6 +107,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
             # policy only carries it out: who asked is what there is to say
             what = _asked(done, view.decided_by) or f"{decision.kind.value}{code}: {done.reason}"
         lines.append(f"attempt {view.number}: {ended}{at} → {what}")
+        lines.append(f"           ended {date_and_time(view.ended_t)}")
         by_person = done is not None and done.kind is DecisionKind.RESTART and view.decided_by != "policy"
         budget = ASKED_FOR if by_person else budget_text(known, decision)
         # What a person changed is nothing that policy would have done.

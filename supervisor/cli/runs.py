@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,7 @@ MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
 
 
 class Columns(NamedTuple):
-    """What is listed of a run. `name`: the name it was given, and its newest note; empty where there is only the script's."""
+    """What is listed of a run. `ended`: when, empty while it may go on. `name`: the name it was given, and its newest note; empty where there is only the script's."""
 
     run: str
     state: str
@@ -37,6 +38,7 @@ class Columns(NamedTuple):
     batch: str = ""
     rate: str = ""
     command: str = ""
+    ended: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND")
+HEADER = Columns(
+    "RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND", "ENDED"
+)
 
 
 def columns_of(run: RunPaths) -> Columns:
@@ -104,7 +108,19 @@ def columns_of(run: RunPaths) -> Columns:
         batch_of(attempt.batch if attempt is not None else None),
         rate_of(command),
         " ".join(command),
+        _ended_text(state),
     )
+
+
+def _ended_text(state: RunState) -> str:
+    """When it ended, or when the attempt failed after which it waits for a person; empty while it trains."""
+    from supervisor.run.state import Finished, HeldOpen
+    from supervisor.views.format import day_and_time
+
+    ended_t = state.ended_t if isinstance(state.condition, Finished) else None
+    if isinstance(state.condition, HeldOpen) and state.attempt is not None:
+        ended_t = state.attempt.ended_t
+    return day_and_time(ended_t, time.time()) if ended_t is not None else ""
 
 
 def _state_word(run: RunPaths, state: RunState) -> str:
@@ -192,33 +208,45 @@ def _given_name(job: JobSpec | None) -> str:
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     """One line a run, all in the same columns, of at most `width` cells; None: whole.
 
-    What gives way, in this order: batch, learning rate, the folder, the attempt, the date in the id, the names, the total of steps.
+    What gives way, in this order: batch, learning rate, the folder, the attempt, the date in the id, the names, when it ended, the total
+    of steps.
     Names are a column only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
     """
     if width is None:
         return [f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}" for run in runs]
     cells = min(max((len(run.name) for run in runs if run is not HEADER), default=0), MAX_NAME)
+    longest_end = max((len(run.ended) for run in runs if run is not HEADER), default=0)
+
+    def end(of: Columns) -> str:
+        return f"{of.ended:{max(longest_end, len(HEADER.ended))}} " if longest_end else ""
+
+    def whole(of: Columns) -> str:
+        return f"{of.run:34} {of.state:10} {end(of)}{of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}}"
+
     names = [_name_cell(run.name, max(cells, len(HEADER.name))) if cells else "" for run in runs]
     extra = [_extra(run, runs) for run in runs]
     if any(extra):
         commands = [run.command[: max(COMMAND_CELLS, len(HEADER.command))] for run in runs]
         longest = max(map(len, commands)) + 1
         lines = [
-            f"{_whole(run)} {name}{more}{command:{longest}}{run.folder}".rstrip()
+            f"{whole(run)} {name}{more}{command:{longest}}{run.folder}".rstrip()
             for run, name, more, command in zip(runs, names, extra, commands, strict=True)
         ]
         if all(len(line) <= width for line in lines):
             return lines
-        lines = [f"{_whole(run)} {name}{more}" for run, name, more in zip(runs, names, extra, strict=True)]
+        lines = [f"{whole(run)} {name}{more}" for run, name, more in zip(runs, names, extra, strict=True)]
         if max(map(len, lines)) + LEAST_COMMAND <= width:
             return [_with_command(line, run, width) for line, run in zip(lines, runs, strict=True)]
     forms: list[Callable[[Columns, str], str]] = [
-        lambda of, name: f"{_whole(of)} {name}{of.folder}",
-        lambda of, name: f"{_whole(of)} {name}",
-        lambda of, name: f"{of.run:29} {of.state:10} {of.step:17} {of.verdict:{VERDICT_CELLS}} {name}",
+        lambda of, name: f"{whole(of)} {name}{of.folder}",
+        lambda of, name: f"{whole(of)} {name}",
         lambda of, name: (
-            f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict:{VERDICT_CELLS}} {name}"
+            f"{of.run:29} {of.state:10} {end(of)}{of.step:17} {of.verdict:{VERDICT_CELLS}} {name}"
         ),
+        lambda of, name: (
+            f"{_short(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict:{VERDICT_CELLS}} {name}"
+        ),
+        lambda of, _: f"{_short(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict}",
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
     ]

@@ -134,6 +134,7 @@ class JobEvidence(NamedTuple):
             signals that the logs then report are ours.
         last_step: the last completed step known, by any source.
         total_steps: the steps it was to do.
+        ended_t: when it ended, wall seconds, where a journal tells.
         earlier_step: of an attempt that made no step: which earlier attempt of the run had come furthest, and to which step.
         final_checkpoint: whether a checkpoint of the last step was committed.
         world_size: ranks in the job.
@@ -154,6 +155,7 @@ class JobEvidence(NamedTuple):
     ended_for: str | None = None
     last_step: int | None = None
     total_steps: int | None = None
+    ended_t: float | None = None
     earlier_step: tuple[int, int] | None = None
     final_checkpoint: bool = False
     world_size: int | None = None

@@ -45,6 +45,7 @@ def with_journal_facts(
         stop_reason=our_stop,
         last_step=max(last_steps, default=None),
         total_steps=state.total_steps,
+        ended_t=view.ended_t,
         earlier_step=_earlier_step(state, views),
         final_checkpoint=checkpoint is not None and checkpoint.attempt == view.number and checkpoint.final,
         world_size=state.world_size or job.world_size,

@@ -55,6 +55,7 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
         # Whatever happened here, training goes on: its processes are left as they are, the lock is let
         # go, and `stoker attach --adopt` takes them over.
         keeper.close(why)
+        logging.info("keeper %d ends: %s", os.getpid(), why)  # noqa: LOG015
         if companion is not None:
             companion.finish(ended=why == "the run ended")
     return code

@@ -121,7 +121,7 @@ def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
 def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
     """The run that `text` names: a path, an id, a unique part of an id, else the newest run of that name.
 
-    None: the newest live one, else the newest; those under `runs` come before those elsewhere.
+    None: the newest live one, else the newest. Always those under `runs` come before those elsewhere.
 
     Raises:
         RunNotFound: none, or several.
@@ -131,25 +131,27 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
         if path.is_dir() and is_run_directory(path):
             return RunPaths(path.resolve())
     runs_known = known_runs(runs, env)
+    near = [r for r in runs_known if is_under(r, runs)]
+    far = [r for r in runs_known if r not in near]
     if not text:
         if not runs_known:
             raise RunNotFound(f"no run under {runs} and none in the index: start one with `stoker run`")
-        near = [r for r in runs_known if is_under(r, runs)]
-        far = [r for r in runs_known if r not in near]
         live = (r for r in (*near, *far) if has_keeper(r))
         return next(live, (*near, *far)[0])
     exact = [r for r in runs_known if r.run_id == text]
-    matches = exact or [r for r in runs_known if text in r.run_id]
-    if len(matches) == 1:
-        return matches[0]
-    if not matches:
-        if named := named_runs(text, runs_known, env):
+    for place in ([r for r in near if r in exact], exact, near, far):
+        matches = [r for r in place if text in r.run_id]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            names = ", ".join(r.run_id for r in matches[:5])
+            raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
+        if named := named_runs(text, place, env):
             return named[0]
-        guess = _nearest(text, runs_known, env)
-        hint = f"did you mean {guess}? " if guess else ""
-        raise RunNotFound(f"no run named {text!r}: {hint}`stoker runs` lists {len(runs_known)}")
-    names = ", ".join(r.run_id for r in matches[:5])
-    raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
+    guess = _nearest(text, [*near, *far], env)
+    hint = f"did you mean {guess}? " if guess else ""
+    more = f", `stoker runs --all` {len(runs_known)}" if far else ""
+    raise RunNotFound(f"no run named {text!r}: {hint}`stoker runs` lists {len(near)}{more}")
 
 
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:

@@ -164,8 +164,13 @@ def time_of_day(t: float | None) -> str:
     return DASH if t is None else time.strftime("%H:%M:%S", time.localtime(t))
 
 
+def date_and_time(t: float) -> str:
+    """Wall time as ``2026-11-25 14:12:05`` in the local zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+
+
 def day_and_time(t: float, now: float) -> str:
-    """A time to come in the local zone: ``06:41`` today, ``tomorrow 06:41``, later ``2026-11-25 06:41``."""
+    """A time of another day in the local zone: ``06:41`` today, ``tomorrow 06:41``, else ``2026-11-25 06:41``."""
     at = time.localtime(t)
     day, clock = time.strftime("%Y-%m-%d", at), time.strftime("%H:%M", at)
     today, tomorrow = (time.strftime("%Y-%m-%d", time.localtime(now + days * DAY_S)) for days in (0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from supervisor.cli import main as cli
 from supervisor.cli.runs import HEADER, Columns, columns_of, lines_of
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock
-from supervisor.run.journal import JournalWriter
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.views.appearance import Appearance, Lang
+from supervisor.views.format import day_and_time
+from tests.views.tui import recorded
 
 OTTER = Columns(
     "20261121-1412-brave-otter",
@@ -221,3 +224,23 @@ def test_a_last_step_that_was_read_and_may_not_be_the_last_bears_a_plus(tmp_path
     cut = ev.AttemptEnded(t=2.0, attempt=1, exit_code=0, last_step=360, log_read_bytes=27, log_size_bytes=600)
     over = ev.RunEnded(t=3.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="finished")
     assert columns_of(journal(tmp_path / "cut", first, cut, over)).step == "step 360+"
+
+
+def test_when_a_run_ended_is_a_column_on_a_terminal() -> None:
+    over = ANT._replace(ended="2026-11-20 14:31")
+    assert lines_of([OTTER, over], None) == lines_of([OTTER, ANT], None), "a pipe's words stay where they are"
+    for width in (200, 120, 80):
+        head, live, ended = lines_of([HEADER, OTTER, over], width)
+        assert head.split()[:3] == ["RUN", "STATE", "ENDED"]
+        assert " 2026-11-20 14:31 " in ended
+        assert ended.index(" 2026-11-20 14:31") + 1 == head.index("ENDED")
+        assert all(len(line) <= width for line in (head, live, ended))
+    assert "ENDED" not in lines_of([HEADER, OTTER], 200)[0]
+
+
+def test_a_run_that_waits_for_a_person_shows_when_its_attempt_ended(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+    state = read_state(run.node().journal)
+    assert state.attempt is not None
+    assert state.attempt.ended_t is not None
+    assert columns_of(run).ended == day_and_time(state.attempt.ended_t, time.time())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.process import detach
 from supervisor.keeper.process.detach import handover, taken_over
+from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import BadRunFile, KeeperSettings, RunFile
 
@@ -43,3 +47,21 @@ def test_what_is_handed_over_arrives(findings: tuple[Finding, ...]) -> None:
 def test_less_than_all_of_it_is_refused(data: bytes) -> None:
     with pytest.raises(BadRunFile):
         taken_over(data)
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "the keeper was ended by SIGKILL before it was ready: see "),
+        ("raise SystemExit(3)", "the keeper ended with exit code 3 before it was ready: see "),
+    ],
+)
+def test_a_keeper_that_ends_before_it_is_ready_is_reported_and_leaves_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, told: str
+) -> None:
+    (tmp_path / "dies.py").write_text(ends, encoding="utf-8")
+    monkeypatch.setattr(detach, "_here", lambda: str(tmp_path))
+    run = RunPaths(tmp_path / "run")
+    with pytest.raises(detach.KeeperDidNotStart, match=told):
+        detach.start_detached(run, os.environ, record=RECORD, entry="dies")
+    assert " starts\n" in run.node().log.read_text()

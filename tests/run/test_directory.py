@@ -137,6 +137,30 @@ def test_a_run_is_found_by_its_name_after_ids(tmp_path: Path) -> None:
     assert find_run(new.run_id[14:], runs, env) == new, "a part of an id comes before a name"
 
 
+def test_a_name_means_the_runs_of_this_folder_first(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    for folder, run_id, name in (
+        ("here", "20261120-1412-brave-otter", "gpt"),
+        ("there", "20261121-1412-brave-otter", "gpt"),
+        ("there", "20261122-1412-calm-bee", "gpt"),
+        ("there", "20261123-1412-calm-bee", "bert"),
+    ):
+        run = RunPaths(tmp_path / folder / run_id)
+        run.node().root.mkdir(parents=True)
+        run.node().journal.touch()
+        register(run, name, env)
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert find_run("brave-otter", here, env).run_id == "20261120-1412-brave-otter"
+    assert find_run("gpt", here, env).run_id == "20261120-1412-brave-otter"
+    assert find_run("20261121-1412-brave-otter", here, env).root.parent == there
+    with pytest.raises(RunNotFound, match="2 runs match 'calm-bee'"):
+        find_run("calm-bee", here, env)
+    with pytest.raises(RunNotFound, match="`stoker runs` lists 1, `stoker runs --all` 4"):
+        find_run("nobody", here, env)
+    with pytest.raises(RunNotFound, match="`stoker runs` lists 3, `stoker runs --all` 4"):
+        find_run("nobody", there, env)
+
+
 def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     run = make_run(tmp_path / "elsewhere")

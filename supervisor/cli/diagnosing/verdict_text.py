@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from supervisor.diagnosis.cause.confidence import Ended, ended_by
@@ -34,10 +35,12 @@ def verdict_lines(
     context: ContextReader | None,
     again: Sequence[str] = (),
     tr: Translate = str,
+    *,
+    ended_t: float | None = None,
 ) -> list[str]:
     """The lines to print; whatever came out of a log is free of control characters.
 
-    `again`: where it was seen before. `tr`: puts our sentences in a person's language.
+    `again`: where it was seen before. `ended_t`: when, by a run's journal. `tr`: puts our sentences in a person's language.
     """
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
@@ -49,6 +52,9 @@ def verdict_lines(
         lines[-1] += f" · {tr(f'{100 * verdict.confidence:.0f} % sure')}"
     if verdict.node is not None:
         lines[-1] += safe(tr(f" · node {verdict.node}"))
+    if ended_t is not None:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended_t))
+        lines[-1] += f" · {tr(f'ended {at}')}"
     if verdict.signature:  # a folder that was handed over may hold a stoker.toml
         lines.append(safe(f"  {tr(f'by your signature {verdict.signature}')}"))
     lines += [safe(f"  {tr(text)}") for text in again]

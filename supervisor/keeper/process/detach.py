@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,9 +22,14 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 START_DEADLINE_S = 15.0
 
 # The keeper must be the stoker that started it, also from a source tree. A PYTHONPATH would reach the job
-# and shadow its packages with ours; -P keeps a `logging.py` in the user's folder out.
+# and shadow its packages with ours; -P keeps a `logging.py` in the user's folder out. The log has a line before anything
+# else is loaded, and a crash of the interpreter is written there; a keeper that was killed leaves that line alone. A lost
+# terminal never ends a keeper, also before it has handlers of its own; a handler, unlike SIG_IGN, does not reach the job.
 BOOTSTRAP = """\
-import sys
+import faulthandler, os, signal, sys, time
+print(time.strftime("%Y-%m-%d %H:%M:%S"), "INFO keeper", os.getpid(), "starts", file=sys.stderr, flush=True)
+faulthandler.enable()
+signal.signal(signal.SIGHUP, lambda *_: None)
 sys.path.insert(0, sys.argv[1])
 from importlib import import_module
 sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))
@@ -79,11 +85,21 @@ def start_detached(
         if keeper_is_alive(paths.lock):
             return process.pid
         if process.poll() is not None:
-            raise KeeperDidNotStart(f"the keeper ended with {process.returncode}: see {paths.log}")
+            raise KeeperDidNotStart(
+                f"the keeper {_end_of(process.returncode)} before it was ready: see {paths.log}"
+            )
         time.sleep(0.02)
     process.kill()  # it does not hold the lock, so it has launched nothing; later it might
     process.wait()
     raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
+
+
+def _end_of(code: int) -> str:
+    """How a process ended: ``was ended by SIGKILL``, ``ended with exit code 2``."""
+    known = {number.value: number.name for number in signal.Signals}
+    return (
+        f"ended with exit code {code}" if code >= 0 else f"was ended by {known.get(-code, f'signal {-code}')}"
+    )
 
 
 def handover(record: RunFile, findings: Sequence[Finding], continued_by: str = "") -> bytes:
