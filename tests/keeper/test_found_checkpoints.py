@@ -11,6 +11,7 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import (
+    LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
     SETTLE_S,
     ConcurrentRun,
@@ -58,6 +59,9 @@ def test_each_is_journalled_once(tmp_path: Path) -> None:
         ("/out/c6", 6, True, 5, T),
     ]
     assert all(one.attempt == 1 and one.t == clock.wall() and not one.step_by_time for one in saved(told))
+    made._take([found(t=T + 5)], BEGUN)
+    assert len(saved(told)) == 2, "a file that is kept up to date is journalled once a minute"
+    clock.now += LOOK_EVERY_MOST_S
     made._take([found(t=T + 9)], BEGUN)
     assert len(saved(told)) == 3, "written anew"
     known = replay((STARTED, INTENDED, RUNS, *saved(told)))
@@ -83,18 +87,22 @@ def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) 
     series.append(METRICS, T + 15, "job", 1, {"loss": 1.0})
     series.close()
     made, clock, told = follower(tmp_path, tmp_path / "series")
-    made._take([found(step=None, t=T + 20)], BEGUN)
-    made._take([found(step=None, t=T + 19.9)], BEGUN)
-    clock.ahead = 10.0
-    made._take([found(step=None, t=T + 20.5)], BEGUN)
     last = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=3)))
-    made._take([found(step=None, t=T - 100)], last)
-    made._take([found(step=None, t=T - 101)], BEGUN)
+    for t, ahead_s, state in (
+        (20.0, 0.0, BEGUN),
+        (19.9, 0.0, BEGUN),
+        (20.5, 10.0, BEGUN),
+        (-100.0, 10.0, last),
+        (-101.0, 10.0, BEGUN),
+    ):
+        clock.ahead = ahead_s
+        made._take([found(step=None, t=T + t)], state)
+        clock.now += LOOK_EVERY_MOST_S
     assert [one.step for one in saved(told)] == [2, 1, 1, 3, 0]
     assert all(one.step_by_time for one in saved(told))
 
 
-def test_a_look_is_taken_once_a_minute(tmp_path: Path) -> None:
+def test_a_look_is_taken_every_few_seconds(tmp_path: Path) -> None:
     made, clock, _ = follower(tmp_path)
     begun: list[float] = []
     made._find = lambda since_t: begun.append(since_t) or []  # type: ignore[method-assign, func-returns-value]
@@ -237,3 +245,15 @@ def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
     append(other, ev.AttemptEnded(t=T + 5, attempt=1, exit_code=1))
     assert concurrent_runs(mine, T + 9, env) == [], "it waits for a person"
     assert concurrent_runs(mine, T + 3, env)
+
+
+def test_folders_that_take_long_are_looked_at_less_often(tmp_path: Path) -> None:
+    made, clock, _ = follower(tmp_path)
+    begun: list[float] = []
+    made._find = lambda since_t: begun.append(since_t) or []  # type: ignore[method-assign, func-returns-value]
+    made._took_s = 0.2
+    for late_s, looks in ((LOOK_EVERY_S, 1), (19.0, 1), (1.0, 2)):
+        clock.now += late_s
+        made.look(BEGUN)
+        assert wait_until(lambda: not made._looker.working, 10.0)
+        assert len(begun) == looks

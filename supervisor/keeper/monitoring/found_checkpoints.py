@@ -28,7 +28,9 @@ from supervisor.sources.checkpoints import (
     newest_like_checkpoint,
 )
 
-LOOK_EVERY_S = 60.0
+LOOK_EVERY_S, LOOK_EVERY_MOST_S = 5.0, 60.0
+LOOK_SHARE = 0.01
+"""A person who is asked whether to stop is to read the newest checkpoint; large folders and slow servers are looked at less often."""
 LAST_LOOK_S = 10.0
 """How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
 SEEN_FILE_S = CLOSE_S = 2.0
@@ -148,6 +150,7 @@ class FoundCheckpoints:
     ) -> None:
         self._named, self._others = _named(job), others
         self._shared_with: str | None = None
+        self._took_s = 0.0
         self._warned = False
         self._folders = self._named or _outputs(job)
         self._own = None if self._named else Path(job.cwd)
@@ -155,21 +158,24 @@ class FoundCheckpoints:
         self._clock, self._emit, self._series = clock, emit, series
         self._looker: Background[list[FoundCheckpoint]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
+        self._taken: dict[str, float] = {}  # path to when it was journalled last
         self._next_look = clock.mono() + LOOK_EVERY_S
 
     def look(self, state: RunState) -> None:
-        """Called at each tick: begins a look once a minute, and journals what the last one found."""
+        """Called at each tick: begins a look every few seconds, and journals what the last one found."""
         self._take(self._looker.poll(), state)
         now = self._clock.mono()
         if now >= self._next_look and self._begin(state):
-            self._next_look = now + LOOK_EVERY_S
+            self._next_look = now + min(max(self._took_s / LOOK_SHARE, LOOK_EVERY_S), LOOK_EVERY_MOST_S)
 
     def finish(self, state: RunState) -> None:
         """The attempt has ended: what it left decides how the next one starts."""
+        self._taken.clear()
         if self._looker.busy:  # it began before the end
             self._take(self._looker.poll(LAST_LOOK_S), state)
         if not self._begin(state):
             return
+        self._taken.clear()
         self._take(self._looker.poll(LAST_LOOK_S), state)
 
     def close(self) -> None:
@@ -188,11 +194,14 @@ class FoundCheckpoints:
 
     def _find(self, since_t: float) -> list[FoundCheckpoint]:
         """In the looker's thread."""
+        began_s = time.perf_counter()
         found = find_checkpoints(self._folders, since_t, ranks=self._ranks)
         if not found and self._own is not None:
             found = find_checkpoints([self._own], since_t, ranks=self._ranks, depth=OWN_FOLDER_DEPTH)
         others = self._others(since_t) if found else ()
-        return [one for one in found if self._is_ours(one.path, others)]
+        ours = [one for one in found if self._is_ours(one.path, others)]
+        self._took_s = time.perf_counter() - began_s
+        return ours
 
     def _is_ours(self, path: str, others: Sequence[ConcurrentRun]) -> bool:
         """Whether no other run may have written it: who names a folder owns it, before who only works there."""
@@ -222,7 +231,12 @@ class FoundCheckpoints:
         # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
         new = [one for one in found if one.path not in by_path and (one.path, one.step, one.t) not in known]
         steps = self._steps_seen() if any(one.step is None for one in new) else []
+        now = self._clock.mono()
         for one in new:
+            # A file that is kept up to date is written again and again: once a minute is enough to know where a restart would begin.
+            if now - self._taken.get(one.path, float("-inf")) < LOOK_EVERY_MOST_S:
+                continue
+            self._taken[one.path] = now
             self._journalled.add((one.path, one.step, one.t))
             step = one.step
             if step is None:
