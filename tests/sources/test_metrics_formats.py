@@ -41,3 +41,23 @@ def test_a_format_is_added_as_the_page_describes(monkeypatch: pytest.MonkeyPatch
     sample = MetricReader().feed(line)
     assert sample is not None
     assert record_of(0, sample) == json.loads(printed)
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("batch: 4 × accumulation 2 × 8 ranks = 64 samples a step (4096 tokens at length 64)", None),
+        ("batch size 2 x 4 ranks = 8", None),
+        ("8 ranks, global batch 64, lr 0.1", None),
+        ("step 5: 2 * 4 ranks = 8, loss 2.0", {"step": 5, "loss": 2.0}),
+        ('{"step": 1, "loss": 2.2, "ranks": 8}', {"step": 1, "loss": 2.2}),
+        ("step 1 loss = 2.38 * 6400, metric = 80.12", {"step": 1, "loss": 2.38, "metric": 80.12}),
+    ],
+)
+def test_a_product_and_the_size_of_a_job_are_no_readings(line: str, read: dict[str, float] | None) -> None:
+    sample = MetricReader().feed(line)
+    if read is None:
+        assert sample is None
+        return
+    assert sample is not None
+    assert {**sample.values, **sample.other} == read

@@ -61,6 +61,14 @@ _LOSS_BEFORE = re.compile(
 )
 # A value of an option: "--loss 0.1".
 _OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
+# A product with its result, as a start prints its batch: "batch: 4 × accumulation 2 × 8 ranks = 64 samples a step". Neither the
+# numbers nor the result are readings.
+_OPERAND = r"\d+(?:[.,]\d+)*"
+_WORDS = r"(?: [^\W\d][\w-]*){0,3}"
+_PRODUCT = re.compile(
+    rf"\b{_OPERAND}{_WORDS}(?: ?[×*x] ?(?:[^\W\d][\w-]* ){{0,3}}{_OPERAND}{_WORDS})+ ?= ?(?:[^\W\d][\w-]* ){{0,3}}{_OPERAND}"
+)
+_TIMES_SIGNS = ("×", "*", " x ")
 # What of a counter before it a name may begin with: "Epoch38 Train Loss", "steps training loss".
 _LED = re.compile(
     r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
@@ -88,6 +96,8 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     masked = mask(text)
     if is_program_text(masked):
         return NOTHING
+    if "=" in masked and any(sign in masked for sign in _TIMES_SIGNS):
+        masked = _PRODUCT.sub(lambda product: MASKED * len(product[0]), masked)
     bar = find_bar(masked)
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:

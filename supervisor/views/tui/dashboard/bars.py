@@ -29,7 +29,7 @@ STALL = "stall"
 # What the failure card says already.
 ON_CARD = frozenset(
     (
-        *(MomentKind.EVIDENCE, MomentKind.ENDED, MomentKind.VERDICT),
+        *(MomentKind.EVIDENCE, MomentKind.RANK_FAILING, MomentKind.ENDED, MomentKind.VERDICT),
         *(MomentKind.DECISION, MomentKind.HELD, MomentKind.RUN_ENDED),
     )
 )
