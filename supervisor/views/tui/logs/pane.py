@@ -19,6 +19,7 @@ from supervisor.views.tui.logs.rows import (
     TONES,
     WHEEL_LINES,
     cut_spans,
+    lines_text,
     nodes_text,
     text_of,
     text_spans,
@@ -137,9 +138,9 @@ class LogPanel(Panel, can_focus=True):
             if page.following
             else Span(tr(f"frozen · {below} below"), TextStyle.WARN)
         )
-        total = page.line_count
-        count = tr(f"{fm.whole(total)} line{'s' if total != 1 else ''}") + " · " if total is not None else ""
-        return tuple(left), row(Span(count, TextStyle.DIM), state)
+        return tuple(left), row(
+            Span(f"{tr(count)} · " if (count := lines_text(page)) else "", TextStyle.DIM), state
+        )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The rows in sight, a rule above each attempt; what does not fit gives way at the far end."""

@@ -113,6 +113,16 @@ def marked(spans: Row, searched: Query) -> Row:
     return (*found, *cut_spans(spans, at, len(text))) if found else spans
 
 
+def lines_text(page: Page) -> str:
+    """How many lines there are, and how many of them a filter shows, as far as they are counted: ``3 of 148 lines``."""
+    total, shown = page.line_count, page.shown
+    many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
+    if shown is None:
+        return many
+    going = f" ({fm.part(shown.done_ratio)} looked through)" if shown.done_ratio < 1 else ""
+    return f"{fm.whole(shown.found)} of {many}{going}" if many else f"{fm.whole(shown.found)} lines{going}"
+
+
 def cut_spans(spans: Row, start: int, stop: int) -> Row:
     """The characters from `start` to `stop`."""
     if not start and sum(len(span.text) for span in spans) <= stop:

@@ -9,6 +9,7 @@ from textual.timer import Timer
 
 from supervisor.views import format as fm
 from supervisor.views.logs import commands as lc
+from supervisor.views.tui.logs.rows import lines_text
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
@@ -80,8 +81,7 @@ class LogStatus(Panel):
 def _found(page: lc.Page, tr: Tr) -> Row:
     spans: list[Span] = []
     if page.shown is not None:
-        going = f" ({fm.part(page.shown.done_ratio)} looked through)" if page.shown.done_ratio < 1 else ""
-        spans.append(Span(tr(f"{fm.whole(page.shown.found)} lines{going}   "), TextStyle.LIVE))
+        spans.append(Span(f"{tr(lines_text(page))}   ", TextStyle.LIVE))
     if page.search is not None:
         found = page.search
         going = f" ({fm.part(found.done_ratio)} looked through)" if found.done_ratio < 1 else ""
