@@ -24,7 +24,7 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.scan.log_timeline import rows_of_one_form
 from supervisor.diagnosis.verdict import Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
-from supervisor.run.failures import FailureClass
+from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
@@ -45,7 +45,7 @@ _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
 
 
 def main(argv: list[str]) -> int:
-    """Judge each path; the exit code says the worst: 10 a failure, 11 something unknown, 0 healthy, 2 bad input."""
+    """Judge each path; the exit code says the worst: 10 a failure, 11 something unknown, 0 healthy or stopped by a person, 2 bad input."""
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
     args = parser.parse_intermixed_args(argv)  # switches may stand between paths
@@ -215,6 +215,8 @@ def _code(verdict: Verdict) -> int:
     match verdict.failure:
         case FailureClass.HEALTHY:
             return EXIT_HEALTHY
+        case FailureClass.TERMINATED if verdict.reason is Reason.USER:
+            return EXIT_HEALTHY  # somebody stopped it: nothing of its own had failed
         case FailureClass.UNKNOWN:
             return EXIT_UNKNOWN
         case _:

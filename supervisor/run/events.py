@@ -745,7 +745,7 @@ class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compar
     """Whether a resumed attempt continues the same training, by what both logged (`policy.same_training`). The newest one of an attempt holds.
 
     `difference`: how it differs. `text`: with the numbers, which are in `numbers` too. `steps_twice` logged steps were compared one by
-    one; `steps_new` were logged beyond the last one of before.
+    one; `steps_new` were logged beyond the last one of before. `asked`: the arguments by which a person asked for this difference.
     """
 
     attempt: int
@@ -755,6 +755,7 @@ class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compar
     numbers: dict[str, float] = msgspec.field(default_factory=dict)
     steps_twice: int = 0
     steps_new: int = 0
+    asked: str = ""
 
 
 class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started"):

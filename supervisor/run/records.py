@@ -91,8 +91,9 @@ class Verdict:
 
     @property
     def is_plain_error(self) -> bool:
-        """Whether the program's own message says what happened, so that a figure of certainty tells a reader nothing."""
-        return self.failure in PLAIN_ERRORS and self.confidence >= SURE_ENOUGH
+        """Whether a figure of certainty tells a reader nothing: the program's own message says what happened, or somebody stopped it."""
+        stopped = self.failure is FailureClass.TERMINATED and self.reason is Reason.USER
+        return (stopped or self.failure in PLAIN_ERRORS) and self.confidence >= SURE_ENOUGH
 
     @property
     def title_says_cause(self) -> bool:

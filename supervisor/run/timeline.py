@@ -147,7 +147,8 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             return kind, tone, {"total_s": event.total_s}
         case ev.ResumeCompared():
             values = {"attempt": event.attempt, "result": event.result, "difference": event.difference}
-            return MomentKind.COMPARED, _SAMENESS[event.result], {**values, "text": event.text}
+            tone = Tone.INFO if event.asked else _SAMENESS[event.result]
+            return MomentKind.COMPARED, tone, {**values, "text": event.text, "asked": event.asked or None}
         case ev.NodeSeen():
             values = {"node": event.node, "host": event.host, "sight": event.sight, "by": event.by}
             failed = event.sight is ev.NodeSight.ENDED and event.exit_code != 0

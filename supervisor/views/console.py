@@ -316,7 +316,7 @@ def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
 
 
 def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
-    level = Level.WARNING if event.result is Sameness.DIFFERS else Level.INFO
+    level = Level.WARNING if event.result is Sameness.DIFFERS and not event.asked else Level.INFO
     headline = english.sentence("comparison", "headline", values_of(event))
     yield level, f"resume: {headline}: {event.text}"
 

@@ -508,6 +508,10 @@ def test_a_run_directory_is_judged_with_its_journal(
     stop = ev.StopIntended(t=7, attempt=1, why=ev.StopWhy.REQUEST, by="u", grace_s=30)
     asked = judged(run_directory(tmp_path / "a", [stop, *ended({0: -15, 1: -15})]), capsys)
     assert (asked["failure"], asked["reason"]) == ("terminated", "user")
+    assert main(["diagnose", str(tmp_path / "a" / "brave-otter")]) == 0, "a person's stop is no failure"
+    shown = capsys.readouterr().out
+    assert "sure" not in shown
+    assert " · ended 1970-01-0" in shown
     killed = judged(run_directory(tmp_path / "b", ended({0: -15, 1: -9})), capsys)
     assert (killed["failure"], killed["rank"]) == ("host_oom", 1)
     assert "most often" in killed["title"]

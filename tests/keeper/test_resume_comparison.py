@@ -13,9 +13,12 @@ from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.recording import resume_comparison
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Difference, Sameness
+from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
+from supervisor.views.console import Level, event_lines
 from supervisor.views.wording.translate import english
 from tests.keeper.fakes import KNOBS, FakeClock, job_of, run_in
 from tests.policy.test_same_training import AFTER, BEFORE, Log, Rows
@@ -119,6 +122,45 @@ def test_a_start_from_step_0_is_said_with_its_first_steps(resumed: Resumed) -> N
     (said,) = resumed.trains(part(Log(range(1, 51)), 1, 8))
     assert said.difference is Difference.FROM_STEP_0
     assert said.numbers["resume_step"] == 100
+
+
+@pytest.mark.parametrize(
+    ("by", "typed", "asked"),
+    [
+        ("kim", ("--lr=1e-4", "--epochs", "3"), "--lr=1e-4"),
+        ("kim", ("--lr", "3e-4", "--epochs", "3"), ""),
+        ("policy", ("--lr=1e-4",), ""),
+    ],
+)
+def test_another_learning_rate_that_a_person_typed_is_reported_as_asked_for(
+    tmp_path: Path, by: str, typed: tuple[str, ...], asked: str
+) -> None:
+    before = st.AttemptState(
+        number=1,
+        planned_t=1.0,
+        argv=("torchrun", "train.py", "--lr", "3e-4"),
+        decision=Decision(DecisionKind.RESTART, "asked", change=SpecChange(argv=typed)),
+        decided_by=by,
+    )
+    view = st.AttemptState(number=2, planned_t=2.0)
+    assert resume_comparison._asked_rate(st.RunState(attempts=(before, view)), view) == asked
+
+
+def test_what_was_asked_for_is_said_with_the_difference_and_is_no_warning() -> None:
+    found = ev.ResumeCompared(
+        t=1.0,
+        attempt=2,
+        result=Sameness.DIFFERS,
+        difference=Difference.LEARNING_RATE,
+        text="at step 5 it is 1 and was 2",
+        asked="--lr=1",
+    )
+    ((level, text),) = event_lines(found)
+    assert level is Level.INFO
+    assert ", as asked for with --lr=1: at step 5" in text
+    (moment,) = replay((found,)).timeline
+    assert moment.tone is st.Tone.INFO
+    assert ", as asked for with --lr=1" in english.moment(moment)
 
 
 def test_another_keeper_does_not_say_it_again(resumed: Resumed) -> None:

@@ -148,7 +148,9 @@ def test_explain_counts_no_requested_restart(tmp_path: Path) -> None:
         ev.Decided(t=30.0, attempt=3, decision=RESTART, by="ada"),
     )
     record = job_of(tmp_path, "--resume", "auto")
-    lines = [line.strip() for line in explained(run, record, {})]
+    told = [line.strip() for line in explained(run, record, {})]
+    assert told[1].startswith("ended 1970-01-0")
+    lines = [line for line in told if not line.startswith("ended ")]
     assert lines[0] == "attempt 1: restarted by ada at step 10 → restart: ada asked for it"
     assert lines[1] == ASKED_FOR
     assert not any("terminated" in line for line in lines)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +13,7 @@ from supervisor.keeper.context import RunContext
 from supervisor.policy.same_training.case import Restart
 from supervisor.policy.same_training.judge import Judgement, judge
 from supervisor.run import events as ev
-from supervisor.run.records import Sameness
+from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 
@@ -31,6 +32,11 @@ HEAD_BYTES: Final = 1 << 20
 MOST_IN_A_SECOND: Final = 2_000
 """4 MiB hold some 20 000 samples: fewer in one read are all that there are."""
 
+OF_RATE: Final = frozenset({Difference.LEARNING_RATE, Difference.LR_RESTARTED, Difference.LR_COUNTED_TWICE})
+_RATE: Final = re.compile(
+    r"-{0,2}(?:[\w.-]*[._-])?(?:lr|learning[-_]rate|warmup|scheduler|sched)(?:[._-]\w+)*(?:=|$)",
+    re.IGNORECASE,
+)
 MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
 """A step without one of these was not trained, or nothing was logged of it."""
 
@@ -75,14 +81,16 @@ class ResumeComparison:
         rows = len(tables.after)
         if final or rows >= MOST_ROWS or beyond >= NEW_ROWS:
             tables.done = True
-            self._record_judgement(view, judge(tables.before, tables.after, self._restart(state, view)))
+            self._record_judgement(
+                state, view, judge(tables.before, tables.after, self._restart(state, view))
+            )
         elif self._early < len(EARLY_ROWS) and rows >= EARLY_ROWS[self._early]:
             self._early += 1
             found = judge(tables.before, tables.after, self._restart(state, view))
             if found.certain:
-                self._record_judgement(view, found)
+                self._record_judgement(state, view, found)
 
-    def _record_judgement(self, view: AttemptState, found: Judgement) -> None:
+    def _record_judgement(self, state: RunState, view: AttemptState, found: Judgement) -> None:
         known = view.compared
         if known is not None and (known.result, known.difference) == (found.result, found.difference):
             return
@@ -96,6 +104,7 @@ class ResumeComparison:
                 numbers={name: value for name, value in found.numbers if math.isfinite(value)},
                 steps_twice=found.twice,
                 steps_new=found.new,
+                asked=_asked_rate(state, view) if found.difference in OF_RATE else "",
             )
         )
 
@@ -119,6 +128,27 @@ class ResumeComparison:
             world=pair(lambda batch: batch.world_size),
             total_steps=self._tables.totals if self._tables is not None else None,
         )
+
+
+def _asked_rate(state: RunState, view: AttemptState) -> str:
+    """The learning-rate arguments of an attempt that a person typed anew: ``--lr 1e-4``; empty where they are those of before."""
+    before = next((a for a in reversed(state.attempts) if a.number < view.number), None)
+    decision = before.decision if before is not None else None
+    typed = decision.change.argv if decision is not None and decision.change is not None else None
+    if before is None or typed is None or before.decided_by == "policy":
+        return ""
+    new, old = rate_arguments(typed), rate_arguments(before.argv)
+    return ", ".join(word for word in new if word not in old)
+
+
+def rate_arguments(argv: Sequence[str]) -> list[str]:
+    """The arguments of a command line that set a learning rate or its schedule, each with its value."""
+    found = []
+    for at, word in enumerate(argv):
+        if _RATE.match(word):
+            value = argv[at + 1] if "=" not in word and at + 1 < len(argv) else ""
+            found.append(f"{word} {value}".strip())
+    return found
 
 
 def _from_scratch(before: AttemptState | None) -> bool:

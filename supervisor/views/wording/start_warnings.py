@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -15,6 +16,8 @@ from supervisor.views.wording.translate import Tr, english
 # They are shown for so long of the first attempt; the page `P` keeps all of them.
 SHOWN_S = 600.0
 # stoker's own flags; a sentence may name the script's beside them, which are no one's to declare.
+# What `preflight.target` says of a resume flag that takes a checkpoint: no news once one is found.
+AWAITS_CHECKPOINT = "only if a whole checkpoint is found"
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
 _LINKS = frozenset(("interface", "rendezvous", "GPU health", "GPU modes", "GPUs"))
@@ -52,7 +55,20 @@ def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
     """The warnings while they are news: until the first attempt ends, or ten minutes are over."""
     begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
     fresh = state.started_t is not None and now - state.started_t < SHOWN_S
-    return warnings_of(state) if begins and fresh else ()
+    return tuple(_still_missing(warnings_of(state), state)) if begins and fresh else ()
+
+
+def _still_missing(found: Iterable[Finding], state: RunState) -> Iterator[Finding]:
+    """Without what has come true since: that a whole checkpoint has to be found for the resume flag."""
+    for finding in found:
+        if finding.check != "restarts" or state.checkpoint is None:
+            yield finding
+            continue
+        left = [part for part in finding.what.split("; ") if AWAITS_CHECKPOINT not in part]
+        if left:
+            yield replace(
+                finding, what="; ".join(left), fix=finding.fix if left == finding.what.split("; ") else ""
+            )
 
 
 def in_one_line(finding: Finding) -> str:

@@ -132,12 +132,9 @@ def test_filter_speaks_the_log_screens_language(tmp_path: Path) -> None:
             return {each.text for each in rows(app)}
 
         assert await lines("level:error") == {"RuntimeError: out"}
+        of_all = re.compile(r" 1 of \d+ lines")
+        await until(pilot, lambda: of_all.search(pane(app, "log")) is not None, "how many of all lines")
         assert await lines("stream:stderr") == {"UserWarning: slow disk"}
-        await until(
-            pilot,
-            lambda: re.search(r" 1 of \d+ lines", pane(app, "log")) is not None,
-            "how many of all lines",
-        )
         assert await lines("-step level:warn") == {"UserWarning: slow disk", "RuntimeError: out"}
         assert await lines("/step 1[89]$/") == {"step 18", "step 19"}
         await pilot.press("f", "end", "ctrl+u", *"level:loud", "enter")

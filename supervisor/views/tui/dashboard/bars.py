@@ -139,6 +139,7 @@ class NoticeBar(Panel):
         if (
             compared is not None
             and compared.result is Sameness.DIFFERS
+            and not compared.asked
             and isinstance(state.condition, Running)
         ):
             return _warned(tr.sentence("comparison", "card", values_of(compared)), (), width)
