@@ -18,6 +18,18 @@ CHAIN = [
 ]
 
 
+WORKER = [
+    *trace(None, "RuntimeError: Caught RuntimeError in DataLoader worker process 0."),
+    *(
+        line.replace("Traceback", "Original Traceback")
+        for line in trace(None, "RuntimeError: CUDA error: device-side assert")
+    ),
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.",
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+]
+
+
 def block(lines: list[str], start: int = 0) -> Block | None:
     return block_at(texts_from(lines, start))
 
@@ -40,6 +52,7 @@ def block(lines: list[str], start: int = 0) -> Block | None:
         ),
         (STOPPED, len(STOPPED)),
         (REPORT, len(REPORT)),
+        (WORKER, len(WORKER)),
     ],
 )
 def test_a_traceback_reaches_to_its_last_line_and_no_further(lines: list[str], length: int) -> None:

@@ -145,3 +145,35 @@ def test_numbers_stand_in_columns() -> None:
     ]
     assert aligned(["a 1", "b 22"]) == ["a 1", "b 22"], "another shape"
     assert aligned(["a 2 1", "a # 1"]) == ["a 2 1", "a # 1"], "a sign that stands for no number"
+
+
+def test_what_pytorchs_hook_prints_stays_together_from_wherever_it_is_read(tmp_path: Path) -> None:
+    """Its lines alone bear the rank in the rank's own log, so that a message may have any lines."""
+    printed = [
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 10, in <module>',
+        "[rank1]: RuntimeError: cannot read the batch",
+        "[rank1]: second line of the message",
+        "",
+        "[rank1]: The above exception was the direct cause of the following exception:",
+        "",
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 15, in <module>',
+        "[rank1]: ValueError: second",
+        "[rank1]: third",
+        "",
+        "[rank1]: after a blank",
+    ]
+    mine = [*(f"note {n}" for n in range(9)), *printed, "left"]
+    logs = [
+        stream(tmp_path / "0", "".join(f"step {n}\n" for n in range(60)).encode(), "0"),
+        stream(tmp_path / "1", "".join(f"{line}\n" for line in mine).encode(), "1"),
+    ]
+    whole = [row.text for row in rows_from(logs, (0, 0))]
+    texts = [line.removeprefix("[rank1]: ") for line in printed]
+    first = whole.index(texts[0])
+    assert whole[first : first + len(texts)] == texts
+    ends = tuple(log.file.size for log in logs)
+    for most in range(5, 60):
+        seen = [row.text for row in rows_before(logs, ends, most)]
+        assert seen == whole[-len(seen) :], f"the last {most} rows are those of the whole log"

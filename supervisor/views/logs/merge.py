@@ -15,7 +15,7 @@ from typing import NamedTuple
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.sources import Tone, split_rank, tone_of
 from supervisor.views.logs.stream import Stream
-from supervisor.views.logs.tracebacks import MARK, At, block_at, summary
+from supervisor.views.logs.tracebacks import MARK, At, block_at, is_of_hook, summary
 
 # How far ahead of the others a log may be and its lines still be folded with theirs.
 FOLD_AHEAD_LINES = 24
@@ -93,7 +93,7 @@ class _Head:
         if not (self._rest or (MARK in text and self._has_blocks)):
             read.popleft()
             return _Unit(text, who, line, text)
-        block = None if self._rest else block_at(self._written_by(who))
+        block = None if self._rest else block_at(self._written_by(who), self._is_more)
         count, is_cut = block.lines if block is not None else self._rest or 1, self._rest > 0
         self._rest = 0
         taken: list[tuple[TextLine, str, str]] = []
@@ -115,6 +115,9 @@ class _Head:
             return self._read[n][2] if self._reach(n) and self._read[n][1] == who else None
 
         return at
+
+    def _is_more(self, n: int) -> bool:
+        return self._reach(n) and is_of_hook(self._read[n][0].text, self._who)
 
     def _reach(self, n: int) -> bool:
         """Read on until there are more than `n` lines, beyond the stop too; False: there are not."""
