@@ -160,10 +160,9 @@ def main() -> int:
     os.environ["PYTHONPATH"] = str(ROOT)
     report: dict[str, object] = {"rounds": args.rounds, "mib": args.mib, **surroundings()}
     for name, scene in (("comes back", comes_back), ("fails", fails), ("long", lambda p: long(p, args.mib))):
-        rounds = []
-        for _ in range(args.rounds + 1):  # the first compiles, and is thrown away
-            with tempfile.TemporaryDirectory() as place:
-                rounds.append(scene(place))
+        # The first round compiles, in the same folder as the others, and is thrown away.
+        with tempfile.TemporaryDirectory() as place:
+            rounds = [scene(place) for _ in range(args.rounds + 1)]
         report[name] = {
             key: [round(x, 2) for x in (statistics.median(v), min(v), max(v))]
             for key in rounds[0]

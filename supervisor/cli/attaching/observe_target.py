@@ -16,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.cli.attaching.first_verdict import tell_first_verdict
 from supervisor.cli.attaching.targets import resolve
-from supervisor.cli.attaching.watcher_process import Watcher
+from supervisor.cli.attaching.watcher_process import NICENESS, Watcher
 from supervisor.cli.common import complain
 from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
@@ -141,6 +142,9 @@ def observer_of(
         BadInputError: nothing to watch; one line.
     """
     what, read = resolve(target, run, pipe=pipe)
+    if observed is not None:
+        tell_first_verdict(observed, what)  # before anything more is loaded
+        os.nice(NICENESS)
 
     from supervisor.diagnosis.verdict import diagnose
     from supervisor.keeper.observer.observer import Observer

@@ -23,6 +23,7 @@ END_KEPT_S = 60.0
 READ_KEPT_S = 30.0
 NO_PIPE = -1
 NICENESS = 5
+"""What watches yields to what is watched, and to the screen, once the end of a long log is judged: reading a gigabyte anew is nobody's hurry."""
 # It is loaded once the screen is painted; a screen that takes longer than this is not waited for.
 GO_S = 3.0
 
@@ -100,10 +101,9 @@ class Watcher:
             self.process.wait()
 
 
-# -P and the package's own folder, so that no package of the working directory's is taken for ours. What watches yields
-# to what is watched, and to the screen, from its first import on: reading a gigabyte anew is nobody's hurry.
+# -P and the package's own folder, so that no package of the working directory's is taken for ours.
 BOOTSTRAP = (
-    f"import os, select, sys; os.nice({NICENESS}); "
+    "import os, select, sys; "
     f"select.select([0], [], [], {GO_S})[0] and (os.read(0, 1) or sys.exit(0)); sys.path.insert(0, sys.argv.pop(1)); "
     "from supervisor.cli.attaching.watcher_process import main; sys.exit(main(sys.argv[1:]))"
 )

@@ -248,11 +248,18 @@ class Observer(Powerless):
             if self._belief is Belief.ASSUMED_OVER and verdict.shows_end and not self._unpacked:
                 self._close_attempt(verdict, read=False)
             else:
+                self._take_back()
                 self._tell(verdict, provisional=True)
         if self._read_at is not None and (self._first.is_idle() or self._clock.mono() >= self._read_at):
             self._read_on()
         if self._closed is not None and found is not None:
             self._reading = LastReading(self._logs, self._clock)
+
+    def _take_back(self) -> None:
+        """What the end of the log alone seemed to show before this process watched it (`cli.attaching.first_verdict`) does not hold."""
+        attempt = self.state.attempt
+        if attempt is not None and attempt.ended_t is not None and self._closed is None:
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
 
     def _is_here(self) -> bool:
         """Whether the job is known to run on this machine: else its load and its GPUs are none of the job's."""
@@ -469,16 +476,17 @@ class Observer(Powerless):
         self._closed = _unknown(self._cut) if self._cut else verdict
         self._closed_at = self._clock.mono()
         backlog, attempt = self._logs.backlog(), self.state.attempt
-        self.emit(
-            ev.AttemptEnded(
-                t=self._clock.wall(),
-                attempt=ATTEMPT,
-                exit_code=None,
-                last_step=attempt.last_step if attempt is not None else None,
-                log_read_bytes=backlog.read_bytes if backlog.unread_bytes and read else None,
-                log_size_bytes=backlog.size_bytes if backlog.unread_bytes and read else None,
+        if read or attempt is None or attempt.ended_t is None:
+            self.emit(
+                ev.AttemptEnded(
+                    t=self._clock.wall(),
+                    attempt=ATTEMPT,
+                    exit_code=None,
+                    last_step=attempt.last_step if attempt is not None else None,
+                    log_read_bytes=backlog.read_bytes if backlog.unread_bytes and read else None,
+                    log_size_bytes=backlog.size_bytes if backlog.unread_bytes and read else None,
+                )
             )
-        )
         self._date()
         self._tell(self._closed, provisional=False)
 
