@@ -210,6 +210,8 @@ def _meant(text: str | None, place: Path) -> list[RunPaths]:
         asked = named_runs(text, known, os.environ)
         if asked:
             asked = [run for run in known if run in asked or text in run.run_id]
+            here = [run for run in asked if is_under(run, place)]
+            asked = here or asked  # a name means this folder's runs first, as for the other verbs
     live = [run for run in asked if has_keeper(run)]
     return [run for run in live if not read_state(run.node().journal).is_over] if len(live) > 1 else live
 

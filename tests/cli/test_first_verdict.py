@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.attaching.first_verdict import TAIL_BYTES, tell_first_verdict
+from supervisor.cli.attaching import first_verdict
+from supervisor.cli.attaching.first_verdict import tell_first_verdict
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.clock import SystemClock
@@ -29,12 +30,13 @@ OOM = """Traceback (most recent call last):
     loss.backward()
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is free.
 """
-STEPS = "".join(f"step {n} loss {2 + 1 / n:.4f}\n" for n in range(1, 2 * TAIL_BYTES // 20))
+STEPS = "".join(f"step {n} loss {2 + 1 / n:.4f}\n" for n in range(1, 3_000))
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_observed, "LARGE_BYTES", 1 << 20)
+    monkeypatch.setattr(start_observed, "LARGE_BYTES", 1 << 14)
+    monkeypatch.setattr(first_verdict, "TAIL_BYTES", 1 << 14)
 
 
 def begun(
@@ -49,13 +51,16 @@ def begun(
 
 def test_a_clear_failure_at_the_end_is_on_the_card_at_once(tmp_path: Path) -> None:
     observed, target = begun(tmp_path, STEPS + OOM)
-    tell_first_verdict(observed, target)
+    tell_first_verdict(observed, target, lambda verdict: verdict)
     attempt = observed.state.attempt
     assert isinstance(observed.state.condition, st.Ended)
     assert attempt is not None
     assert attempt.verdict is not None
     assert attempt.failure is FailureClass.CUDA_OOM
     assert attempt.verdict_provisional
+    assert attempt.started_t is None, (
+        "when the job began is not known: the time of watching is none of its own"
+    )
     assert attempt.verdict.cause is not None
     assert attempt.verdict.cause.line is None, "the lines above it are not counted"
 
@@ -72,7 +77,7 @@ def test_a_clear_failure_at_the_end_is_on_the_card_at_once(tmp_path: Path) -> No
 )
 def test_anything_else_is_left_to_the_observer(tmp_path: Path, text: str, age_s: float, ended: bool) -> None:
     observed, target = begun(tmp_path, text, age_s=age_s, ended=ended)
-    tell_first_verdict(observed, target)
+    tell_first_verdict(observed, target, lambda verdict: verdict)
     assert isinstance(observed.state.condition, st.Running)
     assert observed.state.attempt is not None
     assert observed.state.attempt.verdict is None
@@ -81,7 +86,7 @@ def test_anything_else_is_left_to_the_observer(tmp_path: Path, text: str, age_s:
 @pytest.mark.parametrize("confirmed", [True, False])
 def test_the_observer_confirms_it_or_takes_it_back(tmp_path: Path, confirmed: bool) -> None:
     observed, target = begun(tmp_path, STEPS + OOM)
-    tell_first_verdict(observed, target)
+    tell_first_verdict(observed, target, lambda verdict: verdict)
 
     def judge(engine: Engine) -> Verdict:
         text = STEPS + OOM if confirmed else STEPS

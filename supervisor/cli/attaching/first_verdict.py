@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
@@ -17,6 +17,7 @@ from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun, back
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.failures import FailureClass
+from supervisor.run.records import Verdict
 from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 
@@ -27,8 +28,8 @@ QUIET_S = 60.0
 _NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
-def tell_first_verdict(observed: ObservedRun, what: Target) -> None:
-    """Journal the failure that the end of a long log shows, if it does clearly."""
+def tell_first_verdict(observed: ObservedRun, what: Target, shown: Callable[[Verdict], Verdict]) -> None:
+    """Journal the failure that the end of a long log shows, if it does clearly. `shown`: as the observer words it."""
     if not backlog_bytes(what) or not what.ended or any(log.packed for log in what.logs):
         return
     try:
@@ -42,9 +43,12 @@ def tell_first_verdict(observed: ObservedRun, what: Target) -> None:
     if verdict.failure in _NO_FAILURE or verdict.confidence < CLEAR or verdict.cause is None:
         return
     # How many lines stand above is not counted yet.
+    verdict = shown(verdict)
+    assert verdict.cause is not None
     verdict = replace(verdict, cause=replace(verdict.cause, line=None), consequences=())
     now = time.time()
     observed.emit(ev.AttemptEnded(t=now, attempt=ATTEMPT, exit_code=None))
+    observed.emit(ev.LogsDated(t=now, attempt=ATTEMPT, began_t=None, over=True))
     observed.emit(ev.Diagnosed(t=now, attempt=ATTEMPT, verdict=verdict, provisional=True))
 
 

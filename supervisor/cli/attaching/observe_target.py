@@ -143,7 +143,7 @@ def observer_of(
     """
     what, read = resolve(target, run, pipe=pipe)
     if observed is not None:
-        tell_first_verdict(observed, what)  # before anything more is loaded
+        tell_first_verdict(observed, what, lambda verdict: _of_known_rank(verdict, what))
         os.nice(NICENESS)
 
     from supervisor.diagnosis.verdict import diagnose
