@@ -79,7 +79,7 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
         return ResumePlan("flag", _shown(knobs.resume_path), None, knobs.resumes or None)
     if knobs.resume_step is not None:
         return ResumePlan("flag", knobs.resume_step, STEP, "takes the step of a checkpoint")
-    return ResumePlan("none" if knobs.cannot_resume else "unknown")
+    return ResumePlan("none" if knobs.cannot_resume else "unknown", source=knobs.resumes or None)
 
 
 def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
@@ -238,7 +238,7 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
         "self": f"by itself ({resume.source})",
         "flag": f"{resume.knob} {resume.value if resume.value is not None else 'PATH of the newest checkpoint'}".rstrip(),
         "none": "not at all: a restart begins at step 0",
-        "unknown": "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)",
+        "unknown": f"not known{f' ({resume.source})' if resume.source else ''}: a restart after the first step waits for you (--resume-knob, --self-resuming)",
     }[resume.how]
     micro, steps, total = (knobs.number(what) for what in ("micro", "accumulation", "total"))
     parts = (

@@ -13,7 +13,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.knobs.batch_settings.set_batch import batch_values
-from supervisor.job.oom_plan import OomPlan, OomRefusal, oom_plan
+from supervisor.job.oom_plan import OomPlan, OomRefusal, four_lines, oom_plan
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
 
 LOOP = "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    (loss / args.accum_iter).backward()\n"
@@ -459,6 +459,11 @@ def test_ranks_behind_a_command(line: str, files: Mapping[str, str], gpus: int, 
 
 LIGHTNING = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(M, D)\n"
 WEIGHTS_ALONE = "p.add_argument('--resume', default=None)\nargs = p.parse_args()\nc = torch.load(args.resume)\nmodel.load_state_dict(c['m'])\nopt.zero_grad()\nloss.backward()\n"
+WEIGHTS_BY_HELPER = "p.add_argument('--resume')\nargs = p.parse_args()\nc.resume_pkl = args.resume\ndef loop(resume_pkl=None):\n    with open_url(resume_pkl) as f:\n        data = load_network_pkl(f)\n    copy_params(data['G'], G)\n    opt.zero_grad()\n    loss.backward()\nloop(**c)\n"
+BARE = "p.add_argument('--resume', nargs='?', const=True, default=False)\nargs = p.parse_args()\n"
+SWITCH_AND_PATH = "p.add_argument('--resume', action='store_true')\np.add_argument('--checkpoint')\nargs = p.parse_args()\nif args.resume:\n    c = torch.load(args.checkpoint)\n    opt.load_state_dict(c['opt'])\n"
+OLD_OPTIONS = "p.add_argument('--resume')\nopt = p.parse_args()\nif opt.resume:\n    with open(Path(opt.resume).parent / 'opt.yaml') as f:\n        d = yaml.safe_load(f)\n    opt = Namespace(**d)\noptimizer.load_state_dict(torch.load(opt.resume)['optimizer'])\n"
+OWN_FILE = "if (args.exp_dir / 'model.pth').is_file():\n    c = torch.load(args.exp_dir / 'model.pth')\n    model.load_state_dict(c['m'])\ntorch.save(s, args.exp_dir / 'model.pth')\nloss.backward()\n"
 GET_LAST = (
     HF.replace(".train()", ".train(resume_from_checkpoint=last)")
     + "if a.do_train and not a.overwrite_output_dir:\n    last = get_last_checkpoint(a.output_dir)\n"
@@ -488,8 +493,8 @@ GET_LAST = (
             "self", None, None,
         ),
         ("train.py", "cache_path = 'x'\nif os.path.exists(cache_path):\n    data = torch.load(cache_path)\nelse:\n    torch.save(d, cache_path)\n", "unknown", None, None),
-        ("train.py", "def find_last_checkpoint():\n    return None\nstart = find_last_checkpoint()\n", "none", None, None),
-        ("train.py", "def update_last_checkpoint(p):\n    link(p)\nupdate_last_checkpoint(p)\n", "none", None, None),
+        ("train.py", "def find_last_checkpoint():\n    return None\nstart = find_last_checkpoint()\nloss.backward()\n", "none", None, None),
+        ("train.py", "def update_last_checkpoint(p):\n    link(p)\nupdate_last_checkpoint(p)\nloss.backward()\n", "none", None, None),
         ("train.py", "p.add_argument('--from_resume', type=int, default=0, choices=[0, 1])\n", "flag", "--from_resume", "1"),
         # A path that only weights are loaded from begins a run; with the optimizer's state it continues one.
         ("train.py", WEIGHTS_ALONE, "unknown", None, None),
@@ -498,14 +503,34 @@ GET_LAST = (
         ("train.py", WEIGHTS_ALONE.replace("resume", "ckpt") + "opt.load_state_dict(c['o'])\n", "flag", "--ckpt", None),
         ("train.py", WEIGHTS_ALONE.replace("resume", "ckpt"), "unknown", None, None),
         ("train.py", "step, model, optimizer = load_model(args.exp_dir, model, optimizer)\n", "self", None, None),
-        ("train.py", "load_model(args.data_dir, model, optimizer)\nload_model(args.pretrained_dir, model, optimizer)\n", "none", None, None),
+        ("train.py", "load_model(args.data_dir, model, optimizer)\nload_model(args.pretrained_dir, model, optimizer)\nloss.backward()\n", "none", None, None),
+        ("train.py", WEIGHTS_BY_HELPER, "unknown", None, None),
+        ("train.py", WEIGHTS_BY_HELPER.replace("    copy_params", "    step = data['cur_step']\n    copy_params"), "flag", "--resume", None),
+        ("train.py", "\ufeff" + WEIGHTS_ALONE, "unknown", None, None),
+        ("train.py", WEIGHTS_ALONE + "print('starts after step', c['step'])\n", "unknown", None, None),
+        # Flags of weights, or of another checkpoint than the newest.
+        ("train.py", "p.add_argument('--resume_pretrained')\np.add_argument('--resume_best')\n", "unknown", None, None),
+        ("train.py --model.first_stage.ckpt_path a.pt", "load_state_dict(x)\n", "unknown", None, None),
+        # A bare flag is the newest checkpoint where the source tells it from a path; else it takes one.
+        ("train.py", BARE + "if isinstance(args.resume, str):\n    load(args.resume)\n", "flag", "--resume", ""),
+        ("train.py", BARE.replace("default=False", "default=''") + "load_checkpoint(args.resume)\n", "flag", "--resume", None),
+        # What the switch loads is named by another flag, which is not given.
+        ("train.py", SWITCH_AND_PATH, "unknown", None, None),
+        ("train.py --checkpoint a.pt", SWITCH_AND_PATH, "flag", "--resume", ""),
+        # The old run's options come back, the old batch with them.
+        ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS, "unknown", None, None),
+        ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS.replace("opt = Namespace(**d)", "net = Namespace(**d)"), "flag", "--resume", None),
+        # A file that the script saves and loads, whatever its name; with the optimizer's state it is the run's own.
+        ("train.py", OWN_FILE + "optimizer.load_state_dict(c['o'])\n", "self", None, None),
+        ("train.py", OWN_FILE, "unknown", None, None),
         ("train.py fit --data.batch_size 4", LIGHTNING, "flag", "--ckpt_path", None),
         ("train.py --data.batch_size 4", LIGHTNING, "unknown", None, None),
         ("train.py", "import subprocess\nsubprocess.Popen(['python', 'inner.py'])\n", "unknown", None, None),
         ("train.py --micro-batch-size 1 --load /c --save /c", "import megatron\n", "self", None, None),
         ("train.py --micro-batch-size 1 --save /c", "import megatron\n", "flag", "--load", "/c"),
         ("train.py", "p.add_argument('--resume-from-step', type=int, default=-1)\n", "flag", "--resume-from-step", "STEP"),
-        ("train.py", "print('no way at all')\n", "none", None, None),
+        ("train.py", "print('no way at all')\nloss.backward()\n", "none", None, None),
+        ("train.py", "print('the loop is elsewhere')\n", "unknown", None, None),
         ("--self-resuming train.py", "print('no way at all')\n", "self", None, None),
         ("train.py", "p.add('--train_from', '-train_from', default='', help='goes on')\n", "flag", "--train_from", None),
         ("train.py", "words.add('--train_from')\nload_state_dict(x)\n", "unknown", None, None),
@@ -519,7 +544,45 @@ def test_how_it_goes_on(line: str, source: str, how: str, knob: str | None, valu
     assert (resume.how, resume.knob, resume.value) == (how, knob, value)
 
 
-@pytest.mark.parametrize(("loop", "how"), [("loss.backward()", "self"), ("evaluate()", "none")])
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (WEIGHTS_ALONE, "--resume is not seen to load more than weights"),
+        (ARGPARSE + OLD_OPTIONS, "--resume replaces all options, the batch among them, by those of the old run (train.py:12)"),
+    ],
+)  # fmt: skip
+def test_why_it_is_not_known_how_it_goes_on(source: str, why: str) -> None:
+    spec = job("train.py --batch_size 8", {"train.py": source})
+    assert oom_plan(spec).resume.source == why
+    assert why in four_lines(spec)[3]
+
+
+@pytest.mark.parametrize(
+    ("config", "knob"),
+    [
+        (
+            "ckpt_path: null\nmodel:\n  first_stage:\n    params:\n      ckpt_path: vq.ckpt\n",
+            "c.yaml#ckpt_path",
+        ),
+        ("checkpoint:\n  resume_pretrained: true\n  resume_from: null\n", "c.yaml#checkpoint.resume_from"),
+        ("train_config:\n  checkpoint_path: ''\n", "c.yaml#train_config.checkpoint_path"),
+        ("model:\n  resume_from: a.pt\n", None),
+    ],
+)
+def test_which_key_of_a_config_takes_the_checkpoint(config: str, knob: str | None) -> None:
+    source = f"{LOOP}c = torch.load(checkpoint_path)\noptimizer.load_state_dict(c['o'])\n"
+    assert oom_plan(job("train.py c.yaml", {"train.py": source, "c.yaml": config})).resume.knob == knob
+
+
+def test_the_key_that_is_handed_to_lightning() -> None:
+    files = {
+        "train.py": HYDRA + "    trainer.fit(model, ckpt_path=cfg.train.ckpt)\n",
+        "conf/config.yaml": "train:\n  ckpt: null\n",
+    }
+    assert oom_plan(job("-- python train.py", files)).resume.knob == "train.ckpt"
+
+
+@pytest.mark.parametrize(("loop", "how"), [("loss.backward()", "self"), ("evaluate()", "unknown")])
 def test_the_file_of_the_training_loop_finds_the_newest_checkpoint(loop: str, how: str) -> None:
     source = f"def train(run_dir):\n    checkpoint.load_latest(run_dir)\n    {loop}\n    batch_size = 1\n"
     files = {"train.py": "import loop.train\nloop.train.train('o')\n", "loop/train.py": source}

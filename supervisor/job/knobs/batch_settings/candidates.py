@@ -114,6 +114,11 @@ def plain_name(name: str) -> str:
     return bare(name).lstrip("-+").replace("-", "_")
 
 
+def plain_last(name: str) -> str:
+    """The last key of a setting's name, dashes as underscores."""
+    return plain_name(name).rpartition(".")[2]
+
+
 def _role(name: str, convention_names: frozenset[str] = frozenset()) -> Role | None:
     role = role_of(name)
     if role is None and plain_name(name).rpartition(".")[2] in convention_names:

@@ -15,7 +15,7 @@ from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.batch import divisors
 from supervisor.job.config.edit import Scalar
 from supervisor.job.knobs.batch_settings import candidates as cand
-from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_name
+from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_last, plain_name
 from supervisor.job.knobs.batch_settings.names import Role, role_of, scope_by_name, words_of
 from supervisor.job.knobs.batch_settings.search import (
     EITHER_SCOPE,
@@ -24,7 +24,6 @@ from supervisor.job.knobs.batch_settings.search import (
     NoPlanError,
     Search,
     last_key,
-    plain_last,
 )
 from supervisor.job.knobs.batch_settings.set_batch import (
     batch_of,

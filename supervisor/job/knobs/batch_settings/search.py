@@ -10,7 +10,7 @@ from typing import Final
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.knobs.batch_settings import candidates as cand
-from supervisor.job.knobs.batch_settings.candidates import Candidate, Given, as_number, plain_name
+from supervisor.job.knobs.batch_settings.candidates import Candidate, Given, as_number, plain_last, plain_name
 from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
@@ -533,8 +533,3 @@ def _which(why: str, unread: Unread, names: Sequence[str], batch: str) -> NoPlan
 def last_key(candidate: Candidate) -> str:
     """The last key of a candidate's name, as the source spells it."""
     return plain_name(candidate.dest).rpartition(".")[2].rpartition(":")[2].lower()
-
-
-def plain_last(name: str) -> str:
-    """The last key of a setting's name, dashes as underscores."""
-    return plain_name(name).rpartition(".")[2]

@@ -5,18 +5,31 @@ Read from its arguments, configs and source. Whether there is a checkpoint to ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of
+from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.conventions import CONVENTIONS, HF
 from supervisor.job.knobs.places import Place, Places, bare, is_argument, place_of
 from supervisor.job.knobs.source.read_source import ScriptFlag
 
 # What else of a run is resumed: a tracker's run, a counter.
 _NOT_A_PATH: Final = frozenset(
-    {"id", "step", "steps", "epoch", "epochs", "iter", "run", "wandb", "mode", "auto", "optimizer"}
-)
+    {
+        "id", "step", "steps", "epoch", "epochs", "iter", "run", "wandb", "mode", "auto", "optimizer",
+        # weights that a run begins with, or another checkpoint than its newest
+        "pretrained", "weights", "zoo", "best",
+    }
+)  # fmt: skip
+# Keys above a setting that leave it the training's: what stands below a model, a dataset or a callback is theirs.
+_OF_TRAINING: Final = frozenset(
+    {
+        "train", "training", "trainer", "checkpoint", "checkpoints", "checkpointing", "checkpointer", "ckpt", "fit", "run", "resume", "solver", "exp",
+        "experiment", "general", "global", "common", "config", "cfg", "args", "runtime", "setup", "settings", "hparams", "lightning",
+    }
+)  # fmt: skip
 _OUTPUTS: Final = frozenset(
     {
         "output_dir", "out_dir", "output", "outdir", "output_path", "save_dir", "save_path", "savedir", "checkpoint_dir",
@@ -35,18 +48,19 @@ _HF_CLASSES: Final = frozenset(
 USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "trainer_output")
 
 
-def find_start(settings: Sequence[Setting], where: Places) -> str | None:
-    """The flag that takes the path of a checkpoint to go on from; None where none is known."""
+def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
+    """The flags that by name take the path of a checkpoint to go on from, those of the command line first."""
     for setting in settings:
         value = (setting.value or "").lower()
         if takes_path(setting.name) and value not in _SWITCHED and not _is_published(value):
-            return setting.name
+            yield setting.name
     for flag in where.source.flags:
         name = next((n for n in flag.names if n.startswith("--") and takes_path(n)), None)
         if name is not None and is_open(flag):
-            return name
+            yield name
     words = where.source.words
-    return _HF_FLAG if words & _HF_CLASSES and "resume_from_checkpoint" in words else None
+    if words & _HF_CLASSES and "resume_from_checkpoint" in words:
+        yield _HF_FLAG
 
 
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
@@ -73,11 +87,9 @@ def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
 
 def takes_path(name: str) -> bool:
     """Whether a setting's name is that of a checkpoint's path to go on from."""
-    words = [
-        word
-        for word in bare(name).lstrip("-").lower().replace("-", "_").rpartition(".")[2].split("_")
-        if word
-    ]
+    if not is_level_of_training(name):
+        return False
+    words = words_of(name)
     if words in (
         ["ckpt", "path"],
         ["continue", "from"],
@@ -90,6 +102,12 @@ def takes_path(name: str) -> bool:
     return "resume" in words and not _NOT_A_PATH & set(words)
 
 
+def is_level_of_training(name: str) -> bool:
+    """Whether a setting stands at the top or below keys of the training, not those of a part (``model.first_stage.ckpt_path``)."""
+    above = bare(name).lstrip("-+").lower().replace("-", "_").rpartition(".")[0]
+    return set(re.split(r"[._]", above)) - {""} <= _OF_TRAINING
+
+
 def is_open(flag: ScriptFlag) -> bool:
     """Whether any text may be given to it, and none is by default."""
     return not flag.is_switch and not flag.choices and flag.default in {None, ""}
@@ -97,13 +115,13 @@ def is_open(flag: ScriptFlag) -> bool:
 
 def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:
     """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
-    found = [s.value for s in settings if s.value and _is_output(s.name)]
+    found = [s.value for s in settings if s.value and is_output(s.name)]
     given = {s.name.lstrip("-").replace("-", "_") for s in settings}
     for name in where.names():
         plain = bare(name).lstrip("-").replace("-", "_")
         value = where.value(name)
         if (
-            _is_output(name)
+            is_output(name)
             and isinstance(value, str)
             and value
             and not (is_argument(name) and plain in given)
@@ -112,6 +130,7 @@ def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*found, *USUAL_OUTPUTS)))
 
 
-def _is_output(name: str) -> bool:
+def is_output(name: str) -> bool:
+    """Whether a setting's name is that of a folder that the script writes to."""
     last = bare(name).lstrip("-").lower().replace("-", "_")
     return (last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last) in _OUTPUTS

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import cached_property
+from typing import Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of, value_of
 from supervisor.job.config.edit import NEW
-from supervisor.job.knobs.batch_settings.candidates import plain_name
+from supervisor.job.knobs.batch_settings.candidates import plain_last, plain_name
 from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.resuming.checkpoint_flags import find_start, is_open, takes_path
-from supervisor.job.knobs.source.conditions import known_values, truth
-from supervisor.job.knobs.source.declarations import literal
-from supervisor.job.knobs.source.read_source import (
-    ScriptFlag,
-    ScriptSource,
-    SourceFile,
-    called,
-    guarded,
-    leaf,
+from supervisor.job.knobs.resuming.checkpoint_flags import (
+    find_starts,
+    is_level_of_training,
+    is_open,
+    is_output,
+    takes_path,
 )
+from supervisor.job.knobs.resuming.loaded_state import LoadedState, Use
+from supervisor.job.knobs.resuming.newest_search import LOADS, holds, searches
+from supervisor.job.knobs.source.conditions import known_values
+from supervisor.job.knobs.source.read_source import ScriptFlag, ScriptSource, called, leaf, leaves
 from supervisor.job.spec import NAMED, Knobs
 
 _RESUME_WORDS: Final = frozenset(
@@ -47,54 +48,16 @@ _RESUME_WORDS: Final = frozenset(
 # Values by which scripts say "the newest checkpoint, if there is one".
 _NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
 _OFF: Final = frozenset({"false", "no", "0", "off", "none", ""})
-_FINDS_NEWEST: Final = re.compile(
-    r"(last|latest|newest|recent)_?(checkpoint|ckpt|snapshot)(?!\w*(step|epoch|num|name))|(checkpoint|ckpt|snapshot)_?(last|latest|newest)|auto_?resume|"
-    r"auto_load_model|restart_from|resume_or_load|^scan_checkpoint|load_latest|maybe_resume|try_resume|resume_if",
-    re.IGNORECASE,
-)
-# `update_last_checkpoint` points to what was saved, and loads nothing.
-_KEEPS: Final = re.compile(
-    r"^_?(update|save|write|store|set|link|symlink|remove|delete|clean|push|upload|log)_", re.IGNORECASE
-)
-# Names that mean this wherever they stand; any other one counts in the script itself.
-_KNOWN_FINDERS: Final = frozenset({"get_last_checkpoint", "auto_resume_helper", "auto_load_model"})
-_SAVES: Final = frozenset(
-    {
-        "save",
-        "save_checkpoint",
-        "save_on_master",
-        "_save_snapshot",
-        "save_snapshot",
-        "_save_checkpoint",
-        "dump",
-        "upload_to_s3",
-    }
-)
-_LOADS: Final = re.compile(r"load|resume|restore", re.IGNORECASE)
-_KEPT: Final = re.compile(
-    r"checkpoint|ckpt|snapshot|resume|last|latest|state|save|model_path|weights", re.IGNORECASE
-)
 _ANY_WAY: Final = re.compile(
     r"resume|restore|load_state_dict|load_checkpoint|torch\.load|continue_from|load_state|ckpt_path"
-)
-_FOLDER: Final = re.compile(
-    r"(exp|out|output|save|work|log|model|checkpoints?|ckpts?|run)_?(dir|folder)$", re.IGNORECASE
-)
-_OPTIMIZER: Final = re.compile(r"optim|opt(_\w)?$", re.IGNORECASE)
-_NOT_KEPT: Final = re.compile(r"cache|data|label|vocab|tokenizer|pretrain|config", re.IGNORECASE)
-_LOADER: Final = re.compile(r"^_?(load|resume|restore|try)\w*(snapshot|checkpoint|ckpt|state)", re.IGNORECASE)
-_SETTINGS: Final = re.compile(
-    r"^(args|cfg|config|opts?|flags|conf|hparams|hps|h|params|\w+_args|\w+_config)$", re.IGNORECASE
 )
 _HF_OFF: Final[Mapping[str, str]] = {
     "do_train": "false",
     "overwrite_output_dir": "false",
     "resume_from_checkpoint": "none",
 }
-_CHECKPOINTS: Final = frozenset(
-    {"ckpt", "checkpoint", "ckpt_path", "checkpoint_path", "load_checkpoint", "load_ckpt"}
-)
-_OF_WEIGHTS: Final = frozenset({"load_checkpoint_in_model", "load_checkpoint_and_dispatch"})
+# Names of settings that may hold a checkpoint to go on from, where the source shows that they do.
+_LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
@@ -119,15 +82,18 @@ def find_resume(
     if itself is not None:
         return replace(knobs, self_resuming=True, resume_path=look.heeded_path(), resumes=itself)
     name, value, why = look.newest_flag()
-    if name is not None:
-        return replace(knobs, resume=name, resume_value=value, resumes=why)
-    path, why = look.path_flag()
-    if path is not None:
-        return replace(knobs, resume_path=path, resumes=why)
-    return replace(knobs, cannot_resume=look.has_no_way(), resume_step=look.step_flag())
+    path = None
+    if name is None:
+        path, why = look.path_flag()
+    start = name or path
+    if start is not None and knobs.batch is not None:
+        lost = look.replaced_options(start)
+        name, path, why = (None, None, lost) if lost else (name, path, why)
+    knobs = replace(knobs, resume=name, resume_value=value, resume_path=path, resumes=why)
+    return knobs if start else replace(knobs, cannot_resume=look.has_no_way(), resume_step=look.step_flag())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Look:
     """What of one job is looked at for its resume."""
 
@@ -142,6 +108,11 @@ class _Look:
     @property
     def source(self) -> ScriptSource:
         return self.where.source
+
+    @cached_property
+    def loaded(self) -> LoadedState:
+        """Where the values of settings go."""
+        return LoadedState(self.source, known_values(self.source, self.given()))
 
     def given(self) -> dict[str, str | None]:
         """Every setting that is given, by its last plain name: configs first, the command line over them."""
@@ -218,8 +189,8 @@ class _Look:
         for file in self.source.files:
             if file.depth > _DEPTH:
                 continue
-            for place in _searches(file, self.source):
-                if all(_holds(self.source, test, wanted, known) for test, wanted in place.guards):
+            for place in searches(file, self.source):
+                if all(holds(self.source, test, wanted, known) for test, wanted in place.guards):
                     return f"{place.what} in {file.path or 'the script'}:{place.line}"
         return None
 
@@ -271,7 +242,9 @@ class _Look:
             if _is_latest_switch(flag):
                 return self._spelled(flag.dest), "true"
             return None
-        if flag.is_switch or (flag.optional_value and self._means_newest(flag)):
+        if flag.is_switch:
+            return None if self._needs_a_path(flag) else (name, "")
+        if flag.optional_value and self._means_newest(flag):
             return name, ""
         if set(flag.choices) == {"0", "1"}:
             return name, "1"
@@ -281,10 +254,29 @@ class _Look:
         return (name, value) if value else None
 
     def _means_newest(self, flag: ScriptFlag) -> bool:
-        """Whether a flag without its value stands for the newest checkpoint: it says so, or the source looks for one."""
-        return str(flag.const).lower() in _NEWEST - {"true"} or any(
-            re.search(r"latest|newest|last_(run|ckpt|checkpoint)", n) for n in self.source.used
+        """Whether a flag without its value stands for the newest checkpoint: it says so, or the source tells the bare flag from a path."""
+        word = str(flag.const).lower()
+        return word in _NEWEST - {"true"} or (
+            word == "true"
+            and any(_asks_whether_bare(n, flag.dest) for f in self.source.files for n in f.nodes)
         )
+
+    def _needs_a_path(self, flag: ScriptFlag) -> bool:
+        """Whether what a switch loads is named by another flag, which is not given: ``if args.resume: load(args.checkpoint)``."""
+        loads = [
+            call
+            for file in self.source.files
+            for node in file.nodes
+            if isinstance(node, ast.If) and flag.dest in leaves(node.test)
+            for statement in node.body
+            for call in ast.walk(statement)
+            if isinstance(call, ast.Call) and LOADS.search(called(call))
+        ]
+        given = {plain_name(s.name) for s in self.settings}
+        paths = {
+            f.dest for f in self.source.flags if is_open(f) and _LOADED.search(f.dest) and f.dest not in given
+        } - {flag.dest}
+        return any(leaf(argument) in paths for call in loads for argument in call.args)
 
     def _compared(self, dest: str) -> str | None:
         """The word for the newest checkpoint that the source compares a setting with."""
@@ -311,20 +303,87 @@ class _Look:
     def path_flag(self) -> tuple[str | None, str]:
         """A flag or a config's key that takes a checkpoint's path."""
         lone = self.where.lone_config
-        found = find_start(self.settings, self.where)
-        if found is not None and self._loads_weights_alone():
-            return None, ""
+        starts = list(find_starts(self.settings, self.where))
+        found = next((n for n in starts if self._is_start(n)), None)
         if found is not None and not (found == "--resume_from_checkpoint" and lone):
             return found, "takes a path"
-        if found is None and (loaded := self._loaded_with_optimizer()) is not None:
-            return loaded, "takes a path"
-        for file, values in self.where.configs.items():
-            for key in values:
-                if takes_path(key) and not self.where.roles.get(file) and file not in self.where.fixed:
-                    return f"{file}#{key}", file
+        if (
+            found is None
+            and (handed := self._handed_to_training() or self._loaded_with_optimizer()) is not None
+        ):
+            return handed
+        for name, place in self._keys():
+            if takes_path(name) and self._is_start(name):
+                return name, place
         if found is not None and lone:
             return f"{lone}#{NEW}resume_from_checkpoint", lone
-        return self._frameworks_own()
+        own = self._frameworks_own()
+        return own if own[0] or not starts else (None, f"{starts[0]} is not seen to load more than weights")
+
+    def _keys(self) -> Iterator[tuple[str, str]]:
+        """The keys of configs that may be changed and hold a text or nothing, and where each stands."""
+        for file, values in self.where.configs.items():
+            for key, value in values.items():
+                if (
+                    isinstance(value, str | None)
+                    and not self.where.roles.get(file)
+                    and file not in self.where.fixed
+                ):
+                    yield f"{file}#{key}", file
+        for name, (value, place) in self.where.settled.items():
+            if isinstance(value, str | None) and name not in self.where.written:
+                yield name, place
+
+    def _is_start(self, name: str) -> bool:
+        """Whether a setting of such a name continues a training: a path that weights alone are loaded from begins one."""
+        flag = self.source.flag(name)
+        use = self.loaded.use_of(flag.dest if flag is not None else plain_last(name))
+        return use in {Use.OPTIMIZER, Use.STATE} or (use is None and not self._has_own_loop())
+
+    def _has_own_loop(self) -> bool:
+        return {"backward", "zero_grad"} <= self._calls
+
+    @cached_property
+    def _calls(self) -> set[str]:
+        return {called(n) for f in self.source.files for n in f.calls}
+
+    def _handed_to_training(self) -> tuple[str, str] | None:
+        """The one setting whose value is handed to the framework's training as the checkpoint (``fit(model, ckpt_path=cfg.train.ckpt)``)."""
+        handed = {
+            (p.leaf, p.where)
+            for p in self.source.passed
+            if p.keyword in {"ckpt_path", "resume_from_checkpoint"} and p.call in {"fit", "train", "Trainer"}
+        }
+        found = [
+            (name, where)
+            for leaf_, where in handed
+            for name, _ in self._keys()
+            if plain_last(name) == leaf_ and is_level_of_training(name)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def _loaded_with_optimizer(self) -> tuple[str, str] | None:
+        """The one setting for a checkpoint (``--ckpt``) that the source loads the optimizer's state from too."""
+        named = [(max(f.names, key=len), f.dest, f.where) for f in self.source.flags if is_open(f)]
+        named += [
+            (n, plain_last(n), place)
+            for n, place in self._keys()
+            if is_level_of_training(n) and not self.where.value(n)
+        ]
+        found = [
+            (name, place)
+            for name, dest, place in named
+            if _LOADED.search(dest) and not is_output(name) and self.loaded.use_of(dest) is Use.OPTIMIZER
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def replaced_options(self, name: str) -> str | None:
+        """Why a smaller batch is lost by a resume, for people: the script takes its options from the checkpoint."""
+        flag = self.source.flag(name)
+        where = self.loaded.replaces_options(flag.dest if flag is not None else plain_last(name))
+        return (
+            where and f"{name} replaces all options, the batch among them, by those of the old run ({where})"
+        )
 
     def _frameworks_own(self) -> tuple[str | None, str]:
         """The framework's flag for a path, where the command line or a config shows that the script takes it."""
@@ -334,35 +393,6 @@ class _Look:
         if row.resume_needs and row.resume_needs not in (*self.args, *self.where.settled):
             return None, ""
         return row.resume_flag, f"{row.name}'s own"
-
-    def _loaded_with_optimizer(self) -> str | None:
-        """The script's one flag for a checkpoint (``--ckpt``), where the source loads the optimizer's state too."""
-        loads = any(
-            called(n) == "load_state_dict"
-            and isinstance(n.func, ast.Attribute)
-            and _OPTIMIZER.match(leaf(n.func.value) or "")
-            for f in self.source.files
-            if f.depth == 0
-            for n in f.calls
-        )
-        flags = [f for f in self.source.flags if f.dest in _CHECKPOINTS and is_open(f)] if loads else []
-        used = [f for f in flags if self.source.uses(f.dest)]
-        return max(used[0].names, key=len) if len(used) == 1 else None
-
-    def _loads_weights_alone(self) -> bool:
-        """Whether a script with its own loop and optimizer loads no other state than a model's: its path begins a run, and continues none."""
-        files = [f for f in self.source.files if f.depth <= _DEPTH]
-        if "backward" not in self.source.used or not any(
-            called(n) == "zero_grad" for f in files for n in f.calls
-        ):
-            return False
-        loads = [n for f in files for n in f.calls if _LOADS.search(called(n))]
-        weights = {"load_state_dict", "load_weights", "copy_"} & {called(n) for f in files for n in f.calls}
-        return (
-            bool(weights and loads)
-            and not any(_loads_state(n) for n in loads)
-            and not any(_names_state(f.nodes) for f in files)
-        )
 
     def heeded_path(self) -> str | None:
         """Of a script on transformers' Trainer that looks for its newest checkpoint: the flag whose path it takes before that."""
@@ -383,46 +413,15 @@ class _Look:
         return None
 
     def has_no_way(self) -> bool:
-        """Whether the source was read, leaves nothing to a framework or to another process, and loads no checkpoint."""
+        """Whether the training loop was read, or is the HF Trainer's, leaves nothing to another process, and loads no checkpoint."""
         files = self.source.files
         elsewhere = "subprocess" in self.source.modules or (self.row is not None and self.row.name != HF)
         return (
             bool(files)
             and not elsewhere
+            and any(c == "backward" or c.endswith("Trainer") for c in self._calls)
             and not any(_ANY_WAY.search(ast.unparse(f.tree)) for f in files if f.depth <= _DEPTH)
         )
-
-
-def _holds(source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Any]) -> bool:
-    """Whether a condition is what it must be, or depends on what only the machine knows (does a file exist?)."""
-    computed = {
-        n.id: truth(values[0], known, None)
-        for n in ast.walk(test)
-        if isinstance(n, ast.Name) and n.id not in known and len(values := source.computed.get(n.id, ())) == 1
-    }
-    known = {**known, **{name: value for name, value in computed.items() if value is not None}}
-    value = truth(test, known, None)
-    if value is not None:
-        return value is wanted
-    # A setting that is not known is no such thing: the search may be switched off.
-    return not any(
-        isinstance(n, ast.Attribute)
-        and n.attr not in known
-        and isinstance(n.value, ast.Name | ast.Attribute)
-        and _SETTINGS.match(leaf(n.value) or "")
-        for n in _atoms(test)
-    )
-
-
-def _atoms(test: ast.expr) -> list[ast.expr]:
-    """The parts of a condition that are true or false by themselves."""
-    match test:
-        case ast.BoolOp(values=values):
-            return [atom for value in values for atom in _atoms(value)]
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _atoms(operand)
-        case _:
-            return [test]
 
 
 def _heeds_path(nodes: Sequence[ast.AST]) -> bool:
@@ -461,6 +460,17 @@ def _is_setting(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "resume_from_checkpoint"
 
 
+def _asks_whether_bare(node: ast.AST, dest: str) -> bool:
+    """``isinstance(args.resume, str)``, ``args.resume is True``: a bare flag is told from one with a path."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance"), args=[value, _]):
+            return leaf(value) == dest
+        case ast.Compare(left=left, ops=[ast.Is() | ast.Eq()], comparators=[ast.Constant(value=True)]):
+            return leaf(left) == dest
+        case _:
+            return False
+
+
 def _is_auto(name: str) -> bool:
     words = words_of(name)
     return words in (["auto", "resume"], ["load", "enable"], ["autoresume"]) or (
@@ -471,177 +481,3 @@ def _is_auto(name: str) -> bool:
 def _is_latest_switch(flag: ScriptFlag) -> bool:
     words = set(words_of(f"--{flag.dest}"))
     return flag.type == "bool" and bool(words & {"latest", "last"}) and bool(words & {"load", "resume"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """A place that looks for the newest checkpoint, and the conditions around it: (test, what it must be)."""
-
-    what: str
-    line: int
-    guards: tuple[tuple[ast.expr, bool], ...]
-
-
-def _searches(file: SourceFile, source: ScriptSource) -> Iterator[_Search]:
-    """Every place in a file where the newest checkpoint is looked for without an argument."""
-    look = _FileLook(file, source)
-    for node, guards, functions in guarded(file.tree):
-        if len(functions) > 1 and (file.depth or not isinstance(node, ast.Call)):
-            continue  # a hook, called by something else and at its own time
-        function = functions[-1] if functions else None
-        if function is not None and function not in source.used and not function.startswith("__"):
-            continue  # never called
-        what = look.what(node, function)
-        if what is not None:
-            yield _Search(what, getattr(node, "lineno", 0), guards)
-
-
-class _FileLook:
-    """One file, looked through for places that find the newest checkpoint by themselves."""
-
-    def __init__(self, file: SourceFile, source: ScriptSource) -> None:
-        self.depth = file.depth
-        self.empty = {
-            n.name
-            for n in file.nodes
-            if isinstance(n, ast.FunctionDef) and _FINDS_NEWEST.search(n.name) and _returns_nothing(n)
-        }
-        self.named = {f.dest for f in source.flags if takes_path(f"--{f.dest}")} | {
-            "resume",
-            "resume_from_checkpoint",
-        }
-        self.saved = _saved_names(file)
-        self.trains = any(called(n) == "backward" for n in file.calls)
-
-    def what(self, node: ast.AST, function: str | None) -> str | None:
-        """What a node does to that end, for people."""
-        match node:
-            case ast.Call():
-                return self._call(node)
-            case ast.If(test=test, body=body):
-                return self._loaded_where_it_exists(test, body)
-            case ast.Try(body=body) if function is not None and _LOADER.search(function):
-                return self._tried(body, function)
-            case _:
-                return None
-
-    def _call(self, node: ast.Call) -> str | None:
-        name = called(node)
-        if any(k.arg == "resume_from_checkpoint" and literal(k.value) is True for k in node.keywords):
-            return "resume_from_checkpoint=True"
-        if not self.depth and _LOADS.match(name) and self._is_given_folder_and_optimizer(node):
-            return f"{name} of a folder"
-        if not _FINDS_NEWEST.search(name) or _KEEPS.search(name) or name in self.empty:
-            return None
-        if self.depth and name not in _KNOWN_FINDERS and not (self.trains and name == "load_latest"):
-            return None
-        return None if {leaf(a) for a in node.args} & self.named else name
-
-    def _is_given_folder_and_optimizer(self, node: ast.Call) -> bool:
-        """``load_model(args.exp_dir, model, optimizer)``: what it finds in the folder, which is no flag of its own for this."""
-        given = {leaf(a) or "" for a in (*node.args, *(k.value for k in node.keywords))}
-        folders = {n for n in given if _FOLDER.search(n) and not _NOT_KEPT.search(n)}
-        return bool(folders - self.named) and any(_OPTIMIZER.match(n) for n in given)
-
-    def _loaded_where_it_exists(self, test: ast.expr, body: Sequence[ast.stmt]) -> str | None:
-        path = _exists(test)
-        if path is None or path in self.named or path not in self.saved:
-            return None
-        if not _KEPT.search(path) or _NOT_KEPT.search(path) or not any(_loads(s) for s in body):
-            return None
-        return f"{path} is loaded where it exists"
-
-    def _tried(self, body: Sequence[ast.stmt], function: str) -> str | None:
-        names = {n for s in body for n in leaves_of(ast.walk(s))}
-        if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
-            return f"{function} tries its own file"
-        return None
-
-
-def _loads_state(call: ast.Call) -> bool:
-    """Whether a call may load more than weights: it is given or is called on what no model is, or is a helper of another name."""
-    name = called(call)
-    if name == "load_state_dict" and isinstance(call.func, ast.Attribute):
-        return not re.search(
-            r"model|net|ema|module|encoder|decoder|vae|lora", (leaf(call.func.value) or "").lower()
-        )
-    return (
-        bool(re.search(r"resume|restore|state$|checkpoint|ckpt|training", name, re.IGNORECASE))
-        and name not in _OF_WEIGHTS
-    )
-
-
-def _names_state(nodes: Iterable[ast.AST]) -> bool:
-    """Whether a text in the source names the optimizer's part of a checkpoint."""
-    return any(
-        isinstance(n, ast.Constant)
-        and isinstance(n.value, str)
-        and re.fullmatch(r"\w*(optim|scheduler|global_step)\w*", n.value)
-        for n in nodes
-    )
-
-
-def _returns_nothing(node: ast.FunctionDef) -> bool:
-    """A stub: every return is None, and nothing else is done."""
-    values = [n.value for n in ast.walk(node) if isinstance(n, ast.Return)]
-    return all(v is None or (isinstance(v, ast.Constant) and v.value is None) for v in values) and not any(
-        isinstance(n, ast.Call) for n in ast.walk(node)
-    )
-
-
-def _exists(test: ast.expr) -> str | None:
-    """The path that a test asks the existence of, by its last name or the text in it; a negated test asks nothing."""
-    for node in ast.walk(test):
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return None
-        if isinstance(node, ast.Call) and called(node) in {"exists", "isfile", "is_file", "isdir"}:
-            holder = (
-                node.args[0]
-                if node.args
-                else node.func.value
-                if isinstance(node.func, ast.Attribute)
-                else None
-            )
-            return _path_name(holder) if holder is not None else None
-    return None
-
-
-def _path_name(node: ast.expr) -> str | None:
-    name = leaf(node)
-    if name is not None:
-        return name
-    texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return texts[-1] if texts else None
-
-
-def _loads(node: ast.stmt) -> bool:
-    return any(isinstance(n, ast.Call) and _LOADS.search(called(n)) for n in ast.walk(node))
-
-
-def _saved_names(file: SourceFile) -> frozenset[str]:
-    """Names and texts in the functions that save: what a checkpoint is written to."""
-    found: set[str] = set()
-    for nodes in _outermost_functions(file.nodes) or [file.nodes]:
-        if any(isinstance(n, ast.Call) and called(n) in _SAVES for n in nodes):
-            found |= leaves_of(nodes)
-            found |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    return frozenset(found)
-
-
-def _outermost_functions(nodes: Sequence[ast.AST]) -> list[Sequence[ast.AST]]:
-    """The nodes of each function that stands in no other: every node is walked once, however deep functions are nested."""
-    found: list[Sequence[ast.AST]] = []
-    inner: set[int] = set()
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef) and id(node) not in inner:
-            within = list(ast.walk(node))
-            found.append(within)
-            inner |= {id(n) for n in within if isinstance(n, ast.FunctionDef)}
-    return found
-
-
-def leaves_of(nodes: Iterable[ast.AST]) -> set[str]:
-    """Every name and attribute among some nodes."""
-    return {
-        n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)
-    }

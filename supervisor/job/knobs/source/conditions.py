@@ -19,6 +19,18 @@ _RANKS: Final = frozenset(
 )
 
 
+class Nothing:
+    """None as a value, where None means unknown."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+NOTHING = Nothing()
+# What settings are for a command line, by name; one whose value is not known is left out.
+Known = Mapping[str, Literal | Nothing]
+
+
 def refuses(
     source: ScriptSource,
     dest: str,
@@ -103,9 +115,7 @@ def cleared_before_backward(source: ScriptSource) -> str | None:
     return None
 
 
-def _switched_off_nodes(
-    source: ScriptSource, tree: ast.Module, known: Mapping[str, Literal | _Nothing]
-) -> set[int]:
+def _switched_off_nodes(source: ScriptSource, tree: ast.Module, known: Known) -> set[int]:
     """Nodes in branches that the command line is known to switch off, by identity."""
     seen: dict[Guards, bool] = {}
     off: set[int] = set()
@@ -142,9 +152,7 @@ def _reckons(node: ast.AST, child: ast.AST, inside: bool) -> bool:
             return False
 
 
-def _switched_off(
-    source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Literal | _Nothing]
-) -> bool:
+def _switched_off(source: ScriptSource, test: ast.expr, wanted: bool, known: Known) -> bool:
     """Whether a condition around a demand is known to be the other way; what it is computed from is followed once."""
     value = truth(test, known, None)
     name = leaf(test)
@@ -154,9 +162,9 @@ def _switched_off(
     return value is not None and value is not wanted
 
 
-def known_values(source: ScriptSource, given: Mapping[str, str | None]) -> dict[str, Literal | _Nothing]:
+def known_values(source: ScriptSource, given: Mapping[str, str | None]) -> dict[str, Literal | Nothing]:
     """What each setting is: as given, else its default; a setting whose default is computed is left out."""
-    known: dict[str, Literal | _Nothing] = {}
+    known: dict[str, Literal | Nothing] = {}
     for flag in source.flags:  # the script's own come first
         if flag.default_known and not flag.required:
             known.setdefault(flag.dest, _default_of(flag))
@@ -171,23 +179,13 @@ def known_values(source: ScriptSource, given: Mapping[str, str | None]) -> dict[
     return known
 
 
-def _default_of(flag: ScriptFlag) -> Literal | _Nothing:
+def _default_of(flag: ScriptFlag) -> Literal | Nothing:
     if flag.default is None:
         return False if flag.is_switch else NOTHING
     return flag.default
 
 
-class _Nothing:
-    """None as a value, where None means unknown."""
-
-    def __bool__(self) -> bool:
-        return False
-
-
-NOTHING = _Nothing()
-
-
-def _number(text: str) -> Literal | _Nothing:
+def _number(text: str) -> Literal | Nothing:
     if text.lower() in {"true", "yes", "false", "no"}:
         return text.lower() in {"true", "yes"}
     if text.lower() in {"none", "null", ""}:
@@ -201,7 +199,7 @@ def _number(text: str) -> Literal | _Nothing:
             return text
 
 
-def truth(node: ast.expr, known: Mapping[str, Literal | _Nothing], world: int | None) -> bool | None:
+def truth(node: ast.expr, known: Known, world: int | None) -> bool | None:
     """True, False, or None: unknown."""
     match node:
         case ast.BoolOp(op=op, values=values):
@@ -227,7 +225,7 @@ def truth(node: ast.expr, known: Mapping[str, Literal | _Nothing], world: int | 
             return None if value is None else bool(value)
 
 
-def _value(node: ast.expr, known: Mapping[str, Literal | _Nothing], world: int | None) -> Literal | _Nothing:
+def _value(node: ast.expr, known: Known, world: int | None) -> Literal | Nothing:
     constant = literal(node)
     if constant is not None:
         return constant

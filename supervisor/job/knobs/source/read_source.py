@@ -229,7 +229,7 @@ def parse(text: str, path: str = "", depth: int = 0) -> SourceFile | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text)
+            tree = ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     nodes: list[ast.AST] = []

@@ -1,0 +1,259 @@
+"""What the checkpoint that a setting names is used for, as the source shows: the training's state, weights alone, the options of the old run.
+
+The setting's value is followed by name: through assignments, loops, returned values, and arguments of the source's own functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Final
+
+from supervisor.job.knobs.resuming.newest_search import OPTIMIZER
+from supervisor.job.knobs.source.conditions import Known, truth
+from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf
+
+# Where a name stands (file and outermost function; "" for an attribute or a key, "()" for what a function returns), and the name.
+_Key = tuple[str, str]
+
+_MODEL: Final = re.compile(
+    r"model|net|ema|module|encoder|decoder|vae|lora|generator|discriminator|backbone|^(self|[gdm])$|policy|actor|critic",
+    re.IGNORECASE,
+)
+_STATE_KEY: Final = re.compile(r"optim|sched|scaler|epoch|step|iter", re.IGNORECASE)
+_STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
+_STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
+_WEIGHTS_CALL: Final = re.compile(
+    r"^copy_|copy_params|load_(network|weights|pretrained|model)|from_pretrained|checkpoint_(in_model|and_dispatch)",
+    re.IGNORECASE,
+)
+_SHOWS: Final = frozenset({"print", "info", "log", "warning", "debug", "format"})
+# Objects of a training that a checkpoint is loaded into, and names that mean too much to be followed.
+_NOT_FOLLOWED: Final = re.compile(
+    r"self|cls|_+|model\w?|net\w?|ema|\w*optim(izer)?\w*|\w*scheduler|trainer|accelerator|runner|engine|logger|log"
+)
+_SPECIFIC: Final = re.compile(r"resume|ckpt|checkpoint|snapshot|restore|load|continue", re.IGNORECASE)
+_OPTIONS: Final = re.compile(
+    r"args|cfg|config|opts?|flags|conf|hparams|hps|training_args|train_args", re.IGNORECASE
+)
+_ROUNDS: Final = 12
+
+
+class Use(Enum):
+    """What a checkpoint is loaded for."""
+
+    OPTIMIZER = auto()
+    STATE = auto()  # a counter, or by a call of such a name
+    WEIGHTS = auto()
+
+
+class LoadedState:
+    """The data flow of one source; lives for one call. `known`: what settings are for this command line."""
+
+    def __init__(self, source: ScriptSource, known: Known) -> None:
+        self._known = known
+        self._functions: defaultdict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+        self._nodes: list[tuple[ast.AST, str, Guards]] = []
+        self._shown: set[int] = set()
+        for file in source.files:
+            for node, guards, functions in guarded(file.tree):
+                scope = f"{file.path}:{functions[0] if functions else ''}"
+                self._nodes.append((node, scope, guards))
+                if isinstance(node, ast.Call) and called(node) in _SHOWS:
+                    self._shown |= {id(n) for n in ast.walk(node)}
+            for node in file.nodes:
+                if isinstance(node, ast.FunctionDef):
+                    self._add_function(node, node.name, file.path)
+                elif isinstance(node, ast.ClassDef):
+                    for inner in node.body:
+                        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+                            self._add_function(inner, node.name, file.path)
+        self._steps = [step for node, scope, _ in self._nodes for step in self._step(node, scope)]
+
+    def _add_function(self, node: ast.FunctionDef, name: str, path: str) -> None:
+        names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in {"self", "cls"}]
+        names += [a.arg for a in node.args.kwonlyargs]
+        self._functions[name].append((f"{path}:{node.name}", names))
+
+    def use_of(self, dest: str) -> Use | None:
+        """What the checkpoint in a setting is loaded for; None where no loading is seen."""
+        names = self._followed(dest)
+        uses = {
+            use
+            for node, scope, guards in self._nodes
+            if id(node) not in self._shown
+            for use in self._uses(node, scope, names)
+            if not self._is_off(guards, dest)
+        }
+        return next((use for use in Use if use in uses), None)
+
+    def _is_off(self, guards: Guards, dest: str) -> bool:
+        """Whether a branch is not taken, whatever the setting in question is: another one that it needs is not given."""
+        known = {name: value for name, value in self._known.items() if name != dest}
+        return any(truth(test, known, None) not in {wanted, None} for test, wanted in guards)
+
+    def replaces_options(self, dest: str) -> str | None:
+        """Where all options are replaced by those that a checkpoint holds, if they are."""
+        names = self._followed(dest)
+        for node, scope, _ in self._nodes:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _OPTIONS.fullmatch(name):
+                    replaced = _is_options(value) and bool(self._keys(value, scope) & names)
+                case ast.Call(func=ast.Attribute(attr="update", value=holder), args=[value]) if _of_options(
+                    holder
+                ):
+                    replaced = bool(self._keys(value, scope) & names)
+                case _:
+                    replaced = False
+            if replaced:
+                return f"{scope.rpartition(':')[0] or 'the script'}:{getattr(node, 'lineno', 0)}"
+        return None
+
+    def _followed(self, dest: str) -> set[_Key]:
+        """Every name that holds the setting's value, or something made of it."""
+        found: set[_Key] = {("", dest)}
+        for _ in range(_ROUNDS):
+            new = {key for targets, sources in self._steps if sources & found for key in targets} - found
+            if not new:
+                break
+            found |= new
+        return found
+
+    def _step(self, node: ast.AST, scope: str) -> Iterator[tuple[set[_Key], set[_Key]]]:
+        """From which names to which a node hands a value on."""
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                yield {k for t in targets for k in _targets(t, scope)}, self._keys(value, scope)
+            case (
+                ast.AnnAssign(target=target, value=ast.expr() as value)
+                | ast.NamedExpr(target=target, value=value)
+            ):
+                yield set(_targets(target, scope)), self._keys(value, scope)
+            case (
+                ast.For(target=target, iter=value)
+                | ast.withitem(optional_vars=ast.expr() as target, context_expr=value)
+            ):
+                yield set(_targets(target, scope)), self._keys(value, scope)
+            case ast.Return(value=ast.expr() as value):
+                yield {("()", scope.rpartition(":")[2])}, self._keys(value, scope)
+            case ast.Call():
+                yield from self._into_call(node, scope)
+            case _:
+                pass
+
+    def _into_call(self, call: ast.Call, scope: str) -> Iterator[tuple[set[_Key], set[_Key]]]:
+        own = self._functions.get(called(call), [])
+        for where, names in own:
+            for name, value in zip(names, call.args, strict=False):
+                yield {(where, name)}, self._keys(value, scope)
+        for keyword in call.keywords:
+            if keyword.arg:
+                targets = {(where, keyword.arg) for where, names in own if keyword.arg in names}
+                if not targets and _SPECIFIC.search(keyword.arg):
+                    targets = {("", keyword.arg)}
+                yield targets, self._keys(keyword.value, scope)
+
+    def _keys(self, value: ast.AST, scope: str) -> set[_Key]:
+        """The names in an expression. A name of its own kind is the same wherever it stands: what `**kwargs` hand on has no other trace."""
+        found: set[_Key] = set()
+        for node in ast.walk(value):
+            match node:
+                case ast.Name(id=name):
+                    found |= {(scope, name), (f"{scope.partition(':')[0]}:", name)}
+                    if _SPECIFIC.search(name):
+                        found.add(("", name))
+                case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str() as name)):
+                    found.add(("", name))
+                case ast.Call():
+                    found.add(("()", called(node)))
+                    if (read := leaf(node)) is not None:
+                        found.add(("", read))
+                case _:
+                    pass
+        return found
+
+    def _uses(self, node: ast.AST, scope: str, names: set[_Key]) -> Iterator[Use]:
+        match node:
+            case ast.Subscript(value=value, slice=ast.Constant(value=str() as key), ctx=ast.Load()):
+                if _STATE_KEY.search(key) and self._keys(value, scope) & names:
+                    yield Use.STATE
+            case ast.Call(
+                func=ast.Attribute(attr="get" | "pop", value=value),
+                args=[ast.Constant(value=str() as key), *_],
+            ):
+                if _STATE_KEY.search(key) and self._keys(value, scope) & names:
+                    yield Use.STATE
+            case ast.Call():
+                given = [*node.args, *(k.value for k in node.keywords)]
+                if any(self._keys(a, scope) & names for a in given):
+                    yield from self._use_of_call(node, scope, names)
+            case _:
+                pass
+
+    def _use_of_call(self, call: ast.Call, scope: str, names: set[_Key]) -> Iterator[Use]:
+        name = called(call)
+        holder = leaf(call.func.value) or "" if isinstance(call.func, ast.Attribute) else ""
+        given = {leaf(a) or "" for a in (*call.args, *(k.value for k in call.keywords))}
+        if name == "load_state_dict":
+            if OPTIMIZER.search(holder):
+                yield Use.OPTIMIZER
+            else:
+                yield Use.WEIGHTS if _MODEL.search(holder) else Use.STATE
+        elif any(k.arg in _STATE_KEYWORDS and self._keys(k.value, scope) & names for k in call.keywords):
+            yield Use.STATE
+        elif _WEIGHTS_CALL.search(name) and not any(OPTIMIZER.search(n) for n in given):
+            yield Use.WEIGHTS
+        elif _STATE_CALL.search(name) and (
+            name not in self._functions or any(OPTIMIZER.search(n) for n in given)
+        ):
+            yield Use.STATE
+
+
+def _targets(node: ast.AST, scope: str) -> Iterator[_Key]:
+    match node:
+        case ast.Name(id=name) if not (_NOT_FOLLOWED.fullmatch(name) or _OPTIONS.fullmatch(name)):
+            yield scope, name
+        case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str() as name)):
+            if not _NOT_FOLLOWED.fullmatch(name):
+                yield "", name
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            for part in parts:
+                yield from _targets(part, scope)
+        case ast.Starred(value=inner):
+            yield from _targets(inner, scope)
+        case _:
+            pass
+
+
+def _is_options(value: ast.expr) -> bool:
+    """``Namespace(**saved)``, ``checkpoint["args"]``, ``OmegaConf.load(...)``: options made of something that was saved."""
+    match value:
+        case ast.Call():
+            return called(value) in {
+                "Namespace",
+                "EasyDict",
+                "AttrDict",
+                "DictConfig",
+                "create",
+                "load",
+                "safe_load",
+            }
+        case ast.Subscript(slice=ast.Constant(value=str() as key)) | ast.Attribute(attr=key):
+            return _OPTIONS.fullmatch(key) is not None
+        case _:
+            return False
+
+
+def _of_options(holder: ast.expr) -> bool:
+    """``vars(args)``, ``args.__dict__``."""
+    match holder:
+        case (
+            ast.Call(func=ast.Name(id="vars"), args=[ast.Name(id=name)])
+            | ast.Attribute(attr="__dict__", value=ast.Name(id=name))
+        ):
+            return _OPTIONS.fullmatch(name) is not None
+        case _:
+            return False
