@@ -34,6 +34,22 @@ FIRE_CONFIG = {
     "train.py": "import fire\nfrom config import Config\ndef main(**kwargs):\n    update(Config(), **kwargs)\nfire.Fire(main)\n",
     "config.py": "@dataclass\nclass Config:\n    batch_size_training: int = 4\n    gradient_accumulation_steps: int = 1\n",
 }
+# The default of the accumulation stands in a config of Python, and 0 of it means one micro-batch.
+ACCUMULATION_ZERO = {
+    "train.py": "from config import get\np.add_argument('--batch-size', type=int)\np.add_argument('--accumulation-steps', type=int)\nfor x in DataLoader(d, batch_size=c.BATCH_SIZE):\n    if c.ACCUMULATION_STEPS > 1:\n        loss = loss / c.ACCUMULATION_STEPS\n    loss.backward()\n",
+    "config.py": "_C.ACCUMULATION_STEPS = 0\ndef get(args):\n    c.BATCH_SIZE = args.batch_size\n    c.ACCUMULATION_STEPS = args.accumulation_steps\n",
+}
+CONFIG_FUNCTIONS = {
+    "train.py": "from ml_collections import config_flags\nc = FLAGS.config\nfor x in DataLoader(d, batch_size=c.train.batch_size):\n    (loss / c.train.grad_accum_steps).backward()\n",
+    "conf/base.py": "def get_config():\n    config = ml_collections.ConfigDict()\n    config.train = train = ml_collections.ConfigDict()\n    train.batch_size = 64\n    config.train.grad_accum_steps = 1\n    config.sample = d(batch_size=9)\n    return config\n",
+    "conf/runs.py": "base = imp.load_source('base', 'base.py')\ndef small():\n    config = base.get_config()\n    config.train.batch_size = 4\n    return config\ndef large():\n    config = small()\n    config.train.grad_accum_steps = 4\n    return config\ndef get_config(name):\n    return globals()[name]()\n",
+}
+# A config that names the one it is laid over from its own folder: a copy elsewhere would not find it.
+LAID_OVER = {
+    "train.py": "c = OmegaConf.merge(load(sys.argv[1]), OmegaConf.from_cli())\nfor x in DataLoader(d, batch_size=c.training.batch_size):\n    (loss / c.training.update_frequency).backward()\n",
+    "conf/run.yaml": "includes:\n- ./base.yaml\ntraining:\n  update_frequency: 3\n",
+    "conf/base.yaml": "training:\n  batch_size: 16\n",
+}
 # Hydra's rules: an absolute group, a config of the same folder, an override, a group that only the command line adds, a package.
 HYDRA_DEEP = {
     "train.py": "@hydra.main(config_path=str(files('pkg').joinpath('conf')), config_name=None)\ndef main(cfg):\n    DataLoader(d, batch_size=cfg.loader.batch_size)\n    n = cfg.trainer.accumulate_grad_batches\n",
@@ -167,6 +183,16 @@ def changes(spec: JobSpec) -> dict[str, str]:
             {"args.json#per_device_train_batch_size": "4", "args.json#gradient_accumulation_steps": "2"},
         ),
         ("train.py", INHERITED, {"--batch_size": "8", "--grad_acc_steps": "2"}),
+        ("train.py --batch-size 8", ACCUMULATION_ZERO, {"--batch-size": "4", "--accumulation-steps": "2"}),
+        (
+            "train.py --config=conf/runs.py:large", CONFIG_FUNCTIONS,
+            {"--config.train.batch_size": "2", "--config.train.grad_accum_steps": "8"},
+        ),
+        ("train.py --config=conf/base.py", CONFIG_FUNCTIONS, {"--config.train.batch_size": "32", "--config.train.grad_accum_steps": "2"}),
+        (
+            "train.py config=conf/run.yaml out=o", LAID_OVER,
+            {"training.batch_size": "8", "training.update_frequency": "6"},
+        ),
         ("train.py --device_batch 16 --total_batch 524288", {"train.py": TOTAL}, {"--device_batch": "8"}),
         ("train.py --device_batch 16", {"train.py": TOTAL}, {"--device_batch": "8"}),
         ("train.py --batch=32 --batch-gpu=16", {"train.py": CLICK}, {"--batch-gpu": "8"}),
@@ -383,6 +409,13 @@ def test_lightnings_trainer_of_a_hydra_config_goes_on_by_its_path() -> None:
 def test_a_branch_that_is_on_accumulates() -> None:
     files = {"train.py": NOT_WITH_AMP}
     assert changes(job("train.py --batch_size 8", files)) == {"--batch_size": "4", "--accum_iter": "2"}
+
+
+def test_a_config_that_lies_over_another_is_not_copied() -> None:
+    files = {**LAID_OVER, "conf/run.yaml": LAID_OVER["conf/run.yaml"].replace("includes", "_BASE_")}
+    refused = oom_plan(job("train.py --config conf/run.yaml", files))
+    assert isinstance(refused, OomRefusal)
+    assert "conf/run.yaml names other files from its own folder" in refused.why
 
 
 @pytest.mark.parametrize("use", ["if i % args.accum_iter == 0:\n        opt.step()", "loss = loss * (1 / args.accum_iter)", "Accelerator(args.accum_iter)", "engine.steps = args.accum_iter"])  # fmt: skip

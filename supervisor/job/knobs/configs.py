@@ -14,7 +14,7 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.arguments.launchers import Launch
-from supervisor.job.config.edit import Scalar, config_words, read_values
+from supervisor.job.config.edit import Scalar, bases_of, config_words, read_values
 from supervisor.job.knobs.batch_settings.candidates import ACCELERATE, DEEPSPEED
 from supervisor.job.knobs.source.declarations import constant, literal
 from supervisor.job.knobs.source.read_source import ScriptSource, called, parse
@@ -89,10 +89,30 @@ def collect_configs(
             fixed.add(nested)
             roles[nested] = DEEPSPEED
     own = args[launch.args_at :]
-    assigned = _python_configs(own, read)
+    assigned = {**_python_configs(own, read), **_config_functions(own, source, read)}
     settled = {**_hydra(own, source, read), **assigned}
+    for name, text in texts.items():
+        laid_over = _laid_over(name, text, read, 0)
+        if laid_over and any(not s.name.startswith("-") for s in settings_of(own)):
+            # An override of its own form takes the place of a changed copy, beside which the bases would not be found.
+            settled |= {**laid_over, **{key: (value, name) for key, value in values.pop(name).items()}}
+        elif laid_over:
+            values[name] = {**{key: value for key, (value, _) in laid_over.items()}, **values[name]}
+            fixed.add(name)
     written = frozenset(n for n in assigned if n.startswith("--") and not _is_taken(n, source))
     return Configs(values, roles, frozenset(fixed), settled, written, _lone(own, source, values))
+
+
+def _laid_over(name: str, text: str, read: Read, depth: int) -> dict[str, tuple[Scalar, str]]:
+    """The settings of the configs that a config is laid over, and where each was read; they are named from its folder."""
+    found: dict[str, tuple[Scalar, str]] = {}
+    for base in bases_of(name, text) if depth < MAX_NESTED else ():
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(name), base))
+        inner = read(file)
+        if inner is not None:
+            own = {key: (value, file) for key, value in read_values(file, inner).items()}
+            found |= {**_laid_over(file, inner, read, depth + 1), **own}
+    return found
 
 
 def _is_taken(name: str, source: ScriptSource) -> bool:
@@ -302,6 +322,84 @@ def _python_configs(args: Sequence[str], read: Read) -> dict[str, tuple[Scalar, 
     return found
 
 
+_DOTTED: Final = re.compile(r"(--\w+)(?:=| )([\w./-]+\.py)(?::(\w+))?")
+
+
+def _config_functions(args: Sequence[str], source: ScriptSource, read: Read) -> dict[str, tuple[Scalar, str]]:
+    """What the function of a config file of ml_collections sets (``--config=c.py:large``), as flags that override it (``--config.lr``)."""
+    found: dict[str, tuple[Scalar, str]] = {}
+    if "ml_collections" in source.modules:
+        for setting in settings_of(args):
+            match = _DOTTED.fullmatch(f"{setting.name} {setting.value}")
+            if match is not None:
+                values = _ConfigFunctions(read).values(match[2], match[3] or "get_config", 0)
+                values = values or _ConfigFunctions(read).values(match[2], "get_config", 0)
+                found |= {f"{match[1]}.{key}": value for key, value in values.items()}
+    return found
+
+
+class _ConfigFunctions:
+    """Functions that fill a config step by step: their assignments in order, those of the function that they begin with first."""
+
+    def __init__(self, read: Read) -> None:
+        self.read = read
+
+    def values(self, path: str, function: str, depth: int) -> dict[str, tuple[Scalar, str]]:
+        """Constants by dotted key, and where each was read; empty where the file has no such function."""
+        text = self.read(path)
+        file = parse(text, path) if text and depth <= MAX_NESTED else None
+        body = (
+            next(
+                (n.body for n in file.tree.body if isinstance(n, ast.FunctionDef) and n.name == function), []
+            )
+            if file
+            else []
+        )
+        found: dict[str, tuple[Scalar, str]] = {}
+        names: dict[str, str] = {}
+        for node in body:
+            if not isinstance(node, ast.Assign):
+                continue
+            keys = [key for t in node.targets if (key := _dotted(t, names)) is not None]
+            if not keys and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call):
+                found |= self._begun_with(node.value, path, depth)
+                keys = [""]
+            for target in node.targets:
+                if isinstance(target, ast.Name) and keys:
+                    names[target.id] = keys[0]
+            where = f"{path}:{node.lineno}"
+            for key in keys:
+                number = constant(node.value)
+                inner = (
+                    [(key, number)]
+                    if number is not None
+                    else _of_mapping(node.value, f"{key}." if key else "")
+                )
+                found |= {name: (value, where) for name, value in inner}
+        return found
+
+    def _begun_with(self, call: ast.Call, path: str, depth: int) -> dict[str, tuple[Scalar, str]]:
+        """What another function set before: of the same file, or of the module of that name beside it."""
+        match call.func:
+            case ast.Name(id=name):
+                return self.values(path, name, depth + 1)
+            case ast.Attribute(value=ast.Name(id=module), attr=name):
+                return self.values(posixpath.join(posixpath.dirname(path), f"{module}.py"), name, depth + 1)
+            case _:
+                return {}
+
+
+def _dotted(node: ast.expr, names: Mapping[str, str]) -> str | None:
+    """The key that ``config.train.lr`` stands for, where ``config`` is the config itself or a part of it."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.insert(0, node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in names or not parts:
+        return None
+    return ".".join([*([names[node.id]] if names[node.id] else []), *parts])
+
+
 def _read_python(path: str, read: Read, found: dict[str, tuple[Scalar, str]], *, depth: int) -> None:
     text = read(path)
     file = parse(text, path) if text else None
@@ -335,8 +433,10 @@ def _read_python(path: str, read: Read, found: dict[str, tuple[Scalar, str]], *,
 def _of_mapping(node: ast.expr, prefix: str) -> list[tuple[str, Scalar]]:
     """Constants of ``dict(a=1, b=dict(c=2))`` by dotted key."""
     pairs: list[tuple[str, ast.expr]] = []
-    if isinstance(node, ast.Call) and called(node) == "dict":
+    if isinstance(node, ast.Call) and not node.args:  # `dict(...)`, `ConfigDict(...)`, a helper of the file
         pairs = [(k.arg, k.value) for k in node.keywords if k.arg]
+    elif isinstance(node, ast.Call) and called(node) == "ConfigDict":
+        return _of_mapping(node.args[0], prefix)
     elif isinstance(node, ast.Dict):
         pairs = [
             (k.value, v)

@@ -197,6 +197,11 @@ class _Finder:
             if total is not None and not self.search.all_three(micro)
             else self.search.accumulation(micro)
         )
+        for setting in (micro, accumulation):
+            file = setting.name.partition("#")[0] if setting is not None else ""
+            if file in self.where.fixed:
+                what = f"{file} names other files from its own folder, so no changed copy of it can be handed to the job"
+                raise NoPlanError(f"the batch is set in a config: {what}", "", micro.name)
         if total is not None and accumulation is None:
             return self._derived(micro, total)
         if accumulation is None:

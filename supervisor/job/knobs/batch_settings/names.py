@@ -41,7 +41,7 @@ _NOT_ACCUMULATION: Final = frozenset(
         "warmup", "log", "accuracy", "top1", "threshold", "scheduler",
     }
 )  # fmt: skip
-_ACCUMULATION_NAMES: Final = frozenset({"update_freq", "accum_iter", "iter_size", "accum_grad", "gradient_accumulation", "grad_accum", "grad_accumulation", "gas", "accumulate"})  # fmt: skip
+_ACCUMULATION_NAMES: Final = frozenset({"update_freq", "update_frequency", "accum_iter", "iter_size", "accum_grad", "gradient_accumulation", "grad_accum", "grad_accumulation", "gas", "accumulate"})  # fmt: skip
 
 
 class Role(StrEnum):
@@ -106,7 +106,7 @@ def is_batch(name: str) -> bool:
 def is_accumulation(name: str) -> bool:
     """Whether a name is that of the number of gradient accumulation steps."""
     words = words_of(name)
-    if _NOT_ACCUMULATION & set(words) or {"eval", "val", "test"} & path_words(name):
+    if _NOT_ACCUMULATION & set(words) or {"eval", "val", "test", "ema", "target"} & path_words(name):
         return False
     if "_".join(words) in _ACCUMULATION_NAMES:
         return True

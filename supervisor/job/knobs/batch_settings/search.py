@@ -15,7 +15,8 @@ from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.source.conditions import only_counted
-from supervisor.job.knobs.source.read_source import ScriptSource, called, leaves
+from supervisor.job.knobs.source.declarations import literal
+from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs, KnobScope, Unread
 
 _MAKES_SETTINGS: Final = ("hparams", "params", "config", "namespace", "dict", "settings")
@@ -398,7 +399,7 @@ class Search:
         if not own:
             return None
         fallback = self._literal_default(own[0])
-        if fallback is None:
+        if fallback is None or fallback.number is None:
             what = f"the present value of {own[0].name} is not known"
             raise NoPlanError(what, f"give {own[0].name} a number", micro.name)
         return fallback
@@ -504,12 +505,29 @@ class Search:
         return default
 
     def _literal_default(self, unset: Candidate) -> Candidate | None:
-        """A default in a config of Python (yacs): ``_C.TRAIN.ACCUMULATION_STEPS = 1``, if there is one alone."""
+        """A default in a config of Python (yacs): ``_C.TRAIN.ACCUMULATION_STEPS = 1``, if there is one alone.
+
+        Zero is one micro-batch where the source accumulates only above 1.
+        """
         values = self.source.literals.get(last_key(unset), ())
-        numbers = {as_number(value) for value, _ in values}
-        if len(numbers) != 1 or None in numbers:
+        if unset.value is not None:
+            values = ((unset.value, unset.where.removeprefix("default in ")),)
+        if len({value for value, _ in values}) != 1:
             return None
-        return replace(unset, value=values[0][0], where=f"default in {values[0][1]}")
+        value, where = values[0]
+        if value == 0 and self._accumulates_above_one(last_key(unset)):
+            return replace(unset, value=1, where=f"default in {where}: {value} is 1")
+        return replace(unset, value=value, where=f"default in {where}")
+
+    def _accumulates_above_one(self, name: str) -> bool:
+        return any(
+            isinstance(node, ast.Compare)
+            and (leaf(node.left) or "").lower() == name
+            and isinstance(node.ops[0], ast.Gt)
+            and literal(node.comparators[0]) == 1
+            for file in self.source.files
+            for node in file.nodes
+        )
 
 
 def _by_gradient(first: Candidate, rest: list[Candidate]) -> tuple[Candidate, list[Candidate]]:
