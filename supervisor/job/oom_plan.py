@@ -143,6 +143,8 @@ def _present(spec: JobSpec, name: str) -> str | None:
     )
     if set_now is not None:
         return set_now
+    if dict(knobs.same).get(name, "").isdigit():
+        return None  # it follows from another setting, and holds no number of its own
     roles: dict[str | None, str] = {
         knobs.batch: "micro",
         knobs.accumulation: "accumulation",

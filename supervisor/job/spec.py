@@ -93,9 +93,9 @@ class Knobs:
     takes the path of a checkpoint, of use where one was found; `resume` comes before it.
 
     `paired`: batch and accumulation are two factors of the global batch, whatever the batch counts, so that one is halved
-    where the other is doubled. `same`: further settings that hold the same number, as (name, ``micro``, ``accumulation`` or
-    ``total``); they change together. `refusal`: why the batch cannot be changed at the same global batch, and `help` what
-    would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
+    where the other is doubled. `same`: further settings that hold the same number, as (name, ``micro`` or
+    ``accumulation``); they change together. A number in that place: the name is set to it, as it would change by itself.
+    `refusal`: why the batch cannot be changed at the same global batch, and `help` what would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: the source shows no way at
     all. `least_micro`: the script's own conditions refuse a smaller micro-batch. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a

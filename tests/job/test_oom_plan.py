@@ -34,6 +34,11 @@ FIRE_CONFIG = {
     "train.py": "import fire\nfrom config import Config\ndef main(**kwargs):\n    update(Config(), **kwargs)\nfire.Fire(main)\n",
     "config.py": "@dataclass\nclass Config:\n    batch_size_training: int = 4\n    gradient_accumulation_steps: int = 1\n",
 }
+# Of two batches the one counts that the accumulation is made from; the total that follows from it would be halved with it.
+INTERPOLATED = {
+    "train.py": HYDRA,
+    "conf/config.yaml": "loader:\n  batch_size: 50\ndata:\n  batch_size: 32\ntrain:\n  global_batch_size: ${data.batch_size}\ntrainer:\n  accumulate_grad_batches: ${div_up:${train.global_batch_size}, ${eval:${trainer.devices} * ${data.batch_size}}}\n",
+}
 # The default of the accumulation stands in a config of Python, and 0 of it means one micro-batch.
 ACCUMULATION_ZERO = {
     "train.py": "from config import get\np.add_argument('--batch-size', type=int)\np.add_argument('--accumulation-steps', type=int)\nfor x in DataLoader(d, batch_size=c.BATCH_SIZE):\n    if c.ACCUMULATION_STEPS > 1:\n        loss = loss / c.ACCUMULATION_STEPS\n    loss.backward()\n",
@@ -181,6 +186,10 @@ def changes(spec: JobSpec) -> dict[str, str]:
             "train.py args.json",
             {"train.py": HF, "args.json": '{"bf16": true}'},
             {"args.json#per_device_train_batch_size": "4", "args.json#gradient_accumulation_steps": "2"},
+        ),
+        (
+            "-- python train.py", INTERPOLATED,
+            {"data.batch_size": "16", "train.global_batch_size": "32"},
         ),
         ("train.py", INHERITED, {"--batch_size": "8", "--grad_acc_steps": "2"}),
         ("train.py --batch-size 8", ACCUMULATION_ZERO, {"--batch-size": "4", "--accumulation-steps": "2"}),

@@ -6,7 +6,8 @@ where they go by one name; the place that wins is the one that the script would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -39,7 +40,10 @@ class Given(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One setting: the name to set it under, its role, its value, how that came about and where it was read."""
+    """One setting: the name to set it under, its role, its value, how that came about and where it was read.
+
+    `follows`: the keys that its value is interpolated from (OmegaConf's ``${train.batch_size}``).
+    """
 
     name: str
     role: Role
@@ -50,6 +54,7 @@ class Candidate:
     typed: str | None = None
     is_switch: bool = False
     framework: str = ""
+    follows: frozenset[str] = frozenset()
 
     @property
     def number(self) -> int | None:
@@ -96,7 +101,17 @@ def collect(args: Sequence[str], where: Places, convention: Convention | None = 
         known = found.get(named.dest)
         if known is None or named.given > known.given:
             found[named.dest] = named
-    return list(found.values())
+    return [_interpolated(candidate, found) for candidate in found.values()]
+
+
+def _interpolated(candidate: Candidate, found: Mapping[str, Candidate]) -> Candidate:
+    """The candidate with the keys that its value follows from; a total that is another key's number has that number."""
+    if not isinstance(candidate.value, str) or "${" not in candidate.value:
+        return candidate
+    candidate = replace(candidate, follows=frozenset(re.findall(r"\$\{([\w.]+)", candidate.value)))
+    same = re.fullmatch(r"\$\{([\w.]+)\}", str(candidate.value))
+    origin = found.get(same[1]) if same is not None and candidate.role is Role.TOTAL else None
+    return replace(candidate, value=origin.value) if origin is not None else candidate
 
 
 def _renamed(candidate: Candidate, convention: Convention | None) -> Candidate | None:

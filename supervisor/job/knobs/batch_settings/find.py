@@ -243,7 +243,7 @@ class _Finder:
             batch=micro.name,
             batch_scope=KnobScope.PER_RANK,
             global_batch=total.name,
-            same=self._duplicates(micro, None, total),
+            same=(*self._duplicates(micro, None, total), *self._kept(micro)),
             found=self._numbers(micro, None, total),
         )
 
@@ -299,7 +299,7 @@ class _Finder:
             accumulation=steps.name,
             paired=True,
             counts=counts,
-            same=self._duplicates(micro, steps, total),
+            same=(*self._duplicates(micro, steps, total), *self._kept(micro)),
             found=self._numbers(micro, steps, total),
         )
 
@@ -397,11 +397,21 @@ class _Finder:
             if last_key(micro) in behind and not (self.source.behind(behind) & {o.lower() for o in others}):
                 raise NoPlanError(f"the learning rate is scaled by {micro.name} alone", "", micro.name)
 
+    def _kept(self, micro: Candidate) -> tuple[tuple[str, str], ...]:
+        """Totals that are interpolated from the micro-batch: they are set to what they are now, or would shrink with it."""
+        return tuple(
+            (c.name, str(c.number))
+            for c in self.found
+            if c.role is Role.TOTAL and micro.dest in c.follows and c.number
+        )
+
     def _duplicates(
         self, micro: Candidate, steps: Candidate | None, total: Candidate | None
     ) -> tuple[tuple[str, str], ...]:
         """The other places that hold the same numbers: DeepSpeed's JSON, accelerate's config, a config beside a flag."""
         same: list[tuple[str, str]] = []
+        # Where an interpolated accumulation names the batch that counts, no other key of that name does.
+        named = {key for c in self.found if c.role is Role.ACCUMULATION for key in c.follows}
         for role, chosen in (("micro", micro), ("accumulation", steps), ("total", total)):
             wanted = {
                 "micro": {Role.MICRO, Role.BATCH},
@@ -409,7 +419,7 @@ class _Finder:
                 "total": {Role.TOTAL},
             }[role]
             for other in self.found:
-                if chosen is not None and other.dest == chosen.dest:
+                if chosen is not None and (other.dest == chosen.dest or chosen.dest in named):
                     continue
                 if (
                     other.role not in wanted

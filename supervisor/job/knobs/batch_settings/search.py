@@ -116,7 +116,7 @@ class Search:
         selected = self._selected(own)
         if selected is not None:
             return selected
-        fallback = self._standing_in(own)
+        fallback = self._standing_in(own) or self._divides_total(own)
         if fallback is not None:
             return fallback
         first, rest = self._micro_or_bare(own)
@@ -212,6 +212,13 @@ class Search:
                 if one == dest and batch is not None and batch.role is Role.BATCH:
                     return replace(micro, value=batch.value, where=f"{batch.where} (as {batch.name})")
         return None
+
+    def _divides_total(self, own: Sequence[Candidate]) -> Candidate | None:
+        """The one that an interpolated accumulation is made from: ``${eval:${train.total} // ${data.batch_size}}``."""
+        follows = {key for c in own if c.role is Role.ACCUMULATION for key in c.follows}
+        batches = {Role.MICRO, Role.BATCH, Role.NODE}
+        found = [c for c in own if c.role in batches and c.dest in follows and c.number]
+        return found[0] if len(found) == 1 else None
 
     def _require_one(self, first: Candidate, rest: Sequence[Candidate]) -> None:
         for other in rest:
@@ -364,9 +371,15 @@ class Search:
         )
 
     def all_three(self, micro: Candidate) -> bool:
-        """Whether an accumulation is given beside micro-batch and total."""
+        """Whether an accumulation is given beside micro-batch and total, and does not follow from them."""
         places = {"", micro.framework}
-        return any(c.role is Role.ACCUMULATION and c.explicit and c.framework in places for c in self.found)
+        return any(
+            c.role is Role.ACCUMULATION
+            and c.explicit
+            and c.framework in places
+            and micro.dest not in c.follows
+            for c in self.found
+        )
 
     def accumulation(self, micro: Candidate) -> Candidate | None:
         """The setting that holds the accumulation; None where there is none."""

@@ -182,10 +182,11 @@ def batch_values(
         steps *= batch.world_size
     if knobs.accumulation:
         pairs.append((knobs.accumulation, str(steps)))
-    if knobs.global_batch and batch.ranks_known:
+    if knobs.global_batch and batch.ranks_known and knobs.global_batch not in dict(knobs.same):
         # Said outright even where it was a default: a default may itself follow from the micro-batch.
         pairs.append((knobs.global_batch, str(batch.global_batch)))
-    pairs += [(name, str(value if what == "micro" else steps)) for name, what in knobs.same]
+    numbers = {"micro": str(value), "accumulation": str(steps)}
+    pairs += [(name, numbers.get(what, what)) for name, what in knobs.same]
     return tuple(pairs)
 
 
