@@ -505,6 +505,7 @@ WEIGHTS_BY_HELPER = "p.add_argument('--resume')\nargs = p.parse_args()\nc.resume
 BARE = "p.add_argument('--resume', nargs='?', const=True, default=False)\nargs = p.parse_args()\n"
 SWITCH_AND_PATH = "p.add_argument('--resume', action='store_true')\np.add_argument('--checkpoint')\nargs = p.parse_args()\nif args.resume:\n    c = torch.load(args.checkpoint)\n    opt.load_state_dict(c['opt'])\n"
 OLD_OPTIONS = "p.add_argument('--resume')\nopt = p.parse_args()\nif opt.resume:\n    with open(Path(opt.resume).parent / 'opt.yaml') as f:\n        d = yaml.safe_load(f)\n    opt = Namespace(**d)\noptimizer.load_state_dict(torch.load(opt.resume)['optimizer'])\n"
+DETECTRON = "args = default_argument_parser().parse_args()\ntrainer.resume_or_load(resume=args.resume)\n"
 OWN_FILE = "if (args.exp_dir / 'model.pth').is_file():\n    c = torch.load(args.exp_dir / 'model.pth')\n    model.load_state_dict(c['m'])\ntorch.save(s, args.exp_dir / 'model.pth')\nloss.backward()\n"
 GET_LAST = (
     HF.replace(".train()", ".train(resume_from_checkpoint=last)")
@@ -562,6 +563,9 @@ GET_LAST = (
         # The old run's options come back, the old batch with them.
         ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS, "unknown", None, None),
         ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS.replace("opt = Namespace(**d)", "net = Namespace(**d)"), "flag", "--resume", None),
+        # detectron2: only where its switch says so.
+        ("train.py", DETECTRON, "flag", "--resume", ""),
+        ("train.py", DETECTRON.replace("args.resume", "True"), "self", None, None),
         # A file that the script saves and loads, whatever its name; with the optimizer's state it is the run's own.
         ("train.py", OWN_FILE + "optimizer.load_state_dict(c['o'])\n", "self", None, None),
         ("train.py", OWN_FILE, "unknown", None, None),

@@ -25,7 +25,7 @@ _NODE: Final = frozenset({"node"})
 _TOTAL: Final = frozenset({"global", "total", "effective"})
 _SHORT: Final = frozenset({"-b", "-bs", "--bs", "-batch"})
 _SIZES: Final = frozenset(
-    {"size", "batch", "gpu", "device", "rank", "node", "replica", "batchsize", "microbatch", "bs"}
+    {"size", "batch", "gpu", "device", "rank", "node", "replica", "batchsize", "microbatch", "bs", "bsz"}
 )
 _WHOLE: Final = {"ims_per_batch": KnobScope.GLOBAL, "samples_per_gpu": KnobScope.PER_RANK, "imgs_per_gpu": KnobScope.PER_RANK, "images_per_gpu": KnobScope.PER_RANK}  # fmt: skip
 _ACCUMULATION: Final = frozenset(
@@ -96,7 +96,7 @@ def is_batch(name: str) -> bool:
         return True
     if is_accumulation(name) or _OTHER_BATCH & path_words(name):
         return False
-    if "batchsize" in words or "microbatch" in words or words[-1:] == ["bs"]:
+    if "batchsize" in words or "microbatch" in words or words[-1:] in (["bs"], ["bsz"]):
         return True
     return "batch" in words and (
         words[-1] in _SIZES or (words[-1] in {"train", "training"} and "size" in words)

@@ -229,7 +229,9 @@ class Search:
                 raise _which(what, Unread.MICRO, choices, first.name)
 
     def _no_batch(self, own: Sequence[Candidate]) -> NoPlanError:
-        unset = next((c for c in own if c.role is not Role.ACCUMULATION and c.explicit), None)
+        unset = next(
+            (c for c in own if c.role is not Role.ACCUMULATION and c.explicit and not c.number), None
+        )
         if unset is not None:
             return NoPlanError(
                 f"{unset.name} is {unset.value!r}, which is no number", "give it a number", unset.name

@@ -151,6 +151,8 @@ class _FileLook:
             return f"{name} of a folder"
         if not _FINDS_NEWEST.search(name) or _KEEPS.search(name) or name in self.empty:
             return None
+        if any(k.arg == "resume" and literal(k.value) is not True for k in node.keywords):
+            return None  # only where a switch says so: detectron2's `resume_or_load(resume=args.resume)`
         if self.depth and name not in _KNOWN_FINDERS and not (self.trains and name == "load_latest"):
             return None
         return None if {leaf(a) for a in node.args} & self.named else name

@@ -214,6 +214,9 @@ class _Look:
             found = self._flag_value(flag)
             if found is not None:
                 return (*found, flag.where)
+        for passed in self.source.passed:
+            if passed.call == "resume_or_load" and passed.keyword == "resume" and passed.leaf:
+                return f"--{passed.leaf}", "", passed.where
         if self.row is not None and self.row.resume_flag and self.row.resume_value:
             return self.row.resume_flag, self.row.resume_value, f"{self.row.name}'s own"
         if self.row is not None and self.row.name == "Megatron":
@@ -390,6 +393,8 @@ class _Look:
         row = self.row
         if row is None or not row.resume_flag or row.resume_value or row.name in {HF, "Megatron"}:
             return None, ""
+        if any(value is False for value, _ in self.source.literals.get("enable_checkpointing", ())):
+            return None, ""  # the checkpoints are not the framework's own
         if row.resume_needs and row.resume_needs not in (*self.args, *self.where.settled):
             return None, ""
         return row.resume_flag, f"{row.name}'s own"
