@@ -506,6 +506,8 @@ BARE = "p.add_argument('--resume', nargs='?', const=True, default=False)\nargs =
 SWITCH_AND_PATH = "p.add_argument('--resume', action='store_true')\np.add_argument('--checkpoint')\nargs = p.parse_args()\nif args.resume:\n    c = torch.load(args.checkpoint)\n    opt.load_state_dict(c['opt'])\n"
 OLD_OPTIONS = "p.add_argument('--resume')\nopt = p.parse_args()\nif opt.resume:\n    with open(Path(opt.resume).parent / 'opt.yaml') as f:\n        d = yaml.safe_load(f)\n    opt = Namespace(**d)\noptimizer.load_state_dict(torch.load(opt.resume)['optimizer'])\n"
 DETECTRON = "args = default_argument_parser().parse_args()\ntrainer.resume_or_load(resume=args.resume)\n"
+NO_RESUME = "p.add_argument('--no-resume', action='store_true')\nargs = p.parse_args()\ndef do_train(resume=False):\n    checkpointer.resume_or_load(w, resume=resume)\ndo_train(resume=not args.no_resume)\n"
+PART_OF_THE_MODEL = "save_path = 'emb.torch'\nif os.path.exists(save_path):\n    emb.load_state_dict(torch.load(save_path))\nelse:\n    torch.save(emb.state_dict(), save_path)\n"
 OWN_FILE = "if (args.exp_dir / 'model.pth').is_file():\n    c = torch.load(args.exp_dir / 'model.pth')\n    model.load_state_dict(c['m'])\ntorch.save(s, args.exp_dir / 'model.pth')\nloss.backward()\n"
 GET_LAST = (
     HF.replace(".train()", ".train(resume_from_checkpoint=last)")
@@ -560,15 +562,19 @@ GET_LAST = (
         # What the switch loads is named by another flag, which is not given.
         ("train.py", SWITCH_AND_PATH, "unknown", None, None),
         ("train.py --checkpoint a.pt", SWITCH_AND_PATH, "flag", "--resume", ""),
+        ("train.py", SWITCH_AND_PATH.replace("if args.resume:\n    c", "if args.checkpoint:\n    c").replace("    opt.", "    if args.resume:\n        opt."), "unknown", None, None),
         # The old run's options come back, the old batch with them.
         ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS, "unknown", None, None),
         ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS.replace("opt = Namespace(**d)", "net = Namespace(**d)"), "flag", "--resume", None),
         # detectron2: only where its switch says so.
         ("train.py", DETECTRON, "flag", "--resume", ""),
         ("train.py", DETECTRON.replace("args.resume", "True"), "self", None, None),
+        ("train.py", NO_RESUME, "self", None, None),
+        ("train.py --no-resume", NO_RESUME, "unknown", None, None),
         # A file that the script saves and loads, whatever its name; with the optimizer's state it is the run's own.
         ("train.py", OWN_FILE + "optimizer.load_state_dict(c['o'])\n", "self", None, None),
         ("train.py", OWN_FILE, "unknown", None, None),
+        ("train.py", PART_OF_THE_MODEL, "unknown", None, None),
         ("train.py fit --data.batch_size 4", LIGHTNING, "flag", "--ckpt_path", None),
         ("train.py --data.batch_size 4", LIGHTNING, "unknown", None, None),
         ("train.py", "import subprocess\nsubprocess.Popen(['python', 'inner.py'])\n", "unknown", None, None),

@@ -28,6 +28,7 @@ class Convention:
         micro_class: the class that the source must hand to a parser for that, itself or a class derived from it.
         accumulation: the paired setting, as it is appended where nobody names it.
         accumulation_default: its value where none is given.
+        beside: where the micro-batch is in a config, the paired setting stands beside it; else it is a flag.
         derived: the accumulation follows from the total, so the micro-batch changes alone; a total must be given.
         resume_flag: takes a checkpoint, where no source line declares it.
         resume_value: what it is set to; empty: a path that must be found.
@@ -53,6 +54,7 @@ class Convention:
     micro_class: str = ""
     accumulation: str | None = None
     accumulation_default: int = 1
+    beside: bool = False
     derived: bool = False
     resume_flag: str | None = None
     resume_value: str = ""
@@ -149,6 +151,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         "speechbrain",
         modules=("speechbrain",),
         accumulation="--grad_accumulation_factor",
+        beside=True,
         always_resumes=True,
         resume_word="checkpointer",
         unsafe=(("dynamic_batching", "batches are dynamic (dynamic_batching)"),),
@@ -170,12 +173,17 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         derived=True,
     ),
     Convention(
-        "torchtune", programs=("tune",), modules=("torchtune",), accumulation="gradient_accumulation_steps"
+        "torchtune",
+        programs=("tune",),
+        modules=("torchtune",),
+        accumulation="gradient_accumulation_steps",
+        beside=True,
     ),
     Convention(
         "axolotl",
         programs=("axolotl", "axolotl."),
         accumulation="gradient_accumulation_steps",
+        beside=True,
         resume_flag="resume_from_checkpoint",
     ),
     Convention("coqui trainer", modules=("trainer",), words=("TrainerArgs",), resume_flag="--continue_path"),
@@ -193,6 +201,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         micro_class="TrainingArguments",
         steps="--max_steps",
         accumulation="--gradient_accumulation_steps",
+        beside=True,
         resume_flag="--resume_from_checkpoint",
         unsafe=(
             ("generation_batch_size", "generation_batch_size is set beside it"),

@@ -451,12 +451,7 @@ class Search:
         name = row.accumulation
         if self.where.lone_config is not None:
             name = f"{self.where.lone_config}#{NEW}{plain_name(row.accumulation)}"
-        elif (
-            micro.name.startswith("--") is False
-            and place_of(micro.name) is Place.FILE
-            and not name.startswith("--trainer")
-            and row.name != "espnet"
-        ):
+        elif row.beside and place_of(micro.name) is Place.FILE:
             file, _, key = micro.name.partition("#")
             prefix = key.rpartition(".")[0]
             name = f"{file}#{NEW}{prefix + '.' if prefix else ''}{plain_name(row.accumulation).rpartition('.')[2]}"

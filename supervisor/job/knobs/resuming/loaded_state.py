@@ -78,22 +78,18 @@ class LoadedState:
         names += [a.arg for a in node.args.kwonlyargs]
         self._functions[name].append((f"{path}:{node.name}", names))
 
-    def use_of(self, dest: str) -> Use | None:
-        """What the checkpoint in a setting is loaded for; None where no loading is seen."""
+    def use_of(self, dest: str, *, switch: str = "") -> Use | None:
+        """What the checkpoint in a setting is loaded for; None where no loading is seen. `switch`: a setting that is on."""
         names = self._followed(dest)
+        known = {name: value for name, value in self._known.items() if name != dest} | {switch: True}
         uses = {
             use
             for node, scope, guards in self._nodes
             if id(node) not in self._shown
             for use in self._uses(node, scope, names)
-            if not self._is_off(guards, dest)
+            if not any(truth(test, known, None) not in {wanted, None} for test, wanted in guards)
         }
         return next((use for use in Use if use in uses), None)
-
-    def _is_off(self, guards: Guards, dest: str) -> bool:
-        """Whether a branch is not taken, whatever the setting in question is: another one that it needs is not given."""
-        known = {name: value for name, value in self._known.items() if name != dest}
-        return any(truth(test, known, None) not in {wanted, None} for test, wanted in guards)
 
     def replaces_options(self, dest: str) -> str | None:
         """Where all options are replaced by those that a checkpoint holds, if they are."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from supervisor.job.knobs.resuming.checkpoint_flags import takes_path
-from supervisor.job.knobs.source.conditions import truth
+from supervisor.job.knobs.source.conditions import Known, truth
 from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import ScriptSource, SourceFile, called, guarded, leaf
 
@@ -93,9 +93,9 @@ class Search:
     guards: tuple[tuple[ast.expr, bool], ...]
 
 
-def searches(file: SourceFile, source: ScriptSource) -> Iterator[Search]:
-    """Every place in a file where the newest checkpoint is looked for without an argument."""
-    look = _FileLook(file, source)
+def searches(file: SourceFile, source: ScriptSource, known: Known) -> Iterator[Search]:
+    """Every place in a file where the newest checkpoint is looked for without an argument; `known`: what settings are."""
+    look = _FileLook(file, source, known)
     for node, guards, functions in guarded(file.tree):
         if len(functions) > 1 and (file.depth or not isinstance(node, ast.Call)):
             continue  # a hook, called by something else and at its own time
@@ -110,7 +110,9 @@ def searches(file: SourceFile, source: ScriptSource) -> Iterator[Search]:
 class _FileLook:
     """One file, looked through for places that find the newest checkpoint by themselves."""
 
-    def __init__(self, file: SourceFile, source: ScriptSource) -> None:
+    def __init__(self, file: SourceFile, source: ScriptSource, known: Known) -> None:
+        self.known = known
+        self.files = source.files
         self.depth = file.depth
         self.empty = {
             n.name
@@ -122,13 +124,14 @@ class _FileLook:
             "resume_from_checkpoint",
         }
         self.saved = _saved_names(file)
-        # A file that the script both saves and loads is the run's own where the optimizer's state is loaded too.
-        self.with_optimizer = not file.depth and any(
+        # Weights alone may be a part of the model that every run begins with; with the optimizer's state they are the run's.
+        self.with_optimizer = any(
             called(n) == "load_state_dict"
             and isinstance(n.func, ast.Attribute)
             and OPTIMIZER.search(leaf(n.func.value) or "")
             for n in file.calls
         )
+        self.script_with_optimizer = self.with_optimizer and not file.depth
         self.trains = any(called(n) == "backward" for n in file.calls)
 
     def what(self, node: ast.AST, function: str | None) -> str | None:
@@ -151,11 +154,16 @@ class _FileLook:
             return f"{name} of a folder"
         if not _FINDS_NEWEST.search(name) or _KEEPS.search(name) or name in self.empty:
             return None
-        if any(k.arg == "resume" and literal(k.value) is not True for k in node.keywords):
+        if any(k.arg == "resume" and not self._is_on(k.value) for k in node.keywords):
             return None  # only where a switch says so: detectron2's `resume_or_load(resume=args.resume)`
         if self.depth and name not in _KNOWN_FINDERS and not (self.trains and name == "load_latest"):
             return None
         return None if {leaf(a) for a in node.args} & self.named else name
+
+    def _is_on(self, value: ast.expr) -> bool:
+        """Whether a value is true for this command line, as it is or as it is handed to the function that names it."""
+        handed = [k.value for f in self.files for n in f.calls for k in n.keywords if k.arg == leaf(value)]
+        return any(truth(v, self.known, None) is True for v in (value, *handed))
 
     def _is_given_folder_and_optimizer(self, node: ast.Call) -> bool:
         """``load_model(args.exp_dir, model, optimizer)``: what it finds in the folder, which is no flag of its own for this."""
@@ -168,9 +176,9 @@ class _FileLook:
         if path is None or path in self.named or path not in self.saved:
             return None
         if (
-            not (_KEPT.search(path) or (self.with_optimizer and _FILE.search(path)))
+            not (_KEPT.search(path) or (self.script_with_optimizer and _FILE.search(path)))
             or _NOT_KEPT.search(path)
-            or not any(_loads(s) for s in body)
+            or not any(_loads(s, weights=self.with_optimizer) for s in body)
         ):
             return None
         return f"{path} is loaded where it exists"
@@ -215,8 +223,19 @@ def _path_name(node: ast.expr) -> str | None:
     return texts[-1] if texts else None
 
 
-def _loads(node: ast.stmt) -> bool:
-    return any(isinstance(n, ast.Call) and LOADS.search(called(n)) for n in ast.walk(node))
+def _loads(node: ast.stmt, *, weights: bool) -> bool:
+    """Whether a statement loads a checkpoint: by a call of such a name, or with a counter in it; `weights`: or anything at all."""
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Call() if weights and LOADS.search(called(inner)):
+                return True
+            case ast.Call() if _LOADER.search(called(inner)) and called(inner) != "load_state_dict":
+                return True
+            case ast.Constant(value=str() as text) if re.fullmatch(r"\w*(epoch|step|iter)\w*", text):
+                return True
+            case _:
+                pass
+    return False
 
 
 def _saved_names(file: SourceFile) -> frozenset[str]:

@@ -27,9 +27,9 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
     takes_path,
 )
 from supervisor.job.knobs.resuming.loaded_state import LoadedState, Use
-from supervisor.job.knobs.resuming.newest_search import LOADS, holds, searches
+from supervisor.job.knobs.resuming.newest_search import holds, searches
 from supervisor.job.knobs.source.conditions import known_values
-from supervisor.job.knobs.source.read_source import ScriptFlag, ScriptSource, called, leaf, leaves
+from supervisor.job.knobs.source.read_source import ScriptFlag, ScriptSource, called, leaf
 from supervisor.job.spec import NAMED, Knobs
 
 _RESUME_WORDS: Final = frozenset(
@@ -49,7 +49,11 @@ _RESUME_WORDS: Final = frozenset(
 _NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
 _OFF: Final = frozenset({"false", "no", "0", "off", "none", ""})
 _ANY_WAY: Final = re.compile(
-    r"resume|restore|load_state_dict|load_checkpoint|torch\.load|continue_from|load_state|ckpt_path"
+    r"resume|restore|load_\w*(state|checkpoint|ckpt|params)|torch\.load|load_file|continue_from|ckpt_path"
+)
+# Names of settings that may name what a switch resumes from.
+_HOLDS_PATH: Final = re.compile(
+    r"ckpt|checkpoint|snapshot|restore|load|continue|state|resume|pretrain|weights|init|path", re.IGNORECASE
 )
 _HF_OFF: Final[Mapping[str, str]] = {
     "do_train": "false",
@@ -189,7 +193,7 @@ class _Look:
         for file in self.source.files:
             if file.depth > _DEPTH:
                 continue
-            for place in searches(file, self.source):
+            for place in searches(file, self.source, known):
                 if all(holds(self.source, test, wanted, known) for test, wanted in place.guards):
                     return f"{place.what} in {file.path or 'the script'}:{place.line}"
         return None
@@ -214,9 +218,9 @@ class _Look:
             found = self._flag_value(flag)
             if found is not None:
                 return (*found, flag.where)
-        for passed in self.source.passed:
-            if passed.call == "resume_or_load" and passed.keyword == "resume" and passed.leaf:
-                return f"--{passed.leaf}", "", passed.where
+        switch = self._detectrons_switch()
+        if switch is not None:
+            return switch
         if self.row is not None and self.row.resume_flag and self.row.resume_value:
             return self.row.resume_flag, self.row.resume_value, f"{self.row.name}'s own"
         if self.row is not None and self.row.name == "Megatron":
@@ -225,12 +229,21 @@ class _Look:
                 return "--load", save, "the folder of --save"
         return None, "auto", ""
 
+    def _detectrons_switch(self) -> tuple[str, str, str] | None:
+        """The switch of detectron2's own parser that its trainer is handed: ``resume_or_load(resume=args.resume)``."""
+        if not any(called(n) == "default_argument_parser" for f in self.source.files for n in f.calls):
+            return None
+        handed = (p for p in self.source.passed if p.call == "resume_or_load" and p.leaf == "resume")
+        return next((("--resume", "", p.where) for p in handed), None)
+
     def _in_config(self) -> tuple[str, str, str] | None:
         for name in self.where.names():
             if is_argument(name) or "_".join(words_of(name)) not in _RESUME_WORDS:
                 continue
             present = self.where.value(name)
             if isinstance(present, bool) and words_of(name)[-1] != "checkpoint":
+                if not present and self._needs_a_path(plain_last(name)):
+                    return None
                 return name, "true", "config" if present else "off in the config"
             if isinstance(present, str) and present.lower() in _NEWEST - {"true"}:
                 return name, present, "config"
@@ -246,7 +259,7 @@ class _Look:
                 return self._spelled(flag.dest), "true"
             return None
         if flag.is_switch:
-            return None if self._needs_a_path(flag) else (name, "")
+            return None if self._needs_a_path(flag.dest) else (name, "")
         if flag.optional_value and self._means_newest(flag):
             return name, ""
         if set(flag.choices) == {"0", "1"}:
@@ -264,22 +277,18 @@ class _Look:
             and any(_asks_whether_bare(n, flag.dest) for f in self.source.files for n in f.nodes)
         )
 
-    def _needs_a_path(self, flag: ScriptFlag) -> bool:
-        """Whether what a switch loads is named by another flag, which is not given: ``if args.resume: load(args.checkpoint)``."""
-        loads = [
-            call
-            for file in self.source.files
-            for node in file.nodes
-            if isinstance(node, ast.If) and flag.dest in leaves(node.test)
-            for statement in node.body
-            for call in ast.walk(statement)
-            if isinstance(call, ast.Call) and LOADS.search(called(call))
-        ]
-        given = {plain_name(s.name) for s in self.settings}
-        paths = {
-            f.dest for f in self.source.flags if is_open(f) and _LOADED.search(f.dest) and f.dest not in given
-        } - {flag.dest}
-        return any(leaf(argument) in paths for call in loads for argument in call.args)
+    def _needs_a_path(self, dest: str) -> bool:
+        """Whether what a switch resumes from is named by another setting, which is not given: ``if args.resume: load(args.ckpt)``."""
+        paths = {f.dest for f in self.source.flags if is_open(f)} - {
+            plain_last(s.name) for s in self.settings
+        }
+        paths |= {plain_last(n) for n, _ in self._keys() if str(self.where.value(n)).lower() in _OFF}
+        return any(
+            self.loaded.use_of(path, switch=dest) is Use.OPTIMIZER
+            and self.loaded.use_of(path) is not Use.OPTIMIZER
+            for path in paths
+            if path != dest and _HOLDS_PATH.search(path)
+        )
 
     def _compared(self, dest: str) -> str | None:
         """The word for the newest checkpoint that the source compares a setting with."""
