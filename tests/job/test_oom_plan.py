@@ -39,6 +39,12 @@ INTERPOLATED = {
     "train.py": HYDRA,
     "conf/config.yaml": "loader:\n  batch_size: 50\ndata:\n  batch_size: 32\ntrain:\n  global_batch_size: ${data.batch_size}\ntrainer:\n  accumulate_grad_batches: ${div_up:${train.global_batch_size}, ${eval:${trainer.devices} * ${data.batch_size}}}\n",
 }
+# A batch that is gone through in pieces: the whole stays.
+STRIDE = "p.add_argument('--bsz', type=int)\np.add_argument('--microbatch', type=int)\nfor i in range(0, batch.shape[0], self.microbatch):\n    piece = batch[i : i + self.microbatch]\n    loss.backward()\n"
+SACRED = {
+    "train.py": "from config import ex\n@ex.automain\ndef main(_config):\n    steps = _config['batch_size'] // (_config['per_gpu_batchsize'] * n)\n    Trainer(accumulate_grad_batches=steps, resume_from_checkpoint=_config['start'])\n",
+    "config.py": "from sacred import Experiment\nex = Experiment('x')\n@ex.config\ndef config():\n    batch_size = 4096\n    per_gpu_batchsize = 0\n    start = None\n@ex.named_config\ndef large():\n    per_gpu_batchsize = 8\n",
+}
 # The default of the accumulation stands in a config of Python, and 0 of it means one micro-batch.
 ACCUMULATION_ZERO = {
     "train.py": "from config import get\np.add_argument('--batch-size', type=int)\np.add_argument('--accumulation-steps', type=int)\nfor x in DataLoader(d, batch_size=c.BATCH_SIZE):\n    if c.ACCUMULATION_STEPS > 1:\n        loss = loss / c.ACCUMULATION_STEPS\n    loss.backward()\n",
@@ -191,6 +197,8 @@ def changes(spec: JobSpec) -> dict[str, str]:
             "-- python train.py", INTERPOLATED,
             {"data.batch_size": "16", "train.global_batch_size": "32"},
         ),
+        ("train.py --bsz 64 --microbatch 16", {"train.py": STRIDE}, {"--microbatch": "8"}),
+        ("-- python train.py with large out=o", SACRED, {"per_gpu_batchsize": "4"}),
         ("train.py", INHERITED, {"--batch_size": "8", "--grad_acc_steps": "2"}),
         ("train.py --batch-size 8", ACCUMULATION_ZERO, {"--batch-size": "4", "--accumulation-steps": "2"}),
         (
@@ -624,6 +632,10 @@ def test_why_it_is_not_known_how_it_goes_on(source: str, why: str) -> None:
 def test_which_key_of_a_config_takes_the_checkpoint(config: str, knob: str | None) -> None:
     source = f"{LOOP}c = torch.load(checkpoint_path)\noptimizer.load_state_dict(c['o'])\n"
     assert oom_plan(job("train.py c.yaml", {"train.py": source, "c.yaml": config})).resume.knob == knob
+
+
+def test_the_key_of_a_sacred_experiment() -> None:
+    assert oom_plan(job("-- python train.py with large", SACRED)).resume.knob == "start"
 
 
 def test_the_key_that_is_handed_to_lightning() -> None:

@@ -89,7 +89,11 @@ def collect_configs(
             fixed.add(nested)
             roles[nested] = DEEPSPEED
     own = args[launch.args_at :]
-    assigned = {**_python_configs(own, read), **_config_functions(own, source, read)}
+    assigned = {
+        **_python_configs(own, read),
+        **_config_functions(own, source, read),
+        **_sacred(own, source),
+    }
     settled = {**_hydra(own, source, read), **assigned}
     for name, text in texts.items():
         laid_over = _laid_over(name, text, read, 0)
@@ -336,6 +340,27 @@ def _config_functions(args: Sequence[str], source: ScriptSource, read: Read) -> 
                 values = values or _ConfigFunctions(read).values(match[2], "get_config", 0)
                 found |= {f"{match[1]}.{key}": value for key, value in values.items()}
     return found
+
+
+def _sacred(args: Sequence[str], source: ScriptSource) -> dict[str, tuple[Scalar, str]]:
+    """What the config functions of a sacred experiment set, those that the command line names last: ``python run.py with large lr=1``."""
+    functions = [
+        (node, decorator.attr, file.path)
+        for file in (source.files if "sacred" in source.modules else ())
+        for node in file.tree.body
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Attribute)
+    ]
+    chosen = [f for f in functions if f[1] == "config"]
+    chosen += [f for word in args for f in functions if f[1] == "named_config" and f[0].name == word]
+    return {
+        node.targets[0].id: (literal(node.value), f"{path}:{node.lineno}")
+        for function, _, path in chosen
+        for node in function.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if isinstance(node.value, ast.Constant)
+    }
 
 
 class _ConfigFunctions:

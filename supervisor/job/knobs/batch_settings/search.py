@@ -358,6 +358,7 @@ class Search:
         return (
             self.source.divides(big, small)
             or (small, big) in self.source.fallbacks
+            or small in self.source.strides
             or self._named_micro(batch, micro)
         )
 

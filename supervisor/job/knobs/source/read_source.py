@@ -106,7 +106,7 @@ class ScriptSource:
     `variables`: environment variables that it reads, with their literal default if they have one. In the sets
     a variable is named ``env:NAME``. `words`: names and attributes in its code that are about resuming, or transformers.
     `handed`: (name, the name that is passed on as it, or that it is a share of). `computed`: what a name is set to.
-    `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `cuts`: names that say into how many pieces a tensor or a list is cut, with where. `fallbacks`: (name, the name that stands in for it where it is not set).
+    `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `cuts`: names that say into how many pieces a tensor or a list is cut, with where. `strides`: names of the step of a loop over a range, such as the samples of a batch. `fallbacks`: (name, the name that stands in for it where it is not set).
     """
 
     flags: tuple[ScriptFlag, ...] = ()
@@ -128,6 +128,7 @@ class ScriptSource:
     handed: frozenset[tuple[str, str]] = frozenset()
     computed: Mapping[str, tuple[ast.expr, ...]] = field(default_factory=dict)
     cuts: Mapping[str, str] = field(default_factory=dict)
+    strides: frozenset[str] = frozenset()
 
     def bases(self) -> dict[str, set[str]]:
         """The classes of all files with the names of what they are derived from."""
@@ -274,6 +275,7 @@ class _Facts:
         self.computed: defaultdict[str, list[ast.expr]] = defaultdict(list)
         self.fields: dict[str, Literal] = {}
         self.cuts: dict[str, str] = {}
+        self.strides: set[str] = set()
         self.path = ""
         self.wholesale = False
 
@@ -309,6 +311,8 @@ class _Facts:
             case ast.Call():
                 self._variable(node)
                 self._call(node)
+            case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[_, _, step])):
+                self.strides.add((leaf(step) or "").lower())
             case ast.For(target=ast.Name(id=index), iter=ast.Call(args=[*_, pieces]) as counted) if (
                 called(counted) in _RANGES
             ):
@@ -460,6 +464,7 @@ class _Facts:
             computed={name: tuple(values) for name, values in self.computed.items()},
             fields=self.fields,
             cuts=self.cuts,
+            strides=frozenset(self.strides),
             used=frozenset(self.used | ({"*"} if self.wholesale else set())),
         )
 
