@@ -45,6 +45,9 @@ SACRED = {
     "train.py": "from config import ex\n@ex.automain\ndef main(_config):\n    steps = _config['batch_size'] // (_config['per_gpu_batchsize'] * n)\n    Trainer(accumulate_grad_batches=steps, resume_from_checkpoint=_config['start'])\n",
     "config.py": "from sacred import Experiment\nex = Experiment('x')\n@ex.config\ndef config():\n    batch_size = 4096\n    per_gpu_batchsize = 0\n    start = None\n@ex.named_config\ndef large():\n    per_gpu_batchsize = 8\n",
 }
+STRUCTURED = {
+    "train.py": "@hydra.main(config_name=None)\ndef main(cfg):\n    cfg = OmegaConf.merge(Run(), cfg)\n    DataLoader(d, batch_size=cfg.train.batch_size)\n    (loss / cfg.train.gradient_accumulation_steps).backward()\n@dataclass\nclass Train:\n    batch_size: int = 8\n    gradient_accumulation_steps: int = 3\n@dataclass\nclass Run:\n    train: Train = field(default_factory=Train)\n",
+}
 # The default of the accumulation stands in a config of Python, and 0 of it means one micro-batch.
 ACCUMULATION_ZERO = {
     "train.py": "from config import get\np.add_argument('--batch-size', type=int)\np.add_argument('--accumulation-steps', type=int)\nfor x in DataLoader(d, batch_size=c.BATCH_SIZE):\n    if c.ACCUMULATION_STEPS > 1:\n        loss = loss / c.ACCUMULATION_STEPS\n    loss.backward()\n",
@@ -199,6 +202,7 @@ def changes(spec: JobSpec) -> dict[str, str]:
         ),
         ("train.py --bsz 64 --microbatch 16", {"train.py": STRIDE}, {"--microbatch": "8"}),
         ("-- python train.py with large out=o", SACRED, {"per_gpu_batchsize": "4"}),
+        ("train.py ++train.batch_size=4", STRUCTURED, {"++train.batch_size": "2", "++train.gradient_accumulation_steps": "6"}),
         ("train.py", INHERITED, {"--batch_size": "8", "--grad_acc_steps": "2"}),
         ("train.py --batch-size 8", ACCUMULATION_ZERO, {"--batch-size": "4", "--accumulation-steps": "2"}),
         (
@@ -516,6 +520,7 @@ OLD_OPTIONS = "p.add_argument('--resume')\nopt = p.parse_args()\nif opt.resume:\
 DETECTRON = "args = default_argument_parser().parse_args()\ntrainer.resume_or_load(resume=args.resume)\n"
 NO_RESUME = "p.add_argument('--no-resume', action='store_true')\nargs = p.parse_args()\ndef do_train(resume=False):\n    checkpointer.resume_or_load(w, resume=resume)\ndo_train(resume=not args.no_resume)\n"
 PART_OF_THE_MODEL = "save_path = 'emb.torch'\nif os.path.exists(save_path):\n    emb.load_state_dict(torch.load(save_path))\nelse:\n    torch.save(emb.state_dict(), save_path)\n"
+STRUCTURED_RESUME = "import hydra, tyro\nfrom hydra import main\n@hydra.main(config_name='c')\ndef main(cfg):\n    pass\n@dataclass\nclass Run:\n    resume_from: str = None\n"
 OWN_FILE = "if (args.exp_dir / 'model.pth').is_file():\n    c = torch.load(args.exp_dir / 'model.pth')\n    model.load_state_dict(c['m'])\ntorch.save(s, args.exp_dir / 'model.pth')\nloss.backward()\n"
 GET_LAST = (
     HF.replace(".train()", ".train(resume_from_checkpoint=last)")
@@ -557,6 +562,8 @@ GET_LAST = (
         ("train.py", WEIGHTS_ALONE.replace("resume", "ckpt"), "unknown", None, None),
         ("train.py", "step, model, optimizer = load_model(args.exp_dir, model, optimizer)\n", "self", None, None),
         ("train.py", "load_model(args.data_dir, model, optimizer)\nload_model(args.pretrained_dir, model, optimizer)\nloss.backward()\n", "none", None, None),
+        # A field of a structured config of Hydra is no flag.
+        ("train.py", STRUCTURED_RESUME, "unknown", None, None),
         ("train.py", WEIGHTS_BY_HELPER, "unknown", None, None),
         ("train.py", WEIGHTS_BY_HELPER.replace("    copy_params", "    step = data['cur_step']\n    copy_params"), "flag", "--resume", None),
         ("train.py", "\ufeff" + WEIGHTS_ALONE, "unknown", None, None),
@@ -621,8 +628,8 @@ def test_why_it_is_not_known_how_it_goes_on(source: str, why: str) -> None:
     ("config", "knob"),
     [
         (
-            "ckpt_path: null\nmodel:\n  first_stage:\n    params:\n      ckpt_path: vq.ckpt\n",
-            "c.yaml#ckpt_path",
+            "resume_path: null\nmodel:\n  first_stage:\n    params:\n      ckpt_path: vq.ckpt\n",
+            "c.yaml#resume_path",
         ),
         ("checkpoint:\n  resume_pretrained: true\n  resume_from: null\n", "c.yaml#checkpoint.resume_from"),
         ("train_config:\n  checkpoint_path: ''\n", "c.yaml#train_config.checkpoint_path"),

@@ -6,6 +6,7 @@ where they go by one name; the place that wins is the one that the script would 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from supervisor.job.config.edit import Scalar
 from supervisor.job.knobs.batch_settings.names import Role, role_of
 from supervisor.job.knobs.conventions import Convention
 from supervisor.job.knobs.places import ENV, Places, bare
+from supervisor.job.knobs.source.declarations import constant
 from supervisor.job.knobs.source.read_source import ScriptFlag
 
 DEEPSPEED: Final = "deepspeed"
@@ -94,6 +96,7 @@ def collect(args: Sequence[str], where: Places, convention: Convention | None = 
         *_from_configs(where),
         *_from_environment(where),
         *_declared(args, where),
+        *_siblings(args, where),
     ):
         named = _renamed(candidate, convention)
         if named is None:
@@ -241,6 +244,39 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
                 flag.type,
                 flag.is_switch,
             )
+
+
+def _siblings(args: Sequence[str], where: Places) -> Iterator[Candidate]:
+    """The fields beside a batch that is set by a dotted name (``train.batch_size=4``), where a class of the source declares both."""
+    classes = [
+        (
+            file.path,
+            {
+                f.target.id: f
+                for f in node.body
+                if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
+            },
+        )
+        for file in where.source.files
+        for node in file.nodes
+        if isinstance(node, ast.ClassDef)
+    ]
+    for name in [s.name for s in settings_of(args[where.args_at :]) if "." in s.name]:
+        above, _, last = name.rpartition(".")
+        for path, fields in classes if _role(name) in {Role.MICRO, Role.BATCH} else ():
+            for field, node in fields.items() if last.replace("-", "_") in fields else ():
+                role = role_of(f"{above}.{field}")
+                if role in {Role.ACCUMULATION, Role.TOTAL}:
+                    full = f"{above}.{field}"
+                    value = constant(node.value)
+                    yield Candidate(
+                        full,
+                        role,
+                        value,
+                        Given.DECLARED,
+                        f"default in {path}:{node.lineno}",
+                        plain_name(full),
+                    )
 
 
 def _inherited_by(where: Places, classes: set[str]) -> set[str]:

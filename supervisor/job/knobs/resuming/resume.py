@@ -350,7 +350,9 @@ class _Look:
         """Whether a setting of such a name continues a training: a path that weights alone are loaded from begins one."""
         flag = self.source.flag(name)
         use = self.loaded.use_of(flag.dest if flag is not None else plain_last(name))
-        return use in {Use.OPTIMIZER, Use.STATE} or (use is None and not self._has_own_loop())
+        if use is None:  # nothing is seen: a name that says so is believed where the loop is a framework's
+            return words_of(name) not in (["ckpt", "path"], ["load", "path"]) and not self._has_own_loop()
+        return use is not Use.WEIGHTS
 
     def _has_own_loop(self) -> bool:
         return {"backward", "zero_grad"} <= self._calls

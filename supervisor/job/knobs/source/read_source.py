@@ -220,6 +220,10 @@ def scan_files(texts: Sequence[tuple[str, str] | tuple[str, str, int]]) -> Scrip
     for file in files:
         flags += declared_flags(file.tree, file.nodes, modules, file.path)
         facts.read(file)
+    if files and "hydra" in modules and any(called(n) == "main" for n in files[0].calls):
+        flags = [
+            f for f in flags if not f.owner
+        ]  # fields of its structured configs: overridden by key, no flags
     return facts.done(tuple(flags), modules, tuple(files))
 
 
