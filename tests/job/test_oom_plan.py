@@ -516,7 +516,7 @@ WEIGHTS_ALONE = "p.add_argument('--resume', default=None)\nargs = p.parse_args()
 WEIGHTS_BY_HELPER = "p.add_argument('--resume')\nargs = p.parse_args()\nc.resume_pkl = args.resume\ndef loop(resume_pkl=None):\n    with open_url(resume_pkl) as f:\n        data = load_network_pkl(f)\n    copy_params(data['G'], G)\n    opt.zero_grad()\n    loss.backward()\nloop(**c)\n"
 BARE = "p.add_argument('--resume', nargs='?', const=True, default=False)\nargs = p.parse_args()\n"
 SWITCH_AND_PATH = "p.add_argument('--resume', action='store_true')\np.add_argument('--checkpoint')\nargs = p.parse_args()\nif args.resume:\n    c = torch.load(args.checkpoint)\n    opt.load_state_dict(c['opt'])\n"
-OLD_OPTIONS = "p.add_argument('--resume')\nopt = p.parse_args()\nif opt.resume:\n    with open(Path(opt.resume).parent / 'opt.yaml') as f:\n        d = yaml.safe_load(f)\n    opt = Namespace(**d)\noptimizer.load_state_dict(torch.load(opt.resume)['optimizer'])\n"
+OLD_OPTIONS = "p.add_argument('--resume')\nargs = p.parse_args()\nif args.resume:\n    with open(Path(args.resume).parent / 'opt.yaml') as f:\n        d = yaml.safe_load(f)\n    args = Namespace(**d)\noptimizer.load_state_dict(torch.load(args.resume)['optimizer'])\n"
 DETECTRON = "args = default_argument_parser().parse_args()\ntrainer.resume_or_load(resume=args.resume)\n"
 NO_RESUME = "p.add_argument('--no-resume', action='store_true')\nargs = p.parse_args()\ndef do_train(resume=False):\n    checkpointer.resume_or_load(w, resume=resume)\ndo_train(resume=not args.no_resume)\n"
 PART_OF_THE_MODEL = "save_path = 'emb.torch'\nif os.path.exists(save_path):\n    emb.load_state_dict(torch.load(save_path))\nelse:\n    torch.save(emb.state_dict(), save_path)\n"
@@ -580,7 +580,7 @@ GET_LAST = (
         ("train.py", SWITCH_AND_PATH.replace("if args.resume:\n    c", "if args.checkpoint:\n    c").replace("    opt.", "    if args.resume:\n        opt."), "unknown", None, None),
         # The old run's options come back, the old batch with them.
         ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS, "unknown", None, None),
-        ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS.replace("opt = Namespace(**d)", "net = Namespace(**d)"), "flag", "--resume", None),
+        ("train.py --batch_size 8", ARGPARSE + OLD_OPTIONS.replace("args = Namespace(**d)", "net = Namespace(**d)"), "flag", "--resume", None),
         # detectron2: only where its switch says so.
         ("train.py", DETECTRON, "flag", "--resume", ""),
         ("train.py", DETECTRON.replace("args.resume", "True"), "self", None, None),

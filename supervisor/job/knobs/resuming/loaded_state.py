@@ -91,21 +91,25 @@ class LoadedState:
         }
         return next((use for use in Use if use in uses), None)
 
-    def replaces_options(self, dest: str) -> str | None:
-        """Where all options are replaced by those that a checkpoint holds, if they are."""
+    def replaces_options(self, dest: str, batch: str) -> str | None:
+        """Where the options that hold the batch are replaced by those that a checkpoint holds, if they are."""
         names = self._followed(dest)
+        holders = {
+            (scope.rpartition(":")[0], node.value.id)
+            for node, scope, _ in self._nodes
+            if isinstance(node, ast.Attribute) and node.attr == batch and isinstance(node.value, ast.Name)
+        }
         for node, scope, _ in self._nodes:
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _OPTIONS.fullmatch(name):
-                    replaced = _is_options(value) and bool(self._keys(value, scope) & names)
-                case ast.Call(func=ast.Attribute(attr="update", value=holder), args=[value]) if _of_options(
-                    holder
-                ):
-                    replaced = bool(self._keys(value, scope) & names)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    replaced = _is_options(value)
+                case ast.Call(func=ast.Attribute(attr="update", value=holder), args=[value]):
+                    name, replaced = _of_options(holder), True
                 case _:
-                    replaced = False
-            if replaced:
-                return f"{scope.rpartition(':')[0] or 'the script'}:{getattr(node, 'lineno', 0)}"
+                    continue
+            path = scope.rpartition(":")[0]
+            if replaced and (path, name) in holders and self._keys(value, scope) & names:
+                return f"{path or 'the script'}:{getattr(node, 'lineno', 0)}"
         return None
 
     def _followed(self, dest: str) -> set[_Key]:
@@ -243,13 +247,13 @@ def _is_options(value: ast.expr) -> bool:
             return False
 
 
-def _of_options(holder: ast.expr) -> bool:
-    """``vars(args)``, ``args.__dict__``."""
+def _of_options(holder: ast.expr) -> str:
+    """The options that ``vars(args)`` or ``args.__dict__`` are of."""
     match holder:
         case (
             ast.Call(func=ast.Name(id="vars"), args=[ast.Name(id=name)])
             | ast.Attribute(attr="__dict__", value=ast.Name(id=name))
         ):
-            return _OPTIONS.fullmatch(name) is not None
+            return name
         case _:
-            return False
+            return ""

@@ -141,7 +141,9 @@ class _FileLook:
                 return self._call(node)
             case ast.If(test=test, body=body):
                 return self._loaded_where_it_exists(test, body)
-            case ast.Try(body=body) if function is not None and _LOADER.search(function):
+            case ast.Try(body=body) if (
+                function is not None and _LOADER.search(function) and function != "load_state_dict"
+            ):
                 return self._tried(body, function)
             case _:
                 return None

@@ -91,7 +91,7 @@ def find_resume(
         path, why = look.path_flag()
     start = name or path
     if start is not None and knobs.batch is not None:
-        lost = look.replaced_options(start)
+        lost = look.replaced_options(start, plain_last(knobs.batch))
         name, path, why = (None, None, lost) if lost else (name, path, why)
     knobs = replace(knobs, resume=name, resume_value=value, resume_path=path, resumes=why)
     return knobs if start else replace(knobs, cannot_resume=look.has_no_way(), resume_step=look.step_flag())
@@ -391,10 +391,10 @@ class _Look:
         ]
         return found[0] if len(found) == 1 else None
 
-    def replaced_options(self, name: str) -> str | None:
+    def replaced_options(self, name: str, batch: str) -> str | None:
         """Why a smaller batch is lost by a resume, for people: the script takes its options from the checkpoint."""
         flag = self.source.flag(name)
-        where = self.loaded.replaces_options(flag.dest if flag is not None else plain_last(name))
+        where = self.loaded.replaces_options(flag.dest if flag is not None else plain_last(name), batch)
         return (
             where and f"{name} replaces all options, the batch among them, by those of the old run ({where})"
         )
