@@ -72,6 +72,12 @@ class LoadedState:
                         if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
                             self._add_function(inner, node.name, file.path)
         self._steps = [step for node, scope, _ in self._nodes for step in self._step(node, scope)]
+        self._readers = [
+            (node, guards, self._keys(part, scope), keyword)
+            for node, scope, guards in self._nodes
+            if id(node) not in self._shown
+            for part, keyword in _read_from(node)
+        ]
 
     def _add_function(self, node: ast.FunctionDef, name: str, path: str) -> None:
         names = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in {"self", "cls"}]
@@ -84,9 +90,8 @@ class LoadedState:
         known = {name: value for name, value in self._known.items() if name != dest} | {switch: True}
         uses = {
             use
-            for node, scope, guards in self._nodes
-            if id(node) not in self._shown
-            for use in self._uses(node, scope, names)
+            for node, guards, keys, keyword in self._readers
+            if keys & names and (use := self._use(node, keyword)) is not None
             if not any(truth(test, known, None) not in {wanted, None} for test, wanted in guards)
         }
         return next((use for use in Use if use in uses), None)
@@ -175,41 +180,48 @@ class LoadedState:
                     pass
         return found
 
-    def _uses(self, node: ast.AST, scope: str, names: set[_Key]) -> Iterator[Use]:
+    def _use(self, node: ast.AST, keyword: str | None) -> Use | None:
+        """What a node that is given the checkpoint or a part of it, maybe by keyword, does with it."""
         match node:
-            case ast.Subscript(value=value, slice=ast.Constant(value=str() as key), ctx=ast.Load()):
-                if _STATE_KEY.search(key) and self._keys(value, scope) & names:
-                    yield Use.STATE
-            case ast.Call(
-                func=ast.Attribute(attr="get" | "pop", value=value),
-                args=[ast.Constant(value=str() as key), *_],
+            case (
+                ast.Subscript(slice=ast.Constant(value=str() as key))
+                | ast.Call(
+                    func=ast.Attribute(attr="get" | "pop"), args=[ast.Constant(value=str() as key), *_]
+                )
             ):
-                if _STATE_KEY.search(key) and self._keys(value, scope) & names:
-                    yield Use.STATE
+                return Use.STATE if _STATE_KEY.search(key) else None
             case ast.Call():
-                given = [*node.args, *(k.value for k in node.keywords)]
-                if any(self._keys(a, scope) & names for a in given):
-                    yield from self._use_of_call(node, scope, names)
+                return Use.STATE if keyword in _STATE_KEYWORDS else self._use_of_call(node)
             case _:
-                pass
+                return None
 
-    def _use_of_call(self, call: ast.Call, scope: str, names: set[_Key]) -> Iterator[Use]:
+    def _use_of_call(self, call: ast.Call) -> Use | None:
         name = called(call)
         holder = leaf(call.func.value) or "" if isinstance(call.func, ast.Attribute) else ""
         given = {leaf(a) or "" for a in (*call.args, *(k.value for k in call.keywords))}
+        with_optimizer = any(OPTIMIZER.search(n) for n in given)
         if name == "load_state_dict":
-            if OPTIMIZER.search(holder):
-                yield Use.OPTIMIZER
-            else:
-                yield Use.WEIGHTS if _MODEL.search(holder) else Use.STATE
-        elif any(k.arg in _STATE_KEYWORDS and self._keys(k.value, scope) & names for k in call.keywords):
-            yield Use.STATE
-        elif _WEIGHTS_CALL.search(name) and not any(OPTIMIZER.search(n) for n in given):
-            yield Use.WEIGHTS
-        elif _STATE_CALL.search(name) and (
-            name not in self._functions or any(OPTIMIZER.search(n) for n in given)
+            weights = Use.WEIGHTS if _MODEL.search(holder) else Use.STATE
+            return Use.OPTIMIZER if OPTIMIZER.search(holder) else weights
+        if _WEIGHTS_CALL.search(name) and not with_optimizer:
+            return Use.WEIGHTS
+        by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
+        return Use.STATE if by_name else None
+
+
+def _read_from(node: ast.AST) -> Iterator[tuple[ast.expr, str | None]]:
+    """The parts of a node that a checkpoint may stand in, with their keyword: what a key is read from, what a call is given."""
+    match node:
+        case (
+            ast.Subscript(value=value, slice=ast.Constant(value=str()), ctx=ast.Load())
+            | ast.Call(func=ast.Attribute(attr="get" | "pop", value=value), args=[ast.Constant(), *_])
         ):
-            yield Use.STATE
+            yield value, None
+        case ast.Call():
+            yield from ((argument, None) for argument in node.args)
+            yield from ((k.value, k.arg) for k in node.keywords)
+        case _:
+            pass
 
 
 def _targets(node: ast.AST, scope: str) -> Iterator[_Key]:
