@@ -58,6 +58,7 @@ class LoadedState:
         self._functions: defaultdict[str, list[tuple[str, list[str]]]] = defaultdict(list)
         self._nodes: list[tuple[ast.AST, str, Guards]] = []
         self._shown: set[int] = set()
+        self._cache: dict[int, frozenset[_Key]] = {}
         for file in source.files:
             for node, guards, functions in guarded(file.tree):
                 scope = f"{file.path}:{functions[0] if functions else ''}"
@@ -127,7 +128,7 @@ class LoadedState:
             found |= new
         return found
 
-    def _step(self, node: ast.AST, scope: str) -> Iterator[tuple[set[_Key], set[_Key]]]:
+    def _step(self, node: ast.AST, scope: str) -> Iterator[tuple[set[_Key], frozenset[_Key]]]:
         """From which names to which a node hands a value on."""
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -149,7 +150,7 @@ class LoadedState:
             case _:
                 pass
 
-    def _into_call(self, call: ast.Call, scope: str) -> Iterator[tuple[set[_Key], set[_Key]]]:
+    def _into_call(self, call: ast.Call, scope: str) -> Iterator[tuple[set[_Key], frozenset[_Key]]]:
         own = self._functions.get(called(call), [])
         for where, names in own:
             for name, value in zip(names, call.args, strict=False):
@@ -161,23 +162,12 @@ class LoadedState:
                     targets = {("", keyword.arg)}
                 yield targets, self._keys(keyword.value, scope)
 
-    def _keys(self, value: ast.AST, scope: str) -> set[_Key]:
-        """The names in an expression. A name of its own kind is the same wherever it stands: what `**kwargs` hand on has no other trace."""
-        found: set[_Key] = set()
-        for node in ast.walk(value):
-            match node:
-                case ast.Name(id=name):
-                    found |= {(scope, name), (f"{scope.partition(':')[0]}:", name)}
-                    if _SPECIFIC.search(name):
-                        found.add(("", name))
-                case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str() as name)):
-                    found.add(("", name))
-                case ast.Call():
-                    found.add(("()", called(node)))
-                    if (read := leaf(node)) is not None:
-                        found.add(("", read))
-                case _:
-                    pass
+    def _keys(self, node: ast.AST, scope: str) -> frozenset[_Key]:
+        """The names in an expression, those of each part looked up once."""
+        found = self._cache.get(id(node))
+        if found is None:
+            parts = [self._keys(part, scope) for part in ast.iter_child_nodes(node)]
+            found = self._cache[id(node)] = frozenset(_own_keys(node, scope)).union(*parts)
         return found
 
     def _use(self, node: ast.AST, keyword: str | None) -> Use | None:
@@ -207,6 +197,23 @@ class LoadedState:
             return Use.WEIGHTS
         by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
         return Use.STATE if by_name else None
+
+
+def _own_keys(node: ast.AST, scope: str) -> Iterator[_Key]:
+    """A node's own name. One of a telling kind is the same wherever it stands: what `**kwargs` hand on has no other trace."""
+    match node:
+        case ast.Name(id=name):
+            yield from ((scope, name), (f"{scope.partition(':')[0]}:", name))
+            if _SPECIFIC.search(name):
+                yield "", name
+        case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str() as name)):
+            yield "", name
+        case ast.Call():
+            yield "()", called(node)
+            if (read := leaf(node)) is not None:
+                yield "", read
+        case _:
+            pass
 
 
 def _read_from(node: ast.AST) -> Iterator[tuple[ast.expr, str | None]]:
