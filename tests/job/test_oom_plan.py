@@ -574,6 +574,7 @@ GET_LAST = (
         # A bare flag is the newest checkpoint where the source tells it from a path; else it takes one.
         ("train.py", BARE + "if isinstance(args.resume, str):\n    load(args.resume)\n", "flag", "--resume", ""),
         ("train.py", BARE.replace("default=False", "default=''") + "load_checkpoint(args.resume)\n", "flag", "--resume", None),
+        ("train.py", "p.add_argument('--resume', action='store_false')\nload_state_dict(x)\n", "unknown", None, None),
         # What the switch loads is named by another flag, which is not given.
         ("train.py", SWITCH_AND_PATH, "unknown", None, None),
         ("train.py --checkpoint a.pt", SWITCH_AND_PATH, "flag", "--resume", ""),

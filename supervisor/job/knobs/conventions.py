@@ -186,7 +186,9 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         beside=True,
         resume_flag="resume_from_checkpoint",
     ),
-    Convention("coqui trainer", modules=("trainer",), words=("TrainerArgs",), resume_flag="--continue_path"),
+    Convention(
+        "coqui trainer", words=("TrainerArgs",), only=("trainer", "TTS"), resume_flag="--continue_path"
+    ),
     Convention(
         HF,
         programs=("llamafactory-cli", "llamafactory.", "trl", "swift"),

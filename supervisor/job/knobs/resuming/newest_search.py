@@ -141,9 +141,7 @@ class _FileLook:
                 return self._call(node)
             case ast.If(test=test, body=body):
                 return self._loaded_where_it_exists(test, body)
-            case ast.Try(body=body) if (
-                function is not None and _LOADER.search(function) and function != "load_state_dict"
-            ):
+            case ast.Try(body=body) if function is not None and _LOADER.search(function):
                 return self._tried(body, function)
             case _:
                 return None
@@ -186,6 +184,8 @@ class _FileLook:
         return f"{path} is loaded where it exists"
 
     def _tried(self, body: Sequence[ast.stmt], function: str) -> str | None:
+        if function == "load_state_dict" or _NOT_KEPT.search(function):
+            return None
         names = {n for s in body for n in leaves_of(ast.walk(s))}
         if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
             return f"{function} tries its own file"

@@ -259,7 +259,8 @@ class _Look:
                 return self._spelled(flag.dest), "true"
             return None
         if flag.is_switch:
-            return None if self._needs_a_path(flag.dest) else (name, "")
+            off = flag.const is False or self._needs_a_path(flag.dest)
+            return None if off else (name, "")
         if flag.optional_value and self._means_newest(flag):
             return name, ""
         if set(flag.choices) == {"0", "1"}:

@@ -34,7 +34,7 @@ _TYPED: Final = frozenset({"int", "float", "str", "bool"})
 class ScriptFlag:
     """One setting a script declares. `default` and `choices` only where they are literals.
 
-    `type`: ``int``, ``str`` ... where the declaration names it. `const`: what a flag with ``nargs='?'`` means without a value.
+    `type`: ``int``, ``str`` ... where the declaration names it. `const`: what a flag with ``nargs='?'`` means without a value; False for a switch that turns off.
     `default_known`: False where the default is computed. `owner`: the dataclass that declares it, or the name of the argument group; `line` and `file` say where.
     """
 
@@ -145,7 +145,7 @@ def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:
         choices=tuple(str(literal(c)) for c in listed),
         type=_type_name(given.get("type")),
         optional_value=value.get("nargs") == "?",
-        const=value.get("const"),
+        const=False if value.get("action") == "store_false" else value.get("const"),
         required=value.get("required") is True,
         default_known=default is None or isinstance(default, ast.Constant) or value["default"] is not None,
         line=call.lineno,
