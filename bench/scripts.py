@@ -62,7 +62,7 @@ def judged(row: dict[str, Any], plan: dict[str, Any] | None) -> tuple[str, str]:
     if plan is None:
         return "no answer", "no answer"
     got = {(setting(c["knob"]), str(c["to"])) for c in plan.get("changes") or ()}
-    want = {(name, value) for name, value in row["changes"]}
+    want = {(setting(name), value) for name, value in row["changes"]}
     if got:
         change = "right" if got == want else "WRONG"
     else:

@@ -48,6 +48,8 @@ SACRED = {
 STRUCTURED = {
     "train.py": "@hydra.main(config_name=None)\ndef main(cfg):\n    cfg = OmegaConf.merge(Run(), cfg)\n    DataLoader(d, batch_size=cfg.train.batch_size)\n    (loss / cfg.train.gradient_accumulation_steps).backward()\n@dataclass\nclass Train:\n    batch_size: int = 8\n    gradient_accumulation_steps: int = 3\n@dataclass\nclass Run:\n    train: Train = field(default_factory=Train)\n",
 }
+# A helper of its own adds the dashes.
+HELPER = f"add_arg = partial(add_arguments, argparser=p)\nadd_arg('batch_size', int, 8, 'help')\nadd_arg('accum_iter', type=int, default=1, help='')\nargs = p.parse_args()\n{LOOP}"
 # The default of the accumulation stands in a config of Python, and 0 of it means one micro-batch.
 ACCUMULATION_ZERO = {
     "train.py": "from config import get\np.add_argument('--batch-size', type=int)\np.add_argument('--accumulation-steps', type=int)\nfor x in DataLoader(d, batch_size=c.BATCH_SIZE):\n    if c.ACCUMULATION_STEPS > 1:\n        loss = loss / c.ACCUMULATION_STEPS\n    loss.backward()\n",
@@ -202,6 +204,18 @@ def changes(spec: JobSpec) -> dict[str, str]:
         ),
         ("train.py --bsz 64 --microbatch 16", {"train.py": STRIDE}, {"--microbatch": "8"}),
         ("-- python train.py with large out=o", SACRED, {"per_gpu_batchsize": "4"}),
+        ("train.py", {"train.py": HELPER}, {"--batch_size": "4", "--accum_iter": "2"}),
+        (
+            "train.py --config-dir=. --config-name=mine.yaml",
+            {"train.py": HYDRA.replace(", config_name='config'", ""), "mine.yaml": "data:\n  batch_size: 4\ntrainer:\n  grad_accum_steps: 3\n"},
+            {"data.batch_size": "2", "trainer.grad_accum_steps": "6"},
+        ),
+        (
+            "train.py",
+            {"train.py": HYDRA.replace("config_path='conf', config_name='config'", "config_path='conf/c.yaml'"), "conf/c.yaml": "data:\n  batch_size: 4\ntrainer:\n  grad_accum_steps: 3\n"},
+            {"data.batch_size": "2", "trainer.grad_accum_steps": "6"},
+        ),
+        ("-- python -m torch.distributed.launch --nproc_per_node 2 /bin/unicore-train --batch-size 4 --update-freq 1", {}, {"--batch-size": "2", "--update-freq": "2"}),
         ("train.py ++train.batch_size=4", STRUCTURED, {"++train.batch_size": "2", "++train.gradient_accumulation_steps": "6"}),
         ("train.py", INHERITED, {"--batch_size": "8", "--grad_acc_steps": "2"}),
         ("train.py --batch-size 8", ACCUMULATION_ZERO, {"--batch-size": "4", "--accumulation-steps": "2"}),
@@ -521,6 +535,8 @@ DETECTRON = "args = default_argument_parser().parse_args()\ntrainer.resume_or_lo
 NO_RESUME = "p.add_argument('--no-resume', action='store_true')\nargs = p.parse_args()\ndef do_train(resume=False):\n    checkpointer.resume_or_load(w, resume=resume)\ndo_train(resume=not args.no_resume)\n"
 PART_OF_THE_MODEL = "save_path = 'emb.torch'\nif os.path.exists(save_path):\n    emb.load_state_dict(torch.load(save_path))\nelse:\n    torch.save(emb.state_dict(), save_path)\n"
 STRUCTURED_RESUME = "import hydra, tyro\nfrom hydra import main\n@hydra.main(config_name='c')\ndef main(cfg):\n    pass\n@dataclass\nclass Run:\n    resume_from: str = None\n"
+BY_NAME = "p.add_argument('--continue', dest='continue_from', help=\"a snapshot, or 'latest'\")\nargs = p.parse_args()\nc = torch.load(os.path.join(d, args.continue_from + '.pth'))\nopt.load_state_dict(c['o'])\n"
+BY_FOLDER = "p.add_argument('--resume', default='')\np.add_argument('--output_dir')\nargs = p.parse_args()\nif args.resume:\n    c = torch.load(os.path.join(args.resume, 'checkpoint-last.pth'))\n    opt.load_state_dict(c['o'])\n"
 OWN_FILE = "if (args.exp_dir / 'model.pth').is_file():\n    c = torch.load(args.exp_dir / 'model.pth')\n    model.load_state_dict(c['m'])\ntorch.save(s, args.exp_dir / 'model.pth')\nloss.backward()\n"
 GET_LAST = (
     HF.replace(".train()", ".train(resume_from_checkpoint=last)")
@@ -565,7 +581,18 @@ GET_LAST = (
         # A field of a structured config of Hydra is no flag.
         ("train.py", STRUCTURED_RESUME, "unknown", None, None),
         ("train.py", WEIGHTS_BY_HELPER, "unknown", None, None),
-        ("train.py", WEIGHTS_BY_HELPER.replace("    copy_params", "    step = data['cur_step']\n    copy_params"), "flag", "--resume", None),
+        ("train.py", WEIGHTS_BY_HELPER.replace("    copy_params", "    opt.load_state_dict(data['o'])\n    copy_params"), "flag", "--resume", None),
+        # A loop of its own that loads the counter without the optimizer's state loses the latter.
+        ("train.py", WEIGHTS_BY_HELPER.replace("    copy_params", "    step = data['cur_step']\n    copy_params"), "unknown", None, None),
+        # The name of a checkpoint is no path, and its help gives the word for the newest; of a folder the output is it.
+        ("train.py", BY_NAME, "flag", "--continue", "latest"),
+        ("train.py", BY_NAME.replace("'latest'", "a name"), "unknown", None, None),
+        ("train.py --output_dir o", BY_FOLDER, "flag", "--resume", "o"),
+        ("train.py --output_dir o --resume o", BY_FOLDER, "flag", "--resume", "o"),
+        ("train.py", BY_FOLDER, "unknown", None, None),
+        # Declared beside another script's flags, and read nowhere.
+        ("train.py", "p.add_argument('--resume', action='store_true')\nload_state_dict(x)\nopt.zero_grad()\nloss.backward()\n", "unknown", None, None),
+        ("-- python -m torch.distributed.launch --nproc_per_node 2 /bin/unicore-train --batch-size 4", "", "self", None, None),
         ("train.py", "\ufeff" + WEIGHTS_ALONE, "unknown", None, None),
         ("train.py", WEIGHTS_ALONE + "print('starts after step', c['step'])\n", "unknown", None, None),
         # Flags of weights, or of another checkpoint than the newest.
@@ -635,11 +662,19 @@ def test_why_it_is_not_known_how_it_goes_on(source: str, why: str) -> None:
         ("checkpoint:\n  resume_pretrained: true\n  resume_from: null\n", "c.yaml#checkpoint.resume_from"),
         ("train_config:\n  checkpoint_path: ''\n", "c.yaml#train_config.checkpoint_path"),
         ("model:\n  resume_from: a.pt\n", None),
+        ("logging:\n  resume: true\n", None),
     ],
 )
 def test_which_key_of_a_config_takes_the_checkpoint(config: str, knob: str | None) -> None:
     source = f"{LOOP}c = torch.load(checkpoint_path)\noptimizer.load_state_dict(c['o'])\n"
     assert oom_plan(job("train.py c.yaml", {"train.py": source, "c.yaml": config})).resume.knob == knob
+
+
+def test_hydra_makes_a_new_folder_at_each_start() -> None:
+    source = HYDRA + "    if cfg.resume:\n        load_checkpoint('last.ckpt')\n"
+    files = {"train.py": source, "conf/config.yaml": "resume: true\n"}
+    resume = oom_plan(job("train.py hydra.run.dir=out/${now:%H}", files)).resume
+    assert (resume.how, resume.knob) == ("unknown", None)
 
 
 def test_the_key_of_a_sacred_experiment() -> None:

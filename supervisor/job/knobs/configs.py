@@ -70,9 +70,11 @@ def collect_configs(
         read: opens a file by its path.
         given: texts that are known already, by name.
     """
-    texts = dict(given or {})
+    # Hydra's own is looked for in its folders, and overridden by key: a changed copy elsewhere is no config of it.
+    hydras = {s.value for s in settings_of(args) if s.name in {"--config-name", "-cn"}}
+    texts = {name: text for name, text in (given or {}).items() if name not in hydras}
     for name in config_words(args):
-        text = texts[name] if name in texts else read(name)
+        text = texts.get(name) if name in texts or name in hydras else read(name)
         if text is not None:
             texts[name] = text
     values: dict[str, Mapping[str, Scalar]] = {name: read_values(name, text) for name, text in texts.items()}
@@ -186,9 +188,10 @@ def _hydra(args: Sequence[str], source: ScriptSource, read: Read) -> dict[str, t
     named = given.get("--config-name") or given.get("-cn")
     for folders, name in _hydra_mains(source):
         folder = given.get("--config-path") or given.get("-cp")
-        for root in [folder] if folder else folders:
+        more = given.get("--config-dir") or given.get("-cd")
+        for root in [*([folder] if folder else folders), *([more] if more else [])]:
             hydra = _Hydra(root, args, read)
-            hydra.add(posixpath.join(root, named or name), "", 0)
+            hydra.add(posixpath.normpath(posixpath.join(root, named or name)), "", 0)
             if hydra.found:
                 hydra.add_more_groups()
                 return hydra.found
@@ -203,9 +206,15 @@ def _hydra_mains(source: ScriptSource) -> Iterator[tuple[list[str], str]]:
             match node:
                 case ast.Call(func=ast.Attribute(attr="main"), keywords=keywords):
                     given = {k.arg: k.value for k in keywords}
+                    path = given.get("config_path")
                     if "config_name" in given:
                         name = literal(given["config_name"]) or ""
-                        yield _hydra_folders(here, given.get("config_path")), str(name)
+                        yield _hydra_folders(here, path), str(name)
+                    elif str(literal(path)).endswith((".yaml", ".yml")):  # Hydra before 1.0
+                        folder, _, name = str(literal(path)).rpartition("/")
+                        yield [posixpath.normpath(posixpath.join(here, folder))], name
+                    elif path is not None:  # the command line names it
+                        yield _hydra_folders(here, path), ""
                 case _:
                     pass
 

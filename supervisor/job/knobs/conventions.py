@@ -131,7 +131,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
     ),
     Convention(
         "fairseq",
-        programs=("fairseq-train", "fairseq_cli."),
+        programs=("fairseq-train", "fairseq_cli.", "unicore-train"),
         modules=("fairseq", "fairseq_cli"),
         needs=r"--(max-tokens|max-sentences|batch-size|update-freq)$|--max_tokens$",
         micro=("max_tokens", "max_sentences"),

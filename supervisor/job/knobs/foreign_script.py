@@ -282,7 +282,7 @@ def _places(
             world = None
     configs = collect_configs(spec.entry_args, replace(launch, args_at=at), source, opened, script_configs)
     env = {**look.env, **dict(spec.env)}
-    name = launch.program or launch.module or launch.script
+    name = launch.program or launch.module or posixpath.basename(launch.script or "")
     where = Places(
         source,
         configs.values,

@@ -41,7 +41,7 @@ _NOT_ACCUMULATION: Final = frozenset(
         "warmup", "log", "accuracy", "top1", "threshold", "scheduler",
     }
 )  # fmt: skip
-_ACCUMULATION_NAMES: Final = frozenset({"update_freq", "update_frequency", "accum_iter", "iter_size", "accum_grad", "gradient_accumulation", "grad_accum", "grad_accumulation", "gas", "accumulate"})  # fmt: skip
+_ACCUMULATION_NAMES: Final = frozenset({"update_freq", "update_frequency", "accum_iter", "iter_size", "accum_grad", "gradient_accumulation", "grad_accum", "grad_accumulation", "gas", "accumulate", "batch_multiplier"})  # fmt: skip
 
 
 class Role(StrEnum):

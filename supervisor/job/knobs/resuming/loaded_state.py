@@ -23,7 +23,7 @@ _MODEL: Final = re.compile(
     r"model|net|ema|module|encoder|decoder|vae|lora|generator|discriminator|backbone|^(self|[gdm])$|policy|actor|critic",
     re.IGNORECASE,
 )
-_STATE_KEY: Final = re.compile(r"optim|sched|scaler|epoch|step|iter", re.IGNORECASE)
+_NEWEST_FILE: Final = re.compile(r"(last|latest|newest|current)[^/]*\.\w+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
 _WEIGHTS_CALL: Final = re.compile(
@@ -43,11 +43,26 @@ _ROUNDS: Final = 12
 
 
 class Use(Enum):
-    """What a checkpoint is loaded for."""
+    """What a checkpoint is loaded for, the strongest evidence of a resume first."""
 
     OPTIMIZER = auto()
-    STATE = auto()  # a counter, or by a call of such a name
+    CALL = auto()  # what loads it says so by its name, or is a framework's training
+    COUNTER = auto()  # an epoch or a step
     WEIGHTS = auto()
+
+
+_KEYS: Final = (
+    (re.compile(r"optim", re.IGNORECASE), Use.OPTIMIZER),
+    (re.compile(r"sched|scaler", re.IGNORECASE), Use.CALL),
+    (re.compile(r"epoch|step|iter", re.IGNORECASE), Use.COUNTER),
+)
+
+
+class Form(Enum):
+    """What a setting names that is not the path of a checkpoint."""
+
+    NAME = auto()  # an ending is added
+    FOLDER = auto()  # the newest checkpoint in it goes by one name
 
 
 class LoadedState:
@@ -96,6 +111,22 @@ class LoadedState:
             if not any(truth(test, known, None) not in {wanted, None} for test, wanted in guards)
         }
         return next((use for use in Use if use in uses), None)
+
+    def form_of(self, dest: str) -> Form | None:
+        """What else than a path the source takes a setting for."""
+        names = self._followed(dest)
+        for node, scope, _ in self._nodes:
+            match node:
+                case ast.BinOp(left=value, op=ast.Add(), right=ast.Constant(value=str() as end)):
+                    form = Form.NAME if re.match(r"\.\w", end) else None
+                case ast.Call(args=[value, *others]) if called(node) == "join":
+                    newest = (o for o in others if isinstance(o, ast.Constant) and isinstance(o.value, str))
+                    form = Form.FOLDER if any(_NEWEST_FILE.search(str(o.value)) for o in newest) else None
+                case _:
+                    continue
+            if form and isinstance(value, ast.Name | ast.Attribute) and self._keys(value, scope) & names:
+                return form
+        return None
 
     def replaces_options(self, dest: str, batch: str) -> str | None:
         """Where the options that hold the batch are replaced by those that a checkpoint holds, if they are."""
@@ -179,9 +210,9 @@ class LoadedState:
                     func=ast.Attribute(attr="get" | "pop"), args=[ast.Constant(value=str() as key), *_]
                 )
             ):
-                return Use.STATE if _STATE_KEY.search(key) else None
+                return next((use for pattern, use in _KEYS if pattern.search(key)), None)
             case ast.Call():
-                return Use.STATE if keyword in _STATE_KEYWORDS else self._use_of_call(node)
+                return Use.CALL if keyword in _STATE_KEYWORDS else self._use_of_call(node)
             case _:
                 return None
 
@@ -191,12 +222,12 @@ class LoadedState:
         given = {leaf(a) or "" for a in (*call.args, *(k.value for k in call.keywords))}
         with_optimizer = any(OPTIMIZER.search(n) for n in given)
         if name == "load_state_dict":
-            weights = Use.WEIGHTS if _MODEL.search(holder) else Use.STATE
+            weights = Use.WEIGHTS if _MODEL.search(holder) else Use.CALL
             return Use.OPTIMIZER if OPTIMIZER.search(holder) else weights
         if _WEIGHTS_CALL.search(name) and not with_optimizer:
             return Use.WEIGHTS
         by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
-        return Use.STATE if by_name else None
+        return Use.CALL if by_name else None
 
 
 def _own_keys(node: ast.AST, scope: str) -> Iterator[_Key]:

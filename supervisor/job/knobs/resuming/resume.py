@@ -26,7 +26,7 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
     is_output,
     takes_path,
 )
-from supervisor.job.knobs.resuming.loaded_state import LoadedState, Use
+from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use
 from supervisor.job.knobs.resuming.newest_search import holds, searches
 from supervisor.job.knobs.source.conditions import known_values
 from supervisor.job.knobs.source.read_source import ScriptFlag, ScriptSource, called, leaf
@@ -89,6 +89,8 @@ def find_resume(
     path = None
     if name is None:
         path, why = look.path_flag()
+    if name is not None and look.in_new_folder():
+        name, why = None, "Hydra makes a new folder at each start (hydra.run.dir)"
     start = name or path
     if start is not None and knobs.batch is not None:
         lost = look.replaced_options(start, plain_last(knobs.batch))
@@ -143,7 +145,14 @@ class _Look:
             for name in ("resume", "resume_from_checkpoint", "auto_resume")
         ):
             return None
+        if self.in_new_folder():
+            return None
         return self._by_convention(given) or self._by_auto_flag() or self._by_source(given)
+
+    def in_new_folder(self) -> bool:
+        """Whether Hydra makes the run a folder of its own at each start: the checkpoints of the one before lie elsewhere."""
+        places = [s.value for s in self.settings if plain_name(s.name) == "hydra.run.dir"]
+        return any("${now:" in (value or "") for value in places)
 
     def _by_convention(self, given: Mapping[str, str | None]) -> str | None:
         row = self.row
@@ -209,7 +218,10 @@ class _Look:
                     return setting.name, "", "command line"
                 if setting.value.lower() in _NEWEST:
                     return setting.name, setting.value, "command line"
-                compared = self._compared(flag.dest if flag is not None else plain_name(setting.name))
+                dest = flag.dest if flag is not None else plain_name(setting.name)
+                compared = self._compared(dest)
+                if compared is None and self.loaded.form_of(dest) is Form.FOLDER:
+                    compared = self._output()
                 return (setting.name, compared, "command line") if compared else (None, "auto", "")
         in_config = self._in_config()
         if in_config is not None:
@@ -238,7 +250,11 @@ class _Look:
 
     def _in_config(self) -> tuple[str, str, str] | None:
         for name in self.where.names():
-            if is_argument(name) or "_".join(words_of(name)) not in _RESUME_WORDS:
+            if (
+                is_argument(name)
+                or "_".join(words_of(name)) not in _RESUME_WORDS
+                or not is_level_of_training(name)
+            ):
                 continue
             present = self.where.value(name)
             if isinstance(present, bool) and words_of(name)[-1] != "checkpoint":
@@ -252,6 +268,10 @@ class _Look:
     def _flag_value(self, flag: ScriptFlag) -> tuple[str, str] | None:
         name = next((n for n in flag.names if "_".join(words_of(n)) in _RESUME_WORDS), None)
         spelled = max(flag.names, key=len)
+        if self._has_own_loop() and not self.source.uses(flag.dest):
+            return None  # declared, and read nowhere
+        if flag.newest and not flag.is_switch and {"resume", "continue"} & set(words_of(f"--{flag.dest}")):
+            return spelled, flag.newest
         if name is None:
             if flag.dest == "init_from" and "resume" in self._compared_values("init_from"):
                 return spelled, "resume"
@@ -265,10 +285,17 @@ class _Look:
             return name, ""
         if set(flag.choices) == {"0", "1"}:
             return name, "1"
+        if is_open(flag) and self.loaded.form_of(flag.dest) is Form.FOLDER:
+            folder = self._output()
+            return (name, folder) if folder else None
         newest = [c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"}]
         compared = self._compared(flag.dest)
         value = newest[0] if newest else compared
         return (name, value) if value else None
+
+    def _output(self) -> str | None:
+        """The folder that the command line lets the script write to."""
+        return next((s.value for s in self.settings if s.value and is_output(s.name)), None)
 
     def _means_newest(self, flag: ScriptFlag) -> bool:
         """Whether a flag without its value stands for the newest checkpoint: it says so, or the source tells the bare flag from a path."""
@@ -350,10 +377,12 @@ class _Look:
     def _is_start(self, name: str) -> bool:
         """Whether a setting of such a name continues a training: a path that weights alone are loaded from begins one."""
         flag = self.source.flag(name)
-        use = self.loaded.use_of(flag.dest if flag is not None else plain_last(name))
+        dest = flag.dest if flag is not None else plain_last(name)
+        use = self.loaded.use_of(dest)
         if use is None:  # nothing is seen: a name that says so is believed where the loop is a framework's
             return words_of(name) not in (["ckpt", "path"], ["load", "path"]) and not self._has_own_loop()
-        return use is not Use.WEIGHTS
+        enough = {Use.OPTIMIZER, Use.CALL} | (set() if self._has_own_loop() else {Use.COUNTER})
+        return use in enough and self.loaded.form_of(dest) is None
 
     def _has_own_loop(self) -> bool:
         return {"backward", "zero_grad"} <= self._calls
@@ -389,6 +418,7 @@ class _Look:
             (name, place)
             for name, dest, place in named
             if _LOADED.search(dest) and not is_output(name) and self.loaded.use_of(dest) is Use.OPTIMIZER
+            if self.loaded.form_of(dest) is None
         ]
         return found[0] if len(found) == 1 else None
 

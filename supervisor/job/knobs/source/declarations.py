@@ -8,6 +8,7 @@ handed to a parser, and plain assignments of a script whose arguments override i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -27,6 +28,7 @@ _DATACLASS_MODULES: Final = frozenset(
 _FUNCTION_PARSERS: Final = frozenset({"Fire", "CLI", "auto_cli", "run", "cli", "command"})
 _FUNCTION_MODULES: Final = frozenset({"fire", "jsonargparse", "typer", "tyro", "defopt"})
 _ABSL: Final = {"DEFINE_integer": "int", "DEFINE_string": "str", "DEFINE_float": "float", "DEFINE_bool": "bool", "DEFINE_boolean": "bool", "DEFINE_enum": "str"}  # fmt: skip
+_HELPERS: Final = frozenset({"add_arg", "add_arguments"})
 _TYPED: Final = frozenset({"int", "float", "str", "bool"})
 
 
@@ -34,7 +36,7 @@ _TYPED: Final = frozenset({"int", "float", "str", "bool"})
 class ScriptFlag:
     """One setting a script declares. `default` and `choices` only where they are literals.
 
-    `type`: ``int``, ``str`` ... where the declaration names it. `const`: what a flag with ``nargs='?'`` means without a value; False for a switch that turns off.
+    `type`: ``int``, ``str`` ... where the declaration names it. `const`: what a flag with ``nargs='?'`` means without a value; False for a switch that turns off. `newest`: the word for the newest checkpoint that its help gives.
     `default_known`: False where the default is computed. `owner`: the dataclass that declares it, or the name of the argument group; `line` and `file` say where.
     """
 
@@ -49,6 +51,7 @@ class ScriptFlag:
     required: bool = False
     owner: str = ""
     default_known: bool = True
+    newest: str = ""
     line: int = 0
     file: str = ""
 
@@ -94,7 +97,20 @@ def declared_flags(
 
 def _of_call(call: ast.Call) -> Iterator[ScriptFlag]:
     name = _called(call)
+    word = literal(call.args[0]) if name in _HELPERS and call.args else None
     if (
+        isinstance(word, str) and word.isidentifier()
+    ):  # adds the dashes: `add_arg("batch_size", int, 8, "help")`
+        default = literal(call.args[2]) if len(call.args) > 2 else _keyword(call, "default")
+        typed = (
+            call.args[1]
+            if len(call.args) > 1
+            else next((k.value for k in call.keywords if k.arg == "type"), None)
+        )
+        yield ScriptFlag(
+            (f"--{word}",), word, default, is_switch=False, type=_type_name(typed), line=call.lineno
+        )
+    elif (
         name.endswith(("add_argument", "add_arg"))
         or (name == "option" and _is_click(call))
         or _adds_flag(call, name)
@@ -148,8 +164,16 @@ def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:
         const=False if value.get("action") == "store_false" else value.get("const"),
         required=value.get("required") is True,
         default_known=default is None or isinstance(default, ast.Constant) or value["default"] is not None,
+        newest=_newest_word(given.get("help")),
         line=call.lineno,
     )
+
+
+def _newest_word(help_: ast.expr | None) -> str:
+    """``latest`` of the help "a snapshot, or 'latest'"."""
+    texts = [n.value for n in ast.walk(help_) if isinstance(n, ast.Constant)] if help_ is not None else []
+    found = re.search(r"['\"`](latest|last|newest|auto)['\"`]", " ".join(str(text) for text in texts))
+    return found[1] if found is not None else ""
 
 
 def _flag_names(words: list[str]) -> tuple[tuple[str, ...], str | None]:
