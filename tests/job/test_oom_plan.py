@@ -591,7 +591,7 @@ GET_LAST = (
         ("train.py --output_dir o --resume o", BY_FOLDER, "flag", "--resume", "o"),
         ("train.py", BY_FOLDER, "unknown", None, None),
         # Declared beside another script's flags, and read nowhere.
-        ("train.py", "p.add_argument('--resume', action='store_true')\nload_state_dict(x)\nopt.zero_grad()\nloss.backward()\n", "unknown", None, None),
+        ("train.py", "p.add_argument('--resume', action='store_true')\nlog(vars(args))\nload_state_dict(x)\nopt.zero_grad()\nloss.backward()\n", "unknown", None, None),
         ("-- python -m torch.distributed.launch --nproc_per_node 2 /bin/unicore-train --batch-size 4", "", "self", None, None),
         ("train.py", "\ufeff" + WEIGHTS_ALONE, "unknown", None, None),
         ("train.py", WEIGHTS_ALONE + "print('starts after step', c['step'])\n", "unknown", None, None),

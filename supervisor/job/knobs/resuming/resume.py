@@ -268,7 +268,7 @@ class _Look:
     def _flag_value(self, flag: ScriptFlag) -> tuple[str, str] | None:
         name = next((n for n in flag.names if "_".join(words_of(n)) in _RESUME_WORDS), None)
         spelled = max(flag.names, key=len)
-        if self._has_own_loop() and not self.source.uses(flag.dest):
+        if self._has_own_loop() and flag.dest not in self.source.used:
             return None  # declared, and read nowhere
         if flag.newest and not flag.is_switch and {"resume", "continue"} & set(words_of(f"--{flag.dest}")):
             return spelled, flag.newest
