@@ -112,13 +112,10 @@ class _FileLook:
 
     def __init__(self, file: SourceFile, source: ScriptSource, known: Known) -> None:
         self.known = known
-        self.files = source.files
+        self.source = source
+        self.functions = [n for n in file.nodes if isinstance(n, ast.FunctionDef)]
         self.depth = file.depth
-        self.empty = {
-            n.name
-            for n in file.nodes
-            if isinstance(n, ast.FunctionDef) and _FINDS_NEWEST.search(n.name) and _returns_nothing(n)
-        }
+        self.empty = {n.name for n in self.functions if _FINDS_NEWEST.search(n.name) and _returns_nothing(n)}
         self.named = {f.dest for f in source.flags if takes_path(f"--{f.dest}")} | {
             "resume",
             "resume_from_checkpoint",
@@ -162,7 +159,9 @@ class _FileLook:
 
     def _is_on(self, value: ast.expr) -> bool:
         """Whether a value is true for this command line, as it is or as it is handed to the function that names it."""
-        handed = [k.value for f in self.files for n in f.calls for k in n.keywords if k.arg == leaf(value)]
+        handed = [
+            k.value for f in self.source.files for n in f.calls for k in n.keywords if k.arg == leaf(value)
+        ]
         return any(truth(v, self.known, None) is True for v in (value, *handed))
 
     def _is_given_folder_and_optimizer(self, node: ast.Call) -> bool:
@@ -175,6 +174,10 @@ class _FileLook:
         path = _exists(test)
         if path is None or path in self.named or path not in self.saved:
             return None
+        if any("model_name" in n or "pretrain" in n for n in leaves_of(ast.walk(test))):
+            return None  # in the folder of the model that the run begins with
+        if not holds(self.source, test, True, self.known):
+            return None
         if (
             not (_KEPT.search(path) or (self.script_with_optimizer and _FILE.search(path)))
             or _NOT_KEPT.search(path)
@@ -186,7 +189,8 @@ class _FileLook:
     def _tried(self, body: Sequence[ast.stmt], function: str) -> str | None:
         if function == "load_state_dict" or _NOT_KEPT.search(function):
             return None
-        names = {n for s in body for n in leaves_of(ast.walk(s))}
+        given = {a.arg for f in self.functions if f.name == function for a in f.args.args}
+        names = {n for s in body for n in leaves_of(ast.walk(s))} - given
         if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
             return f"{function} tries its own file"
         return None

@@ -42,6 +42,7 @@ _RESUME_WORDS: Final = frozenset(
         "resume_training",
         "load_enable",
         "resume_latest",
+        "resume_if_exists",
         "ckpt_load_enable",
     }
 )
