@@ -70,13 +70,7 @@ def collect_configs(
         read: opens a file by its path.
         given: texts that are known already, by name.
     """
-    # Hydra's own is looked for in its folders, and overridden by key: a changed copy elsewhere is no config of it.
-    hydras = {s.value for s in settings_of(args) if s.name in {"--config-name", "-cn"}}
-    texts = {name: text for name, text in (given or {}).items() if name not in hydras}
-    for name in config_words(args):
-        text = texts.get(name) if name in texts or name in hydras else read(name)
-        if text is not None:
-            texts[name] = text
+    texts = _texts(args, read, given or {})
     values: dict[str, Mapping[str, Scalar]] = {name: read_values(name, text) for name, text in texts.items()}
     roles = _roles(args, values, launch)
     fixed: set[str] = set()
@@ -97,16 +91,39 @@ def collect_configs(
         **_sacred(own, source),
     }
     settled = {**_hydra(own, source, read), **assigned}
+    settled |= _settle_bases(texts, values, fixed, own, read)
+    written = frozenset(n for n in assigned if n.startswith("--") and not _is_taken(n, source))
+    return Configs(values, roles, frozenset(fixed), settled, written, _lone(own, source, values))
+
+
+def _texts(args: Sequence[str], read: Read, given: Mapping[str, str]) -> dict[str, str]:
+    """The configs that the command line names. Hydra's own is overridden by key: a changed copy elsewhere is no config of it."""
+    hydras = {s.value for s in settings_of(args) if s.name in {"--config-name", "-cn"}}
+    texts = {name: text for name, text in given.items() if name not in hydras}
+    for name in config_words(args):
+        text = read(name) if name not in hydras and name not in texts else None
+        if text is not None:
+            texts[name] = text
+    return texts
+
+
+def _settle_bases(
+    texts: Mapping[str, str],
+    values: dict[str, Mapping[str, Scalar]],
+    fixed: set[str],
+    own: Sequence[str],
+    read: Read,
+) -> dict[str, tuple[Scalar, str]]:
+    """The settings of configs that lie over others, which no copy can replace: settled where overrides of such a form are given, else fixed."""
+    settled: dict[str, tuple[Scalar, str]] = {}
     for name, text in texts.items():
         laid_over = _laid_over(name, text, read, 0)
         if laid_over and any(not s.name.startswith("-") for s in settings_of(own)):
-            # An override of its own form takes the place of a changed copy, beside which the bases would not be found.
             settled |= {**laid_over, **{key: (value, name) for key, value in values.pop(name).items()}}
         elif laid_over:
             values[name] = {**{key: value for key, (value, _) in laid_over.items()}, **values[name]}
             fixed.add(name)
-    written = frozenset(n for n in assigned if n.startswith("--") and not _is_taken(n, source))
-    return Configs(values, roles, frozenset(fixed), settled, written, _lone(own, source, values))
+    return settled
 
 
 def _laid_over(name: str, text: str, read: Read, depth: int) -> dict[str, tuple[Scalar, str]]:
@@ -380,37 +397,26 @@ class _ConfigFunctions:
 
     def values(self, path: str, function: str, depth: int) -> dict[str, tuple[Scalar, str]]:
         """Constants by dotted key, and where each was read; empty where the file has no such function."""
-        text = self.read(path)
-        file = parse(text, path) if text and depth <= MAX_NESTED else None
-        body = (
-            next(
-                (n.body for n in file.tree.body if isinstance(n, ast.FunctionDef) and n.name == function), []
-            )
-            if file
-            else []
-        )
         found: dict[str, tuple[Scalar, str]] = {}
         names: dict[str, str] = {}
-        for node in body:
-            if not isinstance(node, ast.Assign):
-                continue
+        for node in self._assignments(path, function, depth):
             keys = [key for t in node.targets if (key := _dotted(t, names)) is not None]
             if not keys and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call):
                 found |= self._begun_with(node.value, path, depth)
                 keys = [""]
-            for target in node.targets:
-                if isinstance(target, ast.Name) and keys:
-                    names[target.id] = keys[0]
-            where = f"{path}:{node.lineno}"
-            for key in keys:
-                number = constant(node.value)
-                inner = (
-                    [(key, number)]
-                    if number is not None
-                    else _of_mapping(node.value, f"{key}." if key else "")
-                )
-                found |= {name: (value, where) for name, value in inner}
+            names |= {t.id: keys[0] for t in node.targets if isinstance(t, ast.Name) and keys}
+            found |= {
+                name: (value, f"{path}:{node.lineno}")
+                for key in keys
+                for name, value in _constants(node.value, key)
+            }
         return found
+
+    def _assignments(self, path: str, function: str, depth: int) -> list[ast.Assign]:
+        text = self.read(path)
+        file = parse(text, path) if text and depth <= MAX_NESTED else None
+        functions = [n for n in (file.tree.body if file else ()) if isinstance(n, ast.FunctionDef)]
+        return [s for n in functions if n.name == function for s in n.body if isinstance(s, ast.Assign)]
 
     def _begun_with(self, call: ast.Call, path: str, depth: int) -> dict[str, tuple[Scalar, str]]:
         """What another function set before: of the same file, or of the module of that name beside it."""
@@ -479,9 +485,11 @@ def _of_mapping(node: ast.expr, prefix: str) -> list[tuple[str, Scalar]]:
         ]
     found: list[tuple[str, Scalar]] = []
     for key, value in pairs:
-        number = constant(value)
-        if number is not None:
-            found.append((f"{prefix}{key}", number))
-        else:
-            found += _of_mapping(value, f"{prefix}{key}.")
+        found += _constants(value, f"{prefix}{key}")
     return found
+
+
+def _constants(node: ast.expr, key: str) -> list[tuple[str, Scalar]]:
+    """A constant under its key, or those of a mapping below it."""
+    number = constant(node)
+    return [(key, number)] if number is not None else _of_mapping(node, f"{key}." if key else "")

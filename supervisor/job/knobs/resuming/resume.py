@@ -273,26 +273,27 @@ class _Look:
             return None  # declared, and read nowhere
         if flag.newest and not flag.is_switch and {"resume", "continue"} & set(words_of(f"--{flag.dest}")):
             return spelled, flag.newest
-        if name is None:
-            if flag.dest == "init_from" and "resume" in self._compared_values("init_from"):
-                return spelled, "resume"
-            if _is_latest_switch(flag):
-                return self._spelled(flag.dest), "true"
-            return None
+        if name is not None:
+            return self._named_value(flag, name)
+        if flag.dest == "init_from" and "resume" in self._compared_values("init_from"):
+            return spelled, "resume"
+        return (self._spelled(flag.dest), "true") if _is_latest_switch(flag) else None
+
+    def _named_value(self, flag: ScriptFlag, name: str) -> tuple[str, str] | None:
+        """What a flag of such a name is set to for the newest checkpoint."""
+        value: str | None
         if flag.is_switch:
-            off = flag.const is False or self._needs_a_path(flag.dest)
-            return None if off else (name, "")
-        if flag.optional_value and self._means_newest(flag):
-            return name, ""
-        if set(flag.choices) == {"0", "1"}:
-            return name, "1"
-        if is_open(flag) and self.loaded.form_of(flag.dest) is Form.FOLDER:
-            folder = self._output()
-            return (name, folder) if folder else None
-        newest = [c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"}]
-        compared = self._compared(flag.dest)
-        value = newest[0] if newest else compared
-        return (name, value) if value else None
+            value = None if flag.const is False or self._needs_a_path(flag.dest) else ""
+        elif flag.optional_value and self._means_newest(flag):
+            value = ""
+        elif set(flag.choices) == {"0", "1"}:
+            value = "1"
+        elif is_open(flag) and self.loaded.form_of(flag.dest) is Form.FOLDER:
+            value = self._output()
+        else:
+            newest = (c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"})
+            value = next(newest, None) or self._compared(flag.dest) or None
+        return (name, value) if value is not None else None
 
     def _output(self) -> str | None:
         """The folder that the command line lets the script write to."""
