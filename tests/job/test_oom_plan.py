@@ -621,7 +621,7 @@ GET_LAST = (
         # In the folder of the model, behind a switch, or by a path that is given.
         ("train.py", OWN_FILE.replace("exp_dir", "model_name_or_path") + "optimizer.load_state_dict(c['o'])\n", "unknown", None, None),
         ("train.py", "p.add_argument('--go_on', action='store_true')\n" + OWN_FILE.replace("if (", "if args.go_on and (") + "optimizer.load_state_dict(c['o'])\n", "unknown", None, None),
-        ("train.py", "def load_checkpoint(checkpoint_path):\n    try:\n        c = torch.load(checkpoint_path)\n    except OSError:\n        pass\ndef save():\n    torch.save(s, checkpoint_path)\nload_checkpoint(x)\n", "unknown", None, None),
+        ("train.py", "def load_checkpoint(checkpoint_path):\n    try:\n        checkpoint = torch.load(checkpoint_path)\n    except OSError:\n        pass\ndef save():\n    torch.save(checkpoint, checkpoint_path)\nload_checkpoint(x)\n", "unknown", None, None),
         ("train.py fit --data.batch_size 4", LIGHTNING, "flag", "--ckpt_path", None),
         ("train.py --data.batch_size 4", LIGHTNING, "unknown", None, None),
         ("train.py", "import subprocess\nsubprocess.Popen(['python', 'inner.py'])\n", "unknown", None, None),

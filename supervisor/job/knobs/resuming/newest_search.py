@@ -190,7 +190,8 @@ class _FileLook:
         if function == "load_state_dict" or _NOT_KEPT.search(function):
             return None
         given = {a.arg for f in self.functions if f.name == function for a in f.args.args}
-        names = {n for s in body for n in leaves_of(ast.walk(s))} - given
+        calls = (n for s in body for n in ast.walk(s) if isinstance(n, ast.Call))
+        names = {n for c in calls for a in c.args for n in leaves_of(ast.walk(a))} - given
         if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
             return f"{function} tries its own file"
         return None
