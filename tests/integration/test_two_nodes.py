@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.keeper.nodes.follower import SILENT
 from supervisor.preflight.ports import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.journal import read_state
+from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.nodes import NodePhase, read_report
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.logs.viewport import LogViewport
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.tui.dashboard.node_rows import links_of
 from tests.conftest import wait_until
-from tests.integration.harness import background
+from tests.integration.harness import ROOT, background
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -145,9 +147,104 @@ def test_a_leaders_keeper_that_is_killed_is_adopted(run: RunPaths) -> None:
 
 
 def _facts(run: RunPaths) -> list[ev.Event]:
-    from supervisor.run.journal import JournalReader
-
     return JournalReader(run.node().journal).read()
+
+
+@pytest.mark.fault(
+    "nodes",
+    "the leader's keeper is killed with -9, and a rank dies while it is gone",
+    "the follower starts nothing new; `stoker continue` on node 0 makes the verdict and restarts all",
+)
+def test_followers_start_nothing_while_the_leaders_keeper_is_gone(run: RunPaths) -> None:
+    cwd = run.root.parent
+    with background(*words(1, steps=400), cwd=cwd) as follower:
+        with background(*words(0, steps=400), cwd=cwd) as leader:
+            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+            leader.send_signal(signal.SIGKILL)
+            leader.wait(10)
+        pids = {
+            rank.rank: rank.pid for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values()
+        }
+        os.kill(pids[1] or 0, signal.SIGKILL)
+
+        def noticed() -> bool:
+            """The part has ended there, and the leader's silence has been seen: what is started without it would be by now."""
+            report = read_report(run.node(1))
+            silent = any(advisory.code.startswith(SILENT) for advisory in state_of(run, 1).advisories)
+            return silent and report is not None and report.phase is NodePhase.ENDED
+
+        assert wait_until(noticed, DEADLINE_S)
+        assert follower.poll() is None
+        for node in (0, 1):
+            assert [view.number for view in state_of(run, node).attempts] == [1]
+        with background("continue", "--yes", "--no-ui", str(run.root), cwd=cwd):
+            assert wait_until(lambda: len(state_of(run, 1).attempts) == 2, DEADLINE_S)
+            follower.send_signal(signal.SIGTERM)
+            assert follower.wait(DEADLINE_S) == 5
+    first, second = state_of(run).attempts
+    assert first.verdict is not None
+    assert (first.verdict.failure, first.verdict.rank) == (FailureClass.WORKER_CRASH, 1)
+    assert state_of(run, 1).attempts[0].verdict == first.verdict
+    assert second.started_t is not None
+
+
+# Every rank stamps its lines, and the peers of a rank that raises fail by its end, each with a line of its own.
+STAMPED = """\
+import logging, sys, time
+import torch, torch.distributed as dist
+logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+try:
+    for step in range(1, 6):
+        dist.all_reduce(torch.ones(1))
+        logging.info("step %d/5 loss %.4f", step, 1 / step)
+        time.sleep(0.1)
+    if rank == 1:
+        raise KeyError("missing")
+    dist.all_reduce(torch.ones(1))
+except Exception:
+    logging.exception("rank %d: training failed", rank)
+    raise
+"""
+
+
+# Every Python process of a node reads this clock: its keeper, torchrun, its ranks.
+SKEW = """\
+import time
+now, now_ns = time.time, time.time_ns
+time.time = lambda: now() + {ahead_s}
+time.time_ns = lambda: now_ns() + int({ahead_s} * 1e9)
+"""
+
+
+@pytest.mark.fault(
+    "nodes",
+    "a node's clock is 1 s ahead, or behind",
+    "the same verdict, with the node and rank that failed first",
+)
+@pytest.mark.parametrize("ahead_s", [1.0, -1.0])
+def test_clocks_that_differ_change_no_verdict(run: RunPaths, ahead_s: float) -> None:
+    cwd = run.root.parent
+    (cwd / "train.py").write_text(STAMPED, encoding="utf-8")
+    (cwd / "skew").mkdir()
+    (cwd / "skew" / "sitecustomize.py").write_text(SKEW.format(ahead_s=ahead_s), encoding="utf-8")
+    skewed = {"PYTHONPATH": f"{cwd / 'skew'}{os.pathsep}{ROOT}"}
+    with (
+        background(*words(1), cwd=cwd) as follower,
+        background(*words(0), cwd=cwd, env=skewed) as leader,
+    ):
+        assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (1, 1)
+    views = [state_of(run, node).attempts[0] for node in (0, 1)]
+    apart_s = (views[0].ended_t or 0.0) - (views[1].ended_t or 0.0)
+    assert abs(apart_s - ahead_s) < 0.9, "the clocks do differ"
+    verdict = views[0].verdict
+    assert verdict is not None
+    assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 1)
+    assert (verdict.node or "").startswith("1 (")
+    assert verdict.cause is not None
+    assert verdict.cause.text == "KeyError: 'missing'"
+    assert len(state_of(run).attempts) == 1
 
 
 TRAINING = """\
