@@ -41,10 +41,11 @@ def others_of(run: RunPaths, others: Sequence[int], number: int) -> list[NodeAtt
 def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
     """The verdict with the node of its rank, as people are shown it: ``1 (gpu07)``."""
     named = _LABEL.fullmatch(verdict.node or "")
-    for one in attempts:
-        has_rank = verdict.rank is not None and any(r.rank == verdict.rank for r in one.view.ranks.values())
-        if has_rank or (named is not None and int(named[1]) == one.number):
-            return replace(
-                verdict, node=f"{one.number} ({one.state.host})" if one.state.host else str(one.number)
-            )
-    return verdict
+    number = int(named[1]) if named is not None else None
+    # A line of a peer names the node that it was written on, not that of the rank which failed.
+    of_rank = (one for one in attempts if any(r.rank == verdict.rank for r in one.view.ranks.values()))
+    of_name = (one for one in attempts if one.number == number)
+    one = next((of_rank if verdict.rank is not None else of_name), None) or next(of_name, None)
+    if one is None:
+        return verdict
+    return replace(verdict, node=f"{one.number} ({one.state.host})" if one.state.host else str(one.number))
