@@ -48,7 +48,7 @@ def with_journal_facts(
         ended_t=view.ended_t,
         earlier_step=_earlier_step(state, views),
         final_checkpoint=checkpoint is not None and checkpoint.attempt == view.number and checkpoint.final,
-        world_size=state.world_size or job.world_size,
+        world_size=_ranks_of(view) or state.world_size or job.world_size,
         ranks_per_node=len(view.ranks) or job.ranks_per_node,
         run_values=run_values_of(state, view, pids, spec),
         hang=_hang(views, run_root) or _silence(state, view, run_root),
@@ -72,6 +72,11 @@ def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, 
         state.checkpoint.step if state.checkpoint is not None and not state.checkpoint.step_by_time else -1
     )
     return (number, max(step, resumed, saved)) if step >= 0 else None
+
+
+def _ranks_of(view: AttemptState) -> int | None:
+    """How many ranks this attempt had: a job may be started again on fewer."""
+    return view.batch.world_size if view.batch is not None and view.batch.ranks_known else None
 
 
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:

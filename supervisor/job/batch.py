@@ -168,6 +168,24 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
     return replace(spec, micro_batch_per_rank=micro_batch, accumulation_steps=per_rank // micro_batch)
 
 
+def with_world_size(spec: BatchSpec, world_size: int) -> BatchSpec:
+    """`spec` on another number of ranks, at the same global batch and with no larger micro-batch.
+
+    Raises:
+        JobError: the ranks cannot share a step evenly, or how many there are is not known.
+    """
+    samples = spec.micro_batch_per_rank * spec.accumulation_steps * spec.world_size
+    if not spec.ranks_known:
+        raise JobError(f"what the global batch is on {spec.micro_batch_per_rank} samples a rank is not known")
+    if world_size < 1 or samples % world_size:
+        raise JobError(f"global batch {spec.global_batch} does not divide by {world_size} ranks")
+    per_rank = samples // world_size
+    micro = max(number for number in divisors(per_rank) if number <= spec.micro_batch_per_rank)
+    return replace(
+        spec, micro_batch_per_rank=micro, accumulation_steps=per_rank // micro, world_size=world_size
+    )
+
+
 def without_numbers(spec: BatchSpec, smaller: Sequence[int]) -> int:
     """The next micro-batch where nothing is known of memory: the largest that divides the present one.
 

@@ -170,7 +170,7 @@ def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
     """Ranks of the job, at least: a batch that is known without them says nothing of them."""
     if batch is not None and batch.ranks_known:
         return batch.world_size
-    return spec.world_size or spec.nproc_per_node * _least_nodes(spec)
+    return spec.world_size or spec.nproc_per_node * spec.least_nodes
 
 
 def _placed(
@@ -263,10 +263,6 @@ def _resume(
 
 def _has(spec: JobSpec, flag: str) -> bool:
     return any(f.partition("=")[0] == flag for f in spec.torchrun_flags)
-
-
-def _least_nodes(spec: JobSpec) -> int:
-    return int(spec.nnodes.partition(":")[0])
 
 
 def plan_as_shell(plan: LaunchPlan) -> str:

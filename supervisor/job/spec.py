@@ -457,6 +457,16 @@ class JobSpec:
         """Whether more than one machine takes part, or may."""
         return self.nnodes not in {"1", "1:1"}
 
+    @property
+    def least_nodes(self) -> int:
+        """The number of nodes; of MIN:MAX the least."""
+        return int(self.nnodes.partition(":")[0])
+
+    @property
+    def most_nodes(self) -> int:
+        """The number of nodes; of MIN:MAX the most."""
+        return int(self.nnodes.rpartition(":")[2])
+
     def sources(self, setting: str) -> list[tuple[str, str]]:
         """Each source of a setting as (value, origin): the last is in effect, those before it it overrode."""
         return [(value, origin) for name, value, origin in self.origins if name == setting]

@@ -142,7 +142,7 @@ def check_nodes_meet(
         return
     host, port = endpoint_of(spec)
     host, port = (host, port) if host else (spec.master_addr or "", spec.master_port or MASTER_PORT)
-    nodes = int(spec.nnodes.rpartition(":")[2])
+    nodes = spec.most_nodes
     if not host or port is None or spec.node_rank >= nodes:
         return
     here = spec.nproc_per_node

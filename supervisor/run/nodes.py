@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
@@ -132,7 +133,12 @@ def new_session() -> str:
 
 
 class Orders:
-    """The leader's side: gives orders, each number once."""
+    """The leader's side: gives orders, each number once.
+
+    Attributes:
+        newest: the newest order, whoever gave it.
+        newest_run: the newest that starts an attempt.
+    """
 
     def __init__(self, node: NodePaths, session: str) -> None:
         """`node`: node 0's folder.
@@ -143,9 +149,9 @@ class Orders:
         make_private(node.orders)
         self._node, self._session = node, session
         self.newest = read_order(node)
-        self._seq = max(
-            (int(path.stem) for path in node.orders.glob("*.json") if path.stem.isdecimal()), default=0
-        )
+        numbers = sorted(int(path.stem) for path in node.orders.glob("*.json") if path.stem.isdecimal())
+        self._seq = numbers[-1] if numbers else 0
+        self.newest_run = self._newest_run(numbers)
 
     def give(self, order: Order) -> Order:
         """Publish an order under the next number; returns it with that number.
@@ -159,8 +165,22 @@ class Orders:
         if not create(self._node.orders / f"{numbered.seq}.json", data):
             raise Superseded(f"another keeper gave order {numbered.seq}: this one leads no more")
         self._seq, self.newest = numbered.seq, numbered
+        if numbered.want is Want.RUN:
+            self.newest_run = numbered
         replace_file(self._node.order, data)
         return numbered
+
+    def take_part(self, number: int) -> tuple[int, ...] | None:
+        """The nodes that attempt `number` was ordered for; None: for none yet."""
+        order = self.newest_run
+        return order.launch.nodes if order is not None and order.launch and order.attempt == number else None
+
+    def _newest_run(self, numbers: Sequence[int]) -> Order | None:
+        for number in reversed(numbers):
+            order = _read(self._node.orders / f"{number}.json", Order)
+            if order is not None and order.want is Want.RUN:
+                return order
+        return None
 
     def check(self) -> None:
         """See that no other keeper leads.

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.job.batch import BatchSpec
 from supervisor.keeper.nodes.follower import SILENT
+from supervisor.keeper.process.child import read_launcher, read_pid
 from supervisor.preflight.ports import free_port
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -338,3 +340,81 @@ def test_a_view_shows_ranks_and_logs_of_both_nodes(run: RunPaths) -> None:
         leader.send_signal(signal.SIGINT)
         leader.wait(DEADLINE_S)
         follower.wait(DEADLINE_S)
+
+
+BATCHED = """\
+import argparse, os, time
+import torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=2)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=2)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+seen = args.batch_size * args.gradient_accumulation_steps * ranks
+for step in range(1, 61 if ranks == 2 else 10_000):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+    if rank == 0:
+        print(f"step {step} loss {1 / step:.4f} samples {seen}", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "one of `--nnodes 2:3` nodes is gone with keeper, agent and rank",
+    "the run is restarted on two, with the global batch of three",
+)
+def test_a_run_of_three_nodes_continues_with_two(run: RunPaths) -> None:
+    cwd = run.root.parent
+    (cwd / "train.py").write_text(BATCHED, encoding="utf-8")
+    flags = (
+        "--no-ui",
+        "--no-check",
+        "--python",
+        sys.executable,
+        "--run-dir",
+        "run",
+        "--restart-from-scratch",
+    )
+    nodes = ("--nnodes", "2:3", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--node-timeout", "5")
+    batch = (
+        "--batch-scope",
+        "per_rank",
+        "train.py",
+        "--batch_size",
+        "2",
+        "--gradient_accumulation_steps",
+        "2",
+    )
+
+    def command(node: int) -> tuple[str, ...]:
+        return ("run", *flags, *nodes, "--node-rank", str(node), *batch)
+
+    with (
+        background(*command(2), cwd=cwd) as lost,
+        background(*command(1), cwd=cwd) as follower,
+        background(*command(0), cwd=cwd) as leader,
+    ):
+        assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+        lost.send_signal(signal.SIGKILL)
+        lost.wait(10)
+        paths = run.node(2).attempt(1)
+        found = [read_launcher(paths), read_pid(paths)]
+        pids = [each.pid for each in found if each is not None]
+        for pid in (*pids, *(rank.pid for rank in state_of(run, 2).attempts[0].ranks.values() if rank.pid)):
+            os.kill(pid, signal.SIGKILL)
+        assert (leader.wait(DEADLINE_S), follower.wait(DEADLINE_S)) == (0, 0), (
+            leader.stdout and leader.stdout.read()
+        )
+    first, second = state_of(run).attempts
+    assert first.batch == BatchSpec(2, 2, 3)
+    assert first.verdict is not None
+    assert (first.verdict.rank, (first.verdict.node or "")[:3]) == (2, "2 (")
+    assert second.batch == BatchSpec(2, 3, 2)
+    logs = run.node().attempt(2).rank_folders()[0] / "stdout.log"
+    assert "samples 12" in logs.read_text(encoding="utf-8").splitlines()[0]
+    assert [view.number for view in state_of(run, 2).attempts] == [1]

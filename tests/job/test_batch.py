@@ -16,6 +16,7 @@ from supervisor.job.batch import (
     describe_change,
     resolve,
     with_micro_batch,
+    with_world_size,
 )
 from supervisor.job.errors import JobError
 from supervisor.job.memory_fit import choose_smaller, memory_point
@@ -158,6 +159,24 @@ def test_a_refusal_names_values_that_work(spec: BatchSpec, wanted: int) -> None:
     assert named
     for value in named:
         assert with_micro_batch(spec, int(value)).global_batch == spec.global_batch
+
+
+@settings(deadline=None)
+@given(specs, st.integers(1, 64))
+def test_fewer_ranks_keep_the_global_batch_or_are_refused(spec: BatchSpec, ranks: int) -> None:
+    samples = spec.micro_batch_per_rank * spec.accumulation_steps * spec.world_size
+    if samples % ranks:
+        with pytest.raises(JobError, match=f"does not divide by {ranks} ranks"):
+            with_world_size(spec, ranks)
+        return
+    fewer = with_world_size(spec, ranks)
+    assert (fewer.world_size, fewer.global_batch) == (ranks, spec.global_batch)
+    assert fewer.micro_batch_per_rank <= spec.micro_batch_per_rank, "memory would not be enough"
+
+
+def test_a_batch_without_its_ranks_is_not_moved_to_others() -> None:
+    with pytest.raises(JobError, match="not known"):
+        with_world_size(BatchSpec(8, 1, 1, ranks_known=False), 2)
 
 
 @settings(deadline=None)

@@ -99,6 +99,16 @@ def test_many_nodes() -> None:
         job("--nnodes 3:2 train.py")
 
 
+def test_a_range_of_nodes_counts_as_its_most_where_they_share_a_run() -> None:
+    line = "--nnodes 2:3 --node-rank 2 --master-addr head --nproc-per-node 2"
+    batch = "train.py --micro_batch_size 2"
+    assert job(f"{line} --run-dir /shared/a {batch}").batch == BatchSpec(2, 1, 6)
+    alone = job(f"{line} {batch}").batch
+    assert alone is None or not alone.ranks_known, "torchrun settles how many nodes there are"
+    with pytest.raises(JobError, match="node-rank"):
+        job("--nnodes 2:3 --node-rank 3 --run-dir /shared/a train.py")
+
+
 def test_module_and_command() -> None:
     made = plan(job("--nproc-per-node 2 -m pkg.train --x 1"))
     assert made.argv[-4:] == ("-m", "pkg.train", "--x", "1")

@@ -100,7 +100,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     ranks = str(look.get("run.nproc_per_node"))
     nproc = _nproc("1" if alone else ranks, inputs)
     nnodes = str(look.get("run.nnodes"))
-    nodes = _nodes(nnodes)
+    nodes = _nodes(nnodes, shared=inputs.parsed.flag("run_dir") is not None)
     node_rank = look.get("run.node_rank")
     if nodes is not None and node_rank >= nodes:
         raise JobError(f"--node-rank {node_rank} is not below --nnodes {nnodes}")
@@ -265,12 +265,15 @@ def _nproc(value: str, inputs: JobInputs) -> int:
     return inputs.gpus
 
 
-def _nodes(value: str) -> int | None:
-    """The number of nodes; None for an elastic range, whose world size is not known beforehand."""
+def _nodes(value: str, *, shared: bool) -> int | None:
+    """The number of nodes; None for an elastic range, whose world size is not known beforehand.
+
+    In a run directory that all nodes share a range counts as its most: how many take part is settled before each launch.
+    """
     match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", value)
     if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
         raise JobError(f"--nnodes wants a whole number of at least 1, or MIN:MAX, got {value!r}")
-    return int(match[1]) if match[2] in {None, match[1]} else None
+    return int(match[2] or match[1]) if shared or match[2] in {None, match[1]} else None
 
 
 @dataclass(frozen=True, slots=True)

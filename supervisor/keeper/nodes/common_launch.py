@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from supervisor.job.arguments.assignments import value_of
+from supervisor.job.batch import BatchSpec, with_world_size
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.batch_settings.set_batch import batch_values
 from supervisor.job.plan import CheckpointCopy, LaunchPlan
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import with_hidden_words, with_secrets
 from supervisor.keeper.planning.launch_plans import next_resume_point, plan_with, settings_of
 from supervisor.preflight.ports import free_port
-from supervisor.run.history.changes import next_job
+from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.nodes import Launch
 from supervisor.run.paths import AttemptPaths, RunPaths
 from supervisor.run.runfile import RunFile
@@ -21,6 +25,7 @@ from supervisor.run.state import RunState
 
 RDZV = "--rdzv-"
 RDZV_ID = "--rdzv-id"
+LR_SCALING = "--lr_scaling"
 
 
 def common_launch(
@@ -29,9 +34,10 @@ def common_launch(
     """What the leader tells all nodes of the next attempt; and the checkpoint that is to be copied before it.
 
     Raises:
-        JobError: the changes cannot be applied to this job, or no port is free.
+        JobError: the changes cannot be applied to this job, its global batch cannot be kept on so many nodes, or no port is free.
     """
     now = next_job(with_secrets(record.job, env), state)
+    now = replace(now, batch=batch_on(now, len(nodes)))
     number = len(state.attempts) + 1
     point = next_resume_point(record, state, run, now, env)
     flags = record.job.torchrun_flags
@@ -50,6 +56,24 @@ def common_launch(
         rdzv_id=f"{_named(flags) or run.run_id}-{number}" if meets else None,
     )
     return launch, point.copy
+
+
+def batch_on(now: NextJob, nodes: int) -> BatchSpec | None:
+    """The batch that is set where so many nodes take part: the global batch is that of all nodes.
+
+    Raises:
+        JobError: fewer nodes would change it, or it is not known whether they would.
+    """
+    job, batch = now.job, now.current_batch
+    if nodes == job.most_nodes:
+        return now.batch
+    if batch is None or not batch.ranks_known:
+        raise JobError("the global batch is not known")
+    if job.entry_kind is EntryKind.TRAINER and value_of(now.words, LR_SCALING) not in {None, "none"}:
+        raise JobError(f"{LR_SCALING} makes the learning rate depend on the ranks")
+    fewer = with_world_size(batch, batch.world_size * nodes // job.most_nodes)
+    batch_values(job.knobs, fewer, before=job.batch, local_world_size=job.nproc_per_node)  # can it be set?
+    return fewer
 
 
 def plan_on_node(

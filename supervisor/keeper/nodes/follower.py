@@ -21,7 +21,6 @@ from supervisor.keeper.background import Background
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.loop import TICK_S, Keeper
 from supervisor.keeper.nodes.common_launch import plan_on_node
-from supervisor.keeper.nodes.leader import node_count
 from supervisor.keeper.process.launch import StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
@@ -280,7 +279,7 @@ class FollowingKeeper(Keeper):
             node=self._record.node,
             session=self._session,
             host=socket.gethostname(),
-            nnodes=node_count(self._job),
+            nnodes=self._job.most_nodes,
             phase=phase,
             seq=self._order.seq if self._order is not None else 0,
             attempt=view.number if view is not None else 0,

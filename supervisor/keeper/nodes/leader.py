@@ -5,25 +5,28 @@ Its orders follow from its state (`_publish`): a keeper that takes the run over 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
+from supervisor.job.batch import BatchChange, describe_change
+from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan
-from supervisor.job.spec import JobSpec
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.loop import TICK_S, Keeper
-from supervisor.keeper.nodes.common_launch import common_launch, plan_on_node
+from supervisor.keeper.nodes.common_launch import batch_on, common_launch, plan_on_node
 from supervisor.keeper.process.launch import Launching
 from supervisor.policy import EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
+from supervisor.run.history.changes import next_job
 from supervisor.run.nodes import (
     LEADER,
     Heartbeat,
@@ -104,13 +107,15 @@ class LeadingKeeper(Keeper):
         self._heartbeat, self._orders = Heartbeat(self._node, session), Orders(self._node, session)
         self._members = {
             number: Member(number, run.node(number), Pulse(run.node(number)))
-            for number in range(1, node_count(record.job))
+            for number in range(1, record.job.most_nodes)
         }
         # A run that is continued was over: what its nodes were told to stop for is settled.
         reports = (read_report(member.paths) for member in self._members.values() if continued_by)
         self._settled = {report.node: report for report in reports if report is not None}
         self._context = dataclasses.replace(self._context, others=tuple(self._members))
-        self._launching = Launching(self._context, _Planning(self._context, self._orders))
+        self._planning = _Planning(self._context, self._orders)
+        self._launching = Launching(self._context, self._planning)
+        self._left_out: set[int] = set()
         self._look_due = float("-inf")
         self._waits_since: float | None = None
         self._ended_since: tuple[int, float] | None = None
@@ -189,6 +194,8 @@ class LeadingKeeper(Keeper):
             if (found := read_report(member.paths)) is not None and found.node == member.node:
                 member.report = found
             self._journal_sight(member, now)
+            if member.lives(now):
+                self._left_out.discard(member.node)
 
     def _journal_sight(self, member: Member, now: float) -> None:
         report, before = member.report, self.state.nodes.get(member.node)
@@ -246,25 +253,56 @@ class LeadingKeeper(Keeper):
         return [m.node for m in self._members.values() if not (m.lives(now) and m.is_idle(seq))]
 
     def _may_launch(self, now: float) -> bool:
-        """Whether all nodes are ready; past the bound the run ends, or is held."""
+        """Whether all nodes are ready, or as many as may run without the others; past the bound the run ends, or is held."""
         absent = self._absent(now)
-        if not absent:
+        if self._choose(absent):
             return True
         self._waits_since = now if self._waits_since is None else self._waits_since
         waited_s, bound_s = now - self._waits_since, self._job.timing.node_timeout_s
+        if self._job.least_nodes < self._job.most_nodes:
+            bound_s = max(bound_s, nd.SILENT_S)  # a node that may be left out has to be known as silent first
         if waited_s <= bound_s:
             return False
+        self._left_out |= {node for node in absent if not self._members[node].lives(now)}
+        if self._choose(absent):
+            return True
         names = ", ".join(map(str, absent))
         word, verb = ("node", "is") if len(absent) == 1 else ("nodes", "are")
         self._waits_since = None
         if isinstance(self.state.condition, st.Preflight):
             how = f"start the same command there with its --node-rank; all nodes must see {self._context.run.root}"
             reason = f"{word} {names} did not join within {bound_s:.0f} s: {how}"
-            self._end(ev.Outcome.REFUSED, NOT_THERE, reason)
+            self._end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer(absent))
         else:
             reason = f"{word} {names} {verb} not ready {bound_s:.0f} s after the others: start the same command there again"
-            self._hold_or_fail(self._attempt_number(), reason, None)
+            self._hold_or_fail(self._attempt_number(), reason + self._why_not_fewer(absent), None)
         return False
+
+    def _choose(self, absent: Sequence[int]) -> bool:
+        """Settle who takes part in the next attempt: all, or of MIN:MAX as many as keep the global batch, without nodes that are left out."""
+        if not self._left_out.issuperset(absent):
+            return False
+        there = (LEADER, *(node for node in self._members if node not in absent))
+        now = next_job(self._job, self.state)
+        for count in range(len(there), self._job.least_nodes - 1, -1):
+            with contextlib.suppress(JobError):
+                batch_on(now, count)
+                self._planning.nodes = there[:count]
+                return True
+        return False
+
+    def _why_not_fewer(self, absent: Sequence[int]) -> str:
+        """Why an elastic run does not do without these nodes."""
+        least, there = self._job.least_nodes, self._job.most_nodes - len(absent)
+        if least == self._job.most_nodes or not self._left_out.issuperset(absent):
+            return ""
+        if there < least:
+            return f"; of --nnodes {self._job.nnodes} only {there} {'is' if there == 1 else 'are'} ready"
+        try:
+            batch_on(next_job(self._job, self.state), there)
+        except JobError as error:
+            return f"; not started on {there} nodes: {error.message}"
+        return ""
 
     def _waits_for_ends(self, number: int, now: float) -> bool:
         """Whether the others' parts of an attempt have yet to end: one verdict is made of all of them."""
@@ -274,7 +312,10 @@ class LeadingKeeper(Keeper):
             return True
         waited_s = now - self._ended_since[1]
         newest = self._orders.newest
+        took_part = self._orders.take_part(number)
         for member in self._members.values():
+            if took_part is not None and member.node not in took_part:
+                continue
             ended = member.has_ended(number) or (
                 newest is not None
                 and newest.want is not Want.RUN
@@ -384,9 +425,20 @@ class LeadingKeeper(Keeper):
     # -- the launch (process.launch.Planner) --------------------------------------------------------------
 
     def _launch(self, reason: str) -> None:
-        if self._absent(self._clock.mono()):
+        if not self._choose(self._absent(self._clock.mono())):
             return  # asked for between two looks: it is tried again
-        super()._launch(reason)
+        super()._launch(reason + self._in_place_of_all())
+
+    def _in_place_of_all(self) -> str:
+        """What a launch without all nodes changes, in words; empty where all take part."""
+        nodes, now = self._planning.nodes, next_job(self._job, self.state)
+        missing = sorted(self._members.keys() - set(nodes))
+        before, after = now.current_batch, batch_on(now, len(nodes))
+        if not missing or before is None or after is None:
+            return ""
+        names = ", ".join(map(str, missing))
+        word = "node" if len(missing) == 1 else "nodes"
+        return f"; without {word} {names}: {describe_change(BatchChange(before, after))}"
 
 
 class _Planning:
@@ -395,13 +447,13 @@ class _Planning:
     def __init__(self, context: RunContext, orders: Orders) -> None:
         self._context, self._orders = context, orders
         self._launch: Launch | None = None
+        self.nodes: tuple[int, ...] = (LEADER, *context.others)
 
     def plan(self, number: int, paths: AttemptPaths) -> LaunchPlan:
         """This node's plan; the others' follow from the same."""
         context = self._context
-        nodes = (LEADER, *context.others)
         state = context.ledger.state
-        self._launch, copy = common_launch(context.record, state, context.run, context.env, nodes)
+        self._launch, copy = common_launch(context.record, state, context.run, context.env, self.nodes)
         plan = plan_on_node(context.record, self._launch, number, context.run, paths, context.env)
         return dataclasses.replace(plan, copy=copy)
 
@@ -410,8 +462,3 @@ class _Planning:
         assert self._launch is not None, "planned before"
         launch = replace(self._launch, reason=reason)
         self._orders.give(Order(seq=0, leader="", want=Want.RUN, attempt=number, launch=launch))
-
-
-def node_count(job: JobSpec) -> int:
-    """How many nodes take part: of MIN:MAX the most."""
-    return int(job.nnodes.rpartition(":")[2])

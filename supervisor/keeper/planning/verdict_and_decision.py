@@ -211,7 +211,7 @@ def policy_input(
         interactive=record.settings.interactive,
         total_steps=state.total_steps,
         final_checkpoint=_has_final_checkpoint(state, newest),
-        memory=memory_point_of(newest, now_batch),
+        memory=memory_point_of(newest, newest.batch or now_batch),
         trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
         port_named=job.master_port is not None,
         leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
