@@ -1,4 +1,4 @@
-"""One run on two nodes that are network namespaces: each has its own address, host name and firewall. Needs root, ip and nft."""
+"""One run on nodes that are network namespaces: each has its own address, host name and firewall. Needs root, ip and nft."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ dist.destroy_process_group()
 
 @dataclass
 class Nodes:
-    """Two namespaces, node1 and node2, and a run that both see."""
+    """Namespaces node1, node2 …, and a run that all see."""
 
     folder: Path
     env: dict[str, str]
     stack: ExitStack
+    count: int = 2
     keepers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -85,7 +86,7 @@ class Nodes:
     ) -> subprocess.Popen[bytes]:
         """The command of this node."""
         flags = ("--no-ui", "--no-check", "--python", sys.executable, "--run-dir", str(self.run.root))
-        nodes = ("--nnodes", "2", "--node-rank", str(node), "--master-addr", master)
+        nodes = ("--nnodes", str(self.count), "--node-rank", str(node), "--master-addr", master)
         return self.stoker(
             node, "run", *flags, *nodes, "--restart-from-scratch", *more, "train.py", str(steps)
         )
@@ -229,3 +230,32 @@ def test_a_slow_pair_of_nodes_is_named(nodes: Nodes) -> None:
         assert process.wait(DEADLINE_S) == 0, said.read_text()
         assert "3 ranks on 3 nodes met over gloo" in said.read_text()
         assert "! bandwidth: nodes 1–2 (node2, node3): " in said.read_text()
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "one of four nodes is cut off in the middle of a run",
+    "one verdict, with that node, within the group's timeout and 30 s; once it is healed all are restarted",
+)
+def test_a_node_of_four_that_is_cut_off_is_named(nodes: Nodes) -> None:
+    nodes.count = 4
+    nodes.tool("up", 4)
+    for node in (3, 2, 1, 0):
+        nodes.start(node)
+    assert wait_until(lambda: nodes.steps(5), DEADLINE_S), (nodes.folder / "console0").read_text()
+    nodes.tool("blackhole", 3)
+
+    def judged() -> bool:
+        view = nodes.state().attempt
+        return view is not None and view.verdict is not None and not view.verdict_provisional
+
+    assert wait_until(judged, GROUP_TIMEOUT_S + 30.0)
+    nodes.tool("heal")
+    first = nodes.state().attempts[0]
+    assert first.verdict is not None
+    assert first.verdict.failure in {FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR}
+    assert first.verdict.node == "2 (node3)", first.verdict
+    for node in range(4):
+        assert nodes.keepers[node].wait(DEADLINE_S) == 0, (nodes.folder / f"console{node}").read_text()
+    assert outcome(nodes) == outcome(nodes, 3) == ("succeeded", 0)

@@ -21,6 +21,7 @@ from supervisor.keeper.background import Background
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.loop import TICK_S, Keeper
 from supervisor.keeper.nodes.common_launch import plan_on_node
+from supervisor.keeper.nodes.evidence import CUT_OFF
 from supervisor.keeper.process.launch import StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
@@ -84,6 +85,8 @@ class FollowingKeeper(Keeper):
         self._probe: Background[bool] = Background("stoker-leader-probe")
         self._probe_due = float("-inf")
         self._answered_t: float | None = None
+        self._route: Background[bool] = Background("stoker-leader-route")
+        self._routed = 0
         self._was_silent = False
         self._first_seq: int | None = None
         self._watched: set[int] = set()
@@ -93,6 +96,7 @@ class FollowingKeeper(Keeper):
         if isinstance(self.state.condition, st.Finished):
             self._report()
         self._probe.close(PROBE_S)
+        self._route.close(PROBE_S)
         super().close(why)
 
     # -- the loop -------------------------------------------------------------------------------------
@@ -261,6 +265,25 @@ class FollowingKeeper(Keeper):
             self._probe.start(lambda: answers(*where))
         return now - self._answered_t > self._job.timing.node_timeout_s
 
+    def _looks_for_a_route(self, view: st.AttemptState) -> bool:
+        """Whether a part that failed here is not reported yet, as node 0's machine is tried: a node that was cut off journals that."""
+        asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
+        if view.number not in self._watched or view.exit_code in {None, 0} or asked:
+            return False
+        where = meeting_point(self._job, self._order)
+        if self._routed != view.number and where is not None:
+            self._route.start(lambda: is_reachable(*where))
+        self._routed = view.number
+        if self._route.working:
+            return True
+        if self._route.busy and self._route.poll() is False and where is not None:
+            text = (
+                f"node {LEADER} could not be reached at {where[0]} once attempt {view.number} had failed here"
+            )
+            code = f"{CUT_OFF}_{view.number}"
+            self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
+        return False
+
     # -- what is reported ------------------------------------------------------------------------------
 
     def _report(self) -> None:
@@ -270,8 +293,8 @@ class FollowingKeeper(Keeper):
         phase = NodePhase.READY if view is None else NodePhase.ENDED
         if isinstance(condition, st.Finished):
             phase = NodePhase.LEFT
-        elif lives:
-            phase = NodePhase.RUNNING
+        elif lives or (view is not None and self._looks_for_a_route(view)):
+            phase, lives = NodePhase.RUNNING, True
         stop, by = self._stopped_here(view) if view is not None and not lives else (None, "")
         if self._told_to_stop is not None:
             stop, by, _ = self._told_to_stop
@@ -348,6 +371,17 @@ def answers(host: str, port: int) -> bool:
     """Whether somebody listens there. A store takes a connection that says nothing for one that is made later."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def is_reachable(host: str, port: int) -> bool:
+    """Whether a machine answers there at all: a refusal is an answer."""
+    try:
+        socket.create_connection((host, port), PROBE_S).close()
+    except ConnectionRefusedError:
+        return True
     except OSError:
         return False
     return True
