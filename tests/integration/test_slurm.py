@@ -160,3 +160,51 @@ def test_a_cancelled_job_that_saved_its_checkpoint_stays_cancelled(cluster: Clus
     assert wait_until(lambda: "COMPLETING" not in cluster.call("squeue", "-h", "-o", "%T"), DEADLINE_S, 0.5)
     assert cluster.state(job) == "CANCELLED"
     assert "Restarts=0" in cluster.call("scontrol", "show", "job", job)
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "a node of a SLURM job is gone with slurmd and its steps",
+    "`slurm watch --exclude-failed` names it and keeps the job off it; the job resumes its run on the other nodes",
+)
+def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster) -> None:
+    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
+    assert wait_until(
+        lambda: (point := cluster.run_of(job).checkpoint) is not None and point.step >= 50, DEADLINE_S
+    )
+    ran_on = re.findall(r" NodeList=(\S+)", cluster.call("scontrol", "show", "job", job))
+    assert ran_on == ["n[1-2]"]
+    with (cluster.cwd / "watch").open("w+", encoding="utf-8") as log:
+        watch = subprocess.Popen(
+            [*STOKER, "slurm", "watch", "--exclude-failed", job],
+            env=cluster.env,
+            cwd=cluster.cwd,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+
+            def said() -> str:
+                return (cluster.cwd / "watch").read_text(encoding="utf-8")
+
+            assert wait_until(lambda: "RUNNING" in said(), DEADLINE_S), said()
+            subprocess.run(
+                [str(TOOL), "node-kill", "n2"], env=cluster.env, check=True, timeout=60, capture_output=True
+            )
+            assert wait_until(lambda: "n2 is excluded from it" in said(), DEADLINE_S), said()
+            assert "NODE_FAIL: n2 is down" in said()
+            assert "ExcNodeList=n2" in cluster.call("scontrol", "show", "job", job)
+            cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # it would wait 2 minutes
+            cluster.wait(job, "COMPLETED")
+            assert watch.wait(DEADLINE_S) == 0, said()
+        finally:
+            watch.kill()
+            watch.wait(10)
+    state = cluster.run_of(job)
+    first, second = state.attempts
+    assert (second.last_step, second.job_exit_code) == (600, 0)
+    assert second.resumed_step is not None
+    assert second.resumed_step >= 50
+    assert first.verdict is not None
+    assert (first.verdict.node or "").startswith("1 ("), first.verdict
