@@ -40,14 +40,15 @@ TINY = {
 }
 """Settings of the trainer that stand in for those of a command, or are added to it."""
 TINY_BATCH = {"device_batch_size": "2", "total_batch_size": "256"}
+OF_SEVERAL = re.compile(r"^stoker (?:nodes|slurm) |--nnodes")
 RANKS = {"4": "2", "8": "2", "2": "2", "1": "1"}
 
 
-def commands() -> list[str]:
-    """What stands in the right column."""
+def commands(*, several_nodes: bool = False) -> list[str]:
+    """What stands in the right column: of one machine, or what is of several (`test_from_the_guides_nodes`)."""
     rows = re.findall(r"^\| .* \| `(stoker [^`]+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == len(set(rows))
-    return rows
+    return [row for row in rows if (OF_SEVERAL.search(row) is not None) is several_nodes]
 
 
 def shortened(words: list[str]) -> list[str]:
