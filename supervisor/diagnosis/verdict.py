@@ -29,7 +29,6 @@ from supervisor.diagnosis.hang.hang_verdict import (
     waited,
 )
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
 from supervisor.diagnosis.scan.signature_tables import OWN, Signatures, Trait
@@ -211,11 +210,9 @@ def _own_signature(root: Root) -> str:
 
 def _steps_before(scan: SourceScan, line: int | None) -> bool | None:
     """Whether a log shows a step above a line (None: at all); None where it shows no step of its own."""
-    numbered = [*enumerate(scan.head, start=1), *scan.numbered_tail()]
-    steps = [number for number, text in numbered if is_progress(text)]
-    if not steps:
+    if not scan.steps:
         return None
-    return line is None or min(steps) < line
+    return line is None or scan.steps[0] < line
 
 
 def as_expected(item: Hit | Candidate, scans: tuple[SourceScan, ...]) -> bool:

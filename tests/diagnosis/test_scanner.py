@@ -169,3 +169,13 @@ def test_random_bytes_never_break_a_scan(engine: Engine, data: bytes) -> None:
     found = scan(engine, data, 517)
     for hit in found.hits:
         assert hit.text.isprintable() or "\t" in hit.text
+
+
+@pytest.mark.parametrize("filler", [0, 20_000])
+def test_the_steps_of_a_scan_are_the_numbers_of_the_kept_lines(engine: Engine, filler: int) -> None:
+    """Of a short log all, each once; of a long one those of its head and of its tail."""
+    lines = ["start", "step 1/9 loss 2.0", *["a line of a library"] * filler, "step 8/9 loss 1.0", "end"]
+    found = scan(engine, "\n".join(lines).encode() + b"\n")
+    assert found.steps == (2, filler + 3)
+    tail = [(filler + 3, "step 8/9 loss 1.0")]
+    assert found.tail_steps() == (tail if filler else [(2, "step 1/9 loss 2.0"), *tail])

@@ -244,7 +244,9 @@ def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
     patterns = _patterns()
     per_node = nodes = world = None
     for scan in scans:
-        for line in (*scan.head, *scan.tail[-200:]):
+        # A short log's head is its tail too.
+        short = scan.tail_line <= scan.first_line and len(scan.tail) <= len(scan.head)
+        for line in scan.head if short else (*scan.head, *scan.tail[-200:]):
             if not any(word in line for word in _SIZE_WORDS):
                 continue
             per_node = per_node if per_node is not None else _size(patterns["nproc"].search(line))

@@ -79,7 +79,7 @@ class _Settled(NamedTuple):
 
 def steps_seen(scans: Sequence[SourceScan]) -> bool:
     """Whether any log shows training's own lines."""
-    return any(scan.drew_bars or any(map(is_progress, scan.edges())) for scan in scans)
+    return any(scan.drew_bars or scan.steps for scan in scans)
 
 
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:

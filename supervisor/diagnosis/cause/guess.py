@@ -5,7 +5,6 @@ from __future__ import annotations
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.vocabulary import class_by_words
 from supervisor.diagnosis.scan.hit import Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.diagnosis.scan.tracebacks import is_quoted_code
 from supervisor.run.failures import FailureClass
@@ -68,10 +67,11 @@ def _is_known(hit: Hit, ended_at_once: bool) -> bool:
 
 def _complaints(scan: SourceScan, *, below_steps: bool) -> list[int]:
     first = max(len(scan.tail) - LAST_LINES, 0)
+    steps = frozenset(scan.steps)
     rows: list[int] = []
     for row in range(first, len(scan.tail)):
         line = scan.tail[row]
-        if is_progress(line) and "(core dumped)" not in line:
+        if scan.tail_line + row in steps and "(core dumped)" not in line:
             if below_steps:
                 rows.clear()
         elif (

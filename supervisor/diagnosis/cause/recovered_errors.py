@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from supervisor.diagnosis.cause.candidates import INFORMS
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, is_progress, went_on, when
+from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, went_on, when
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above, in_helper
 from supervisor.run.failures import FailureClass
@@ -96,7 +96,7 @@ def _only_warns(item: Candidate) -> bool:
 
 def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bool) -> list[Candidate]:
     """The candidates after which training did not go on."""
-    steps = [_tail_steps(scan) for scan in scans]
+    steps = [scan.tail_steps() for scan in scans]
     return [
         item
         for item in found
@@ -252,11 +252,6 @@ def _any_hit(scans: Sequence[SourceScan], *traits: Trait, below: int = 0) -> boo
 # -- training that went on -------------------------------------------------------------------------
 
 
-def _tail_steps(scan: SourceScan) -> list[tuple[int, str]]:
-    """Training's own lines in the tail, with their numbers: looked for once, asked often."""
-    return [(number, line) for number, line in scan.numbered_tail() if is_progress(line)]
-
-
 def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
     """Whether training went on after it, or the run came to a good end."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
@@ -388,7 +383,7 @@ def ends_well(scan: SourceScan, after_line: int, steps: Sequence[tuple[int, str]
     ends = [hit for hit in scan.hits if hit.has(Trait.GOOD_END) and hit.line > after_line]
     if not ends:
         return False
-    trained = _trained_by(_tail_steps(scan) if steps is None else steps, after_line)
+    trained = _trained_by(scan.tail_steps() if steps is None else steps, after_line)
     good = [hit for hit in ends if not hit.has(Trait.CLOSING_LINE) or trained < hit.line]
     if not good:
         return False

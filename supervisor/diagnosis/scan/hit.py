@@ -53,7 +53,8 @@ class SourceScan(NamedTuple):
     """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line.
 
     `lines` is the number of the last line, and `first_line` that of the first, where the log is a part of a file.
-    `drew_bars`: whether a bar with a count was drawn in the kept lines, also one that was wiped again.
+    `drew_bars`: whether a bar with a count was drawn in the kept lines, also one that was wiped again. `steps`: the numbers of training's
+    own lines among those kept (`is_progress`), which many questions need: they are looked for once.
     """
 
     path: str
@@ -67,6 +68,7 @@ class SourceScan(NamedTuple):
     hosts: frozenset[str] = frozenset()
     first_line: int = 1
     drew_bars: bool = False
+    steps: tuple[int, ...] = ()
 
     def edges(self) -> tuple[str, ...]:
         """The kept lines: the head, and the tail where it does not hold the head already."""
@@ -75,6 +77,11 @@ class SourceScan(NamedTuple):
     def numbered_tail(self) -> Iterable[tuple[int, str]]:
         """The tail's lines with their numbers."""
         return enumerate(self.tail, start=self.tail_line)
+
+    def tail_steps(self) -> list[tuple[int, str]]:
+        """Training's own lines in the tail, with their numbers."""
+        first = self.tail_line
+        return [(number, self.tail[number - first]) for number in self.steps if number >= first]
 
 
 class Candidate(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from functools import cache
 
 from supervisor.diagnosis.scan.hit import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
+from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
 from supervisor.diagnosis.scan.signature_tables import Signatures
 from supervisor.diagnosis.scan.tracebacks import below_its_frame, is_quoted_code
@@ -90,7 +91,10 @@ class SourceScanner:
         if raw_tail and not raw_tail[-1]:
             raw_tail.pop()
         last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
-        tail = raw_tail[-1500:]
+        tail = [clean(raw, SHOWN_BYTES) for raw in raw_tail[-1500:]]
+        tail_line = last_line - len(tail) + 1
+        above = enumerate(head[: max(tail_line - self._first_line, 0)], start=self._first_line)
+        steps = [number for number, line in (*above, *enumerate(tail, start=tail_line)) if is_progress(line)]
         return SourceScan(
             self.path,
             self.origin,
@@ -98,11 +102,12 @@ class SourceScanner:
             last_line,
             self._offset,
             tuple(head),
-            tuple(clean(raw, SHOWN_BYTES) for raw in tail),
-            last_line - len(tail) + 1,
+            tuple(tail),
+            tail_line,
             self._hosts or frozenset(),
             self._first_line,
             any(_bar().search(edge) for edge in (self._head, self._tail)),
+            tuple(steps),
         )
 
     def _scan(self, window: Window | None) -> list[Hit]:
