@@ -116,6 +116,7 @@ class LeadingKeeper(Keeper):
         self._planning = _Planning(self._context, self._orders)
         self._launching = Launching(self._context, self._planning)
         self._left_out: set[int] = set()
+        self._begins_by = ""
         self._look_due = float("-inf")
         self._waits_since: float | None = None
         self._ended_since: tuple[int, float] | None = None
@@ -132,6 +133,13 @@ class LeadingKeeper(Keeper):
             self._superseded = str(error)
             log.error("%s", error)
             return EXIT_LOST
+
+    def _go_on(self, by: str) -> None:
+        """As of any keeper; a run that ended before anything was launched waits for the other nodes, as at its start."""
+        super()._go_on(by)
+        if self.state.attempt is None and not isinstance(self.state.condition, st.Preflight):
+            self._begins_by = by
+            self.emit(ev.Held(t=self._clock.wall(), attempt=0, reason="waits for the other nodes"))
 
     def close(self, why: str = "the run ended") -> None:
         """As of any keeper; the others learn that the run is over."""
@@ -175,6 +183,10 @@ class LeadingKeeper(Keeper):
                 self._pass_on_stops()
                 due = condition.until <= self._clock.wall()
                 return isinstance(self.state.condition, st.Backoff) and due and not self._may_launch(now)
+            case st.HeldOpen() if self._begins_by and self.state.attempt is None:
+                if self._may_launch(now):
+                    self._launch(f"{self._begins_by} continued it")
+                return True
             case st.HeldOpen():
                 self._pass_on_stops()
                 return False
@@ -269,7 +281,7 @@ class LeadingKeeper(Keeper):
         names = ", ".join(map(str, absent))
         word, verb = ("node", "is") if len(absent) == 1 else ("nodes", "are")
         self._waits_since = None
-        if isinstance(self.state.condition, st.Preflight):
+        if self.state.attempt is None:
             how = f"start the same command there with its --node-rank; all nodes must see {self._context.run.root}"
             reason = f"{word} {names} did not join within {bound_s:.0f} s: {how}"
             self._end(ev.Outcome.REFUSED, NOT_THERE, reason + self._why_not_fewer(absent))

@@ -56,10 +56,10 @@ class Cluster:
     threads: dict[int, threading.Thread] = dataclasses.field(default_factory=dict)
     codes: dict[int, int] = dataclasses.field(default_factory=dict)
 
-    def start(self, *nodes: int) -> None:
-        """Start these nodes' keepers."""
+    def start(self, *nodes: int, continued_by: str = "") -> None:
+        """Start these nodes' keepers; `continued_by`: as `stoker continue` does."""
         for node in nodes:
-            keeper = make_keeper(self.run, self.records[node], env=os.environ)
+            keeper = make_keeper(self.run, self.records[node], env=os.environ, continued_by=continued_by)
 
             def carry(node: int = node, keeper: Keeper = keeper) -> None:
                 self.codes[node] = keeper.carry()
