@@ -63,6 +63,21 @@ def test_ranks_stand_below_their_nodes(tmp_path: Path, size: tuple[int, int]) ->
     drive(run, play, size=size)
 
 
+def test_the_gpus_of_all_nodes_are_listed_and_the_chart_names_its_node(tmp_path: Path) -> None:
+    run = recorded.several(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "GPUs · 4 on 2 nodes" in pane(app, "devices"), "the title")
+        await until(pilot, lambda: "n1 GPU 1" in pane(app, "devices"), "the last GPU of the other node")
+        lines = [line.strip("│ ") for line in pane(app, "devices").splitlines()]
+        listed = [line[:8] for line in lines if " GPU " in line]
+        assert listed == ["n0 GPU 0", "n0 GPU 1", "n1 GPU 0", "n1 GPU 1"]
+        assert all("%" in line for line in lines if line[:8] in listed)
+        assert "GPU node 0" in pane(app, "util")
+
+    drive(run, play, size=(200, 50))
+
+
 def test_nodes_are_folded_by_keys_and_by_a_click(tmp_path: Path) -> None:
     run = recorded.several(tmp_path / "run")
 

@@ -154,12 +154,14 @@ class UsePanel(Panel):
         if self.view is None:
             return EMPTY, EMPTY
         what, track = self._track(self.view.snapshot)
+        # Of several nodes the others' newest readings alone are kept.
+        which = Span(f" {self.tr('node 0')}" if self.view.snapshot.nodes else "", TextStyle.DIM)
         if not track:
-            return row(Span(self.tr(what), TextStyle.STRONG)), EMPTY
+            return row(Span(self.tr(what), TextStyle.STRONG), which), EMPTY
         self._age = self._age_text(self.view)
         newest = track[-1].mean
         value = Span(self._text(newest), TextStyle.DIM if self._age else self._style(newest))
-        return row(Span(self.tr(what), TextStyle.STRONG)), row(value, Span(self._age, TextStyle.WARN))
+        return row(Span(self.tr(what), TextStyle.STRONG), which), row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
         """Time has gone on: that matters to a reading that is old."""

@@ -20,6 +20,7 @@ from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, cells, fit, row, spark_row
 
 FULL_RATIO = LIMITS[Gauge.MEMORY].red
+NAME_CELLS = 7
 THREADS_CELLS = len("999 threads")
 SPARK_POINTS = 60
 SPARK_MOST = 24
@@ -38,14 +39,15 @@ class DevicesPanel(ListPanel, can_focus=True):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self._devices: list[Gpu | Machine | Rank] = []
+        self._devices: list[tuple[str, Gpu | Machine | Rank]] = []
+        self._name_cells = NAME_CELLS
 
     def titles(self) -> tuple[Row, Row]:
         """What is listed."""
         if self.view is None:
             return EMPTY, EMPTY
         gpus = self.view.snapshot.gpus
-        left = row(Span(self.tr(f"GPUs · {len(gpus)}" if gpus else "machine"), TextStyle.STRONG))
+        left = row(Span(self.tr(_heading(self.view.snapshot)), TextStyle.STRONG))
         if self._is_shared():
             shared = tuple(gpu.index for gpu in gpus if _others(gpu) is not None)
             return left, row(Span(self.tr(f"⚠ shared with others: GPU {fm.ranges(shared)}"), TextStyle.WARN))
@@ -73,28 +75,29 @@ class DevicesPanel(ListPanel, can_focus=True):
         ranks = snapshot.ranks.values()
         last = next(reversed(ranks)).cpu if ranks and not snapshot.gpus else None
         machine = snapshot.machine.cpu if snapshot.machine else None
-        return (snapshot.gpu_util, machine, last, len(snapshot.state.attempts))
+        read_t = tuple(one.seen_t for node in snapshot.nodes for one in (*node.gpus[:1], node.machine) if one)
+        return (snapshot.gpu_util, machine, last, len(snapshot.state.attempts), read_t)
 
     def count(self) -> int:
         """One row a device, or one that says that there is no reading."""
         assert self.view is not None
         snapshot = self.view.snapshot
-        self._devices = list(snapshot.gpus)
-        if not self._devices:
-            self._devices = [snapshot.machine] if snapshot.machine else []
-            self._devices += [rank for rank in snapshot.ranks.values() if rank.cpu or rank.rss]
+        self._devices = devices_of(snapshot)
+        longest = max((len(node) for node, _ in self._devices), default=0)
+        self._name_cells = NAME_CELLS + (longest + 1 if longest else 0)
         return max(len(self._devices), 1)
 
     def item(self, index: int, width: int) -> Row:
         """One device."""
         if not self._devices:
             return self._set_in(row(Span(self.tr("no reading yet"), TextStyle.DIM)))
-        return self._set_in(self._device(self._devices[index], width if self.framed else width - 2))
+        return self._set_in(self._device(*self._devices[index], width if self.framed else width - 2))
 
     def rest(self, first: int, width: int) -> Row:
         """How many there are, and how busy: the range, and each side by side."""
         name = "util_ratio" if self.view is not None and self.view.snapshot.gpus else "cpu_ratio"
-        busy = [value for device in self._devices[first:] if (value := device.values.get(name)) is not None]
+        rest = self._devices[first:]
+        busy = [value for _, device in rest if (value := device.values.get(name)) is not None]
         text = super().rest(first, width)
         if not busy:
             return self._set_in(text)
@@ -107,16 +110,19 @@ class DevicesPanel(ListPanel, can_focus=True):
         """Without a frame, a cell from the edge as all else is."""
         return found if self.framed else (Span(" "), *found)
 
-    def _device(self, device: Gpu | Machine | Rank, width: int) -> Row:
+    def _device(self, node: str, device: Gpu | Machine | Rank, width: int) -> Row:
+        # What a device is called begins with its node, where there are several.
+        width -= self._name_cells - NAME_CELLS
         match device:
             case Gpu():
-                return self._gpu(device, width)
+                found = self._gpu(device, width)
             case Machine():
-                return self._machine(device, width)
+                found = self._machine(device, width)
             case Rank():
-                return self._process(device, width)
+                found = self._process(device, width)
             case _ as unreachable:
                 assert_never(unreachable)
+        return (Span(fit(node, self._name_cells - NAME_CELLS), TextStyle.DIM), *found) if node else found
 
     def _gpu(self, gpu: Gpu, width: int) -> Row:
         values = gpu.values
@@ -187,6 +193,27 @@ class DevicesPanel(ListPanel, can_focus=True):
         return _device(f"rank {rank.key}", values.get("cpu_ratio"), rank.cpu, memory, extras, width, None)
 
 
+def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine | Rank]]:
+    """What is listed, with its node where there are several: GPUs; without any the machines, and node 0's ranks."""
+    # Node 0's own readings have histories, those of the others the newest values alone.
+    nodes = [
+        (f"n{node.number}", node.gpus if node.number else snapshot.gpus, node.machine if node.number else snapshot.machine)
+        for node in snapshot.nodes
+    ] or [("", snapshot.gpus, snapshot.machine)]  # fmt: skip
+    if any(gpus for _, gpus, _ in nodes):
+        return [(name, gpu) for name, gpus, _ in nodes for gpu in gpus]
+    ranks = [(nodes[0][0], rank) for rank in snapshot.ranks.values() if rank.cpu or rank.rss]
+    return [*((name, machine) for name, _, machine in nodes if machine is not None), *ranks]
+
+
+def _heading(snapshot: Snapshot) -> str:
+    devices = devices_of(snapshot)
+    gpus = sum(isinstance(device, Gpu) for _, device in devices)
+    if not snapshot.nodes:
+        return f"GPUs · {gpus}" if gpus else "machine"
+    return f"GPUs · {gpus} on {len(snapshot.nodes)} nodes" if gpus else "machines"
+
+
 def _device(
     name: str,
     busy: float | None,
@@ -207,7 +234,7 @@ def _device(
         fit(fm.percent(busy), 6, right=True),
         TextStyle.PLAIN if busy is None or gauge is None else style_of(busy),
     )
-    head = row(Span(fit(name, 7), TextStyle.STRONG), percent, " ")
+    head = row(Span(fit(name, NAME_CELLS), TextStyle.STRONG), percent, " ")
     tail: Row = row(" ", Span(fit(fm.memory_pair(used, total), 12, right=True)))
     room = width - cells(head) - cells(tail) - SPARK_LEAST - (9 if full is not None else 0)
     kept: list[Span] = []

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
 from supervisor.views.tui.dashboard.bars import NoticeBar
-from supervisor.views.tui.dashboard.devices import DevicesPanel
+from supervisor.views.tui.dashboard.devices import DevicesPanel, devices_of
 from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.layout import TRENDS_MOST, WIDE, Layout, Needs, plan
@@ -119,7 +119,8 @@ class PaneScreen(QuickFrames, Screen[None]):
             elsewhere = snapshot.state.mode == "observed" and not here
             never = not here and bool(snapshot.series)  # numbers of training came, and none of the machine
             needs = Needs(
-                devices=len(snapshot.gpus) or (0 if elsewhere or never else 1 + len(snapshot.ranks)),
+                devices=(len(devices_of(snapshot)) if snapshot.gpus else 0)
+                or (0 if elsewhere or never else 1 + len(snapshot.ranks)),
                 ranks=0 if elsewhere and ranks <= 1 else ranks,
                 gpus=bool(snapshot.gpus),
                 trends=sum(1 for _ in trends(snapshot)),
