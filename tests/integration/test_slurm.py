@@ -132,6 +132,8 @@ def test_two_nodes_are_requeued_before_the_limit_and_end_with_the_same_loss(clus
 def test_cancelled_refused_and_a_node_lost(cluster: Cluster) -> None:
     code, said = cluster.stoker("submit", "--partition", "nope", "sleeper.py")
     assert (code, "invalid partition specified: nope" in said) == (2, True)
+    code, said = cluster.stoker("submit", "--exclude", "nope", "sleeper.py")
+    assert (code, said.startswith("stoker slurm: sbatch: "), said.count("\n")) == (2, True, 1), said
     job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", "sleeper.py")
     assert wait_until(lambda: bool(cluster.run_of(job).attempts), DEADLINE_S, 0.2)
     assert cluster.stoker("cancel", "--yes", job)[0] == 0
