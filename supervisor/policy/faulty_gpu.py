@@ -20,6 +20,11 @@ def without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
         return SpecChange(), f"{again}: which GPU failed is not known"
     if least is None:
         return SpecChange(), f"{again} on all GPUs (--min-ranks N lets stoker leave a faulty one out)"
+    if batch is None and not history.retry.allow_smaller_global:
+        return (
+            SpecChange(),
+            f"{again} on all GPUs: whether fewer ranks keep the global batch is not known (--allow-smaller-global)",
+        )
     left = tuple(name for at, name in enumerate(gpus.visible) if at != gpus.faulty)
     for ranks in range(len(left), least - 1, -1):
         env = (("CUDA_VISIBLE_DEVICES", ",".join(left[:ranks])),)

@@ -336,6 +336,11 @@ def changes(spec: JobSpec) -> dict[str, str]:
         ("--nproc-per-node 1 -- deepspeed train.py --batch_size 6", DIVIDED, {"--batch_size": "3", "--accum_iter": "2"}),
         ("--nproc-per-node 1 -- python train.py --batch_size 6", {"train.py": DIVIDED["train.py"] + "mp.spawn(main)\n"}, {"--batch_size": "3", "--accum_iter": "2"}),
         ("train.py", {"train.py": CHAINED}, {"--micro_batch_size": "8"}),
+        (
+            "train.py --micro-batch-size 16",
+            {"train.py": ARGPARSE.replace("batch_size", "micro_batch_size")},
+            {"--micro-batch-size": "8", "--accum_iter": "2"},
+        ),
         ("train.py", {"train.py": HANDED_ON}, {"--batch-size-per-replica": "4", "--ga": "8"}),
         ("--nproc-per-node 4 train.py --bs=64", {"train.py": TAP}, {"--ac": "2"}),
         (
