@@ -56,7 +56,8 @@ def main() -> int:
     parser.add_argument("captures", type=Path, help="the panes are written there")
     parser.add_argument("--only", default="", help="numbers of logs, with commas")
     args = parser.parse_args()
-    logs = json.loads(TRUTH.read_text(encoding="utf-8"))["logs"]
+    truth = json.loads(TRUTH.read_text(encoding="utf-8"))
+    logs = truth["logs"] | truth["second draw"]["logs"] | truth["third draw"]["logs"]
     args.captures.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         env = {name: value for name, value in os.environ.items() if not name.startswith("TMUX")}
