@@ -386,7 +386,7 @@ class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
 class LogQuiet(JournalEvent, frozen=True, kw_only=True, tag="log_quiet"):
     """A watched log has not grown since `since_t` (wall seconds), and nothing shows that its job is over.
 
-    None: it grows again, also after what looked like the end of the job.
+    None: it grows, as the first look showed, or again, also after what looked like the end of the job.
     """
 
     attempt: int

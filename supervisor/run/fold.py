@@ -275,7 +275,7 @@ def _log_quiet(s: st.RunState, event: ev.LogQuiet) -> st.RunState:
         s = _edit(s, event.attempt, **back)
         phase = found.phase or ev.Phase.RENDEZVOUS
         s = replace(s, condition=st.Running(attempt=event.attempt, phase=phase))
-    return _edit(s, event.attempt, quiet_since=event.since_t)
+    return _edit(s, event.attempt, quiet_since=event.since_t, log_checked=True)
 
 
 def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:

@@ -125,7 +125,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt: from its plan to what was decided after it.
 
     `found_over`: its logs were watched after its end; `started_t` is then taken from their time stamps, None where they have none.
-    `quiet_since`: its watched logs have not grown since then (wall seconds), and nothing shows that it is over.
+    `log_checked`: whether anybody has looked if its watched logs grow; `quiet_since`: they have not since then (wall seconds), and nothing
+    shows that it is over.
     `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
     `node_exits`: how the launchers on other nodes ended, by node.
     `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
@@ -180,6 +181,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     slow_rank: ev.SlowRankFound | None = None
     memory_kills: int | None = None
     found_over: bool = False
+    log_checked: bool = False
     quiet_since: float | None = None
     gone_t: float | None = None
     log_read_bytes: int | None = None

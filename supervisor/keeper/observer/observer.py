@@ -215,6 +215,8 @@ class Observer(Powerless):
             self._logs.follow(LogKey(PIPE_NAME, LogKind.RANK, Origin()), str(self._pipe.path))
             self._pipe.start()
         self._date()
+        if self._pipe is not None or self._target.processes:
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))  # it is there: nothing to look for
         self._recorder.begin(ATTEMPT)
         self._begin_reading()
         if self._is_here():
@@ -388,11 +390,13 @@ class Observer(Powerless):
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
             self._date()
         elif (
-            self._closed is None and lately == (since_t is not None) and not self._logs.backlog().unread_bytes
+            self._closed is None
+            and (lately == (since_t is not None) or not attempt.log_checked)
+            and not self._logs.backlog().unread_bytes
         ):
             told = None if lately else self._written_t
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=told))
-            if lately:
+            if since_t is not None:
                 self._date()
 
     def _look_at_files(self) -> None:

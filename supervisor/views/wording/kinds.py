@@ -131,8 +131,18 @@ def reading_ratio(state: RunState) -> float | None:
     return min(max(1.0 - progress.lag_bytes / progress.log_bytes, 0.0), 1.0)
 
 
+def is_unread(state: RunState) -> bool:
+    """Whether the watcher of a log has not reported on it yet, so that the log may be live or long quiet."""
+    attempt = state.attempt
+    if state.mode != "observed" or attempt is None or attempt.log_checked or attempt.ended_t is not None:
+        return False
+    return attempt.verdict is None and attempt.last_step is None and attempt.first_loss is None
+
+
 def reading_text(state: RunState) -> str:
-    """``reading 231 MB, 37 %``, in English; empty where nothing is being caught up with."""
+    """``reading 231 MB, 37 %``, in English; empty where nothing is being caught up with. ``reading``: nobody has looked at the log yet."""
+    if is_unread(state):
+        return "reading"
     ratio, progress = reading_ratio(state), state.progress
     amounts = read_amounts(0, progress.log_bytes) if progress is not None else None
     if ratio is None or amounts is None:
@@ -147,9 +157,9 @@ def place_of_end(state: RunState, attempt: AttemptState) -> str:
         return ""  # where the reading is, is not where it ended
     if attempt.last_step is not None:
         return f"step {fm.whole(attempt.last_step)}"
-    if attempt.first_loss is None:
-        return "before its first step"
-    return epoch_text(state)
+    is_newest = state.attempt is not None and attempt.number == state.attempt.number
+    epoch = epoch_text(state) if is_newest else ""
+    return epoch or ("before its first step" if attempt.first_loss is None else "")
 
 
 def epoch_text(state: RunState) -> str:

@@ -11,6 +11,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
 from supervisor.views.tui.dashboard import state_words as words
 from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.wording.kinds import place_of_end
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
 
 NOW = 100.0
@@ -67,6 +68,19 @@ def test_without_a_keeper_nobody_knows_whether_it_runs_on() -> None:
     assert words.condition_span(snapshot_of(state, keeper=False), NOW) == ("? stepping", TextStyle.WARN)
     assert words.hang_ends_in(snapshot_of(state, keeper=False), NOW) is None
     assert not words.is_stalled(snapshot_of(state, keeper=False))
+
+
+def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None:
+    """On a busy machine the watcher may take seconds; the clock does not tell when it is done."""
+    unseen = attempt_of()
+    watched = state_of(running(phase=ev.Phase.RENDEZVOUS), unseen, mode="observed")
+    assert words.condition_span(snapshot_of(watched), NOW).text == "● reading"
+    assert place_of_end(watched, unseen) == "before its first step"
+    seen = msgspec.structs.replace(unseen, log_checked=True)
+    live = msgspec.structs.replace(watched, attempts=(seen,))
+    assert words.condition_span(snapshot_of(live), NOW).text == "● live"
+    named = msgspec.structs.replace(live, progress=ev.Progress(t=1.0, attempt=1, epoch=46, total_epochs=100))
+    assert place_of_end(named, seen) == "epoch 46 / 100"
 
 
 def test_a_stall_and_a_countdown() -> None:

@@ -22,7 +22,7 @@ from supervisor.views.tui.dashboard.state_words import (
 )
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.kinds import epoch_text, reading_ratio, reading_text, unread_text
+from supervisor.views.wording.kinds import epoch_text, is_unread, reading_ratio, reading_text, unread_text
 from supervisor.views.wording.translate import Tr
 
 # A run that steps is called quiet after this many seconds, or steps if those are longer.
@@ -94,6 +94,8 @@ class HeaderPanel(Panel):
             return (*drawn, Span(f" {math.floor(100 * read)} % ", TextStyle.PLAIN))
         if step is None and attempt is not None and attempt.first_loss is not None:
             return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
+        if is_unread(state):
+            return EMPTY
         if step is None:
             return row(Span(self.tr(f"{epoch_text(state)} ".lstrip() or "no step yet "), TextStyle.DIM))
         if in_epochs and not total and (epoch := epoch_text(state)):
@@ -133,6 +135,8 @@ class HeaderPanel(Panel):
             # A log that was read afterwards: how long that took is no time of the job's.
             began_t, over_t = state.attempt.started_t, state.attempt.ended_t
             elapsed = over_t - began_t if began_t is not None and over_t is not None else None
+        if is_unread(state):
+            began_t = elapsed = None  # the time of attaching is no time of the job's
         spans = [*self._loss(snapshot), *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
@@ -150,7 +154,8 @@ class HeaderPanel(Panel):
         loss, attempt = snapshot.latest("loss"), snapshot.state.attempt
         if loss is None or attempt is None or attempt.failure is None or attempt.verdict_provisional:
             return EMPTY
-        return row(Span(self.tr("loss "), TextStyle.DIM), Span(fm.loss(loss)), "  ")
+        name = self.tr("loss ") if snapshot.loss_name == "loss" else f"{snapshot.loss_name} "
+        return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
         """The time of a step, where the terminal is too low for the tiles."""

@@ -13,8 +13,6 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Span, TextStyle
 from supervisor.views.wording.kinds import end_of_request, failing_text, reading_text, signal_name
 
-# After so many seconds what watches a log has looked at it.
-LOOKED_S = 3.0
 # So long before it, the end of a held run is counted down.
 SOON_S = 3600.0
 
@@ -41,8 +39,7 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             quiet = fm.age(max(0.0, now - attempt.quiet_since))
             return Span(f"○ quiet for {quiet}", TextStyle.WARN)
         case st.Running(phase=Phase.RENDEZVOUS) if snapshot.state.mode == "observed" and attempt is not None:
-            # Nothing was seen of it, at first because nobody has looked.
-            return Span("● reading" if now - attempt.planned_t < LOOKED_S else "● live", TextStyle.LIVE)
+            return Span("● live", TextStyle.LIVE)
         case st.Running():
             # Without a keeper nobody knows: what is shown is the last that one wrote.
             known = snapshot.keeper_alive
