@@ -121,6 +121,35 @@ def test_a_loss_that_changes_its_name_is_marked_at_its_step(bench: Bench) -> Non
     assert (mark.step, mark.text) == (2, "clm_loss")
 
 
+def test_an_evaluation_that_counts_anew_is_no_progress(bench: Bench) -> None:
+    """A second program scores the checkpoints of all epochs: it prints a step and no loss."""
+
+    def line(epoch: int, number: int | None, **values: float) -> StepSeen:
+        place = {"epoch": float(epoch)} | ({"step": float(number)} if number is not None else {})
+        return StepSeen(10.0, None, {**place, **values}, from_telemetry=False)
+
+    bench.see(line(1, 500, loss=0.7), line(1, 1000, loss=0.6), line(2, 500, loss=0.5))
+    bench.see(line(1, 0, AUC=0.9), line(1, 1000, AUC=0.91))
+    bench.recorder.flush()
+    last = bench.of(ev.Progress)[-1]
+    assert isinstance(last, ev.Progress)
+    assert (last.epoch, last.step) == (2, 500)
+    bench.see(StepSeen(10.0, None, {"epoch": 1.0, "total_epochs": 9.0}, from_telemetry=False))
+    bench.recorder.flush()
+    last = bench.of(ev.Progress)[-1]
+    assert isinstance(last, ev.Progress)
+    assert last.epoch == 1, "the heading of another training"
+
+
+def test_where_steps_go_on_without_a_loss_they_count_as_they_come(bench: Bench) -> None:
+    for number, values in ((1, {"loss": 0.7}), (2, {"acc": 0.1}), (3, {"loss": 0.6}), (1, {"acc": 0.2})):
+        bench.see(StepSeen(10.0, None, {"step": float(number), **values}, from_telemetry=False))
+    bench.recorder.flush()
+    last = bench.of(ev.Progress)[-1]
+    assert isinstance(last, ev.Progress)
+    assert last.step == 1, "a bar that begins again"
+
+
 def test_telemetry_is_believed_alone(bench: Bench) -> None:
     bench.see(step(1), step(1, wire=False), step(2, rank=None, wire=False), step(1, rank=1))
     assert bench.series(METRICS) == [("job", 1.0)]
@@ -378,6 +407,21 @@ def watched(log: Path) -> Iterator[list[Observation]]:
     finally:
         stop.set()
         watch.close()
+
+
+def test_losses_of_held_out_data_are_not_called_as_the_trainings(tmp_path: Path) -> None:
+    log = tmp_path / "stdout.log"
+    log.write_text(
+        "Train epoch 1 step 20 loss_g: 1.250 loss_d: 0.750 lr: 0.1\n"
+        "Test - Epoch: [1/20] [10/90] eta: 0:01:02 loss_g: 1.500 (1.600) loss_d: 0.800 (0.900)\n",
+        encoding="utf-8",
+    )
+    with watched(log) as seen:
+        assert wait_until(lambda: sum(isinstance(one, StepSeen) for one in seen) == 2, 20)
+        train, test = (one.values for one in seen if isinstance(one, StepSeen))
+    assert {"loss_g", "loss_d"} <= train.keys()
+    assert {"val loss_g", "val loss_d"} <= test.keys()
+    assert not {"loss_g", "loss_d"} & test.keys()
 
 
 def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ def test_a_line_does_not_wait_for_ever_for_a_bar() -> None:
     assert shown(sense.due(99.0)) == []
 
 
+def test_a_line_does_not_wait_past_the_next_loss_of_its_log() -> None:
+    """A summary of the epoch before is not the newest loss."""
+    sense = StepSense()
+    list(sense.take(replace(bar(30, 40, loss=2.5), log="train.log"), 0.0))
+    assert shown(sense.take(replace(line(loss=2.6), log="train.log"), 0.0)) == []
+    after = shown(sense.take(replace(bar(10, 40, epoch=2, loss=2.4), log="train.log"), 0.0))
+    assert after == [(30, 2.6), (10, 2.4)]
+    assert shown(sense.due(99.0)) == []
+
+
 def test_a_bar_that_comes_too_late_is_not_taken_for_the_next_lines() -> None:
     sense = StepSense()
     list(sense.take(bar(3, 40), 0.0))

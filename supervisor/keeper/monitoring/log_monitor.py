@@ -30,6 +30,8 @@ from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.memo import Columns
+from supervisor.sources.metrics.names import words_of
+from supervisor.sources.metrics.words import EVAL_WORDS
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, NoteCode, Tailer, TailNote
 from supervisor.text.decode import clean
@@ -205,9 +207,9 @@ class LogWatch:
                     self._scan(key, batch)
             case LogKind.RANK:
                 self._last_line = self._clock.mono()
-                self._scan(key, batch)
                 if self._measures:
                     self._measure(key, batch)
+                self._scan(key, batch)  # last: the first one may wait seconds for the signatures
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -300,7 +302,10 @@ class LogWatch:
         self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float, states: set[int]
     ) -> StepSeen:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-        values = {**sample.other, **sample.values}
+        other = sample.other
+        if sample.evaluates:
+            other = {_held_out(name): value for name, value in other.items()}
+        values = {**other, **sample.values}
         if sample.off_curve:
             values.pop("loss", None)  # the curve of a loss does not end with its mean
         size, changed_t = self._standing.get(key.name, (0, now))
@@ -396,6 +401,12 @@ def with_headings(rows: Sequence[Row], kept: Sequence[int]) -> list[Row]:
         found.append(rows[place])
         before = place
     return found
+
+
+def _held_out(name: str) -> str:
+    """The name of a metric of held-out data: one of several losses is not to be taken for the training's."""
+    is_clear = "loss" not in name.lower() or not EVAL_WORDS.isdisjoint(words_of(name))
+    return name if is_clear else f"val {name}"
 
 
 def last_of_each(rows: Sequence[Row]) -> set[int]:

@@ -37,7 +37,7 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED
-from supervisor.run.series import JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
+from supervisor.run.series import CONTEXT, JOB_KEY, METRICS, RANKS, Sample, SeriesReader, SeriesWriter
 from supervisor.run.state import AttemptState, MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
@@ -100,6 +100,7 @@ BEHIND_S = 1.0
 BEHIND_INTERVAL_S = 10.0
 PROGRESS_FIELDS = frozenset(MEASURED)
 WHOLE = frozenset({"step", "total_steps"})
+PLACE = frozenset({"step", "total_steps", "epoch", "total_epochs"})
 
 log = logging.getLogger("stoker.keeper")
 
@@ -123,6 +124,9 @@ class _Memory:
     wire: bool = False
     ready: bool = False
     stepped: bool = False
+    # Epoch and step of the newest loss; whether steps without a loss go on beyond it, as a bar's do.
+    at_loss: tuple[float, float] | None = None
+    bare_steps: bool = False
     speaker: int | None = None
     # What another rank said while rank 0 may only be late: the logs of ranks are not read at the same moment.
     speaker_since: float = 0.0
@@ -384,10 +388,11 @@ class Recorder:
 
     def _progress(self, attempt: int, seen: StepSeen) -> None:
         fields: dict[str, Any] = {}
+        aside = PLACE if self._is_evaluation(seen) else frozenset()
         for name, value in seen.values.items():
             # A sample that waited for its step may stand behind what came meanwhile; where the job is, others tell.
             elsewhere = (seen.joined and name == "step") or (seen.headed and name == "epoch")
-            if name in PROGRESS_FIELDS and math.isfinite(value) and not elsewhere:
+            if name in PROGRESS_FIELDS - aside and math.isfinite(value) and not elsewhere:
                 fields[name] = int(value) if name in WHOLE else value
         if not fields:
             return
@@ -400,6 +405,21 @@ class Recorder:
         # Where an attempt goes on is told by its first step: that one is not merged with those of its second.
         first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
         self._tell_progress(0.0 if first else self._interval_s)
+
+    def _is_evaluation(self, seen: StepSeen) -> bool:
+        """Whether a counter without a loss stands behind the newest loss, in a log whose steps all have one: what it counts is no training."""
+        m, values = self._m, seen.values
+        epoch, step = values.get("epoch"), values.get("step") if not seen.joined else None
+        if values.keys() - CONTEXT <= PLACE:
+            return False  # a heading: another training may begin
+        known = m.at_loss if m.at_loss is not None else (-math.inf, -math.inf)
+        here = (known[0] if epoch is None else epoch, math.inf if step is None else step)
+        if "loss" in values:
+            m.at_loss = here if step is not None else m.at_loss
+            return False
+        is_behind = m.at_loss is not None and here < known
+        m.bare_steps = m.bare_steps or (step is not None and not is_behind)
+        return is_behind and not m.bare_steps
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
         step, known = seen.values.get("step"), self._m.steps.get((stream, key))

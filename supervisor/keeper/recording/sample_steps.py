@@ -85,6 +85,8 @@ class StepSense:
             return
         if (seen.drawn or seen.bar) and _is_second_bar(rank, seen.values):
             return
+        if not LOSSES.isdisjoint(seen.values):
+            yield from _overtaken(rank, seen.log, now)
         seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
         rank.step = seen.values["step"]
         rank.has_bar = rank.has_bar or seen.drawn
@@ -142,6 +144,14 @@ class StepSense:
                 yield rank.waiting.popleft().seen
         else:
             yield _at(seen, rank.step)
+
+
+def _overtaken(rank: _Rank, log: str | None, now: float) -> Iterator[StepSeen]:
+    """The samples that wait for a bar, where the next loss of their log bears its own step: later they would look like the newest."""
+    while rank.waiting and log and rank.waiting[0].seen.log == log:
+        one = rank.waiting.popleft()
+        rank.given_up.append(now)
+        yield _at(one.seen, one.before)
 
 
 def _is_anothers(seen: StepSeen, log: str) -> bool:

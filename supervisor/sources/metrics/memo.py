@@ -71,6 +71,7 @@ class Layout:
         self._rank = cells({RANK: ranks[0]} if ranks else {})
         self._sums_up = parsed.off_curve
         self._renamed = parsed.renamed
+        self._evaluates = parsed.evaluates
         self._pair = cells(dict(zip((STEP, TOTAL_STEPS), pair, strict=False)))
 
     @property
@@ -96,9 +97,9 @@ class Layout:
                 total if mine is not None and step is not None and abs(mine - step) <= 1 else None
                 for mine, total, step in zip(pair[STEP], pair[TOTAL_STEPS], values[STEP], strict=True)
             ]
-        ranks = numbers_of(self._rank).get(RANK)
         own = numbers_of(self._other)
-        return Columns(values, own, cast("Sequence[int | None] | None", ranks), self._sums_up, self._renamed)
+        ranks = cast("Sequence[int | None] | None", numbers_of(self._rank).get(RANK))
+        return Columns(values, own, ranks, self._sums_up, self._renamed, self._evaluates)
 
 
 class _Cell(NamedTuple):
@@ -112,7 +113,7 @@ class _Cell(NamedTuple):
 class Columns(NamedTuple):
     """The numbers of one or many lines of a shape, by name. None: the line has no such number after all.
 
-    `off_curve`, `renamed`: see `Parsed`.
+    `off_curve`, `renamed`, `evaluates`: see `Parsed`.
     """
 
     values: Mapping[str, Sequence[float | None]] = {}
@@ -120,6 +121,7 @@ class Columns(NamedTuple):
     ranks: Sequence[int | None] | None = None
     off_curve: bool = False
     renamed: str = ""
+    evaluates: bool = False
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
         """Those of `rows` that have a number (a rate of 0 steps a second is none), and their numbers."""
@@ -200,6 +202,11 @@ class MetricSample(msgspec.Struct, frozen=True, gc=False):
     def renamed(self) -> str:
         """The name of the loss, where the curve was of another loss until here."""
         return self.columns.renamed
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the line is of held-out data."""
+        return self.columns.evaluates
 
 
 def sample_of(

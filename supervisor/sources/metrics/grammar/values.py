@@ -167,6 +167,7 @@ class Parsed(NamedTuple):
     `once`: the same line with other digits may mean something else, so nothing is to be learnt of it.
     `off_curve`: its loss is no point of the curve: a mean over the whole run, or one of the outputs that the total is made of.
     `renamed`: the name of the loss, where the curve was of another loss until here.
+    `evaluates`: what it names last is of held-out data.
     """
 
     readings: tuple[Reading, ...]
@@ -176,6 +177,7 @@ class Parsed(NamedTuple):
     once: bool = False
     off_curve: bool = False
     renamed: str = ""
+    evaluates: bool = False
 
 
 NOTHING = Parsed(())
