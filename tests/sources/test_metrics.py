@@ -98,8 +98,39 @@ def test_what_stands_below_a_test_heading_is_no_training_loss() -> None:
             None,
             {"val_loss": 2.1},
         ]
-    block = [reader.feed(line) for line in ("val:", "  batch: 2", "  loss: 0.5")]
-    assert block == [None, None, None]
+    for key in ("val:", "TEST:"):
+        block = [reader.feed(line) for line in (key, "  batch: 2", "  loss: 0.5", "", "other: {}")]
+        assert block == [None] * 5
+        below = reader.feed("loss: 0.3125")
+        assert below is not None
+        assert below.values == {"loss": 0.3125}, "a key of settings heads no values"
+
+
+def test_losses_of_several_parts_report_below_a_line_with_the_counter() -> None:
+    reader = MetricReader()
+    found = reader.feed("Generator Loss: 1303.9308, Discriminator Loss: 516.3393")
+    assert found is not None
+    assert (found.values, found.other) == ({}, {"Generator Loss": 1303.9308, "Discriminator Loss": 516.3393})
+    for weights in ("Mask Loss: 5.0, Dice Loss: 2.5", "Generator Loss: 1303.9308", "cost_class: 2.0"):
+        assert reader.feed(weights) is None
+
+
+def test_a_long_record_is_read_to_its_end() -> None:
+    """DETR and its kin write some 4500 characters an epoch, the epoch last."""
+    parts = ", ".join(f'"train_loss_bbox_{n}_unscaled": {n / 7}' for n in range(90))
+    found = MetricReader().feed(f'{{"train_loss": 7.5, {parts}, "epoch": 49}}')
+    assert found is not None
+    assert found.values == {"loss": 7.5, "epoch": 49}
+
+
+def test_trained_and_evaluated_with_a_loss() -> None:
+    reader = MetricReader()
+    trained = reader.feed("Epoch 3 trained with loss: 4.25e-05. The running time is 3506.1.")
+    scored = reader.feed("Epoch 3 evaluated with loss: 6.25e-05, dice score: 0.5. The running time is 653.2.")
+    assert trained is not None
+    assert scored is not None
+    assert trained.values == {"epoch": 3, "loss": 4.25e-05}
+    assert scored.values == {"epoch": 3, "val_loss": 6.25e-05}
 
 
 def test_the_mean_over_a_whole_run_says_that_it_is_one() -> None:

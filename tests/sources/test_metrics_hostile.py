@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader
 from supervisor.sources.metrics.names import CANONICAL
+from supervisor.sources.metrics.reader import MAX_LINE
 from tests.sources.metric_lines import corpus_lines, values
 
 LINES = corpus_lines()
@@ -78,8 +79,8 @@ def test_nothing_makes_it_raise(line: str) -> None:
     ],
 )
 def test_no_line_takes_long_whatever_it_is_made_of(piece: str) -> None:
-    # A line of 4096 characters takes some 50 ms at worst; patterns that backtrack would take minutes.
-    line = (piece * 4096)[:4096]
+    # A line of 8192 characters takes some 100 ms at worst; patterns that backtrack would take minutes.
+    line = (piece * MAX_LINE)[:MAX_LINE]
     start = time.process_time()
     MetricReader().feed(line)
     assert time.process_time() - start < 2.0

@@ -137,7 +137,8 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     if len(message) <= MAX_HEADING and (below := _heads(message, after)) is not None:
         return NOTHING, below, False
     if after.in_settings and _is_indented(message) and not _MEASURED.search(message) and not _is_bar(message):
-        return NOTHING, after, False
+        # What looked like a set's name is a key of settings.
+        return NOTHING, after._replace(below=Below.OTHER) if after.below is Below.SET else after, False
     parsed, after = _of_line(text, begin, after)
     return *_whole_loss(parsed, after), False
 
@@ -162,8 +163,10 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
 def _heads(message: str, state: State) -> State | None:
     """The state below a heading; None where the line is none."""
     if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
-        # "val:" may be a key of settings, whose values are indented.
-        return state._replace(below=Below.SET, in_settings=message.isascii() and message.islower())
+        # "val:" and "TEST:" may be keys of settings, whose values are indented.
+        return state._replace(
+            below=Below.SET, in_settings=message.isascii() and (message.islower() or message.isupper())
+        )
     if _heads_block(message):
         return state._replace(in_settings=True)
     if _EVALUATION.match(message) or _EVALUATION_BELOW.match(message):

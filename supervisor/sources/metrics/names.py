@@ -233,7 +233,11 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
 
 def _is_no_loss(name: _Name) -> bool:
     core = [word for word in name.rest if word in LOSS_WORDS]
-    return not core or (core == ["cost"] and name.has("batch", "reader", "time", "data", "training"))
+    if core != ["cost"]:
+        return not core
+    # "cost_class" is a weight of what matches boxes or masks.
+    is_weight = name.rest[0] == "cost" and not LOSS_KINDS.isdisjoint(name.rest[1:])
+    return is_weight or name.has("batch", "reader", "time", "data", "training")
 
 
 def _beside_loss(name: _Name) -> list[str]:

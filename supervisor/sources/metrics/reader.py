@@ -17,7 +17,7 @@ from supervisor.text.decode import clean
 from supervisor.text.patterns import LinearPattern, compile_linear
 
 # In characters. A longer line is read by its beginning.
-MAX_LINE = 4096
+MAX_LINE = 8192
 MAX_SHAPES = 4096
 # Lines of one shape may differ in digits that belong to names ("Acc@1", "Acc@5"): at most this many forms of a shape are kept.
 MAX_FORMS = 8

@@ -14,12 +14,12 @@ def _set(words: str) -> frozenset[str]:
 
 
 EVAL_WORDS = _set(
-    "val va vali valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
+    "val va vali valid validation validate validating validated eval evaluation evaluate evaluated evaluating test testing dev devel heldout holdout cv"
 )
 TRAIN_WORDS = _set("train training trained trn tr fit")
 SOURCE_WORDS = TRAIN_WORDS | _set(
     "avg avr average averaged tot main mean meter running smooth smoothed ema reduced cur curr current now this step batch iter iteration "
-    "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per all raw phase so far rank0 stats stat log for of at the over after done completed complete finished result results"
+    "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per all raw phase so far rank0 stats stat log for of at the over after with done completed complete finished result results"
 )
 HIDING_WORDS = _set(
     "best lowest min max minimum std median target prev previous baseline initial init base start end"

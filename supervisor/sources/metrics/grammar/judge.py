@@ -75,6 +75,8 @@ _PARTS = frozenset(
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # A list of losses: "Losses: [0.3, 0.1]".
 _LOSSES = re.compile(r"\blosses\b", re.IGNORECASE)
+# A weight is given with one decimal or two.
+_COMPUTED = re.compile(r"\.\d{3,}")
 # Losses of a router, which stand beside the loss and are no part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
@@ -165,6 +167,17 @@ class _Case:
         return not all(reading.weak for reading in self.own.values())
 
     @property
+    def has_parts(self) -> bool:
+        """Whether the line holds several computed losses, each of something else (a GAN's), below a line with the counter."""
+        return sum(map(self._is_computed_loss, self.own.values())) > 1
+
+    def _is_computed_loss(self, reading: Reading) -> bool:
+        words = words_of(reading.name)
+        return (
+            words[-1:] == ["loss"] and _COMPUTED.search(self.masked, reading.start, reading.end) is not None
+        )
+
+    @property
     def has_named_counter(self) -> bool:
         """Whether the counter has a name."""
         return not all(self.best[field].weak for field in (STEP, EPOCH) if field in self.best)
@@ -189,7 +202,8 @@ class _Case:
     @property
     def is_sure(self) -> bool:
         """Whether there is a counter, a loss or a context, beside which also weak readings are believed."""
-        return self.is_counted or self.has_loss or self.in_record or self.has_bar or self.is_evaluation_loop
+        is_placed = self.is_counted or self.in_record or self.has_bar
+        return is_placed or self.has_loss or self.has_parts or self.is_evaluation_loop
 
     def drop_doubtful(self) -> None:
         """Leave out a time that belongs to no step, and a total without its counter."""
@@ -374,6 +388,7 @@ _REFUSALS = (
 _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
     ("a bar of training's", lambda case: case.has_bar),
     ("a loss", lambda case: case.has_loss),
+    ("losses of several parts", lambda case: case.has_parts and not case.found.settings),
     ("a counter and a measurement", lambda case: case.is_counted and case.measured),
     (
         "a counter and a value of the log's own",
