@@ -17,12 +17,14 @@ ZONE_S = 900.0
 ZONES = frozenset((*range(-48, 57, 4), *(-38, -14, -10, 14, 18, 22, 23, 26, 35, 38, 42, 51, 55)))
 
 # What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
-_ANCHOR = re.compile(r"[\[(]?(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
+_ANCHOR = re.compile(
+    r"[\[(]?(?:[IWEF](?:\d{4})?\d{4} \d\d:\d\d:\d\d[. ]|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)"
+)
 
 _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
 )
-_GLOG = re.compile(r"\b[IWEFD](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
+_GLOG = re.compile(r"\b[IWEFD](\d{4})?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),: |]|$)")
 
 
@@ -42,10 +44,11 @@ def stamp_of(text: str, day_t: float) -> float | None:
             t = _seconds([int(part) for part in date], fraction)
             return t - _zone_s(zone) if zone else t
         if match := _GLOG.search(head):
-            *date, fraction = match.groups()
-            t = _seconds([datetime.fromtimestamp(day_t, UTC).year, *(int(part) for part in date)], fraction)
+            year, *date, fraction = match.groups()
+            known = int(year) if year else datetime.fromtimestamp(day_t, UTC).year
+            t = _seconds([known, *(int(part) for part in date)], fraction)
             # Written in December, read in January.
-            return t if t < day_t + 30 * 86400 else t - 365 * 86400
+            return t if year or t < day_t + 30 * 86400 else t - 365 * 86400
         if match := _CLOCK.search(head):
             hour, minute, second, fraction = match.groups()
             day = datetime.fromtimestamp(day_t, UTC)

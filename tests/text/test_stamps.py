@@ -41,6 +41,7 @@ def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2026-11-20T14:00:00+02:00 x", NOON),
         ("2026-11-20 06:30:00-0530 x", NOON),
         ("[rank0]:I1120 12:00:00.500000 123 x.py:1] y", NOON + 0.5),
+        ("I20251120 12:00:00 1 root x.py:1] y", NOON - 365 * 86400),
         ("12:00:05 x", NOON + 5),
         ("[11:59:59] x", NOON - 1),
         ("step 1:2:3", None),
