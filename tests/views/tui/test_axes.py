@@ -54,6 +54,14 @@ def test_a_counter_that_starts_again_and_again_is_no_axis() -> None:
     assert axis_for(None, [once]) is Axis.STEP, "a line out of order now and then"
 
 
+def test_a_few_epochs_of_thousands_of_steps_do_not_lie_over_each_other() -> None:
+    """Three restarts among hundreds of readings are no lines out of order."""
+    folded = tuple(late(n, step=10 * (n % 250), epoch=n // 250) for n in range(1000))
+    assert axis_for(None, [folded]) is Axis.EPOCH
+    again = tuple(p._replace(epoch=(p.number % 250) // 50) for p in folded)
+    assert axis_for(None, [again]) is Axis.STEP, "several trainings in one log"
+
+
 def test_one_step_for_all_is_no_axis_either() -> None:
     assert axis_for(None, [tuple(late(n, step=5, epoch=1) for n in range(1, 20))]) is Axis.NUMBER
 

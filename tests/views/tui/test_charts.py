@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass
 from supervisor.run.series import METRICS
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.charts.live import LossPanel
+from supervisor.views.tui.charts.live import LossPanel, attempt_marks
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until
+from tests.views.tui.still import attempt_of, running, state_of, verdict
 
 
 def loss_panel(app: StokerApp) -> LossPanel:
@@ -160,6 +163,23 @@ def test_title_has_the_loss_as_it_was_said_beside_the_best_and_its_step(tmp_path
         assert "best 2.500 at step 26" in title(app)
 
     drive(zigzag(tmp_path / "run").close(), play, size=(160, 40))
+
+
+def test_title_drops_what_does_not_fit_and_keeps_the_loss(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        for width in (70, 60, 50, 44):
+            await pilot.resize_terminal(width, 24)
+            await until(pilot, lambda w=width: app.screen.size.width == w, "the new width")  # type: ignore[misc]
+            await until(pilot, lambda: "5.000 " in title(app), f"the loss at {width} columns")
+
+    drive(zigzag(tmp_path / "run").close(), play, size=(80, 24))
+
+
+def test_a_log_of_which_nobody_knows_how_it_ended_has_no_mark_of_a_failure() -> None:
+    doubtful = attempt_of(verdict=verdict(FailureClass.UNKNOWN), verdict_provisional=True, quiet_since=1.0)
+    assert attempt_marks(state_of(running(), doubtful)) == []
+    failed = msgspec.structs.replace(doubtful, verdict=verdict(FailureClass.CODE_ERROR))
+    assert [mark.text for mark in attempt_marks(state_of(running(), failed))] == ["✗ code error"]
 
 
 def test_a_new_attempt_has_no_loss_and_no_steps_until_it_says_them(tmp_path: Path) -> None:

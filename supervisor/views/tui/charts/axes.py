@@ -147,6 +147,16 @@ def _values(track: Track, axis: Axis) -> _Values:
     )
 
 
+@of_track
+def _restarts_each_epoch(track: Track) -> bool:
+    """Whether the step begins again where the epoch goes on, be it in a few epochs of thousands of steps."""
+    known = ((p.attempt, p.step, p.epoch) for p in track if p.step is not None and p.epoch is not None)
+    return any(
+        mine == other and step < before / 2 and epoch > last
+        for (mine, before, last), (other, step, epoch) in pairwise(known)
+    )
+
+
 def _carries(tracks: Sequence[Track], axis: Axis) -> bool:
     found = [_values(track, axis) for track in tracks]
     if axis is Axis.TIME and not all(each.is_first_known for each in found):
@@ -155,6 +165,8 @@ def _carries(tracks: Sequence[Track], axis: Axis) -> bool:
     if sum(each.missing for each in found) > (1 - KNOWN_RATIO) * count:
         return False
     if sum(each.back for each in found) > max(1, BACK_RATIO * gaps):
+        return False
+    if axis is Axis.STEP and any(map(_restarts_each_epoch, tracks)) and _carries(tracks, Axis.EPOCH):
         return False
     if count == 1:
         return axis is not Axis.EPOCH

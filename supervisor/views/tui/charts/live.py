@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile
 
 from rich.cells import cell_len
 
@@ -18,17 +19,15 @@ from supervisor.views.tui.charts.curves import SMOOTHING, Curve, Mark, axis_word
 from supervisor.views.tui.charts.hues import Gauge, value_style
 from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
 from supervisor.views.tui.charts.zoomable import ChartPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.kinds import reading_ratio, reading_text
 from supervisor.views.wording.start_warnings import warnings_of
 from supervisor.views.wording.translate import Tr
 
 WINDOW_S = 600.0
-# From these widths on the loss pane's title has room for the validation loss, for the best one, and for its step.
-VAL_WIDTH = 38
-BEST_WIDTH = 50
-BEST_STEP_WIDTH = 64
+# What the frame of the loss pane and the pane's number take of the line with the two titles.
+EDGE_CELLS = 13
 WINDOW_LEAST_S = 60.0
 # A smoothed loss that moved less than this over the newest fifth of the run is level.
 LEVEL_RATIO = 0.005
@@ -78,7 +77,9 @@ class LossPanel(ChartPanel):
             step = lost[-1].step
             since = f" at step {fm.whole(step)}" if step is not None else ""
             return name, row(Span(self.tr(f"× not a number{since}"), TextStyle.BAD))
-        return name, (*self._newest(snapshot), *self._beside(snapshot))
+        newest = self._newest(snapshot)
+        room = self.size.width - cells(name) - cells(newest) - EDGE_CELLS
+        return name, (*newest, *self._beside(snapshot, room))
 
     def _newest(self, snapshot: Snapshot) -> Row:
         """The loss as it was last logged, which is what `best` is compared with, and where the smoothed one goes."""
@@ -90,18 +91,19 @@ class LossPanel(ChartPanel):
             return row(Span(fm.DASH, TextStyle.DIM))
         return row(Span(fm.loss(latest), TextStyle.LOSS), Span(_trend(_living(snapshot))))
 
-    def _beside(self, snapshot: Snapshot) -> Row:
-        """The validation loss and the best one, where there is space."""
-        spans: list[Span] = []
-        width, vals = self.size.width, snapshot.metrics["val_loss"]
-        if vals and lives_on(vals[-1], snapshot.state.cuts) and width >= VAL_WIDTH:
-            spans += [Span(self.tr("  ○ val "), TextStyle.DIM), Span(fm.loss(vals[-1].mean))]
+    def _beside(self, snapshot: Snapshot, room: int) -> Row:
+        """The validation loss and the best one, as far as there is space."""
+        parts: list[Row] = []
+        vals = snapshot.metrics["val_loss"]
+        if vals and lives_on(vals[-1], snapshot.state.cuts):
+            parts.append(row(Span(self.tr("  ○ val "), TextStyle.DIM), Span(fm.loss(vals[-1].mean))))
         best, step = snapshot.best_loss
-        if best is not None and width >= BEST_WIDTH:
-            spans += [Span(self.tr("  best "), TextStyle.DIM), Span(fm.loss(best))]
-            if step is not None and width >= BEST_STEP_WIDTH:
-                spans.append(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM))
-        return tuple(spans)
+        if best is not None:
+            parts.append(row(Span(self.tr("  best "), TextStyle.DIM), Span(fm.loss(best))))
+            if step is not None:
+                parts.append(row(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM)))
+        fitting = takewhile(lambda end: end <= room, accumulate(cells(part) for part in parts))
+        return tuple(span for part, _ in zip(parts, fitting, strict=False) for span in part)
 
     def _modes(self) -> str:
         """What is not as usual about the axes."""
@@ -257,7 +259,7 @@ def attempt_marks(state: RunState) -> list[Mark]:
         return found
     for attempt in reversed(attempts):
         failure = attempt.failure
-        if failure is None:
+        if failure is None or (failure is FailureClass.UNKNOWN and attempt.verdict_provisional):
             continue
         name = "✗ OOM" if failure in MEMORY_FAILURES else f"✗ {failure.replace('_', ' ')}"
         over_t = attempt.ended_t or attempt.planned_t
@@ -307,6 +309,8 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Ro
         text = "one loss seen; a second one makes a curve"
     elif not state.attempts:
         text = "nothing launched yet: the loss appears with the first step"
+    elif state.attempts[-1].quiet_since is not None or state.attempts[-1].ended_t is not None:
+        text = "no line of the log names a training loss"
     else:
         text = "no loss seen yet: it appears with the first log line that names one"
     lines = wrap(tr(text), max(width - 4, 1), 3)
