@@ -41,7 +41,7 @@ def standing(pane: Pane) -> str:
     while time.monotonic() < end:
         text = pane.tmux("capture-pane", "-p")
         now = _MOVES.sub("", text)
-        if now != before or "reading" in now or not now.strip():
+        if now != before or "● reading" in now or not now.strip():
             before, since = now, time.monotonic()
         elif time.monotonic() - since >= STILL_S:
             break
