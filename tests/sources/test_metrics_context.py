@@ -23,6 +23,11 @@ from tests.sources.metric_lines import values
         ("sketch to painting Train Ep: 100 lr0.01 \t Loss Classification: 5.1", {"epoch": 100, "loss": 5.1}),
         ("Epoch 3 loss function: 2.0", {"epoch": 3}),
         ("Epoch 3  [Acc, Loss]: [0.25, 2.125], 0", {"epoch": 3, "loss": 2.125}),
+        (
+            "step 20 loss 2.125 [mem: 6.50e+04] (1230.5 ms)",
+            {"step": 20, "loss": 2.125, "step_time_s": 1.2305},
+        ),
+        ("step 20 loss 2.125 (best 1230.5 ms)", {"step": 20, "loss": 2.125}),
         ("step 20 (loss, lr) = (2.125, 3e-4)", {"step": 20, "loss": 2.125, "lr": 3e-4}),
         ("step 20 [loss, lr]: [2.125, 3e-4, 7]", {}),
         ("Source set: loss 0.31", {"val_loss": 0.31}),

@@ -66,6 +66,11 @@ class _Bare:
         self.rate = field_of_rate(self.unit)
 
     @property
+    def is_in_brackets(self) -> bool:
+        """Whether the value and its unit stand in brackets of their own."""
+        return self.token.before[-1:] == "(" and self.text[self.token.stop : self.token.stop + 1] == ")"
+
+    @property
     def is_leading_counter(self) -> bool:
         """Whether it is a whole number at the line's beginning, and a counter by what follows."""
         is_first = self.place == 0 and self.token.text.isdigit()
@@ -127,8 +132,8 @@ _RULES = (
     ),
     _Rule("1e-12 lr", lambda one: one.word in {"rate", "lr"} and not one.unit, _reading(LR, 4)),
     _Rule(
-        "| 312 ms",
-        lambda one: one.unit in {"ms", "msec"} and one.place > 0 and "|" in one.token.before,
+        "| 312 ms, (312 ms)",
+        lambda one: one.unit in {"ms", "msec"} and one.place > 0 and ("|" in one.token.before or one.is_in_brackets),
         _reading(STEP_TIME, 3, Conversion(How.NUMBER, 1e-3), weak=True),
     ),
     _Rule(
