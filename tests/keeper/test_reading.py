@@ -191,7 +191,9 @@ def test_who_wants_the_next_attempt_now_need_not_wait_for_the_logs(
     slowly(0.5)
     run = RunPaths(tmp_path / "run-1")
     mark = tmp_path / "again"
-    once = f"import os\nif os.path.exists({str(mark)!r}): raise SystemExit(0)\nopen({str(mark)!r}, 'w')\n"
+    # The second attempt takes the last step up: one without a step would be no success.
+    again = f"print('step {STEPS} loss 1.0', flush=True); raise SystemExit(0)"
+    once = f"import os\nif os.path.exists({str(mark)!r}): {again}\nopen({str(mark)!r}, 'w')\n"
 
     def ask() -> None:
         wait_for_the_reading(run)

@@ -174,11 +174,10 @@ def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_co
 ) -> None:
     from supervisor.job.spec import Timing
 
-    with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=5.0)) as one:
+    with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=12.0)) as one:
         one.start(0)
         assert one.wait(0) == [2]
         one.start(0, continued_by="kim")
-        assert wait_until(lambda: isinstance(one.state().condition, st.HeldOpen), 30)
         one.start(1)
         assert one.wait(0, 1) == [0, 0]
         (first,) = one.state().attempts

@@ -337,11 +337,15 @@ class Search:
             raise NoPlanError(what, "leave one of them out", micro.name)
         elif not first.explicit and not self.source.divides(last_key(first), last_key(micro)):
             first = None  # declared, not given, and used for something else
+        if first is None:
+            self._require_accumulation(micro)
+        return first
+
+    def _require_accumulation(self, micro: Candidate) -> None:
         declared = any(c.role is Role.ACCUMULATION for c in self.found)
-        if first is None and self.row is not None and self.row.derived and not declared:
+        if self.row is not None and self.row.derived and not declared:
             what = "no global batch is set, and it would follow from the micro-batch"
             raise NoPlanError(what, "set it beside the micro-batch", micro.name)
-        return first
 
     def _unset_total(self, micro: Candidate, totals: Sequence[Candidate]) -> Candidate | None:
         """A total without a number (-1, auto) that the source is seen to divide, and that does not follow from the micro-batch."""
