@@ -536,6 +536,8 @@ WEIGHTS_BY_HELPER = "p.add_argument('--resume')\nargs = p.parse_args()\nc.resume
 BARE = "p.add_argument('--resume', nargs='?', const=True, default=False)\nargs = p.parse_args()\n"
 SWITCH_AND_PATH = "p.add_argument('--resume', action='store_true')\np.add_argument('--checkpoint')\nargs = p.parse_args()\nif args.resume:\n    c = torch.load(args.checkpoint)\n    opt.load_state_dict(c['opt'])\n"
 OLD_OPTIONS = "p.add_argument('--resume')\nargs = p.parse_args()\nif args.resume:\n    with open(Path(args.resume).parent / 'opt.yaml') as f:\n        d = yaml.safe_load(f)\n    args = Namespace(**d)\noptimizer.load_state_dict(torch.load(args.resume)['optimizer'])\n"
+BY_STEP = "p.add_argument('--restore_step', type=int, default=0)\np.add_argument('--folder')\nargs = p.parse_args()\nif args.restore_step:\n    path = os.path.join(root, '{}.pt'.format(args.restore_step))\n    c = torch.load(path)\n    net.load_state_dict(c['net'])\n    optim.load_state_dict(c['o'])\n"
+NEWEST_OF_FOLDER = "folder = Path(args.out) / args.name\nfound = folder.exists()\ndef load(path):\n    optimizer.load_state_dict(torch.load(path)['o'])\nif not found:\n    start()\nelse:\n    newest = folder / 'checkpoint' / 'latest'\n    load(newest)\n"
 DETECTRON = "args = default_argument_parser().parse_args()\ntrainer.resume_or_load(resume=args.resume)\n"
 NO_RESUME = "p.add_argument('--no-resume', action='store_true')\nargs = p.parse_args()\ndef do_train(resume=False):\n    checkpointer.resume_or_load(w, resume=resume)\ndo_train(resume=not args.no_resume)\n"
 PART_OF_THE_MODEL = "save_path = 'emb.torch'\nif os.path.exists(save_path):\n    emb.load_state_dict(torch.load(save_path))\nelse:\n    torch.save(emb.state_dict(), save_path)\n"
@@ -633,6 +635,18 @@ GET_LAST = (
         ("train.py --micro-batch-size 1 --load /c --save /c", "import megatron\n", "self", None, None),
         ("train.py --micro-batch-size 1 --save /c", "import megatron\n", "flag", "--load", "/c"),
         ("train.py", "p.add_argument('--resume-from-step', type=int, default=-1)\n", "flag", "--resume-from-step", "STEP"),
+        # The step is in the file's name, and the optimizer's state in the file.
+        ("train.py", BY_STEP, "flag", "--restore_step", "STEP"),
+        ("train.py", BY_STEP.replace("root,", "args.folder,"), "unknown", None, None),
+        ("train.py --folder out", BY_STEP.replace("root,", "args.folder,"), "flag", "--restore_step", "STEP"),
+        ("train.py", BY_STEP.replace("if args.restore_step", "if folder is not None"), "unknown", None, None),
+        ("train.py", BY_STEP.replace("    optim.load_state_dict(c['o'])\n", ""), "unknown", None, None),
+        ("train.py", NEWEST_OF_FOLDER, "self", None, None),
+        ("train.py", NEWEST_OF_FOLDER.replace("folder.exists()", "args.found"), "unknown", None, None),
+        ("train.py", NEWEST_OF_FOLDER.replace("optimizer.", "net."), "unknown", None, None),
+        ("train.py", NEWEST_OF_FOLDER.replace("'latest'", "'best'"), "unknown", None, None),
+        ("train.py", "trainer.fit(model, ckpt_path=get_latest_checkpoint_path(folder))\n", "self", None, None),
+        ("train.py", "trainer.fit(model, ckpt_path=get_latest_checkpoint_path(args.resume))\n", "unknown", None, None),
         ("train.py", "print('no way at all')\nloss.backward()\n", "none", None, None),
         ("train.py", "print('the loop is elsewhere')\n", "unknown", None, None),
         ("--self-resuming train.py", "print('no way at all')\n", "self", None, None),
@@ -684,6 +698,26 @@ def test_hydra_makes_a_new_folder_at_each_start() -> None:
     files = {"train.py": source, "conf/config.yaml": "resume: true\n"}
     resume = oom_plan(job("train.py hydra.run.dir=out/${now:%H}", files)).resume
     assert (resume.how, resume.knob) == ("unknown", None)
+
+
+def test_a_lightning_cli_of_its_own_behind_a_program() -> None:
+    files = {
+        "pyproject.toml": '[project.scripts]\nours = "pkg.main:main"\n',
+        "pkg/main.py": "from pkg.cli import OurCLI\ndef main():\n    OurCLI(M, D)\n",
+        "pkg/cli.py": "from lightning.pytorch.cli import LightningCLI\nclass OurCLI(LightningCLI):\n    pass\n",
+        "c.yaml": "data:\n  batch_size: 64\n",
+    }
+    spec = job("-- ours fit --config=c.yaml", files)
+    assert changes(spec) == {"c.yaml#data.batch_size": "32", "--trainer.accumulate_grad_batches": "2"}
+    assert oom_plan(spec).resume.knob == "--ckpt_path"
+
+
+def test_a_config_folder_that_hydra_takes_below_the_script() -> None:
+    files = {name.replace("conf/", "src/conf/small/"): text for name, text in LIGHTNING_BY_HYDRA.items()}
+    plan = oom_plan(job("-- python src/train.py -cp conf/small", files))
+    assert isinstance(plan, OomPlan), plan
+    assert [c.knob for c in plan.changes] == ["data.batch_size", "++trainer.accumulate_grad_batches"]
+    assert plan.resume.knob == "ckpt_path"
 
 
 def test_the_key_of_a_sacred_experiment() -> None:

@@ -203,10 +203,12 @@ def _hydra(args: Sequence[str], source: ScriptSource, read: Read) -> dict[str, t
     """The settings of the script's Hydra config and of the groups that it selects, by the key that an override takes."""
     given = {s.name.replace("_", "-"): s.value for s in settings_of(args) if s.name.startswith("-")}
     named = given.get("--config-name") or given.get("-cn")
-    for folders, name in _hydra_mains(source):
-        folder = given.get("--config-path") or given.get("-cp")
-        more = given.get("--config-dir") or given.get("-cd")
-        for root in [*([folder] if folder else folders), *([more] if more else [])]:
+    folder = given.get("--config-path") or given.get("-cp")
+    more = given.get("--config-dir") or given.get("-cd")
+    for here, folders, name in _hydra_mains(source):
+        # Hydra takes a relative folder below the script's own.
+        roots = [posixpath.normpath(posixpath.join(here, folder)), folder] if folder else folders
+        for root in [*roots, *([more] if more else [])]:
             hydra = _Hydra(root, args, read)
             hydra.add(posixpath.normpath(posixpath.join(root, named or name)), "", 0)
             if hydra.found:
@@ -215,8 +217,8 @@ def _hydra(args: Sequence[str], source: ScriptSource, read: Read) -> dict[str, t
     return {}
 
 
-def _hydra_mains(source: ScriptSource) -> Iterator[tuple[list[str], str]]:
-    """Where ``@hydra.main`` looks for its config: the folders that may be meant, and the name that it gives."""
+def _hydra_mains(source: ScriptSource) -> Iterator[tuple[str, list[str], str]]:
+    """Where ``@hydra.main`` looks for its config: the script's folder, the folders that may be meant, and the name that it gives."""
     for file in source.files:
         here = posixpath.dirname(file.path)
         for node in file.calls:
@@ -226,12 +228,12 @@ def _hydra_mains(source: ScriptSource) -> Iterator[tuple[list[str], str]]:
                     path = given.get("config_path")
                     if "config_name" in given:
                         name = literal(given["config_name"]) or ""
-                        yield _hydra_folders(here, path), str(name)
+                        yield here, _hydra_folders(here, path), str(name)
                     elif str(literal(path)).endswith((".yaml", ".yml")):  # Hydra before 1.0
                         folder, _, name = str(literal(path)).rpartition("/")
-                        yield [posixpath.normpath(posixpath.join(here, folder))], name
+                        yield here, [posixpath.normpath(posixpath.join(here, folder))], name
                     elif path is not None:  # the command line names it
-                        yield _hydra_folders(here, path), ""
+                        yield here, _hydra_folders(here, path), ""
                 case _:
                     pass
 

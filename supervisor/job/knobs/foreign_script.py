@@ -24,7 +24,7 @@ from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.knobs.questions import Outcome, question_of, with_declared
 from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs
 from supervisor.job.knobs.source.program import Program, read_program
-from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_files
+from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
 from supervisor.job.knobs.trial_settings import plan_trial, trial_notes
 from supervisor.job.spec import (
     AccumulationCounts,
@@ -455,7 +455,7 @@ def starts_own_ranks(source: ScriptSource, args: Sequence[str], gpus: int = 0) -
             "0",
         }:
             return True
-    calls = {called(n) for file in source.files if file.depth <= 1 for n in file.calls}
+    calls = source.calls(depth=1)
     if calls & {"spawn", "start_processes", "notebook_launcher", "LightningCLI", "Fabric"}:
         return True
     return gpus > 1 and bool(calls & {"DataParallel", "Trainer", "from_argparse_args", "HfArgumentParser"})

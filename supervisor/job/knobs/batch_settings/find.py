@@ -35,7 +35,7 @@ from supervisor.job.knobs.conventions import Convention, find_convention
 from supervisor.job.knobs.places import Place, Places, bare, place_of
 from supervisor.job.knobs.resuming.resume import find_resume
 from supervisor.job.knobs.source.conditions import cleared_before_backward, refuses
-from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_source
+from supervisor.job.knobs.source.read_source import ScriptSource, scan_source
 from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope, Unread
 
 __all__ = [
@@ -94,8 +94,9 @@ def convention_of(args: Sequence[str], where: Places) -> Convention | None:
         + list(where.settled)
     )
     names += [f"--{flag.dest}" for flag in where.source.flags[:0]]
-    calls = {called(n) for file in where.source.files for n in file.calls}
-    return find_convention(names, program=where.program, modules=where.source.modules, called=calls)
+    return find_convention(
+        names, program=where.program, modules=where.source.modules, called=where.source.calls()
+    )
 
 
 def _batch_knobs(

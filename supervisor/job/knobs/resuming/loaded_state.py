@@ -24,6 +24,7 @@ _MODEL: Final = re.compile(
     re.IGNORECASE,
 )
 _NEWEST_FILE: Final = re.compile(r"(last|latest|newest|current)[^/]*\.\w+$")
+_NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
 _WEIGHTS_CALL: Final = re.compile(
@@ -228,6 +229,23 @@ class LoadedState:
             return Use.WEIGHTS
         by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
         return Use.CALL if by_name else None
+
+
+def numbers_file(node: ast.AST, dest: str) -> bool:
+    """Whether a text is the name of a file that ends with a setting's number: ``"{}.pt".format(args.step)``, ``f"{args.step}.pt"``."""
+    match node:
+        case (
+            ast.Call(
+                func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format"), args=[*_, value]
+            )
+            | ast.BinOp(left=ast.Constant(value=str() as text), op=ast.Mod(), right=value)
+        ):
+            pass
+        case ast.JoinedStr(values=[*_, ast.FormattedValue(value=value), ast.Constant(value=str() as end)]):
+            text = f"{{}}{end}"
+        case _:
+            return False
+    return leaf(value) == dest and _NUMBERED_FILE.search(text) is not None
 
 
 def _own_keys(node: ast.AST, scope: str) -> Iterator[_Key]:

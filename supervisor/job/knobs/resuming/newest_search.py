@@ -11,7 +11,7 @@ from typing import Any, Final
 from supervisor.job.knobs.resuming.checkpoint_flags import takes_path
 from supervisor.job.knobs.source.conditions import Known, truth
 from supervisor.job.knobs.source.declarations import literal
-from supervisor.job.knobs.source.read_source import ScriptSource, SourceFile, called, guarded, leaf
+from supervisor.job.knobs.source.read_source import Guards, ScriptSource, SourceFile, called, guarded, leaf
 
 _FINDS_NEWEST: Final = re.compile(
     r"(last|latest|newest|recent)_?(checkpoint|ckpt|snapshot)(?!\w*(step|epoch|num|name))|(checkpoint|ckpt|snapshot)_?(last|latest|newest)|auto_?resume|"
@@ -43,6 +43,8 @@ _KEPT: Final = re.compile(
 _FOLDER: Final = re.compile(
     r"(exp|out|output|save|work|log|model|checkpoints?|ckpts?|run)_?(dir|folder)$", re.IGNORECASE
 )
+_EXISTS: Final = frozenset({"exists", "isfile", "is_file", "isdir"})
+_NEWEST_NAMES: Final = frozenset({"latest", "last", "newest"})
 _FILE: Final = re.compile(r"\.(pt|pth|ckpt|tar|bin)$")
 OPTIMIZER: Final = re.compile(r"optim|(^|_)opt(_\w)?$", re.IGNORECASE)
 _NOT_KEPT: Final = re.compile(r"cache|data|label|vocab|tokenizer|pretrain|config", re.IGNORECASE)
@@ -102,7 +104,7 @@ def searches(file: SourceFile, source: ScriptSource, known: Known) -> Iterator[S
         function = functions[-1] if functions else None
         if function is not None and function not in source.used and not function.startswith("__"):
             continue  # never called
-        what = look.what(node, function)
+        what = look.what(node, function) or look.loads_newest(node, guards)
         if what is not None:
             yield Search(what, getattr(node, "lineno", 0), guards)
 
@@ -147,6 +149,8 @@ class _FileLook:
         name = called(node)
         if any(k.arg == "resume_from_checkpoint" and literal(k.value) is True for k in node.keywords):
             return "resume_from_checkpoint=True"
+        if name == "fit" and (finder := _handed_finder(node)) is not None:
+            return None if {leaf(a) for a in finder.args} & self.named else called(finder)
         if not self.depth and LOADS.match(name) and self._is_given_folder_and_optimizer(node):
             return f"{name} of a folder"
         if not _FINDS_NEWEST.search(name) or _KEEPS.search(name) or name in self.empty:
@@ -156,6 +160,30 @@ class _FileLook:
         if self.depth and name not in _KNOWN_FINDERS and not (self.trains and name == "load_latest"):
             return None
         return None if {leaf(a) for a in node.args} & self.named else name
+
+    def loads_newest(self, node: ast.AST, guards: Guards) -> str | None:
+        """A file of the newest's usual name that the script loads with the optimizer's state, where a test of what exists leads there."""
+        if self.depth or not isinstance(node, ast.Call) or not LOADS.match(called(node)):
+            return None
+        defined = (
+            n
+            for f in self.source.files
+            for n in f.nodes
+            if isinstance(n, ast.FunctionDef) and n.name == called(node)
+        )
+        if not any(_loads_optimizer(n) for n in defined):
+            return None
+        asked = any(
+            _asks_existence(part)
+            for test, _ in guards
+            for part in (
+                test,
+                *(v for n in leaves_of(ast.walk(test)) for v in self.source.computed.get(n, ())),
+            )
+        )
+        paths = [v for a in node.args for v in self.source.computed.get(leaf(a) or "", ())]
+        texts = {n.value for p in paths for n in ast.walk(p) if isinstance(n, ast.Constant)}
+        return f"{called(node)} of the newest checkpoint" if asked and texts & _NEWEST_NAMES else None
 
     def _is_on(self, value: ast.expr) -> bool:
         """Whether a value is true for this command line, as it is or as it is handed to the function that names it."""
@@ -210,7 +238,7 @@ def _exists(test: ast.expr) -> str | None:
     for node in ast.walk(test):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return None
-        if isinstance(node, ast.Call) and called(node) in {"exists", "isfile", "is_file", "isdir"}:
+        if isinstance(node, ast.Call) and called(node) in _EXISTS:
             holder = (
                 node.args[0]
                 if node.args
@@ -220,6 +248,27 @@ def _exists(test: ast.expr) -> str | None:
             )
             return _path_name(holder) if holder is not None else None
     return None
+
+
+def _handed_finder(fit: ast.Call) -> ast.Call | None:
+    """The call that finds the newest checkpoint for Lightning's training: ``fit(model, ckpt_path=find_last_checkpoint(folder))``."""
+    handed = next((k.value for k in fit.keywords if k.arg == "ckpt_path"), None)
+    return handed if isinstance(handed, ast.Call) and _FINDS_NEWEST.search(called(handed)) else None
+
+
+def _asks_existence(test: ast.expr) -> bool:
+    return any(isinstance(n, ast.Call) and called(n) in _EXISTS for n in ast.walk(test))
+
+
+def _loads_optimizer(function: ast.FunctionDef) -> bool:
+    """Whether a function loads the optimizer's state."""
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr == "load_state_dict"
+        and OPTIMIZER.search(leaf(n.func.value) or "") is not None
+        for n in ast.walk(function)
+    )
 
 
 def _path_name(node: ast.expr) -> str | None:

@@ -26,10 +26,17 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
     is_output,
     takes_path,
 )
-from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use
+from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use, numbers_file
 from supervisor.job.knobs.resuming.newest_search import holds, searches
 from supervisor.job.knobs.source.conditions import known_values
-from supervisor.job.knobs.source.read_source import ScriptFlag, ScriptSource, called, leaf
+from supervisor.job.knobs.source.read_source import (
+    ScriptFlag,
+    ScriptSource,
+    called,
+    guarded,
+    leaf,
+    leaves,
+)
 from supervisor.job.spec import NAMED, Knobs
 
 _RESUME_WORDS: Final = frozenset(
@@ -63,6 +70,8 @@ _HF_OFF: Final[Mapping[str, str]] = {
 }
 # Names of settings that may hold a checkpoint to go on from, where the source shows that they do.
 _LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
+# Words of a setting that takes the step to continue from.
+_GOES_ON: Final = frozenset({"restore", "continue", "load"})
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
@@ -456,10 +465,27 @@ class _Look:
     def step_flag(self) -> str | None:
         """A flag that takes the step of the checkpoint to go on from."""
         for flag in self.source.flags:
-            words = set(words_of(max(flag.names, key=len)))
-            if "resume" in words and words & {"step", "epoch", "iter"}:
-                return max(flag.names, key=len)
+            name = max(flag.names, key=len)
+            words = set(words_of(name))
+            counted = not flag.is_switch and bool(words & {"step", "epoch", "iter"})
+            if counted and ("resume" in words or (words & _GOES_ON and self._names_checkpoint(flag.dest))):
+                return name
         return None
+
+    def _names_checkpoint(self, dest: str) -> bool:
+        """Whether a number alone names the checkpoint that the optimizer's state is loaded from: no folder has to be set beside it."""
+        given = {plain_last(s.name) for s in self.settings}
+        unset = {f.dest for f in self.source.flags if is_open(f)} - given
+        places = (
+            (leaves(node.value), guards)
+            for file in self.source.files
+            for node, guards, _ in guarded(file.tree)
+            if isinstance(node, ast.Assign) and any(numbers_file(n, dest) for n in ast.walk(node.value))
+        )
+        return self.loaded.use_of(dest) is Use.OPTIMIZER and any(
+            not unset & names and all(leaves(test) <= {dest} for test, _ in guards)
+            for names, guards in places
+        )
 
     def has_no_way(self) -> bool:
         """Whether the training loop was read, or is the HF Trainer's, leaves nothing to another process, and loads no checkpoint."""

@@ -24,7 +24,7 @@ _IMPORT: Final = re.compile(
     re.MULTILINE,
 )
 _TELLING: Final = re.compile(
-    r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|latest|last_checkpoint|load_checkpoint",
+    r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|LightningCLI|load_state_dict|latest|last_checkpoint|load_checkpoint",
     re.IGNORECASE,
 )
 MAX_FOLDERS = 64  # a name of 400,000 characters, each of them a folder's end, took gigabytes

@@ -139,6 +139,16 @@ class ScriptSource:
             if isinstance(node, ast.ClassDef)
         }
 
+    def calls(self, depth: int = MAX_NESTING) -> set[str]:
+        """The names of all that is called in files up to so many imports from the script, and of the classes that those are derived from."""
+        found: set[str] = set()
+        new = {called(n) for file in self.files if file.depth <= depth for n in file.calls}
+        bases = self.bases()
+        while new:
+            found |= new
+            new = {base for name in new for base in bases.get(name, ())} - found
+        return found
+
     def flag(self, name: str) -> ScriptFlag | None:
         """The declared flag of this spelling; dashes and underscores within a name are one."""
         exact = next((f for f in self.flags if name in f.names), None)
