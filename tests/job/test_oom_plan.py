@@ -41,6 +41,8 @@ INTERPOLATED = {
 }
 # A batch that is gone through in pieces: the whole stays.
 STRIDE = "p.add_argument('--bsz', type=int)\np.add_argument('--microbatch', type=int)\nfor i in range(0, batch.shape[0], self.microbatch):\n    piece = batch[i : i + self.microbatch]\n    loss.backward()\n"
+# A batch of which one GPU gets a share of its own: both are cut into the same number of even pieces.
+EVEN_PIECES = "p.add_argument('--batch_size', type=int)\np.add_argument('--gpu0_bsz', type=int)\np.add_argument('--batch_chunk', type=int, default=1)\nassert args.batch_size % args.batch_chunk == 0\nmodel = Parallel(args.gpu0_bsz // args.batch_chunk)\nfor piece in torch.chunk(data, args.batch_chunk, 1):\n    (loss / args.batch_chunk).backward()\n"
 SACRED = {
     "train.py": "from config import ex\n@ex.automain\ndef main(_config):\n    steps = _config['batch_size'] // (_config['per_gpu_batchsize'] * n)\n    Trainer(accumulate_grad_batches=steps, resume_from_checkpoint=_config['start'])\n",
     "config.py": "from sacred import Experiment\nex = Experiment('x')\n@ex.config\ndef config():\n    batch_size = 4096\n    per_gpu_batchsize = 0\n    start = None\n@ex.named_config\ndef large():\n    per_gpu_batchsize = 8\n",
@@ -335,6 +337,7 @@ def changes(spec: JobSpec) -> dict[str, str]:
         ("train.py --batch_size 8", {"train.py": NOT_CLEARED}, {"--batch_size": "4", "--accum_iter": "2"}),
         ("--nproc-per-node 1 -- deepspeed train.py --batch_size 6", DIVIDED, {"--batch_size": "3", "--accum_iter": "2"}),
         ("--nproc-per-node 1 -- python train.py --batch_size 6", {"train.py": DIVIDED["train.py"] + "mp.spawn(main)\n"}, {"--batch_size": "3", "--accum_iter": "2"}),
+        ("train.py --batch_size 60 --gpu0_bsz 4", {"train.py": EVEN_PIECES}, {"--batch_chunk": "2"}),
         ("train.py", {"train.py": CHAINED}, {"--micro_batch_size": "8"}),
         (
             "train.py --micro-batch-size 16",
@@ -538,6 +541,7 @@ SWITCH_AND_PATH = "p.add_argument('--resume', action='store_true')\np.add_argume
 OLD_OPTIONS = "p.add_argument('--resume')\nargs = p.parse_args()\nif args.resume:\n    with open(Path(args.resume).parent / 'opt.yaml') as f:\n        d = yaml.safe_load(f)\n    args = Namespace(**d)\noptimizer.load_state_dict(torch.load(args.resume)['optimizer'])\n"
 BY_STEP = "p.add_argument('--restore_step', type=int, default=0)\np.add_argument('--folder')\nargs = p.parse_args()\nif args.restore_step:\n    path = os.path.join(root, '{}.pt'.format(args.restore_step))\n    c = torch.load(path)\n    net.load_state_dict(c['net'])\n    optim.load_state_dict(c['o'])\n"
 NEWEST_OF_FOLDER = "folder = Path(args.out) / args.name\nfound = folder.exists()\ndef load(path):\n    optimizer.load_state_dict(torch.load(path)['o'])\nif not found:\n    start()\nelse:\n    newest = folder / 'checkpoint' / 'latest'\n    load(newest)\n"
+SHORT_SWITCH = "p.add_argument('--c', action='store_true')\np.add_argument('--v', action='store_true')\nargs = p.parse_args()\ndef run(fold, continue_training=False):\n    if continue_training:\n        file = join(fold, 'checkpoint_latest.pth')\n        if not isfile(file):\n            file = None\n        load(file)\ndef load(file):\n    optimizer.load_state_dict(torch.load(file)['o'])\nrun(0, args.c)\n"
 DETECTRON = "args = default_argument_parser().parse_args()\ntrainer.resume_or_load(resume=args.resume)\n"
 NO_RESUME = "p.add_argument('--no-resume', action='store_true')\nargs = p.parse_args()\ndef do_train(resume=False):\n    checkpointer.resume_or_load(w, resume=resume)\ndo_train(resume=not args.no_resume)\n"
 PART_OF_THE_MODEL = "save_path = 'emb.torch'\nif os.path.exists(save_path):\n    emb.load_state_dict(torch.load(save_path))\nelse:\n    torch.save(emb.state_dict(), save_path)\n"
@@ -641,6 +645,11 @@ GET_LAST = (
         ("train.py --folder out", BY_STEP.replace("root,", "args.folder,"), "flag", "--restore_step", "STEP"),
         ("train.py", BY_STEP.replace("if args.restore_step", "if folder is not None"), "unknown", None, None),
         ("train.py", BY_STEP.replace("    optim.load_state_dict(c['o'])\n", ""), "unknown", None, None),
+        # A switch of any name, handed on as one to continue, under which the newest file is looked for.
+        ("train.py", SHORT_SWITCH, "flag", "--c", ""),
+        ("train.py", SHORT_SWITCH.replace("_latest", "_best"), "unknown", None, None),
+        ("train.py", SHORT_SWITCH.replace("optimizer.", "net."), "unknown", None, None),
+        ("train.py", SHORT_SWITCH.replace("0, args.c", "0"), "unknown", None, None),
         ("train.py", NEWEST_OF_FOLDER, "self", None, None),
         ("train.py", NEWEST_OF_FOLDER.replace("folder.exists()", "args.found"), "unknown", None, None),
         ("train.py", NEWEST_OF_FOLDER.replace("optimizer.", "net."), "unknown", None, None),

@@ -171,9 +171,14 @@ def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
 
 
 def _passed_as(where: Places, flag: ScriptFlag | None) -> Role | None:
-    """The accumulation, where a number is passed on under such a name and no other: ``Accelerator(gradient_accumulation_steps=args.ac)``."""
+    """The accumulation: a number that is passed on under such a name and no other (``Accelerator(gradient_accumulation_steps=args.ac)``), or of the even pieces of a batch."""
     if flag is None or flag.is_switch or not (flag.type == "int" or as_number(flag.default)):
         return None
+    if "backward" in where.source.used and any(
+        _role(f"--{f.dest}") is Role.BATCH and where.source.cuts_evenly(f.dest, flag.dest)
+        for f in where.source.flags
+    ):
+        return Role.ACCUMULATION
     roles = {role_of(f"--{p.keyword}") for p in where.source.passed if p.leaf == flag.dest}
     return Role.ACCUMULATION if roles == {Role.ACCUMULATION} else None
 

@@ -251,7 +251,11 @@ class _Finder:
     def _two_factors(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> Knobs:
         big, small = last_key(micro), last_key(steps)
         divides, named = self.source.divides(big, small), self.given.batch_scope
-        if self.source.divides(big, small, outright=True) or micro.role is Role.TOTAL:
+        if (
+            self.source.divides(big, small, outright=True)
+            or micro.role is Role.TOTAL
+            or (self.source.cuts_evenly(big, small) and "backward" in self.source.used)
+        ):
             return self._cut(micro, steps)
         if named is KnobScope.GLOBAL and (divides or not self.source.files):
             return self._cut(micro, steps)

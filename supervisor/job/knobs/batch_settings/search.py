@@ -126,8 +126,20 @@ class Search:
             first = self._whole(own) or self._whole(self.found) or self._micro_by_convention(own)
         if first is None:
             raise self._no_batch(own)
+        if (whole := self._cut_with_shares([first, *rest])) is not None:
+            return whole
         self._require_one(first, rest)
         return first
+
+    def _cut_with_shares(self, batches: Sequence[Candidate]) -> Candidate | None:
+        """The batch that is cut into even pieces, where each other one (that of the first GPU) is divided by their number too."""
+        for steps in (c for c in self.found if c.role is Role.ACCUMULATION):
+            part = last_key(steps)
+            whole = [c for c in batches if self.source.cuts_evenly(last_key(c), part)]
+            others = [c for c in batches if c not in whole]
+            if len(whole) == 1 and all(self.source.divides(last_key(c), part, outright=True) for c in others):
+                return whole[0]
+        return None
 
     def _micro_by_convention(self, own: Sequence[Candidate]) -> Candidate | None:
         """The framework's default, where nothing else is a batch, the framework's own class is parsed and the source never sets the field."""

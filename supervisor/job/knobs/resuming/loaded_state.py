@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
+from functools import cached_property
 from typing import Final
 
-from supervisor.job.knobs.resuming.newest_search import OPTIMIZER
+from supervisor.job.knobs.resuming.newest_search import EXISTS, OPTIMIZER
 from supervisor.job.knobs.source.conditions import Known, truth
 from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf
 
@@ -24,6 +25,7 @@ _MODEL: Final = re.compile(
     re.IGNORECASE,
 )
 _NEWEST_FILE: Final = re.compile(r"(last|latest|newest|current)[^/]*\.\w+$")
+_CONTINUES: Final = re.compile(r"^(continue|resume)(_|$)|_(continue|resume)$", re.IGNORECASE)
 _NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
@@ -129,6 +131,26 @@ class LoadedState:
                 return form
         return None
 
+    def searches_newest(self, switch: str) -> bool:
+        """Whether a switch, under a name that says so, makes the source look for its newest file, and the optimizer's state is loaded."""
+        names = self._followed(switch) if self._searches else frozenset()
+        return any(keys & names for keys in self._searches)
+
+    @cached_property
+    def _searches(self) -> list[frozenset[_Key]]:
+        """The settings under which the newest file is looked for (``if continue_training: … exists(folder / "latest.pt")``)."""
+        if not any(
+            isinstance(n, ast.Call) and self._use_of_call(n) is Use.OPTIMIZER for n, _, _ in self._nodes
+        ):
+            return []
+        return [
+            self._keys(node.test, scope)
+            for node, scope, _ in self._nodes
+            if isinstance(node, ast.If)
+            and _CONTINUES.search(leaf(node.test) or "")
+            and _looks_for_newest(node.body)
+        ]
+
     def replaces_options(self, dest: str, batch: str) -> str | None:
         """Where the options that hold the batch are replaced by those that a checkpoint holds, if they are."""
         names = self._followed(dest)
@@ -229,6 +251,14 @@ class LoadedState:
             return Use.WEIGHTS
         by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
         return Use.CALL if by_name else None
+
+
+def _looks_for_newest(body: Sequence[ast.stmt]) -> bool:
+    nodes = [n for s in body for n in ast.walk(s)]
+    return any(isinstance(n, ast.Call) and called(n) in EXISTS for n in nodes) and any(
+        isinstance(n, ast.Constant) and isinstance(n.value, str) and _NEWEST_FILE.search(n.value)
+        for n in nodes
+    )
 
 
 def numbers_file(node: ast.AST, dest: str) -> bool:

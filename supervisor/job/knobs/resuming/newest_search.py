@@ -43,7 +43,7 @@ _KEPT: Final = re.compile(
 _FOLDER: Final = re.compile(
     r"(exp|out|output|save|work|log|model|checkpoints?|ckpts?|run)_?(dir|folder)$", re.IGNORECASE
 )
-_EXISTS: Final = frozenset({"exists", "isfile", "is_file", "isdir"})
+EXISTS: Final = frozenset({"exists", "isfile", "is_file", "isdir"})
 _NEWEST_NAMES: Final = frozenset({"latest", "last", "newest"})
 _FILE: Final = re.compile(r"\.(pt|pth|ckpt|tar|bin)$")
 OPTIMIZER: Final = re.compile(r"optim|(^|_)opt(_\w)?$", re.IGNORECASE)
@@ -238,7 +238,7 @@ def _exists(test: ast.expr) -> str | None:
     for node in ast.walk(test):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return None
-        if isinstance(node, ast.Call) and called(node) in _EXISTS:
+        if isinstance(node, ast.Call) and called(node) in EXISTS:
             holder = (
                 node.args[0]
                 if node.args
@@ -257,7 +257,7 @@ def _handed_finder(fit: ast.Call) -> ast.Call | None:
 
 
 def _asks_existence(test: ast.expr) -> bool:
-    return any(isinstance(n, ast.Call) and called(n) in _EXISTS for n in ast.walk(test))
+    return any(isinstance(n, ast.Call) and called(n) in EXISTS for n in ast.walk(test))
 
 
 def _loads_optimizer(function: ast.FunctionDef) -> bool:

@@ -284,9 +284,17 @@ class _Look:
             return spelled, flag.newest
         if name is not None:
             return self._named_value(flag, name)
+        if self._continuing == {flag.dest}:
+            return spelled, ""
         if flag.dest == "init_from" and "resume" in self._compared_values("init_from"):
             return spelled, "resume"
         return (self._spelled(flag.dest), "true") if _is_latest_switch(flag) else None
+
+    @cached_property
+    def _continuing(self) -> set[str]:
+        """The switches that make the source look for its newest checkpoint, whatever their names."""
+        switches = (f.dest for f in self.source.flags if f.is_switch and f.const is not False)
+        return {dest for dest in switches if self.loaded.searches_newest(dest)}
 
     def _named_value(self, flag: ScriptFlag, name: str) -> tuple[str, str] | None:
         """What a flag of such a name is set to for the newest checkpoint."""

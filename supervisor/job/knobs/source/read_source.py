@@ -191,6 +191,12 @@ class ScriptSource:
         names = self._followed(part, self.renamed | self.handed)
         return next((where for name, where in self.cuts.items() if name in names), None)
 
+    def cuts_evenly(self, total: str, part: str) -> bool:
+        """Whether each batch is cut into `part` pieces, of which the source says that `total` must be a multiple."""
+        lefts = self.same_as(total)
+        multiple = any(not r.whole and r.left in lefts and part.lower() in r.right for r in self.ratios)
+        return multiple and self.cuts_by(part) is not None
+
     def divides(self, total: str, part: str, *, outright: bool = False) -> bool:
         """Whether `total` is divided by a product that `part` is a factor of, or tested to be a multiple of it.
 
