@@ -654,6 +654,7 @@ GET_LAST = (
         ("train.py", NEWEST_OF_FOLDER.replace("folder.exists()", "args.found"), "unknown", None, None),
         ("train.py", NEWEST_OF_FOLDER.replace("optimizer.", "net."), "unknown", None, None),
         ("train.py", NEWEST_OF_FOLDER.replace("'latest'", "'best'"), "unknown", None, None),
+        ("train.py", NEWEST_OF_FOLDER.replace("newest = folder /", "newest = args.pretrained /"), "unknown", None, None),
         ("train.py", "trainer.fit(model, ckpt_path=get_latest_checkpoint_path(folder))\n", "self", None, None),
         ("train.py", "trainer.fit(model, ckpt_path=get_latest_checkpoint_path(args.resume))\n", "unknown", None, None),
         ("train.py", "print('no way at all')\nloss.backward()\n", "none", None, None),

@@ -149,8 +149,8 @@ class _FileLook:
         name = called(node)
         if any(k.arg == "resume_from_checkpoint" and literal(k.value) is True for k in node.keywords):
             return "resume_from_checkpoint=True"
-        if name == "fit" and (finder := _handed_finder(node)) is not None:
-            return None if {leaf(a) for a in finder.args} & self.named else called(finder)
+        if name == "fit":
+            return self._handed_to_fit(node)
         if not self.depth and LOADS.match(name) and self._is_given_folder_and_optimizer(node):
             return f"{name} of a folder"
         if not _FINDS_NEWEST.search(name) or _KEEPS.search(name) or name in self.empty:
@@ -165,25 +165,32 @@ class _FileLook:
         """A file of the newest's usual name that the script loads with the optimizer's state, where a test of what exists leads there."""
         if self.depth or not isinstance(node, ast.Call) or not LOADS.match(called(node)):
             return None
-        defined = (
-            n
-            for f in self.source.files
-            for n in f.nodes
-            if isinstance(n, ast.FunctionDef) and n.name == called(node)
-        )
-        if not any(_loads_optimizer(n) for n in defined):
+        functions = (n for f in self.source.files for n in f.nodes if isinstance(n, ast.FunctionDef))
+        asked = any(self._asks_existence(test) for test, _ in guards)
+        if not asked or not any(_loads_optimizer(f) for f in functions if f.name == called(node)):
             return None
-        asked = any(
-            _asks_existence(part)
-            for test, _ in guards
-            for part in (
-                test,
-                *(v for n in leaves_of(ast.walk(test)) for v in self.source.computed.get(n, ())),
-            )
-        )
+        return f"{called(node)} of the newest checkpoint" if self._is_given_newest(node) else None
+
+    def _is_given_newest(self, node: ast.Call) -> bool:
+        """Whether a path of the newest's usual name is handed over, in no folder that a setting names for this or for weights to begin with."""
         paths = [v for a in node.args for v in self.source.computed.get(leaf(a) or "", ())]
+        if any(n in self.named or _NOT_KEPT.search(n) for p in paths for n in leaves_of(ast.walk(p))):
+            return False
         texts = {n.value for p in paths for n in ast.walk(p) if isinstance(n, ast.Constant)}
-        return f"{called(node)} of the newest checkpoint" if asked and texts & _NEWEST_NAMES else None
+        return bool(texts & _NEWEST_NAMES)
+
+    def _asks_existence(self, test: ast.expr) -> bool:
+        """Whether a test is about what exists, itself or by a name that is set to that."""
+        names = leaves_of(ast.walk(test))
+        parts = [test, *(value for name in names for value in self.source.computed.get(name, ()))]
+        return any(isinstance(n, ast.Call) and called(n) in EXISTS for part in parts for n in ast.walk(part))
+
+    def _handed_to_fit(self, fit: ast.Call) -> str | None:
+        """The function that finds the newest checkpoint for Lightning's training: ``fit(model, ckpt_path=find_last_checkpoint(folder))``."""
+        finder = next((k.value for k in fit.keywords if k.arg == "ckpt_path"), None)
+        if not isinstance(finder, ast.Call) or not _FINDS_NEWEST.search(called(finder)):
+            return None
+        return None if {leaf(a) for a in finder.args} & self.named else called(finder)
 
     def _is_on(self, value: ast.expr) -> bool:
         """Whether a value is true for this command line, as it is or as it is handed to the function that names it."""
@@ -248,16 +255,6 @@ def _exists(test: ast.expr) -> str | None:
             )
             return _path_name(holder) if holder is not None else None
     return None
-
-
-def _handed_finder(fit: ast.Call) -> ast.Call | None:
-    """The call that finds the newest checkpoint for Lightning's training: ``fit(model, ckpt_path=find_last_checkpoint(folder))``."""
-    handed = next((k.value for k in fit.keywords if k.arg == "ckpt_path"), None)
-    return handed if isinstance(handed, ast.Call) and _FINDS_NEWEST.search(called(handed)) else None
-
-
-def _asks_existence(test: ast.expr) -> bool:
-    return any(isinstance(n, ast.Call) and called(n) in EXISTS for n in ast.walk(test))
 
 
 def _loads_optimizer(function: ast.FunctionDef) -> bool:
