@@ -26,7 +26,10 @@ args = parser.parse_args()
 loader = DataLoader(data, batch_size=args.batch_size)
 (loss / args.grad_accum).backward()
 if args.resume:
-    model.load_state_dict(torch.load(args.resume))
+    saved = torch.load(args.resume)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    start = saved["step"]
 """
 SECRET = "hf_" + "aBcD1eFg2HiJ3kLmN4oPq5RsT6uVw7XyZ8"
 

@@ -82,9 +82,10 @@ def test_an_attempt_that_has_not_ended_is_not_explained(tmp_path: Path) -> None:
 
 
 def test_each_ended_attempt_is_a_line(tmp_path: Path) -> None:
-    (line,) = explained(tmp_path, ENDED, SAID)
+    line, ended = explained(tmp_path, ENDED, SAID)
+    assert ended.startswith("           ended 20")
     assert line.startswith("attempt 1: code_error at step 7 → fail, exit code 1: ")
-    (held,) = explained(tmp_path / "x", ENDED, SAID, interactive=True)
+    held, _ = explained(tmp_path / "x", ENDED, SAID, interactive=True)
     assert held.startswith("attempt 1: code_error at step 7 → hold: ")
     unstepped = ev.AttemptEnded(t=T + 9, attempt=1, exit_code=1)
     assert explained(tmp_path / "y", unstepped, SAID)[0].startswith("attempt 1: code_error → ")
@@ -93,16 +94,16 @@ def test_each_ended_attempt_is_a_line(tmp_path: Path) -> None:
 def test_what_was_done_stands_below_where_it_differs(tmp_path: Path) -> None:
     fail = Decision(DecisionKind.FAIL, "it stays", exit_code=1)
     same = ev.Decided(t=T + 9, attempt=1, decision=fail)
-    assert len(explained(tmp_path, ENDED, SAID, same)) == 1
+    assert len(explained(tmp_path, ENDED, SAID, same)) == 2
     again = Decision(DecisionKind.RESTART, "try it", change=SpecChange())
     other = ev.Decided(t=T + 9, attempt=1, decision=again)
     lines = explained(tmp_path / "x", ENDED, SAID, other)
-    assert lines[1] == "           was (policy): restart: try it"
+    assert lines[2] == "           was (policy): restart: try it"
     changed = Decision(DecisionKind.RESTART, "try it", change=SpecChange(env=(("A", "1"),)))
     person = ev.Decided(t=T + 9, attempt=1, decision=changed, by="ada")
     lines = explained(tmp_path / "y", ENDED, SAID, person)
-    assert lines[1] == "           was: ada asked: restart with A=1"
-    assert "a person asked for it" in lines[2]
+    assert lines[2] == "           was: ada asked: restart with A=1"
+    assert "a person asked for it" in lines[3]
 
 
 def test_a_later_attempt_is_explained_by_those_before_it(tmp_path: Path) -> None:

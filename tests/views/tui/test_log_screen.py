@@ -149,7 +149,7 @@ def test_filter_thins_the_page_and_keeps_the_place(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         screen = await opened(app, pilot)
         await pilot.press("f", *"error -29007 /[02]7 of/", "enter")
-        await settled(pilot, lambda: "28 lines" in shown(app), "the count")
+        await settled(pilot, lambda: "28 of 30" in shown(app), "the count")
         assert cursor(screen).startswith("line 28007 ")
         assert len(page(screen).rows) == 28
         await pilot.press("f", *"zzz", "enter")
@@ -168,7 +168,7 @@ def test_lines_are_searched_and_filtered_while_the_words_are_typed(tmp_path: Pat
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         screen = await opened(app, pilot)
         await pilot.press("f", *"error")
-        await settled(pilot, lambda: "30 lines" in shown(app), "the filter, before Enter")
+        await settled(pilot, lambda: "30 of 30" in shown(app), "the filter, before Enter")
         await pilot.press(*" 29007")
         await settled(pilot, lambda: len(page(screen).rows) == 1, "the longer filter")
         await pilot.press("escape")
