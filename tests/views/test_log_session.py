@@ -196,3 +196,17 @@ def test_a_command_does_not_interrupt_itself(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(session, "_urgent", LateSet(session))
         session.ask(lc.Match(None, -1))
         assert wait_until(lambda: bool(done), 2.0), "it was given up for itself"
+
+
+def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> None:
+    """Two quick keys for a match that is not there repeated the first one's answer for ever: the screen drowned in it."""
+    with reading(tmp_path) as (session, told):
+        session.ask(lc.Find(Query.parse(f"line {LINES}"), None))
+        session.ask(*(lc.Match(None, 1) for _ in range(5)))
+        assert wait_until(lambda: [a for a in told if isinstance(a, lc.Remark) and a.good is False], DEADLINE_S)
+        count = len(told)
+        session.ask(lc.Start())
+        assert wait_until(lambda: last(told) is not None and last_line(told) < LINES, DEADLINE_S)
+        refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
+        assert 1 <= len(refusals) <= 6
+        assert len(told) < count + 20

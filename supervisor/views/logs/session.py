@@ -187,6 +187,10 @@ class LogSession:
             except Interrupted:
                 continue
             except NothingThereError as error:
+                # Further matches that were asked for meanwhile would look through the same log for the same answer.
+                with self._asking:
+                    while self._commands and isinstance(self._commands[0], lc.Match):
+                        self._commands.popleft()
                 self._deliver(lc.Remark(str(error), good=False))
                 pending = True
             except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
@@ -311,9 +315,11 @@ class LogSession:
             case lc.Find():
                 view.find(command.query, command.cursor)
             case lc.Match():
-                self._unfinished = command
-                view.match(command.cursor, command.way, made=command.made)
-                self._unfinished = None
+                try:
+                    view.match(command.cursor, command.way, made=command.made)
+                except Interrupted:
+                    self._unfinished = command
+                    raise
             case lc.Copy():
                 self._deliver(view.copied(command.first, command.last))
             case lc.Point():
