@@ -52,6 +52,16 @@ def test_a_second_search_replaces_the_words_of_the_first_and_enter_alone_repeats
         wire.wait_for("· rank 1")
 
 
+def test_a_key_right_behind_enter_is_no_part_of_the_words(tmp_path: Path) -> None:
+    with log_screen(tmp_path) as wire:
+        wire.press("/loss\rnn")
+        wire.wait_for("/loss: 421 of 425")
+        wire.press("/nowhere at all\rnnnnN")
+        wire.wait_for("no match")
+        wire.press("\x1b")
+        wire.wait_for("Esc back")
+
+
 @pytest.mark.parametrize("typed", ["\x1bf", "\x1b/", "\x1b:"])
 def test_a_key_right_behind_esc_is_not_lost_and_nor_is_esc(tmp_path: Path, typed: str) -> None:
     with log_screen(tmp_path) as wire:

@@ -57,7 +57,11 @@ class AskLine(OverScreen[str | None]):
         changed: called with the text at every change.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "cancel")]
+    # Before the field sees it: its own Submitted comes behind the key, and a letter typed at once was written into the field.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel", "cancel"),
+        Binding("enter", "submit", "submit", priority=True),
+    ]
 
     def __init__(self, label: str, value: str = "", changed: Callable[[str], None] | None = None) -> None:
         super().__init__()
@@ -76,9 +80,9 @@ class AskLine(OverScreen[str | None]):
         if self.changed is not None:
             self.changed(event.value)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    def action_submit(self) -> None:
         """Close with the text."""
-        self.dismiss(event.value)
+        self.dismiss(self.query_one(Input).value)
 
     def action_cancel(self) -> None:
         """Close without one."""
