@@ -55,7 +55,8 @@ class RunValues(NamedTuple):
 
     `batch` shows which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
     message names; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
-    behind `entry`, the script, and so went to it.
+    behind `entry`, the script, and so went to it. `keeps_global`: nothing is known that keeps the script from a smaller
+    micro-batch at the same global batch.
     """
 
     micro_batch: int | None = None
@@ -73,6 +74,7 @@ class RunValues(NamedTuple):
     user_of: Callable[[int], str | None] | None = None
     entry: str = ""
     behind_entry: tuple[str, ...] = ()
+    keeps_global: bool = True
 
 
 class SeenGroup(NamedTuple):

@@ -154,6 +154,7 @@ def run_values_of(
     workers = job.loader.workers or find_loader(view.argv).workers
     return values._replace(
         batch_knob=job.knobs.batch or values.batch_knob,
+        keeps_global=job.knobs.can_change_batch or not job.knobs.refusal,
         workers_knob=workers[0] if workers is not None else values.workers_knob,
         workers=workers[1] if workers is not None else None,
         port=job.master_port,

@@ -316,3 +316,12 @@ def test_a_held_out_loss_that_never_was_a_number(
     text = "".join(line + report.format("nan" if at else first) for at, line in enumerate(lines))
     job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
     assert diagnose(job, engine.signatures, engine.matcher).failure is failure
+
+
+def test_where_only_a_smaller_global_batch_is_possible_the_advice_does_not_promise_the_same(
+    engine: Engine,
+) -> None:
+    advice = judged(engine, OOM, VALUES._replace(keeps_global=False)).advice
+    assert advice[0] == "Reduce device_batch_size (now 16)."
+    assert advice[1].startswith("A smaller batch would also be a smaller global batch here")
+    assert not any("stays as it is" in line for line in advice)

@@ -203,7 +203,9 @@ def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> Non
     with reading(tmp_path) as (session, told):
         session.ask(lc.Find(Query.parse(f"line {LINES}"), None))
         session.ask(*(lc.Match(None, 1) for _ in range(5)))
-        assert wait_until(lambda: [a for a in told if isinstance(a, lc.Remark) and a.good is False], DEADLINE_S)
+        assert wait_until(
+            lambda: [a for a in told if isinstance(a, lc.Remark) and a.good is False], DEADLINE_S
+        )
         count = len(told)
         session.ask(lc.Start())
         assert wait_until(lambda: last(told) is not None and last_line(told) < LINES, DEADLINE_S)

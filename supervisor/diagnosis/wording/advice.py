@@ -46,6 +46,9 @@ def action_for(failure: FailureClass, reason: Reason | None, text: str, job: Job
             return class_texts()[failure].action
 
 
+ONLY_SMALLER_ADVICE: Final = "A smaller batch would also be a smaller global batch here: add gradient accumulation to the script to keep it."
+
+
 def advice_for(
     failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence, *, bare_kill: bool = False
 ) -> tuple[str, ...]:
@@ -62,6 +65,8 @@ def advice_for(
         general = ()  # faulthandler cannot catch a SIGKILL: signal(7)
     if failure is FailureClass.TERMINATED and reason not in _REQUEUED:
         general = ()
+    if failure is FailureClass.CUDA_OOM and not job.run_values.keeps_global:
+        general = (ONLY_SMALLER_ADVICE, *general[1:])
     if replaces_general(failure, text):
         general = ()
     return tuple(dict.fromkeys((*own, *general)))
@@ -379,7 +384,7 @@ def _smaller_batch(text: str, job: JobEvidence) -> list[str]:
     if values.micro_batch is None:
         return []
     now = f"Reduce {values.batch_knob} (now {values.micro_batch})"
-    smaller = _next_micro_batch(text, values)
+    smaller = _next_micro_batch(text, values) if values.keeps_global else None
     if smaller is not None:
         return [f"{now}: {smaller} divides the global batch."]
     return [f"{now}."]

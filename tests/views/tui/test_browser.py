@@ -105,7 +105,7 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         assert keys["?"] == "this help"
         assert keys["Enter"] == "open the run: its dashboard; Esc comes back here"
         assert keys["Space"] == "mark the run, to compare another with it; any number"
-        assert keys["q d"] == "leave; nothing is ended by it"
+        assert keys["q d"] == "leave; no training is ended by it"
         assert "c" not in keys, "nothing is marked that could be compared with"
         assert "u" not in keys, "nothing was deleted"
         assert "Esc" not in keys, "nothing is filtered"

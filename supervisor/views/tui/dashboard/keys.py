@@ -194,5 +194,5 @@ KEYS: list[BindingType] = [
         "T", "app.next_theme", "theme", "T", "look", "dark, light, or safe for colour-blind eyes", show=False
     ),
     _key("colon,ctrl+p", "commands", "commands", ":", "look", "all commands, by name", show=False),
-    _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave; nothing is ended by it"),
+    _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave; no training is ended by it"),
 ]

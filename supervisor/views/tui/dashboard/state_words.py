@@ -143,7 +143,7 @@ def leave_word(snapshot: Snapshot) -> str:
         return "leave"
     match snapshot.state.condition:
         case st.HeldOpen():
-            return "leave (stays held)" if is_held_unwatched(snapshot.state) else "leave (the run then ends)"
+            return "leave (stays held)" if is_held_unwatched(snapshot.state) else "leave and end run"
         case st.Backoff():
             return "leave (it restarts by itself)"
         case st.Running() | st.Launching() if not is_failing(snapshot):

@@ -66,7 +66,7 @@ LOG_KEYS: list[BindingType] = [
     _key("c", "chart", "chart", "c", "take", "show this line's step on the charts"),
     _key("e", "editor", "editor", "e", "take", "open the file in $EDITOR at this line", show=False),
     _key("p", "pager", "pager", "p", "take", "open the file in $PAGER at this line", show=False),
-    _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave stoker; nothing is ended by it"),
+    _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave stoker; no training is ended by it"),
 ]  # fmt: skip
 
 

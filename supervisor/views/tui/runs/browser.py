@@ -64,7 +64,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
         ),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
         _key("colon,ctrl+p", "commands", "commands", ":", "all commands, by name", show=False),
-        _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; nothing is ended by it", show=False),
+        _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", show=False),
     ]
 
     # Actions with an argument, which have no key of their own.
@@ -181,6 +181,9 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """Delete the run under the cursor, after a question; `u` undoes it for a week."""
         run = self.panel.chosen
         if run is None:
+            return
+        if self.panel.rows[self.panel.cursor].live:
+            self.tell(f"{run.run_id} is live: s stops it first")
             return
 
         def closed(yes: bool | None) -> None:
