@@ -13,7 +13,7 @@
 #   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
 #   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills over both nodes (from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
-#   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it anew, with hashes)
+#   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it again, with hashes)
 #   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, configs/README.md, docs/reliability.md)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 E2E_STAMP := $(VENV)/.e2e-packages
 .DEFAULT_GOAL := help
-# Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
+# Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: guides help install demo quick test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks scripts faults lowest newest lock audit mutants cluster clean

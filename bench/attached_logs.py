@@ -30,7 +30,7 @@ STILL_S = 2.0
 LOOK_S = 0.25
 DEADLINE_S = 60.0
 HOUR_S = 3600.0
-# What goes on changing on a screen that stands still: clocks, and stoker's own cost.
+# What continues changing on a screen that stands still: clocks, and stoker's own cost.
 _MOVES = re.compile(r"\d+(?:\.\d+)? ?(?:%|s\b|min\b|h\b|[KMG]iB)|\d+:\d\d(?::\d\d)?")
 
 

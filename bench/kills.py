@@ -271,7 +271,7 @@ class Round:
         )
 
     def _start_command(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """`stoker ARGUMENTS` beside what goes on."""
+        """`stoker ARGUMENTS` beside what continues."""
         with (self.folder / "commands.log").open("ab") as out:
             out.write(f"$ stoker {shlex.join(arguments)}\n".encode())
             out.flush()
@@ -350,7 +350,7 @@ class Round:
         if hit.moment in {Moment.START, Moment.STEPS}:
             self.least += lethal
         if hit.moment is not Moment.STEPS and killed & {Victim.KEEPER, Victim.LAUNCHER}:
-            self.most += 1  # a launch that was intended only, or a stop that nobody finished and `continue` went on from
+            self.most += 1  # a launch that was intended only, or a stop that nobody finished and `continue` continued from
         self.struck |= killed
         if Victim.LAUNCHER in killed and lethal:
             self.may_be_lost = True  # it may have reaped the command, and not have written down how it ended
@@ -443,10 +443,10 @@ class Round:
                 case _:
                     pass
             time.sleep(0.1)
-        raise Broken(f"it did not go on within {FOLLOW_UP_S:.0f} s: {self._state().condition}")
+        raise Broken(f"it did not continue within {FOLLOW_UP_S:.0f} s: {self._state().condition}")
 
     def _was_refused(self) -> bool:
-        """Whether the run goes on because its keeper was killed before it could take the request to stop."""
+        """Whether the run continues because its keeper was killed before it could take the request to stop."""
         asked = self.stopped and self.stopper is not None and self.stopper.poll() not in {None, 0}
         attempt = self._state().attempt
         return (

@@ -26,7 +26,7 @@ from tests.views.tui.recording import Recording, noise
 
 SERIES, STEPS, OTHERS = 64, 1500, 4
 SIZE = (200, 50)
-# What is pressed, by what it does to the charts: another one has the keys, all are other ones, all are drawn anew.
+# What is pressed, by what it does to the charts: another one has the keys, all are other ones, all are drawn again.
 KEYS = {
     "next chart": ("j", "k"),
     "next page": ("NPage", "PPage"),

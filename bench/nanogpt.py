@@ -128,7 +128,7 @@ def ours(steps: int, talk: tuple[int, int] | None) -> None:
 
 
 def take_turns(told: int, tell: int) -> None:
-    """After every `A_TURN` optimizer steps: says the CPU seconds that they took, and waits to be told to go on."""
+    """After every `A_TURN` optimizer steps: says the CPU seconds that they took, and waits to be told to continue."""
     done, since = 0, time.process_time()
 
     def after_step(*_: object) -> None:

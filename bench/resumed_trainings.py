@@ -509,7 +509,7 @@ class Draw:
     rng: random.Random = field(default_factory=random.Random)
 
     def honest(self, number: int) -> Setup:
-        """Any restart that goes on rightly."""
+        """Any restart that continues rightly."""
         dice = random.Random(self.first_seed * 7919 + number)
         kind = _HONEST[number % len(_HONEST)]
         setup = self._any(dice, number)

@@ -1,7 +1,7 @@
 """How long a step is blocked by a checkpoint, against the full write of the same state.
 
 In one process, in turn: a save in the step (--no_async_save), a save beside the training, and after each of the
-latter steps go on until it is committed. Model of 30 million parameters with AdamW: 360 MB. The first save beside the
+latter steps continue until it is committed. Model of 30 million parameters with AdamW: 360 MB. The first save beside the
 training is told apart: its host memory was got in the background a moment before.
 
     OMP_NUM_THREADS=2 python bench/save.py --rounds 10 [--keep bench/results/save.json]

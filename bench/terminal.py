@@ -117,7 +117,7 @@ def pane_keys(terminal: Terminal) -> list[float]:
 
 
 def help_keys(terminal: Terminal, beneath: bytes) -> list[float]:
-    """The same for a help, a screen of its own over what goes on beneath it, and shows `beneath` again when it is closed."""
+    """The same for a help, a screen of its own over what continues beneath it, and shows `beneath` again when it is closed."""
     times = []
     for _ in range(PRESSES):
         sent = terminal.press(b"?")

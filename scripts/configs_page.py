@@ -78,7 +78,7 @@ def _range(of: Range) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew; what stands outside of their marks is kept."""
+    """The page with its tables made again; what stands outside of their marks is kept."""
     for name, made in (("trainer", _trainer()), ("launch", _launch())):
         head, mark, rest = text.partition(f"<!-- {name}: made by python scripts/configs_page.py -->")
         text = f"{head}{mark}{made}\n{rest[rest.index('<!-- end -->') :]}"

@@ -196,7 +196,7 @@ def build_run(session: Session) -> Run:
     _plant_fault(session, bare)
     parameters = sum(p.numel() for p in bare.parameters())
     _say_start(session, parameters)
-    # The order matters: drawing and splitting make the parameters anew, the optimizer and the averages hold those, a checkpoint
+    # The order matters: drawing and splitting make the parameters again, the optimizer and the averages hold those, a checkpoint
     # is loaded into all of them, and DDP starts by sending rank 0's weights to the others.
     split_model(config, bare, session.device, group, compute)
     root = checkpoint_root(config, session.env)

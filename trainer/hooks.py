@@ -156,7 +156,7 @@ class ConsoleHook(Hook):
         )
 
     def phase(self, phase: Phase, _state: TrainState, /) -> None:
-        """Time outside of steps is no step time: the count starts anew."""
+        """Time outside of steps is no step time: the count starts again."""
         if phase is Phase.STEPPING:
             self._start(time.perf_counter())
 

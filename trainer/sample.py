@@ -46,7 +46,7 @@ def tokens_after(
     fresh = seen[-longest:]
     for _ in range(count):
         if len(past[0]) + len(fresh) > longest:
-            # Positions end here: the later half is read anew, and goes on from its place.
+            # Positions end here: the later half is read again, and continues from its place.
             fresh, past = seen[-max(longest // 2, 1) :], [Past() for _ in model.blocks]
         place = model.embed.weight.device
         logits: Tensor = model(torch.tensor([fresh], device=place), past=past)[0, -1].cpu()

@@ -22,7 +22,7 @@ CLOSE_S = 5.0
 
 
 class TrackerHook(Hook):
-    """Hands numbers to a tracker, every log interval; one that fails is given up, and training goes on."""
+    """Hands numbers to a tracker, every log interval; one that fails is given up, and training continues."""
 
     def __init__(
         self,

@@ -221,19 +221,19 @@ def follow(root: Path, *, as_json: bool) -> int:
             time.sleep(0.2)
     except KeyboardInterrupt:
         console.finish()
-        print(f"left; training goes on. Come back with: stoker attach {paths.run_id}", file=sys.stderr)
+        print(f"left; training continues. Come back with: stoker attach {paths.run_id}", file=sys.stderr)
         return 0
     console.finish(with_story=True)
     condition = console.state.condition
     if isinstance(condition, Finished):
         return condition.exit_code
     if not paths.root.is_dir():
-        text = f"{paths.root}: the run directory was deleted or moved: how the run goes on is not seen here"
+        text = f"{paths.root}: the run directory was deleted or moved: how the run continues is not seen here"
         return complain("attach", text, EXIT_LOST)
     if console.state.mode == "observed":
         return complain("attach", f"{paths.run_id}: it is no longer watched", EXIT_LOST)
     if place_of(paths).is_copy:
-        return complain("attach", f"{paths.run_id}: how the run goes on is not seen in a copy", EXIT_LOST)
+        return complain("attach", f"{paths.run_id}: how the run continues is not seen in a copy", EXIT_LOST)
     take, go_on = f"`stoker attach --adopt {paths.run_id}`", f"`stoker continue {paths.run_id}`"
     return complain(
         "attach",

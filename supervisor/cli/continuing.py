@@ -1,6 +1,6 @@
 """Start the next attempt of a run of which nothing lives: it failed, was stopped or lost, or its machine was booted.
 
-What the next attempt runs is printed first, and asked about on a terminal. It goes on from a checkpoint as any restart does.
+What the next attempt runs is printed first, and asked about on a terminal. It continues from a checkpoint as any restart does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
     parser.add_argument(
-        "--detach", action="store_true", help="print the run's id and return; training goes on by itself"
+        "--detach", action="store_true", help="print the run's id and return; training continues by itself"
     )
     add_runs_dir(parser)
     add_appearance_flags(parser)
@@ -178,9 +178,9 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> None:
             f"finds its checkpoint at step {plan.resume_at} by itself" if plan.resume_at is not None else ""
         )
         begins = (
-            f"goes on by {plan.resume}"
+            f"continues by {plan.resume}"
             if plan.resume
-            else found or "begins anew, unless the script resumes by itself"
+            else found or "starts again, unless the script resumes by itself"
         )
         if why:
             print(f"attempt {plan.attempt} is changed: {printable(why)}", file=sys.stderr)

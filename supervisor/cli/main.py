@@ -188,7 +188,7 @@ usage: stoker VERB [arguments]          (stoker VERB --help for each)
                                         the list of runs, on a terminal; --all: of other folders too
 
 A terminal supervisor for PyTorch distributed training: launches torchrun, watches all ranks,
-says why a run failed, and restarts it with the one change that lets it go on.
+says why a run failed, and restarts it with the one change that lets it continue.
 
 {verbs}
 

@@ -418,7 +418,7 @@ def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
     unknown = sum(isinstance(each, SshError) for each in found)
     if lives:
         return complain(VERB, f"{', '.join(lives)}: not ended after {args.timeout:.0f} s: `stoker nodes stop --now`", 1)  # fmt: skip
-    return complain(VERB, f"{unknown} of {len(found)} hosts cannot be asked: what runs there goes on until it learns that node 0 stopped") if unknown else 0  # fmt: skip
+    return complain(VERB, f"{unknown} of {len(found)} hosts cannot be asked: what runs there continues until it learns that node 0 stopped") if unknown else 0  # fmt: skip
 
 
 def _of_run(started: Started, node: int, do: Do, *, words: tuple[str, ...] = (), lines: int = 0, follow: bool = False) -> Request:  # fmt: skip

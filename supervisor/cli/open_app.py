@@ -70,7 +70,7 @@ def show(
             case Backoff():
                 what = "the next attempt starts by itself"
             case _:
-                what = "training goes on"
+                what = "training continues"
         print(tr(f"{what}; come back with: stoker attach {run.run_id}"))
     elif state.mode == "observed":
         print(tr(f"{run.run_id}: it is no longer watched"))

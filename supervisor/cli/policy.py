@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="restarts as it was, without progress, before giving up; plans that change the job have their own count; 0: none",
     )
     parser.add_argument("--min-micro-batch", type=int, metavar="N", help="never go below this")
-    parser.add_argument("--min-ranks", type=int, metavar="N", help="ranks a node may go on with")
+    parser.add_argument("--min-ranks", type=int, metavar="N", help="ranks a node may continue with")
     parser.add_argument("--no-retry", action="store_true", help="never restart by itself")
     parser.add_argument("--restart-from-scratch", action="store_true", help="a restart may begin at step 0")
     parser.add_argument(

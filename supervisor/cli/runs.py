@@ -26,7 +26,7 @@ MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
 
 
 class Columns(NamedTuple):
-    """What is listed of a run. `ended`: when, empty while it may go on. `name`: the name it was given, and its newest note; empty where there is only the script's."""
+    """What is listed of a run. `ended`: when, empty while it may continue. `name`: the name it was given, and its newest note; empty where there is only the script's."""
 
     run: str
     state: str

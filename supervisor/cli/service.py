@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 15.0
 MOST_DOUBLINGS: Final = 5
-"""A keeper that dies again and again is started anew after 15, 30, … 480 s."""
+"""A keeper that dies again and again is started again after 15, 30, … 480 s."""
 MOST_REFUSALS: Final = 3
 PASSED: Final = (
     *(
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             found[find_run(text, place, os.environ)] = None
         except RunNotFound as error:
             code = complain("service", str(error))
-            if not args.adopt:  # the unit goes on with the others: one may have been deleted since
+            if not args.adopt:  # the unit continues with the others: one may have been deleted since
                 return code
     runs = list(found)
     if args.adopt:

@@ -219,7 +219,7 @@ def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_f
 
     down = nodes_down(nodes)
     if not down:
-        print("  requeued: it goes on with its run when it starts again")
+        print("  requeued: it continues with its run when it starts again")
         return
     names = ",".join(down)
     print(f"  NODE_FAIL: {names} is down; SLURM started the job again (it may wait 2 minutes)")

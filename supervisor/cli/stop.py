@@ -122,7 +122,7 @@ def _frozen(run: RunPaths) -> str:
     if holder is None:
         return ""
     why = {
-        psutil.STATUS_STOPPED: f"a signal stopped it: `kill -CONT {holder.pid}` lets it go on",
+        psutil.STATUS_STOPPED: f"a signal stopped it: `kill -CONT {holder.pid}` lets it continue",
         psutil.STATUS_TRACING_STOP: "a debugger holds it",
         psutil.STATUS_DISK_SLEEP: "it waits for a disk or a mount (state D)",
     }
@@ -136,7 +136,7 @@ def _frozen(run: RunPaths) -> str:
 
 
 def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -> int:
-    """Kill what is the run's own, re-checked now, where its keeper cannot. The request stays: the keeper ends the run when it goes on."""
+    """Kill what is the run's own, re-checked now, where its keeper cannot. The request stays: the keeper ends the run when it continues."""
     from supervisor.keeper.process.child import alive_of, kill_all
     from supervisor.keeper.process.members import label_of
     from supervisor.run.journal import read_state
@@ -161,7 +161,7 @@ def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -
     if found:
         left = ", ".join(map(label_of, found))
         return complain("stop", f"after {KILL_S:.0f} s there live still: {left}", 1)
-    print(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it goes on")
+    print(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it continues")
     return 0
 
 

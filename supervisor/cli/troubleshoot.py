@@ -86,7 +86,7 @@ def _list(head: str, classes: Iterable[FailureClass], tr: Tr) -> None:
 def _slow(tr: Tr) -> None:
     """Slowness ends no run, so that no verdict is about it: advice is given while it lasts."""
     _say(tr("slow training is no failure"))
-    does = "it names what holds a step up, while the run goes on: waiting for data, a slow rank and why, throttled or hot GPUs, a busy machine"
+    does = "it names what holds a step up, while the run continues: waiting for data, a slow rank and why, throttled or hot GPUs, a busy machine"
     do = "look at the advisories of the dashboard (a), and at the share of a step that is waiting for data"
     _part(tr("what stoker does"), [tr(does)])
     _part(tr("what you can do"), [tr(do), tr("if it stands still altogether: `stoker troubleshoot hang`")])

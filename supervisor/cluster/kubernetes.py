@@ -29,7 +29,7 @@ class JobSetPod(NoScheduler):
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> JobSetPod:
-        """From its variables. A JobSet that is made anew under its name is another job: its uid is in the job's name."""
+        """From its variables. A JobSet that is made again under its name is another job: its uid is in the job's name."""
         name, nodes = env[NAME], max(_number(env.get(NODES)), 1)
         host = f"{name}-{env.get(ROLE) or 'node'}-0"
         rank = _number(env.get(INDEX))

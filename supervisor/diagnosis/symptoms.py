@@ -130,7 +130,7 @@ def _shows(one: Wording, line: str) -> bool:
 
 
 def is_slowness(symptom: str) -> bool:
-    """Whether the symptom is that training goes on too slowly, which no failure class is."""
+    """Whether the symptom is that training continues too slowly, which no failure class is."""
     return bool(_SLOW & set(_WORD.findall(symptom[:MOST_CHARACTERS].lower())))
 
 

@@ -13,4 +13,4 @@ class JobError(Exception):
 
 
 class NotResumableError(JobError):
-    """What was decided would go on with another batch than was planned: one line."""
+    """What was decided would continue with another batch than was planned: one line."""

@@ -338,7 +338,7 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
 def _about_smaller(found: Found, choices: Choices) -> Question | None:
     if not found.only_smaller_global or _SMALLER_KEY in choices.settings:
         return None
-    text = "after an out-of-memory failure, go on with a smaller global batch?"
+    text = "after an out-of-memory failure, continue with a smaller global batch?"
     options = (Option("no", "it waits for you"), Option("yes", "the learning rate stays as it is"))
     return Question(Topic.SMALLER, text, "no", options)
 
@@ -378,7 +378,7 @@ def _about_resume(found: Found, choices: Choices) -> Question | None:
         Option(_SCRATCH, "it begins at step 0 again"),
         Option(_SELF, "the script finds its newest checkpoint itself"),
     )
-    text = "how does the script go on from a checkpoint? (or name its flag, as --resume=auto)"
+    text = "how does the script continue from a checkpoint? (or name its flag, as --resume=auto)"
     return Question(Topic.RESUME, text, _WAIT, options)
 
 

@@ -39,7 +39,7 @@ class KnobChange:
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """How the restart goes on: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
+    """How the restart continues: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
 
     `value` None with ``flag``: the path of the newest checkpoint that is seen, once there is one. `source`: where it was read.
     """
@@ -70,7 +70,7 @@ class OomRefusal:
 
 
 def resume_plan(knobs: Knobs) -> ResumePlan:
-    """How a restart after a step would go on."""
+    """How a restart after a step would continue."""
     if knobs.self_resuming:
         return ResumePlan("self", None, None, knobs.resumes or None)
     if knobs.resume is not None:

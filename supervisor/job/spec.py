@@ -274,7 +274,7 @@ class OwnSignature:
 class RetrySettings:
     """The user's bounds on automatic restarts.
 
-    `min_ranks`: how few ranks a node may go on with when a GPU is left out; None: never fewer than asked for.
+    `min_ranks`: how few ranks a node may continue with when a GPU is left out; None: never fewer than asked for.
     `allow_smaller_global`: out of memory may shrink the global batch where nothing else keeps the job going.
     `flap_max` restarts within `flap_window_s` seconds are too many, with progress or without.
     """

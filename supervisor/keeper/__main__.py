@@ -52,7 +52,7 @@ def main(argv: list[str], *, beside: Callable[[RunPaths, RunFile, Keeper], Besid
         code = keeper.carry()
         why = "the run ended"
     finally:
-        # Whatever happened here, training goes on: its processes are left as they are, the lock is let
+        # Whatever happened here, training continues: its processes are left as they are, the lock is let
         # go, and `stoker attach --adopt` takes them over.
         keeper.close(why)
         logging.info("keeper %d ends: %s", os.getpid(), why)  # noqa: LOG015

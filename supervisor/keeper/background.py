@@ -70,7 +70,7 @@ class Background(Generic[Result]):
     def _do(self, work: Callable[[], Result]) -> None:
         try:
             self._result.append(work())
-        except Exception:  # a sensor: whatever it meets, training and keeper go on without it
+        except Exception:  # a sensor: whatever it meets, training and keeper continue without it
             log.exception("%s failed", self._name)
 
 

@@ -1,7 +1,7 @@
 """The keeper: one thread that journals facts, folds them, and acts on what the state says.
 
 The loop is driven by the folded state alone: each condition has one thing to do (`_act`). So a keeper
-that adopts a run replays the journal and simply goes on; nothing it needs lives only in memory.
+that adopts a run replays the journal and simply continues; nothing it needs lives only in memory.
 """
 
 from __future__ import annotations
@@ -222,13 +222,13 @@ class Keeper:
             self._report_trouble()
 
     def _look_for_folder(self) -> None:
-        """Notice that the run's folder was deleted or moved. Training goes on; nothing is made where the folder was."""
+        """Notice that the run's folder was deleted or moved. Training continues; nothing is made where the folder was."""
         where = self._ledger.astray()
         if where and not self._missing:
             self._life_due = self._clock.mono() + AGAIN_S
         elif where and where != self._astray:
             log.error(
-                "%s was %s: training goes on, and no other attempt will be started", self._node.root, where
+                "%s was %s: training continues, and no other attempt will be started", self._node.root, where
             )
             self._astray = where
         elif self._astray and not where:
@@ -595,7 +595,7 @@ class Keeper:
         self._components.monitor.keep_waiting(by)
 
     def answer(self, value: str, by: str) -> None:
-        """Take a person's answer about the batch, keep it for later runs of the script, and decide anew."""
+        """Take a person's answer about the batch, keep it for later runs of the script, and decide again."""
         question, now, number = self.state.open_question, self._clock.wall(), self._attempt_number()
         if question is None:
             raise Refused("nothing is asked")

@@ -16,7 +16,7 @@ from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecCha
 HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT))
 """Answers that ``--max-retries`` does not bound, unless it is 0."""
 
-ASKED_FOR: Final = "budget: none is spent, for a person asked for it; all begin anew from here"
+ASKED_FOR: Final = "budget: none is spent, for a person asked for it; all start again from here"
 
 
 def is_unchanged(change: SpecChange) -> bool:

@@ -22,7 +22,7 @@ EXIT_DO_NOT_REQUEUE: Final = 93
 
 
 INTERACTIVE_DELAY_S: Final = 10.0
-# A change of what runs, such as a smaller micro-batch, is read before it is let go on or stopped.
+# A change of what runs, such as a smaller micro-batch, is read before it is let continue or stopped.
 CHANGED_DELAY_S: Final = 30.0
 MAX_DELAY_S: Final = 60.0
 # Restarts of attempts that never reached a step: two tell a flicker from a fault.
@@ -263,7 +263,7 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _why_not_resumed(history: PolicyInput) -> str:
-    """What is missing before a restart could go on, what to type for it, and a file that may be worth a look."""
+    """What is missing before a restart could continue, what to type for it, and a file that may be worth a look."""
     flag, found = history.knobs.resume_path, history.newest_checkpoint
     if history.not_now:
         return f"steps were made and {history.not_now}"

@@ -34,7 +34,7 @@ class PastAttempt:
     """One ended attempt, as the keeper knows it.
 
     `decision` is what was settled on after it (None for the newest one); `by_person`: by a request, which
-    starts all budgets anew. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
+    starts all budgets again. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
     `ended_t`: wall seconds. `unread`: how far its logs were read, in words, where that was not all.
     """
 
@@ -92,7 +92,7 @@ class PolicyInput:
         newest_checkpoint: the newest committed checkpoint, as a flag that wants a path takes it.
         newest_number: the number by which a flag for a step takes it.
         not_now: why the resume flag that a person named cannot be set yet.
-        old_batch: why a resume with another micro-batch would go on with the old one; empty where it would not.
+        old_batch: why a resume with another micro-batch would continue with the old one; empty where it would not.
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
         question: what of the batch could not be read can be asked (`JobSpec.question`).
         seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
@@ -141,7 +141,7 @@ class PolicyInput:
 
     @property
     def resume_known(self) -> bool:
-        """Whether a restart can go on from a checkpoint: the script finds it, or can be told one that was found."""
+        """Whether a restart can continue from a checkpoint: the script finds it, or can be told one that was found."""
         return not self.not_now and is_resume_known(self.knobs, self.newest_checkpoint, self.newest_number)
 
     @property
@@ -158,7 +158,7 @@ class PolicyInput:
 
 
 def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: int | None = None) -> bool:
-    """Whether a restart can go on: the script finds its checkpoint, or there is a flag and a checkpoint for it.
+    """Whether a restart can continue: the script finds its checkpoint, or there is a flag and a checkpoint for it.
 
     A flag that means "the newest" is set without one only where a person named it, or the first launch had it.
     """

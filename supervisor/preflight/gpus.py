@@ -166,7 +166,7 @@ def _set_up(seen: Seen) -> Iterator[Finding]:
             what = f"{_name(sample)} is in MIG mode: a process sees one instance of it, and NCCL does not join instances of one GPU"
             yield warn("GPU modes", what, "one rank, with CUDA_VISIBLE_DEVICES=MIG-… of `nvidia-smi -L`")
         if modes.persistence is False:
-            what = f"{_name(sample)}: persistence mode is off, so the driver is started anew, for seconds, whenever the first process comes"
+            what = f"{_name(sample)}: persistence mode is off, so the driver is started again, for seconds, whenever the first process comes"
             yield note("GPU modes", what, "sudo nvidia-smi -pm 1")
 
 

@@ -1,4 +1,4 @@
-"""What will be run, and with what: script, batch, data, the checkpoint to go on from, torchrun, the allocation it runs in."""
+"""What will be run, and with what: script, batch, data, the checkpoint to continue from, torchrun, the allocation it runs in."""
 
 from __future__ import annotations
 

@@ -486,7 +486,7 @@ class NodeSight(StrEnum):
     """What the leader saw of another node's keeper."""
 
     JOINED = "joined"
-    SILENT = "silent"  # no sign of life: training there goes on, for all that is known
+    SILENT = "silent"  # no sign of life: training there continues, for all that is known
     BACK = "back"
     ENDED = "ended"  # its part of the attempt has ended
     LEFT = "left"

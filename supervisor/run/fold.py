@@ -16,7 +16,7 @@ _NO_MEASURE = {"t", "v", "attempt", "minima", "lag_bytes", "log_bytes"}
 MEASURED = tuple(name for name in ev.Progress.__struct_fields__ if name not in _NO_MEASURE)
 """The fields of a progress that are about the job itself."""
 STEPS_AFTER_S = 10.0
-"""Peers of a rank that fails may log a step or two more; one that comes later shows that the job goes on."""
+"""Peers of a rank that fails may log a step or two more; one that comes later shows that the job continues."""
 _NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown": None, "kept": None}
 
 
@@ -146,7 +146,7 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
             if found.first_step is None:
                 changes |= {"first_step": event.step, "first_step_t": event.t}
             if found.failing is not None and event.t - found.failing.t > STEPS_AFTER_S:
-                changes["failing"] = None  # its launcher goes on without it, or has started it anew
+                changes["failing"] = None  # its launcher continues without it, or has started it again
         if event.loss is not None:
             changes["last_loss"] = event.loss
             if found.first_loss is None:

@@ -43,7 +43,7 @@ MAX_LINE_BYTES = 1 << 24
 
 
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""After these the open file is as good as before: nothing is opened anew."""
+"""After these the open file is as good as before: nothing is reopened."""
 HEAD_BYTES = 512
 _PROGRESS = b'{"kind":"progress",'
 
@@ -85,7 +85,7 @@ class JournalWriter:
 
         Raises:
             OSError: the disk is full, read-only or away, or the file is gone: nothing of it was written, or the next line
-                ends it first. The next call opens the file anew where that may help.
+                ends it first. The next call opens the file again where that may help.
         """
         if self._closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
@@ -108,7 +108,7 @@ class JournalWriter:
             self._head = line[:HEAD_BYTES]
 
     def close(self) -> None:
-        """Close the file; further appends fail, and open nothing anew."""
+        """Close the file; further appends fail, and open nothing again."""
         self._closed = True
         if self._fd >= 0:
             with contextlib.suppress(OSError):
@@ -154,12 +154,12 @@ class JournalWriter:
         return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
 
     def _reopen(self) -> None:
-        """Open the same file anew: a file server that was restarted knows no descriptor of before (ESTALE).
+        """Open the same file again: a file server that was restarted knows no descriptor of before (ESTALE).
 
         Raises:
             OSError: it is not there, or another file is in its place.
         """
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)  # never made anew somewhere else
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)  # never made again somewhere else
         try:
             same = (
                 os.fstat(fd).st_ino == self._inode and _read_at(self._path, 0, len(self._head)) == self._head

@@ -9,7 +9,7 @@ What holds on NFS, and how it is used here:
 - link(2) to a name that exists fails, on every client. So the number of an order is taken by one leader only.
 - rename(2) puts a whole file in the place of another, and who opens it by name gets the old or the new one. A reader that has the old
   one cached learns at open(2) that it is gone (close-to-open consistency).
-- A file that is written in place is seen anew at open(2), without a directory being read again: heartbeats are such files.
+- A file that is written in place is seen again at open(2), without a directory being read again: heartbeats are such files.
 - Clocks differ: no time of another machine is ever compared. A reader measures by its own monotonic clock how long a heartbeat has
   stood still.
 """
@@ -55,7 +55,7 @@ class Want(StrEnum):
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What all nodes have in common at one attempt; each applies it to the job that it was started with.
 
-    `nodes`: who takes part, in the order of their ranks. `args`: what follows the script, where a person typed it anew.
+    `nodes`: who takes part, in the order of their ranks. `args`: what follows the script, where a person typed it again.
     """
 
     nodes: tuple[int, ...]

@@ -118,7 +118,7 @@ class SeriesWriter:
     def _write(self, name: str, line: bytes) -> None:
         fd = self._fds.get(name)
         if fd is None:
-            # Opened again after an error: in a folder that was moved nothing is made anew.
+            # Opened again after an error: in a folder that was moved nothing is made again.
             made = 0 if name in self._sizes else os.O_CREAT
             flags = os.O_WRONLY | os.O_APPEND | made | os.O_CLOEXEC
             fd = self._fds[name] = os.open(self._folder / name, flags, 0o600)
@@ -135,7 +135,7 @@ class SeriesWriter:
 
     def _begin_segment(self, name: str) -> None:
         self._sizes[name] = 0
-        with contextlib.suppress(OSError):  # a folder that was moved: it goes on in the same file
+        with contextlib.suppress(OSError):  # a folder that was moved: it continues in the same file
             os.replace(self._folder / name, self._folder / _older(name))
             del self._sizes[name]
             os.close(self._fds.pop(name))

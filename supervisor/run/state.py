@@ -131,7 +131,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     `node_exits`: how the launchers on other nodes ended, by node.
     `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
-    fail, from then on; taken back where that rank ended well or steps go on. `slow_rank`: the newest finding.
+    fail, from then on; taken back where that rank ended well or steps continue. `slow_rank`: the newest finding.
     """
 
     number: int
@@ -235,7 +235,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def went_on(self) -> bool:
-        """Whether its first step came after the checkpoint that it was to go on from."""
+        """Whether its first step came after the checkpoint that it was to continue from."""
         return self.resume_at is not None and self.first_step is not None and self.first_step > self.resume_at
 
 
@@ -369,7 +369,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def open_question(self) -> BatchQuestion | None:
-        """What a person can answer now, also anew: until the restart that follows has begun or was asked for."""
+        """What a person can answer now, also again: until the restart that follows has begun or was asked for."""
         attempt, asked = self.attempt, self.asked
         waits = isinstance(self.condition, HeldOpen | Backoff)
         if attempt is None or asked is None or asked.attempt != attempt.number or not waits:

@@ -46,7 +46,7 @@ _STATE_NAME = re.compile(
     r"checkpoint|ckpt|chkpt|snapshot|last|latest|current|epoch|step|iter|state|resume|model", re.IGNORECASE
 )
 _NO_STATE_NAME = re.compile(r"best|optim|ema|rng|random|scaler|sched|infer|export|weights", re.IGNORECASE)
-# A text of 3 to 63 bytes in a pickle of protocol 2, torch.save's own: the keys of a dict that training goes on from, not weights alone.
+# A text of 3 to 63 bytes in a pickle of protocol 2, torch.save's own: the keys of a dict that training continues from, not weights alone.
 _STATE_KEYS = re.compile(
     rb"X[\x03-\x3f]\x00\x00\x00(?:optim|opt_state|epoch|step|iter|(?:global|train|training|current|cur|last|n|num)_(?:step|epoch|iter))",
     re.IGNORECASE,

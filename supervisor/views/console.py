@@ -138,7 +138,7 @@ class ConsoleView:
         """Say once that the run directory was deleted or moved: nothing more of it is read here."""
         gone = not self._run.root.is_dir()
         if gone and not self._gone:
-            text = f"the run directory is gone: {self._run.root} was deleted or moved; what runs goes on, and is not shown here"
+            text = f"the run directory is gone: {self._run.root} was deleted or moved; what runs continues, and is not shown here"
             self._print(time.time(), Level.ERROR, text)
         self._gone = gone
 

@@ -112,7 +112,7 @@ def test_a_script_that_is_not_there_is_guessed(
 def test_what_refuses_nothing_is_looked_at_beside_the_start(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The script runs before the slow check is done: it goes on only once the script has begun."""
+    """The script runs before the slow check is done: it continues only once the script has begun."""
 
     def check_slow(context: CheckContext):  # type: ignore[no-untyped-def]
         wait_until((script / "ran").exists, 30)

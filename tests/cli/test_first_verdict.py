@@ -72,7 +72,7 @@ def test_a_clear_failure_at_the_end_is_on_the_card_at_once(tmp_path: Path) -> No
         (STEPS + OOM, 1.0, True),  # it may be written still
         (STEPS + OOM, 3600.0, False),
         (OOM, 3600.0, True),  # a short log is read in a moment
-        (STEPS + OOM + "step 9 loss 2.0\n" * 400, 3600.0, True),  # it went on
+        (STEPS + OOM + "step 9 loss 2.0\n" * 400, 3600.0, True),  # it continued
     ],
 )
 def test_anything_else_is_left_to_the_observer(tmp_path: Path, text: str, age_s: float, ended: bool) -> None:

@@ -73,7 +73,7 @@ def test_a_finished_run_gives_its_exit_code(
 @pytest.mark.parametrize(
     ("facts", "keeper", "said"),
     [
-        ((), True, "training goes on; come back with: stoker attach run-1"),
+        ((), True, "training continues; come back with: stoker attach run-1"),
         (WAITS, True, "the next attempt starts by itself; come back with: stoker attach run-1"),
         (held(FailureClass.CODE_ERROR), True, "the run ends in half a minute unless somebody looks; come back with: stoker attach run-1"),
         (held(FailureClass.CUDA_OOM), True, "the run stays held: nothing trains; come back with: stoker attach run-1"),

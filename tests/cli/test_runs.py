@@ -179,14 +179,14 @@ def test_looks_may_stand_before_a_verb(
 @pytest.mark.parametrize(
     ("appearance", "alive", "said"),
     [
-        (Appearance(), True, "training goes on; come back with: stoker attach run"),
+        (Appearance(), True, "training continues; come back with: stoker attach run"),
         (Appearance(lang=Lang.ZH), True, "训练继续；用以下命令回来：stoker attach run"),
         (
             Appearance(lang=Lang.ZH),
             False,
             "它的 keeper 已退出：用 `stoker attach --adopt run` 接管仍在运行的进程，用 `stoker continue run` 开始下一次尝试",
         ),
-        (Appearance(lang=Lang.ZH, ascii=True), True, "training goes on; come back with: stoker attach run"),
+        (Appearance(lang=Lang.ZH, ascii=True), True, "training continues; come back with: stoker attach run"),
     ],
 )
 def test_what_is_said_after_leaving_is_in_the_persons_language(

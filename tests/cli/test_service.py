@@ -124,7 +124,7 @@ def test_what_the_unit_starts_adopts_a_run_whose_keeper_was_killed(tmp_path: Pat
             os.kill(pid, signal.SIGKILL)
             assert wait_until(lambda pid=pid: read_state(run.node().journal).keeper_pid != pid, 60)  # type: ignore[misc]
             assert wait_until(lambda: keeper_is_alive(run.node().lock), 30)
-            assert is_alive(job), "training goes on"
+            assert is_alive(job), "training continues"
         gate.touch()
         assert unit.wait(timeout=90) == 0, "its work is done"
     finally:

@@ -97,7 +97,7 @@ def test_processes_of_a_frozen_keeper_are_named_and_left_alone_unless_it_was_ask
     )
     assert why == (
         f"run-1: its supervisor process (pid {holder.pid}) does not answer: "
-        f"a signal stopped it: `kill -CONT {holder.pid}` lets it go on"
+        f"a signal stopped it: `kill -CONT {holder.pid}` lets it continue"
     )
     assert named.startswith("  ")
     assert str(rank.pid) in named

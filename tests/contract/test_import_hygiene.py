@@ -26,7 +26,7 @@ HEAVY = (
 )
 
 
-# What is wanted once a run goes on or ends: 50 ms that each launch would wait for.
+# What is wanted once a run continues or ends: 50 ms that each launch would wait for.
 LATER = (
     "statistics",
     "zipfile",

@@ -246,7 +246,9 @@ def test_a_bare_clock_is_of_no_use_beside_dates() -> None:
     dated = [f"2025-08-11 19:{minute:02d}:00 step: {minute}" for minute in range(10)]
     stop = "2025-08-11 19:10:30 stopped"
     assert silence([*dated, stop]) == (90.0, 60.0, 60.0)
-    assert silence([bar.format(n=1), *dated, bar.format(n=2), stop]) is None, "the bar went on without a date"
+    assert silence([bar.format(n=1), *dated, bar.format(n=2), stop]) is None, (
+        "the bar continued without a date"
+    )
 
 
 def test_a_silence_is_measured_against_the_longest_pause_too() -> None:

@@ -159,7 +159,7 @@ BAR = " 10%|# | {n}/5153 [08:05<5:34:33,  3.98s/it]"
             + HELLO
             + MAIN
             + "KeyError: 2\n",
-            id="the bar goes on",
+            id="the bar continues",
         ),
     ],
 )

@@ -364,8 +364,8 @@ def test_an_exception_after_which_the_same_bar_goes_on_was_caught(engine: Engine
     assert judged(on, engine).failure is FailureClass.HEALTHY
     closed = BAR.format(n=108) + oom + BAR.format(n=109) + "\n"
     assert judged(closed, engine).failure is FailureClass.CUDA_OOM
-    anew = BAR.format(n=108) + oom + BAR.format(n=0) + "\r" + BAR.format(n=1) + "\n"
-    assert judged(anew, engine).failure is FailureClass.CUDA_OOM
+    again = BAR.format(n=108) + oom + BAR.format(n=0) + "\r" + BAR.format(n=1) + "\n"
+    assert judged(again, engine).failure is FailureClass.CUDA_OOM
 
 
 LOGGED = "ERROR:2026-03-26 21:59:41,526:Traceback (most recent call last):\n"
@@ -507,7 +507,7 @@ def test_what_is_raised_as_a_program_is_torn_down_by_ctrl_c_is_no_cause(below: s
     verdict = judged(steps(1) + stopped + below, engine)
     assert (verdict.failure, verdict.reason) == (FailureClass.TERMINATED, Reason.USER)
     later = judged(stopped + steps(1) + OWN, engine)
-    assert later.failure is FailureClass.CODE_ERROR, "another run went on to steps of its own"
+    assert later.failure is FailureClass.CODE_ERROR, "another run continued to steps of its own"
 
 
 def test_a_warning_that_tells_of_ctrl_c_is_the_end(engine: Engine) -> None:

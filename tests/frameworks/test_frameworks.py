@@ -91,7 +91,7 @@ SMALLER_FLAGS = (
 def test_transformers_trainer_restarts_smaller_and_trains_as_many_samples_a_step(
     tmp_path: Path, transformers_python: str, looks: str
 ) -> None:
-    """8 x 2 runs out of memory on rank 1 at step 12 and goes on at 10 as 4 x 4, counted by the script itself."""
+    """8 x 2 runs out of memory on rank 1 at step 12 and continues at 10 as 4 x 4, counted by the script itself."""
     words = ("--python", transformers_python, "--nproc-per-node", "2", str(SCRIPTS / "hf_oom.py"))
     done, state, _curve = train(tmp_path, *words, *SMALLER_FLAGS.split(), env={"LOOKS": looks})
     assert done.code == 0, done.out + done.err
@@ -102,7 +102,7 @@ def test_transformers_trainer_restarts_smaller_and_trains_as_many_samples_a_step
     assert (second.batch.micro_batch_per_rank, second.batch.accumulation_steps) == (4, 4)
     said = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text(encoding="utf-8").splitlines()]
     after = [one for one in said if one["samples"] == 4]
-    assert {one["step"] for one in after} == set(range(10, 30)), "it went on at the checkpoint's step"
+    assert {one["step"] for one in after} == set(range(10, 30)), "it continued at the checkpoint's step"
     counts = {step: sum(one["samples"] for one in after if one["step"] == step) for step in range(10, 30)}
     assert set(counts.values()) == {32}, "the global batch, counted after the resume"
     assert not [one for one in said if one["samples"] != 4 and one["step"] > 12]

@@ -62,7 +62,7 @@ def assert_restarted_smaller(
     resumed: int,
     steps: int,
 ) -> tuple[RunState, AttemptState]:
-    """Rank 1 ran out of memory with 8 samples; it went on at step `resumed` with 4 and made all `steps` of `whole` samples."""
+    """Rank 1 ran out of memory with 8 samples; it continued at step `resumed` with 4 and made all `steps` of `whole` samples."""
     state = read_state(run.node().journal)
     assert isinstance(state.condition, st.Finished)
     first, second = state.attempts

@@ -1,4 +1,4 @@
-"""Saving beside the training from a GPU: through page-locked memory, whole, and while steps go on."""
+"""Saving beside the training from a GPU: through page-locked memory, whole, and while steps continue."""
 
 from __future__ import annotations
 

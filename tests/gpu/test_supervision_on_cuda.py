@@ -1,4 +1,4 @@
-"""Stoker over strangers' trainings on a real GPU: what the driver tells, what CUDA's own failures are called, what goes on."""
+"""Stoker over strangers' trainings on a real GPU: what the driver tells, what CUDA's own failures are called, what continues."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_times_go_forward_whatever_the_clock_is_set_to(tmp_path: Path) -> None:
     assert process.returncode == 0, out
     told = facts(run)
     assert [round(fact.ahead_s / 3600) for fact in told if isinstance(fact, ev.ClockSet)] == [2, -3, 0]
-    # The job's own times are not in this journal: those of the keeper go on.
+    # The job's own times are not in this journal: those of the keeper continue.
     assert all(later.t >= earlier.t for earlier, later in pairwise(told))
     state = read_state(run.node().journal)
     assert isinstance(state.condition, Finished)

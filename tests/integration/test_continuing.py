@@ -50,7 +50,7 @@ from tests.integration.test_forged_folders import (
 __all__ = ["scene", "trains"]
 pytestmark = pytest.mark.timeout(300)
 
-# Steps 1 to 3, then as the file says that is named first; with --resume it goes on at step 4 and is done at 6.
+# Steps 1 to 3, then as the file says that is named first; with --resume it continues at step 4 and is done at 6.
 TRAIN = """
 import os, sys, time
 from pathlib import Path
@@ -61,7 +61,7 @@ for step in range(4 if resumed else 1, 7):
         while not Path("how").exists():
             time.sleep(0.02)
         how = Path("how").read_text()
-        if how != "go on":
+        if how != "continue":
             sys.exit(int(how))
 print("token", os.environ.get("MY_TOKEN"))
 """
@@ -162,7 +162,7 @@ def test_a_stopped_run_goes_on_and_is_listed_as_live(folder: Path) -> None:
     again = stoker("continue", run.run_id, "--yes", cwd=folder)
     assert again.code == 3
     assert f"a keeper looks after it (pid {state.keeper_pid} on {socket.gethostname()})" in again.err
-    (folder / "how").write_text("go on", encoding="utf-8")
+    (folder / "how").write_text("continue", encoding="utf-8")
     is_continued(run)
 
 
@@ -183,7 +183,7 @@ def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) 
     adopted = stoker("attach", "--adopt", run.run_id, cwd=folder)
     assert adopted.code == 3
     assert "`stoker continue" in adopted.err
-    (folder / "how").write_text("go on", encoding="utf-8")
+    (folder / "how").write_text("continue", encoding="utf-8")
     done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
     assert done.code == 0, done.err
     state = is_continued(run)
@@ -199,7 +199,7 @@ def test_what_ended_well_while_nobody_looked_is_not_started_again(folder: Path) 
     refused = stoker("continue", run.run_id, "--yes", cwd=folder)
     assert refused.code == 3
     assert "it lives: pids" in refused.err
-    (folder / "how").write_text("go on", encoding="utf-8")
+    (folder / "how").write_text("continue", encoding="utf-8")
     assert wait_until(run.node().attempt(1).exit.exists, 60)
     assert wait_until(lambda: not find_members(str(run.root)).ours, 30)
     done = stoker("continue", run.run_id, "--yes", cwd=folder)
@@ -296,7 +296,7 @@ def test_who_adopts_a_run_with_a_secret_argument_is_asked_for_it(
     again = stoker("attach", "--adopt", run.run_id, cwd=folder)
     assert again.code == 0, again.err
     assert "not kept on disk" not in again.err
-    (folder / "how").write_text("go on", encoding="utf-8")
+    (folder / "how").write_text("continue", encoding="utf-8")
     assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
     assert outcome(run) == (Outcome.SUCCEEDED, 1)
 

@@ -73,7 +73,7 @@ def detached(cwd: Path, gate: Path) -> tuple[RunPaths, Holder]:
 @pytest.mark.fault(
     "journal and disk",
     "the run directory is deleted or moved while the job runs",
-    "said; training goes on; nothing is made in its place",
+    "said; training continues; nothing is made in its place",
 )
 def test_it_is_said_and_training_goes_on_to_its_end(
     tmp_path: Path, how: str, code: int, exit_code: int
@@ -95,7 +95,7 @@ def test_it_is_said_and_training_goes_on_to_its_end(
         before, since = cpu_s(keeper), time.monotonic()
         time.sleep(3.0)
         assert cpu_s(keeper) - before < MOST_CPU * (time.monotonic() - since), "it does not spin"
-        assert child.is_running(), "training goes on"
+        assert child.is_running(), "training continues"
         gate.touch()
         out, _ = process.communicate(timeout=90)
     assert process.returncode == exit_code, out
@@ -113,13 +113,13 @@ def test_it_is_said_and_training_goes_on_to_its_end(
         assert (elsewhere / "nodes/0/attempts/1/exit").is_file()
 
 
-@pytest.mark.fault("journal and disk", "the run directory is moved and moved back", "the run goes on")
+@pytest.mark.fault("journal and disk", "the run directory is moved and moved back", "the run continues")
 def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     run, _ = detached(tmp_path, gate)
     elsewhere = RunPaths(tmp_path / "elsewhere")
     run.root.rename(elsewhere.root)
-    assert wait_until(lambda: "training goes on" in elsewhere.node().log.read_text(), 30), (
+    assert wait_until(lambda: "training continues" in elsewhere.node().log.read_text(), 30), (
         "keeper.log says it"
     )
     with background("attach", "--no-ui", str(elsewhere.root), cwd=tmp_path) as follower:
@@ -152,7 +152,9 @@ def test_who_follows_it_is_told(tmp_path: Path) -> None:
     assert "the run directory was deleted or moved" in out
     keeper = identify(holder.pid)  # it may stay a zombie below a test that made itself its subreaper
     os.kill(holder.pid, signal.SIGTERM)  # nothing else reaches it
-    assert wait_until(lambda: keeper is None or not is_alive(keeper), 60), "the stop goes on without a folder"
+    assert wait_until(lambda: keeper is None or not is_alive(keeper), 60), (
+        "the stop continues without a folder"
+    )
     assert not run.root.exists()
 
 
@@ -164,7 +166,7 @@ CLOSED = ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-
 @pytest.mark.fault(
     "processes",
     "stdin, stdout and stderr closed, in all combinations",
-    "the run goes on; no log or journal takes their numbers",
+    "the run continues; no log or journal takes their numbers",
 )
 def test_closed_standard_streams_are_nobody_elses(tmp_path: Path, closed: str, way: str) -> None:
     """Descriptors 0, 1 and 2 that are closed must not become those of a log: what is printed would go there."""

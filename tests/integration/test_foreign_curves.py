@@ -116,7 +116,7 @@ def test_a_print_a_step_on_every_rank(tmp_path: Path) -> None:
 def test_a_bar_an_epoch_as_lightning_draws_it(tmp_path: Path) -> None:
     told = run_script("lightning", tmp_path)
     loss = told.curve("loss")
-    # Steps go on over epochs. Each state of the bar is read, also one that was overdrawn in the same write.
+    # Steps continue over epochs. Each state of the bar is read, also one that was overdrawn in the same write.
     assert loss == {n: round(one["loss"], 3) for n, one in told.steps.items()}
     assert told.curve("lr") == {n: float(f"{one['lr']:.3g}") for n, one in told.steps.items()}
     assert told.steps_seen() == sorted(told.steps_seen())

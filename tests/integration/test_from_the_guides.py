@@ -81,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     for name in ("train.bin", "val.bin"):
         (tmp_path / "data" / name).write_bytes(array("H", [n % 250 for n in range(8000)]).tobytes())
-    (tmp_path / "data" / "train.jsonl").write_text('{"text": "words of a story that goes on"}\n' * 200)
+    (tmp_path / "data" / "train.jsonl").write_text('{"text": "words of a story that continues"}\n' * 200)
     (tmp_path / "logs").mkdir()
     lines = "".join(f"step {n}/20 | loss {4 / n:.4f} | 120 ms\n" for n in range(1, 21))
     for name in ("logs/train.log", "train.log"):

@@ -28,7 +28,7 @@ COMPONENT = MANIFEST.with_name("torchx_stoker.py")
 @pytest.mark.fault(
     "nodes",
     "Kubernetes ends the pods of a JobSet (SIGTERM) and starts them again",
-    "a checkpoint and exit code 75 in all pods; started again, they go on with the run",
+    "a checkpoint and exit code 75 in all pods; started again, they continue with the run",
 )
 def test_pods_that_are_moved_go_on_with_their_run(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(TRAINING, encoding="utf-8")

@@ -236,7 +236,7 @@ def test_a_hang_of_a_run_that_cannot_resume_is_ended_only_where_somebody_watches
         assert keeper.wait(90) == 5
 
 
-@pytest.mark.fault("recovery", "a rank is stopped by a signal for a while", "flagged only; it goes on")
+@pytest.mark.fault("recovery", "a rank is stopped by a signal for a while", "flagged only; it continues")
 def test_a_rank_that_a_signal_stopped_is_only_flagged_and_goes_on(tmp_path: Path) -> None:
     settings(tmp_path, 2.0)
     flags = ("--no-ui", "--end-hangs", "--nproc-per-node", "2", "--resume-knob", "--resume=auto")

@@ -36,7 +36,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 @pytest.mark.fault(
     "nodes",
     "ssh to all hosts of a run is cut while its logs are read",
-    "training goes on; status, logs and stop reach it again",
+    "training continues; status, logs and stop reach it again",
 )
 def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Hosts, tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "run")
@@ -61,7 +61,7 @@ def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Host
     assert "unreachable: connection refused" in gone.out
     seen = state_of(run).progress
     assert seen is not None
-    assert wait_until(lambda: steps(run, (seen.step or 0) + 5), DEADLINE_S), "training goes on"
+    assert wait_until(lambda: steps(run, (seen.step or 0) + 5), DEADLINE_S), "training continues"
 
     for name in ("a", "b"):
         assert hosts.listen(name)

@@ -87,7 +87,7 @@ def check_parent_killed(tmp_path: Path, *, torchrun: bool, after_s: float, victi
             time.sleep(after_s)  # what is tested is the moment of the kill, not a wait for something
             os.kill(pid, signal.SIGKILL)
             if victim == "launcher_pid":
-                # Training goes on; what it left goes to the keeper. The launcher must be gone by then: woken by its
+                # Training continues; what it left goes to the keeper. The launcher must be gone by then: woken by its
                 # own SIGKILL it would still reap a child that is dead already, and write down nothing.
                 assert wait_until(lambda: identify(pid) is None, 30)
                 os.kill(pid_of(run), signal.SIGKILL)

@@ -202,7 +202,7 @@ def test_a_silent_scripts_checkpoint_is_gone_on_from_or_named(
         return
     assert done.code == 0, done.out + done.err
     assert len(state.attempts) == 2
-    assert state.attempts[1].first_step == 16, "it went on, and did not begin anew"
+    assert state.attempts[1].first_step == 16, "it continued, and did not start again"
     assert f"--resume_from_checkpoint={found}" in state.attempts[1].argv
     assert state.attempts[1].resume == found
     assert state.checkpoint.path == str(tmp_path / "out" / "checkpoint-30")

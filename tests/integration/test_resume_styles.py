@@ -1,4 +1,4 @@
-"""Foreign scripts on two ranks of a real torchrun run out of memory after a checkpoint: restarted smaller, each goes on in its own style."""
+"""Foreign scripts on two ranks of a real torchrun run out of memory after a checkpoint: restarted smaller, each continues in its own style."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ STYLES = {
 
 
 def told(cwd: Path, rank: int = 0) -> list[tuple[int, int, int]]:
-    """(micro-batch, accumulation, step that it goes on from) of each launch, as the script itself had them."""
+    """(micro-batch, accumulation, step that it continues from) of each launch, as the script itself had them."""
     lines = (cwd / f"told.{rank}.jsonl").read_text(encoding="utf-8").splitlines()
     return [(one["micro"], one["accumulation"], one["first"]) for one in map(json.loads, lines)]
 

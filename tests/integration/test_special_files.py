@@ -135,7 +135,7 @@ sys.exit(1)
 """
 
 
-@pytest.mark.fault("hostile input", "a job makes FIFOs where its keeper reads", "the keeper goes on")
+@pytest.mark.fault("hostile input", "a job makes FIFOs where its keeper reads", "the keeper continues")
 def test_a_job_that_makes_pipes_where_its_keeper_looks_holds_nobody(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     words = ("--python", sys.executable, "--no-retry", "--", sys.executable, "train.py")

@@ -55,7 +55,7 @@ def console_log(run: RunPaths) -> str:
 @pytest.mark.fault(
     "processes",
     "the keeper is killed with SIGKILL while ranks train",
-    "the ranks go on; another keeper adopts the run and its end is recorded",
+    "the ranks continue; another keeper adopts the run and its end is recorded",
 )
 def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
@@ -82,7 +82,7 @@ def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> N
     steps = [f.step for f in facts(run) if isinstance(f, ev.Progress) and f.step is not None]
     assert steps == sorted(steps), "what was read twice must not be journalled twice"
     text = console_log(run)
-    assert text.count("attempt 1 started (pid") == 1, "the second keeper goes on where the first one was"
+    assert text.count("attempt 1 started (pid") == 1, "the second keeper continues where the first one was"
     assert text.count("[SUCCESS]") == 1
 
 
@@ -116,7 +116,7 @@ def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tm
 
 
 @pytest.mark.fault(
-    "processes", "a rank ignores SIGTERM", "the stop sequence goes on to SIGKILL within its bound"
+    "processes", "a rank ignores SIGTERM", "the stop sequence continues to SIGKILL within its bound"
 )
 def test_a_rank_that_ignores_sigterm_is_ended_by_sigkill(tmp_path: Path) -> None:
     run = start_detached(tmp_path, "--grace", "2", JOB, "--mode", "stubborn")

@@ -127,7 +127,7 @@ def test_a_followers_keeper_that_is_killed_joins_again(run: RunPaths) -> None:
 @pytest.mark.fault(
     "nodes",
     "the leader's keeper is killed with -9",
-    "training goes on on all nodes; attach --adopt goes on leading",
+    "training continues on all nodes; attach --adopt continues leading",
 )
 def test_a_leaders_keeper_that_is_killed_is_adopted(run: RunPaths) -> None:
     cwd = run.root.parent
@@ -140,7 +140,7 @@ def test_a_leaders_keeper_that_is_killed_is_adopted(run: RunPaths) -> None:
             rank.pid for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values() if rank.pid
         ]
         assert len(pids) == 2
-        assert all(os.path.exists(f"/proc/{pid}") for pid in pids), "training goes on"
+        assert all(os.path.exists(f"/proc/{pid}") for pid in pids), "training continues"
         with background("attach", "--adopt", str(run.root), cwd=cwd):
             assert follower.wait(DEADLINE_S) == 0
     assert wait_until(lambda: isinstance(state_of(run).condition, st.Finished), DEADLINE_S)

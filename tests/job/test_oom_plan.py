@@ -660,7 +660,7 @@ GET_LAST = (
         ("train.py", "print('no way at all')\nloss.backward()\n", "none", None, None),
         ("train.py", "print('the loop is elsewhere')\n", "unknown", None, None),
         ("--self-resuming train.py", "print('no way at all')\n", "self", None, None),
-        ("train.py", "p.add('--train_from', '-train_from', default='', help='goes on')\n", "flag", "--train_from", None),
+        ("train.py", "p.add('--train_from', '-train_from', default='', help='continues')\n", "flag", "--train_from", None),
         ("train.py", "words.add('--train_from')\nload_state_dict(x)\n", "unknown", None, None),
         # Weights that somebody published begin a run; they are no checkpoint of it.
         ("-- dora run solver=small continue_from=//pretrained/a/medium", "", "unknown", None, None),

@@ -81,7 +81,7 @@ def last_words(job: JobSpec) -> tuple[str, ...]:
         ("train.py --conf c.yaml", {"c.yaml": "steps: 900\neval:\n  validation:\n    max_steps: 100\n"}, {}),
         # So few by default are no training's.
         ("train.py", {"train.py": script("num_iterations").replace("5000", "1")}, {}),
-        # Computed anew whatever is given, and only where nothing is.
+        # Computed again whatever is given, and only where nothing is.
         ("train.py", {"train.py": script("max_steps") + "if __name__ == '__main__':\n    args.max_steps = args.a // 2\n"}, {}),
         ("train.py", {"train.py": script("max_steps") + "if args.max_steps is None:\n    args.max_steps = 5\n"}, {"--max_steps": "20"}),
         # Declared, and read nowhere.

@@ -125,7 +125,7 @@ def test_a_run_of_which_nothing_is_left_is_lost(tmp_path: Path) -> None:
     assert (code, outcome(state)) == (6, (Outcome.LOST, 1))
 
 
-@pytest.mark.fault("processes", "the keeper dies in the middle of a stop", "the stop goes on where it was")
+@pytest.mark.fault("processes", "the keeper dies in the middle of a stop", "the stop continues where it was")
 def test_adopted_while_stopping_the_stop_goes_on(tmp_path: Path) -> None:
     run = run_in(tmp_path, STARTED, INTENDED)
     child = child_in(run, STUBBORN)

@@ -72,7 +72,7 @@ def test_output_goes_to_the_agent_log_and_the_environment_is_the_plans(tmp_path:
 
 
 @pytest.mark.fault(
-    "processes", "the launcher alone is killed", "the command goes on and its exit status is known"
+    "processes", "the launcher alone is killed", "the command continues and its exit status is known"
 )
 def test_a_killed_launcher_costs_neither_the_command_nor_its_status(tmp_path: Path) -> None:
     """The keeper is a subreaper: what its launcher started becomes its own child."""

@@ -63,7 +63,7 @@ def test_each_is_journalled_once(tmp_path: Path) -> None:
     assert len(saved(told)) == 2, "a file that is kept up to date is journalled once a minute"
     clock.now += LOOK_EVERY_MOST_S
     made._take([found(t=T + 9)], BEGUN)
-    assert len(saved(told)) == 3, "written anew"
+    assert len(saved(told)) == 3, "written again"
     known = replay((STARTED, INTENDED, RUNS, *saved(told)))
     other, _, again = follower(tmp_path)
     other._take([found(), found("/out/c6", 6), found(t=T + 9)], known)

@@ -213,7 +213,7 @@ def test_a_run_that_came_back_from_a_silence_is_given_three_times_as_long(bench:
     assert bench.wait(20)
 
 
-# -- who watches, and who can go on ------------------------------------------------------------------
+# -- who watches, and who can continue ------------------------------------------------------------------
 
 
 @pytest.mark.fault(

@@ -81,7 +81,7 @@ def test_a_journal_that_is_away_for_a_while_misses_no_event(
             server.away, server.forgotten = True, set(range(1024))
         if server.away and any(one.code.startswith(LATE) for one in keeper.state.advisories):
             server.away = False
-            if number == errno.EROFS:  # nothing is opened anew: the same descriptor works again
+            if number == errno.EROFS:  # nothing is reopened: the same descriptor works again
                 server.forgotten = {-1}
         act(hurried=hurried)
 

@@ -242,7 +242,7 @@ def test_a_restart_asked_of_a_run_that_had_died_unseen_is_made(tmp_path: Path) -
 def test_a_person_need_not_wait_for_what_is_not_shown(
     tmp_path: Path, kind: RequestKind, ends: tuple[int, tuple[Outcome, int]]
 ) -> None:
-    """A launch that waits for a taken port goes on waiting in a keeper that adopts it, until a person decides."""
+    """A launch that waits for a taken port continues waiting in a keeper that adopts it, until a person decides."""
     with socket.create_server(("0.0.0.0", 0)) as server:
         asks = replace(AGAIN, show_first=(Precondition.PORT,), wait_s=1e9)
         run = run_in(
@@ -294,7 +294,7 @@ def test_what_is_journalled_before_a_wait_is_not_dated_after_it(
     assert planned.t <= waits.t
 
 
-@pytest.mark.fault("journal and disk", "the disk fills during a run", "the training goes on")
+@pytest.mark.fault("journal and disk", "the disk fills during a run", "the training continues")
 def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)

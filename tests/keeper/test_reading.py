@@ -307,7 +307,7 @@ def read_out(reading: LastReading, deadline_s: float) -> float:
 
 @pytest.mark.fault(
     "logs and load",
-    "a process outlives the job and goes on writing",
+    "a process outlives the job and continues writing",
     "what it writes is read until it falls quiet",
 )
 def test_what_a_process_writes_that_outlives_the_job_is_read_till_it_falls_quiet(

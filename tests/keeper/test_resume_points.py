@@ -1,4 +1,4 @@
-"""Where the next attempt goes on: the resume flag is set where there is a checkpoint for it, and never with another batch than was planned."""
+"""Where the next attempt continues: the resume flag is set where there is a checkpoint for it, and never with another batch than was planned."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_a_person_named_is_set_once_a_step_was_made_and_its_file_is_there(
 ) -> None:
     record = record_of(tmp_path, replace(BASE, resume="--resume", resume_value=value, resumes=NAMED))
     run, env = RunPaths(tmp_path / "run-1"), {"PATH": os.environ["PATH"]}
-    assert next_plan(tmp_path, record, state_of(step=None)).resume is None, "nothing to go on from"
+    assert next_plan(tmp_path, record, state_of(step=None)).resume is None, "nothing to continue from"
     known = policy_input(record, state_of(), node=run.node(), env=env)
     if value == "auto":
         assert next_plan(tmp_path, record, state_of()).resume == "auto", "the person knows the script"

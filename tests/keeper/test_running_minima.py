@@ -42,7 +42,7 @@ class Run:
             self.recorder.tick()
 
     def adopt(self, number: int) -> None:
-        """The keeper died: another one goes on with what is on disk."""
+        """The keeper died: another one continues with what is on disk."""
         self.recorder._series.close()  # as its end would
         self.recorder = Recorder(self.folder, self.emitted, self.clock)
         self.recorder.begin(number, adopted=replay(self.emitted.facts))

@@ -1,4 +1,4 @@
-"""Samples whose lines do not say their step get it from the bar beside them; counters go on over epochs."""
+"""Samples whose lines do not say their step get it from the bar beside them; counters continue over epochs."""
 
 from __future__ import annotations
 

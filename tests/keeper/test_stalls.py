@@ -85,7 +85,7 @@ class Stacks:
 
 @dataclass
 class Bench:
-    """A health watch and what it says. `watched`: a screen is open; `can_resume`: a restart would go on."""
+    """A health watch and what it says. `watched`: a screen is open; `can_resume`: a restart would continue."""
 
     clock: FakeClock
     stacks: Stacks

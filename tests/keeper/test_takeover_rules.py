@@ -99,8 +99,8 @@ def test_what_adopting_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     other = tmp_path / "other"
     never = job_of(tmp_path, retry=replace(record.job.retry, max_retries=0))
     offer, _ = takeover.examine_adoption(own_run_in(other, never, HERE, INTENDED, RUNS, probe, stop))
-    assert "goes on with the stop that was begun" in offer.actions
-    assert "ends the probe that runs, and begins it anew" in offer.actions
+    assert "continues with the stop that was begun" in offer.actions
+    assert "ends the probe that runs, and begins it again" in offer.actions
     assert offer.actions[-1] == "may stop the job; does not restart it by itself"
     waits = takeover.examine_adoption(own_run_in(tmp_path / "waits", never, HERE, INTENDED, RUNS, *WAITS))[0]
     assert any("once its wait is over" in action for action in waits.actions)

@@ -41,7 +41,7 @@ LOADER = LoaderKnobs(
     (lambda: one(ended(F.TERMINATED, Reason.PREEMPTED, last=4, saved=(3,))), "requeue", "the job was preempted: checkpoint committed, requeue me", 75),
     (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH)), "restart", "cuda_oom: micro-batch 8 → 4, accumulation 1 → 2, global batch 8 unchanged: the next smaller one that divides", None),
     (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), retry=RetrySettings(min_micro_batch=8)), "fail", "cuda_oom: no micro-batch of 8 or more below 8 is left; gradient checkpointing, shorter sequences or sharding would help", 1),
-    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), old_batch="the old batch would go on"), "fail", "cuda_oom: the old batch would go on", 1),
+    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), old_batch="the old batch would continue"), "fail", "cuda_oom: the old batch would continue", 1),
     (lambda: one(ended(F.CUDA_OOM, last=4)), "fail", "cuda_oom: the value of --device_batch_size is not known (give --device_batch_size a number); gradient checkpointing, shorter sequences or sharding would help", 1),
     (lambda: one(ended(F.CODE_ERROR, last=4)), "fail", "code_error: a restart would meet the same line again: fix it first", 1),
     (lambda: one(ended(F.CODE_ERROR, last=4), interactive=True), "hold", "code_error: a restart would meet the same line again: fix it first", 1),

@@ -1,4 +1,4 @@
-"""Whether a restart may go on by itself where the script wants a checkpoint's path, and what a person is told else."""
+"""Whether a restart may continue by itself where the script wants a checkpoint's path, and what a person is told else."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_back_off() -> None:
     assert one(crash, interactive=True).delay_s == 10.0
     oom = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1))
     assert one(oom, interactive=True).delay_s == 10.0
-    assert one(oom, interactive=True, watched=True).delay_s == 30.0, "it is read before it is let go on"
+    assert one(oom, interactive=True, watched=True).delay_s == 30.0, "it is read before it is let continue"
     assert one(crash, interactive=True, watched=True).delay_s == 10.0
     assert one(oom, watched=True).delay_s == 0.0
     override = RetrySettings(overrides=(ClassOverride("worker_crash", delay_s=3.5),))

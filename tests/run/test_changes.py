@@ -132,6 +132,6 @@ def test_only_a_start_that_was_typed_anew_holds() -> None:
     chosen = SpecChange(set_args=(("--resume_from", "c/4"),))
     now = after(chosen, typed("--resume_from c2.pt --lr 2"), job=job)
     assert now.set_args == {"--resume_from": "c/4"}, "it was only left to stand"
-    anew = after(chosen, typed("--resume_from c3.pt"), typed("--resume_from c3.pt --lr 3"), job=job)
-    assert anew.start_typed_after == 2
-    assert anew.set_args == {}
+    again = after(chosen, typed("--resume_from c3.pt"), typed("--resume_from c3.pt --lr 3"), job=job)
+    assert again.start_typed_after == 2
+    assert again.set_args == {}

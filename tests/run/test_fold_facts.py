@@ -212,7 +212,7 @@ def test_an_observed_logs_own_times() -> None:
     over = ev.LogsDated(t=9.0, attempt=1, began_t=2.0, over=True, over_t=4.0)
     attempt = attempt_after(ended, over)
     assert (attempt.started_t, attempt.ended_t, attempt.found_over) == (2.0, 4.0, True)
-    assert attempt_after(over).ended_t is None, "it goes on"
+    assert attempt_after(over).ended_t is None, "it continues"
     nothing = attempt_after(ended, ev.LogsDated(t=9.0, attempt=1, began_t=None))
     assert (nothing.started_t, nothing.found_over) == (RUNS.t, False)
     undated = attempt_after(ended, ev.LogsDated(t=9.0, attempt=1, began_t=None, over=True))

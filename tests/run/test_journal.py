@@ -224,7 +224,9 @@ def test_a_half_line_waits_for_its_end(tmp_path: Path) -> None:
     assert reader.read() == []
 
 
-@pytest.mark.fault("journal and disk", "the journal is replaced while it is read", "read anew from its start")
+@pytest.mark.fault(
+    "journal and disk", "the journal is replaced while it is read", "read again from its start"
+)
 def test_a_replaced_journal_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     line = b'{"kind":"note_added","t":2.0,"text":"%s","by":"me"}\n'

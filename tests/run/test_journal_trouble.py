@@ -54,7 +54,7 @@ def test_a_second_writer_is_refused_also_in_another_process(tmp_path: Path) -> N
     for _ in range(3):
         with pytest.raises(
             OSError, match="Bad file descriptor"
-        ):  # also where an error would have it opened anew
+        ):  # also where an error would have it reopened
             writer.append(note("three"))
     JournalWriter(path).close()
 
@@ -99,7 +99,7 @@ class Failing:
 @pytest.mark.fault(
     "journal and disk",
     "the journal's descriptor goes stale (ESTALE)",
-    "opened anew; no event is lost or stands twice",
+    "reopened; no event is lost or stands twice",
 )
 def test_a_stale_descriptor_is_opened_anew_and_no_event_stands_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, arrives: int
@@ -136,7 +136,7 @@ def test_another_file_in_its_place_is_not_written_to(tmp_path: Path, monkeypatch
     path.unlink()
     with pytest.raises(FileNotFoundError):
         writer.append(note("two"))
-    assert not path.exists(), "nothing is made anew"
+    assert not path.exists(), "nothing is made again"
     (tmp_path / "kept").rename(path)
     failing.stale.clear()
     writer.append(note("two"))

@@ -46,8 +46,8 @@ def test_the_checkpoint_that_it_was_to_go_on_from_counts_once_a_step_after_it_is
     assert told(steps, [], meant=[None, 20]).best_loss == 1.0
     went_on = told(steps, [(40, 2.5)], meant=[None, 20])
     assert (went_on.best_loss, went_on.cuts) == (2.0, {1: 21})
-    anew = told(steps, [(5, 4.0)], meant=[None, 20])
-    assert (anew.best_loss, anew.cuts) == (4.0, {1: 5}), "it did not do as it was told"
+    again = told(steps, [(5, 4.0)], meant=[None, 20])
+    assert (again.best_loss, again.cuts) == (4.0, {1: 5}), "it did not do as it was told"
 
 
 def test_until_its_first_step_a_new_attempt_takes_nothing_away() -> None:

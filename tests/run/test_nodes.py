@@ -48,7 +48,7 @@ def test_an_order_is_read_as_it_was_given(run: RunPaths) -> None:
     assert (given.seq, given.leader) == (1, "a")
     assert read_order(run.node()) == given
     over = Order(seq=0, leader="", want=Want.OVER, outcome=Outcome.STOPPED, exit_code=5, why=StopWhy.SIGNAL)
-    orders = Orders(run.node(), "b")  # the next leader goes on counting
+    orders = Orders(run.node(), "b")  # the next leader continues counting
     assert orders.newest == given
     assert orders.give(over).seq == 2
     assert read_order(run.node()) == orders.newest

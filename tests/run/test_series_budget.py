@@ -121,11 +121,11 @@ def test_the_tail_is_found_over_both_files(tmp_path: Path) -> None:
         assert steps == list(range(steps[0], 201))
 
 
-@pytest.mark.fault("journal and disk", "the series folder is moved", "not made anew")
+@pytest.mark.fault("journal and disk", "the series folder is moved", "not made again")
 def test_a_folder_that_was_moved_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "series"
     writer = written(folder, 1, 100)
     folder.rename(tmp_path / "moved")
     written(folder, 101, 300, writer).close()
     assert not folder.exists()
-    assert sizes(tmp_path / "moved")["metrics.jsonl"] > SEGMENT, "it goes on where it was"
+    assert sizes(tmp_path / "moved")["metrics.jsonl"] > SEGMENT, "it continues where it was"

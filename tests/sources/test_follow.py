@@ -78,7 +78,7 @@ def test_rotation_by_rename_loses_nothing(
     assert NoteCode.ROTATED in received.codes()
 
 
-@pytest.mark.fault("logs and load", "a log is removed and made anew", "read to its end, then the new one")
+@pytest.mark.fault("logs and load", "a log is removed and made again", "read to its end, then the new one")
 def test_a_removed_file_is_read_to_its_end_and_its_successor_followed(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:

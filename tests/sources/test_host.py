@@ -274,7 +274,7 @@ def test_links_are_told_by_what_the_kernel_and_an_rdma_port_count(
         LinkRate("eth0", 1000.0, 10.0),
         LinkRate("lo", 0.0, 0.0),
     )
-    # A driver that was loaded anew counts from 0: no rate, rather than a wrong one.
+    # A driver that was loaded again counts from 0: no rate, rather than a wrong one.
     assert at(103.0, 5000, eth0=(10, 0)) == (LinkRate("mlx5_0", 0.0, 0.0),)
     sample = HostSample(t=1.0, links=(LinkRate("eth0.7", 1000.0, 10.0),))
     assert machine_values(sample).items() >= {

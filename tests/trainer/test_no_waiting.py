@@ -71,7 +71,7 @@ def test_a_step_that_is_not_finite_changes_neither_weights_nor_moments() -> None
 
 
 def test_skipped_steps_leave_the_moments_count_alone(tmp_path: Path) -> None:
-    """A training with a skipped first step goes on as one without: AdamW's bias correction counts what was applied."""
+    """A training with a skipped first step continues as one without: AdamW's bias correction counts what was applied."""
     assert train_here(tmp_path, fault="nan@0", skip_invalid_loss=True, num_iterations=4) == 0
     assert losses(tmp_path)[4] < losses(tmp_path)[2]
     moments = storage.load(storage.folder_of(tmp_path / "ck", 4)).state["optimizer"]

@@ -92,7 +92,7 @@ def done(kind: ev.RequestKind) -> ev.RequestDone:
     return ev.RequestDone(t=5.0, request_id="1", request=kind, by="ada")
 
 
-CLOCK = "the machine's clock was set {} by 3600 s: times here go on without the jump"
+CLOCK = "the machine's clock was set {} by 3600 s: times here continue without the jump"
 # The events, and the newest moment in English and in Chinese.
 EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     (

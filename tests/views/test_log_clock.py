@@ -183,7 +183,7 @@ def test_the_traceback_that_a_stamped_log_ends_with_was_written_last(made: Made)
     said = "".join(f"{x}\n" for x in trace(None, "ValueError: x"))
     stamped = "".join(AT_10.format(n, "") for n in range(1, 9))
     assert keys(made(stamped + said, 60))[7:] == [8, *[60] * 6]
-    assert keys(made(stamped + said + stamped, 60))[8:14] == [8] * 6, "unless the log goes on after it"
+    assert keys(made(stamped + said + stamped, 60))[8:14] == [8] * 6, "unless the log continues after it"
     assert keys(made(stamped + "bye\n", 60))[-1] == 8, "other last words are of the last stamp"
 
 

@@ -92,9 +92,9 @@ def test_growth_truncation_rotation_and_removal(tmp_path: Path) -> None:
         out.write(b"f\nthree\n")
     assert file.refresh() is Change.GROWN
     assert [line.text for line in file.forward(0)] == ["one", "half", "three"]
-    path.write_bytes(b"anew\n")
+    path.write_bytes(b"again\n")
     assert file.refresh() is Change.ANEW
-    assert [line.text for line in file.forward(0)] == ["anew"]
+    assert [line.text for line in file.forward(0)] == ["again"]
     path.write_bytes(b"as long, but another\n")
     assert file.refresh() is Change.ANEW, "rewritten with more in it"
     path.rename(tmp_path / "log.1")

@@ -219,7 +219,7 @@ WHOLE = (
     "Reduce device_batch_size (now 16).",
     "worker_crash: restarted 3 times within 10 minutes: it runs, but does not last",
     (
-        "the run goes on after it could not write (‹[28]›): what is trained since the last whole checkpoint would be lost; "
+        "the run continues after it could not write (‹[28]›): what is trained since the last whole checkpoint would be lost; "
         "free space, or look at the folder's rights and mount"
     ),
     "no further checkpoint fits on the disk (1.0 GiB free, 2.00 GiB each): free some, or keep fewer (keep_checkpoints)",

@@ -134,7 +134,7 @@ class Saver:
         """Makes the folder of checkpoints; a collective: a week's training is not lost to a wrong path.
 
         Raises:
-            UsageError: rank 0 cannot make it, and the user did not ask to go on.
+            UsageError: rank 0 cannot make it, and the user did not ask to continue.
         """
         problem = ""
         if self.group.is_main:
@@ -146,7 +146,7 @@ class Saver:
         if problem and not self.config.continue_on_save_error:
             raise UsageError(problem)
         if problem and self.group.is_main:
-            self.console.warn(f"{problem}; training goes on")
+            self.console.warn(f"{problem}; training continues")
 
     def reserve(self) -> None:
         """Gets host memory for the copies, in the background: touching it takes as long as a write."""
@@ -162,7 +162,7 @@ class Saver:
 
         Raises:
             CheckpointError: rank 0 could not write this or the former one; all ranks raise it. Where the user
-                asked to go on, only a final one raises: after it there is nothing to go on with.
+                asked to continue, only a final one raises: after it there is nothing to continue with.
         """
         self.settle()
         if state.step == self.last_step:
@@ -364,7 +364,7 @@ class Saver:
         if final or not self.config.continue_on_save_error:
             raise CheckpointError(problem)
         if self.group.is_main:
-            self.console.warn(f"{problem}; training goes on")
+            self.console.warn(f"{problem}; training continues")
             self.telemetry.warn(step, "checkpoint_failed", problem)
 
     def _meta(self, state: TrainState) -> dict[str, Any]:
@@ -398,7 +398,7 @@ def check_resume(config: Config) -> None:
 
 
 def find(config: Config, root: Path, group: Group, console: Console) -> Path | None:
-    """The checkpoint to resume from, the same on all ranks; None to start anew. A collective.
+    """The checkpoint to resume from, the same on all ranks; None to start again. A collective.
 
     Raises:
         UsageError: a folder was named in which every checkpoint is damaged.
@@ -441,7 +441,7 @@ def restore(saver: Saver, path: Path) -> TrainState:
     if theirs != ours:
         differ = ", ".join(f"{k} {theirs.get(k)} (here {ours[k]})" for k in ours if theirs.get(k) != ours[k])
         raise UsageError(
-            f"checkpoint {path} is of another model: {differ}; use the same settings, or start anew"
+            f"checkpoint {path} is of another model: {differ}; use the same settings, or start again"
         )
     if meta.get("data") != saver.facts["data"]:
         console.warn(f"checkpoint {path} was trained on other data; going on with its sample position")

@@ -1,7 +1,7 @@
 """JSON lines as one row of bytes, whatever their size: what is large goes through a file of its own, mapped.
 
 The texts are decoded once a node, into the user's cache folder; later runs, other ranks and restarts map that file.
-Its name holds the source's path, size and time of change, so that an edited source is read anew.
+Its name holds the source's path, size and time of change, so that an edited source is read again.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class _PairText:
             return "\n"
         try:
             return self._stream.step(self._held, token) or ""
-        except Exception:  # noqa: BLE001 - bytes that never become a character: the stream cannot go on behind them
+        except Exception:  # noqa: BLE001 - bytes that never become a character: the stream cannot continue behind them
             self.__init__(self._held, self._end)  # type: ignore[misc]
             return "\ufffd"
 

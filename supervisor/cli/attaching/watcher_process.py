@@ -23,7 +23,7 @@ END_KEPT_S = 60.0
 READ_KEPT_S = 30.0
 NO_PIPE = -1
 NICENESS = 5
-"""What watches yields to what is watched, and to the screen, once the end of a long log is judged: reading a gigabyte anew is nobody's hurry."""
+"""What watches yields to what is watched, and to the screen, once the end of a long log is judged: reading a gigabyte again is nobody's hurry."""
 # It is loaded once the screen is painted; a screen that takes longer than this is not waited for.
 GO_S = 3.0
 

@@ -1,6 +1,6 @@
 """Where a scheduler started ``stoker run`` on each node of its job: its place among them is filled in, and said.
 
-A requeued job goes on with the run that it had before: it is one run for its user.
+A requeued job continues with the run that it had before: it is one run for its user.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _folder(parsed: ParsedRun, env: Mapping[str, str], place: Place) -> Path:
 
 
 def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | None:
-    """Go on with the run of a job that its scheduler has started again; None: there is nothing to go on with, it is started.
+    """Go on with the run of a job that its scheduler has started again; None: there is nothing to continue with, it is started.
 
     Raises:
         JobError: it was started again too often without a new checkpoint.
@@ -95,7 +95,8 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
         )
         return scheduler.final_code
     print(
-        f"stoker run: {scheduler.name} started job {scheduler.job} again: {run.root} goes on", file=sys.stderr
+        f"stoker run: {scheduler.name} started job {scheduler.job} again: {run.root} continues",
+        file=sys.stderr,
     )
     from supervisor.cli import continuing
 
@@ -152,6 +153,6 @@ def _starts_without_progress(run: RunPaths) -> int:
 
 
 def _wait_for_leader(run: RunPaths, bound_s: float) -> None:
-    """Until node 0 goes on with the run. Raises JobError where it does not."""
+    """Until node 0 continues with the run. Raises JobError where it does not."""
     if not beats(run, LEADER, bound_s):
-        raise JobError(f"{run.root}: node 0 does not go on with it after {bound_s:.0f} s", EXIT_STOPPED)
+        raise JobError(f"{run.root}: node 0 does not continue with it after {bound_s:.0f} s", EXIT_STOPPED)

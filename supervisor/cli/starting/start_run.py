@@ -226,7 +226,7 @@ def carry_headless(
     except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
         print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
         print(
-            f"stoker {verb}: the keeper failed ({type(error).__name__}); what it launched goes on: `stoker attach --adopt {run.run_id}` takes it over",
+            f"stoker {verb}: the keeper failed ({type(error).__name__}); what it launched continues: `stoker attach --adopt {run.run_id}` takes it over",
             file=sys.stderr,
         )
         code = EXIT_LOST

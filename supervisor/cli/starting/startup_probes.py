@@ -1,4 +1,4 @@
-"""What a start asks of other programs, while stoker still loads what it needs to go on: the interpreter for its torch, git for the commit."""
+"""What a start asks of other programs, while stoker still loads what it needs to continue: the interpreter for its torch, git for the commit."""
 
 from __future__ import annotations
 

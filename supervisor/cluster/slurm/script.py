@@ -114,7 +114,7 @@ def _body(batch: Batch) -> Iterator[str]:
     node_log = f"{batch.logs}/%x-%j_%n.out"
     yield ""
     yield from batch.setup
-    yield "# One task on each node: stoker finds its place there, and torchrun starts the ranks. A job that is started again goes on with its run."
+    yield "# One task on each node: stoker finds its place there, and torchrun starts the ranks. A job that is started again continues with its run."
     yield f"srun --kill-on-bad-exit=0 --open-mode=append --output={shlex.quote(node_log)} \\"
     yield f"  {start} &"
     yield "srun=$!"

@@ -371,7 +371,7 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
         # What is only warned of did not end the program where something else is more than a warning.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
     if _is_shell_tools(first):
-        # A batch script goes on where a tool of its fails: the program that failed later is what it failed of.
+        # A batch script continues where a tool of its fails: the program that failed later is what it failed of.
         first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
     if first.has(Trait.GENERIC):
         return _stronger_of_process(first, causes)
@@ -381,12 +381,12 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
 
 
 def _is_said_in_passing(item: Candidate) -> bool:
-    """Whether a line looks like an exception of no known type, and no traceback stands above it: a tool's (``conda activate``) in a script that goes on."""
+    """Whether a line looks like an exception of no known type, and no traceback stands above it: a tool's (``conda activate``) in a script that continues."""
     return item.has(Trait.OPEN_TYPE) and not frames_above(item.hit).found
 
 
 def _is_shell_tools(item: Candidate) -> bool:
-    """Whether a tool of a batch script complains of a file: the script goes on. A full disk stays one, whoever met it."""
+    """Whether a tool of a batch script complains of a file: the script continues. A full disk stays one, whoever met it."""
     return item.failure in {FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE} and bool(
         _SHELL_TOOL.match(item.text)
     )

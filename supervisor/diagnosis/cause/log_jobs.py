@@ -1,6 +1,6 @@
 """A file that holds several jobs, one after the other: where each begins.
 
-People append to one file: `nohup … >> train.log`, a batch script that starts a program anew, steps of one allocation. The last job is
+People append to one file: `nohup … >> train.log`, a batch script that starts a program again, steps of one allocation. The last job is
 the one that they ask about; what ended an earlier one explains nothing of it.
 
 A job begins where one of these is seen, and something had ended since the last beginning:
@@ -133,7 +133,7 @@ def _is_one_process(case: Case) -> bool:
 
 
 def _after_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
-    """Where other output begins after a report that processes ended, or Ctrl-C's traceback, and goes on for long without a word of trouble."""
+    """Where other output begins after a report that processes ended, or Ctrl-C's traceback, and continues for long without a word of trouble."""
     for hit in scan.hits:
         interrupted = one_process and hit.text.startswith("KeyboardInterrupt")
         reported = not _REPORTED.isdisjoint(hit.signature.traits) and not hit.has(Trait.SHELL_EXIT)
@@ -144,7 +144,7 @@ def _after_ends(scan: SourceScan, *, one_process: bool) -> Iterator[int]:
         if first is None:
             continue
         output = below[first : first + NEXT_JOB_LINES]
-        # A job that goes on beside a task that ended prints steps at once; one that begins does not.
+        # A job that continues beside a task that ended prints steps at once; one that begins does not.
         goes_on = any(is_progress(line) for _, line in output[:3])
         if (
             len(output) == NEXT_JOB_LINES

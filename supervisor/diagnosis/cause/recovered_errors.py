@@ -16,7 +16,7 @@ from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
 
-# Ranks that are torn down with their job print tracebacks; a program that goes on prints this much else.
+# Ranks that are torn down with their job print tracebacks; a program that continues prints this much else.
 NEXT_JOB_LINES = 100
 # Training's own lines after an error that show that the job recovered from it: fewer, the surer they belong to it.
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
@@ -46,7 +46,7 @@ _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhan
 _EXCEPTION = Lazy(
     r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
 )
-# What `warnings.warn` prints: the program went on below it, whatever it says (Python: warnings.formatwarning).
+# What `warnings.warn` prints: the program continued below it, whatever it says (Python: warnings.formatwarning).
 _PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
 _INSTEAD = Lazy(r"\b(?:going to|using) \S.{0,40} instead\W*$")
 _OF_RAY_TASK = Lazy(r"RayTaskError|ray\.exceptions\.")
@@ -87,7 +87,7 @@ def without_recovered(
 
 
 def _only_warns(item: Candidate) -> bool:
-    """Whether a line is a Python warning, or says what was used in place of what was not there: the program went on."""
+    """Whether a line is a Python warning, or says what was used in place of what was not there: the program continued."""
     if _PYTHON_WARNING.search(item.text):
         # Lightning warns that it was interrupted, and ends.
         return item.failure is not FailureClass.TERMINATED
@@ -95,7 +95,7 @@ def _only_warns(item: Candidate) -> bool:
 
 
 def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bool) -> list[Candidate]:
-    """The candidates after which training did not go on."""
+    """The candidates after which training did not continue."""
     steps = [scan.tail_steps() for scan in scans]
     return [
         item
@@ -122,7 +122,7 @@ def _raises_or_alarms(item: Candidate) -> bool:
 
 
 def _informed_on(item: Candidate) -> bool:
-    """Whether the program went on to inform of other things: a start that has not come to its first step yet."""
+    """Whether the program continued to inform of other things: a start that has not come to its first step yet."""
     informing = (
         1 for line in item.hit.lines_after() if INFORMS.search(line[:200]) or _GLOG_INFORMS.search(line[:60])
     )
@@ -147,7 +147,7 @@ def _logged_on(notice: Candidate, found: Sequence[Candidate]) -> bool:
 
 
 def _went_on_to_raise(report: Candidate, found: Sequence[Candidate]) -> bool:
-    """Whether a program that only reported a trouble of a kind that is raised went on, and then raised another exception."""
+    """Whether a program that only reported a trouble of a kind that is raised continued, and then raised another exception."""
     if not report.is_cause or report.failure not in _REPORTED_OR_RAISED:
         return False
     if _raised(report) or frames_above(report.hit).found or report.hit.has(Trait.OWN):
@@ -204,7 +204,7 @@ def _in_passing(item: Candidate) -> bool:
 
 
 def _without_caught(found: list[Candidate], scans: Sequence[SourceScan]) -> list[Candidate]:
-    """Without exceptions that a process outlived: it logged another of the same type, or a Ray worker went on to print."""
+    """Without exceptions that a process outlived: it logged another of the same type, or a Ray worker continued to print."""
     logged = [item for item in found if _raised(item) and frames_above(item.hit).caught]
     times = Counter(_by_whom(item) for item in logged)
     caught = {id(item) for item in logged if times[_by_whom(item)] > 1}
@@ -223,7 +223,7 @@ def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
 
 
 def _worker_prints_on(item: Candidate) -> bool:
-    """Whether the Ray worker that raised it went on to print, among others. Where a task fails, the driver raises `RayTaskError`."""
+    """Whether the Ray worker that raised it continued to print, among others. Where a task fails, the driver raises `RayTaskError`."""
     pid = item.hit.origin.pid
     if pid is None:
         return False
@@ -249,11 +249,11 @@ def _any_hit(scans: Sequence[SourceScan], *traits: Trait, below: int = 0) -> boo
     )
 
 
-# -- training that went on -------------------------------------------------------------------------
+# -- training that continued -------------------------------------------------------------------------
 
 
 def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
-    """Whether training went on after it, or the run came to a good end."""
+    """Whether training continued after it, or the run came to a good end."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
     if not died and _bars_went_on(item):
@@ -268,13 +268,13 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     if not may_be_dying:
         return went_on(own, need=need)
     if not died and len(own) < len(after) and went_on(after, need=STEPS_ELSEWHERE):
-        # Ranks step together: where the others went on for long, this one did too.
+        # Ranks step together: where the others continued for long, this one did too.
         return True
     return went_on(own, need=need) and not _dies_soon(item.hit)
 
 
 def _bars_went_on(item: Candidate) -> bool:
-    """Whether a bar shows that the program went on: the one that was drawn above, or any below a line that is no traceback's."""
+    """Whether a bar shows that the program continued: the one that was drawn above, or any below a line that is no traceback's."""
     if _raised(item) and item.rank is None and bar_went_on(item.hit.before, item.hit.after):
         return True
     return not frames_above(item.hit).found and bar_states(item.hit.after) >= BAR_STATES
@@ -323,7 +323,7 @@ def _launcher_reports_nothing(scans: Sequence[SourceScan]) -> bool:
 
 
 def _went_on_elsewhere(item: Candidate, scans: Sequence[SourceScan]) -> bool:
-    """Whether training went on in another stream of the ranks, under a launcher that has no complaint.
+    """Whether training continued in another stream of the ranks, under a launcher that has no complaint.
 
     A launcher reports each process that fails, and ranks step together; separate files show no order.
     """
@@ -335,7 +335,7 @@ def _went_on_elsewhere(item: Candidate, scans: Sequence[SourceScan]) -> bool:
 
 
 def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
-    """Whether training went on between it and a later cause of the same rank: then that one is what it failed of."""
+    """Whether training continued between it and a later cause of the same rank: then that one is what it failed of."""
     if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
         return False
     later = [

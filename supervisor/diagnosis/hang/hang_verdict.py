@@ -196,7 +196,7 @@ def _next_look(first: SeenGroup) -> str:
         case "gpu":
             return f"The stacks show {where}: look for a kernel that does not end, and for Xid errors in `dmesg`."
         case "stopped":
-            return f"The stacks show {where}: find out who suspended it; `kill -CONT` lets it go on."
+            return f"The stacks show {where}: find out who suspended it; `kill -CONT` lets it continue."
         case _:
             return (
                 f"Only the kernel's side was seen, {where}: with py-spy, or `[hang] faulthandler = true`, its line is told "

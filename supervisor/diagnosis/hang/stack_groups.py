@@ -197,7 +197,7 @@ def _proves(places: Sequence[RankPlace], odd: Sequence[int]) -> bool:
     if not doings or Doing.UNKNOWN in doings.values():
         return False
     if all(doing is Doing.STOPPED for doing in doings.values()):
-        return False  # somebody suspended the job: that is to go on, not to be restarted
+        return False  # somebody suspended the job: that is to continue, not to be restarted
     if odd:
         # Where the odd one only waits for its device it may be computing for all (an evaluation on one rank).
         return any(doings[rank] is not Doing.GPU for rank in odd)

@@ -146,7 +146,7 @@ def went_on(after: Sequence[str], need: int = 3) -> bool:
 
 
 def bar_went_on(before: bytes, after: bytes) -> bool:
-    """Whether the bar that was drawn last above a place goes on below it: a program that begins anew draws from nothing.
+    """Whether the bar that was drawn last above a place continues below it: a program that starts again draws from nothing.
 
     One state more may be drawn as an exception closes the bar.
     """

@@ -68,7 +68,7 @@ class Strength(IntEnum):
     FULL = 80  # names the failure so that even a stop before it does not explain it
     CERTAIN = 88  # the library's own final message for exactly this failure
     EXACT = 90  # as good as an exception, even as a plain line
-    FATAL = 95  # no process goes on after it
+    FATAL = 95  # no process continues after it
 
     @property
     def word(self) -> str:
@@ -115,7 +115,7 @@ class Trait(StrEnum):
     LAUNCHER_END = "launcher_end"  # the launcher itself has ended
     USAGE_EXIT = "usage_exit"  # an argument parser's last words: the program has ended
     TRACEBACK = "traceback"  # the head of a traceback
-    ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes anew
+    ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes again
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
     KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left
     STOP_SIGNAL = "stop_signal"  # tells of a SIGTERM and not of who sent it

@@ -106,7 +106,7 @@ def frames_above(hit: Hit) -> Frames:
 
 
 def in_helper(hit: Hit) -> bool:
-    """Whether a thread raised that only keeps records or hands on data: it ends alone, and the program goes on.
+    """Whether a thread raised that only keeps records or hands on data: it ends alone, and the program continues.
 
     Such threads end together and mix their lines, so that what stands above is looked at as a whole.
     """

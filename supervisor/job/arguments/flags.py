@@ -150,7 +150,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--min-ranks",
         _IN,
-        "ranks a node may go on with when a faulty GPU is left out",
+        "ranks a node may continue with when a faulty GPU is left out",
         "N",
         "policy.min_ranks",
         group="retry",
@@ -245,7 +245,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--self-resuming",
         _SW,
-        "the script goes on from its newest checkpoint by itself",
+        "the script continues from its newest checkpoint by itself",
         "",
         "resume.self_resuming",
         group="batch",

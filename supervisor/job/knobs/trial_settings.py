@@ -132,7 +132,7 @@ def _settings(args: Sequence[str], where: Places) -> Iterator[_Found]:
 
 
 def _is_overwritten(source: ScriptSource, dest: str) -> bool:
-    """Whether the script computes the setting anew, whatever was given: ``args.num_iterations = total // batch``, under no condition."""
+    """Whether the script computes the setting again, whatever was given: ``args.num_iterations = total // batch``, under no condition."""
     if plain_name(dest) not in STEP_NAMES:
         return False
     open_: list[ast.AST] = [file.tree for file in source.files]

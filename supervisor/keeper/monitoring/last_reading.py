@@ -1,4 +1,4 @@
-"""Logs read to their end after their processes are gone, while the keeper's loop goes on.
+"""Logs read to their end after their processes are gone, while the keeper's loop continues.
 
 However much there is, all of it is read: what a job did in its last seconds may stand behind hundreds of megabytes. A
 process that outlives the job and still holds a log open (a tracker's uploader) is waited for until it falls quiet.

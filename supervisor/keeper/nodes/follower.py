@@ -1,6 +1,6 @@
 """The keeper of any node but 0: it starts and ends what the leader orders, and reports what became of it. It decides nothing.
 
-While the leader's keeper shows no sign of life, what runs here goes on, and nothing new is started. Where the leader's whole node
+While the leader's keeper shows no sign of life, what runs here continues, and nothing new is started. Where the leader's whole node
 is gone, this one ends within its bounds (`_leave_a_dead_leader`).
 """
 
@@ -102,7 +102,7 @@ class FollowingKeeper(Keeper):
     # -- the loop -------------------------------------------------------------------------------------
 
     def carry(self) -> int:
-        """As of any keeper; a run that had ended for this node, and that node 0 goes on with, is waited for."""
+        """As of any keeper; a run that had ended for this node, and that node 0 continues with, is waited for."""
         if isinstance(self.state.condition, st.Finished):
             view = self.state.attempt
             number = view.number if view is not None else 0
@@ -150,7 +150,7 @@ class FollowingKeeper(Keeper):
         silent = self._is_leader_silent(now)
         view = self.state.attempt
         if silent and not self._was_silent and view is not None:
-            text = f"the keeper of node {LEADER} shows no sign of life for {nd.SILENT_S:.0f} s: what runs here goes on, nothing new is started"
+            text = f"the keeper of node {LEADER} shows no sign of life for {nd.SILENT_S:.0f} s: what runs here continues, nothing new is started"
             code = f"{SILENT}_{view.number}"
             self.emit(ev.Advisory(t=self._clock.wall(), attempt=view.number, code=code, text=text))
         self._was_silent = silent
@@ -213,7 +213,7 @@ class FollowingKeeper(Keeper):
             self._end(ev.Outcome.LOST, EXIT_LOST, reason)
 
     def _is_of_now(self, order: Order, now: float) -> bool:
-        """Whether the run is over: an end that stood there before this keeper began is old where a leader lives and goes on."""
+        """Whether the run is over: an end that stood there before this keeper began is old where a leader lives and continues."""
         return order.seq != self._first_seq or self._leader.silent_s(now) > OLD_END_S
 
     def _take_up(self, order: Order, view: st.AttemptState) -> None:

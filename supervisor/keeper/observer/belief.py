@@ -18,9 +18,9 @@ class Belief(Enum):
     SAYS_END = auto()
     """It said no end at first; judged in a later pause it does."""
     REOPENED = auto()
-    """It said an end and went on: the next one must last, else each line below what looks like a failure would end and revive it."""
+    """It said an end and continued: the next one must last, else each line below what looks like a failure would end and revive it."""
     SAYS_END_AGAIN = auto()
-    """It went on after an end, and now says another one."""
+    """It continued after an end, and now says another one."""
 
     def is_over(self, *, lately_written: bool) -> bool:
         """Whether a last reading may begin."""

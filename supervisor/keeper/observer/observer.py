@@ -471,7 +471,7 @@ class Observer(Powerless):
     def _close_attempt(self, verdict: Verdict, *, read: bool = True) -> None:
         """The target is over: say so, and why. Where not all of it was read, that is not known.
 
-        `read`: as far as it will be. Else it goes on to be read for its numbers: the verdict has read it all by itself.
+        `read`: as far as it will be. Else it continues to be read for its numbers: the verdict has read it all by itself.
         """
         self._recorder.flush()
         if read:

@@ -1,7 +1,7 @@
 """``--fit-batch``: short launches before the first attempt, until the largest micro-batch that fits is known.
 
 Bisection over the micro-batches that keep the global batch exact, so at most ceil(log2(n + 1)) probes for n of
-them. What was learnt is in the journal: a keeper that adopts the run goes on where the dead one was.
+them. What was learnt is in the journal: a keeper that adopts the run continues where the dead one was.
 """
 
 from __future__ import annotations

@@ -47,13 +47,13 @@ class BadChange(Exception):  # noqa: N818 - named for what it is
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """How the next launch goes on.
+    """How the next launch continues.
 
     Attributes:
         settings: what is set for it.
         switch: whether the resume flag is set, as `build_plan` takes it.
         copy: a changed copy of the checkpoint, made before the launch.
-        at: the checkpoint's step, where there is one to go on from.
+        at: the checkpoint's step, where there is one to continue from.
     """
 
     settings: tuple[tuple[str, str], ...] = ()
@@ -95,7 +95,7 @@ def plan_next(
 def next_resume_point(
     record: RunFile, state: RunState, run: RunPaths, now: NextJob, env: Mapping[str, str]
 ) -> ResumePoint:
-    """How the next attempt goes on; a first one does not."""
+    """How the next attempt continues; a first one does not."""
     if not state.attempts:
         return ResumePoint()
     from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
@@ -104,7 +104,7 @@ def next_resume_point(
 
 
 def settings_of(now: NextJob, point: ResumePoint) -> Pairs:
-    """What is set in the next command line, by changes and by where it goes on."""
+    """What is set in the next command line, by changes and by where it continues."""
     return tuple({**now.set_args, **dict(point.settings)}.items())
 
 

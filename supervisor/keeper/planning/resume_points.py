@@ -1,7 +1,7 @@
-"""Where the next attempt goes on, and how the script is told: asked at each launch, of the journal and the disk.
+"""Where the next attempt continues, and how the script is told: asked at each launch, of the journal and the disk.
 
 transformers' Trainer from 4.36 to 5.1 takes the micro-batch of a resumed run from the checkpoint's `trainer_state.json`, whatever its
-arguments say (issue 43708): 8 x 2 made 4 x 4 goes on as 8 x 4, twice the global batch. There a run with another micro-batch resumes from a
+arguments say (issue 43708): 8 x 2 made 4 x 4 continues as 8 x 4, twice the global batch. There a run with another micro-batch resumes from a
 changed copy of the checkpoint, hard links but for that one file, in a folder that the Trainer's own rotation never counts.
 """
 
@@ -107,7 +107,7 @@ def resume_point(
     now: NextJob,
     env: Mapping[str, str],
 ) -> ResumePoint:
-    """Where the attempt after those of `state` goes on.
+    """Where the attempt after those of `state` continues.
 
     Args:
         record: the job.
@@ -117,7 +117,7 @@ def resume_point(
         env: the environment that the user gave.
 
     Raises:
-        NotResumableError: the script would go on with another batch, and nothing can be done about it.
+        NotResumableError: the script would continue with another batch, and nothing can be done about it.
     """
     job, knobs = record.job, record.job.knobs
     if not state.attempts:
@@ -176,7 +176,7 @@ def number_of(checkpoint: CheckpointCommitted | None) -> int | None:
 
 
 def can_go_on(knobs: Knobs, newest: CheckpointCommitted | None) -> bool:
-    """Whether a restart would go on where a checkpoint was left."""
+    """Whether a restart would continue where a checkpoint was left."""
     return is_resume_known(knobs, newest.path if newest is not None else None, number_of(newest))
 
 
@@ -221,14 +221,14 @@ def _chosen_after(job: JobSpec, state: RunState, set_args: Mapping[str, str]) ->
 def batch_refusal(
     record: RunFile, state: RunState, batch: BatchSpec, arguments: tuple[str, ...], env: Mapping[str, str]
 ) -> str:
-    """Why the next attempt cannot go on with `batch`, as the script would resume with another one; empty where it can."""
+    """Why the next attempt cannot continue with `batch`, as the script would resume with another one; empty where it can."""
     if not state.attempts:
         return ""
     newest = usable_checkpoint(record.job, state.checkpoints) or start_checkpoint(record.job, arguments)
     if newest is None:
         return _unseen_refusal(record, state, env)
     if not can_go_on(record.job.knobs, newest):
-        return ""  # it begins anew
+        return ""  # it starts again
     try:
         _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env)
     except NotResumableError as error:
@@ -272,9 +272,9 @@ def _asked(interpreter: str, env: tuple[tuple[str, str], ...]) -> str | None:
 def _require_no_copy(
     record: RunFile, state: RunState, newest: CheckpointCommitted, batch: BatchSpec, env: Mapping[str, str]
 ) -> None:
-    """A script that resumes by itself would do so also where it is to begin anew."""
+    """A script that resumes by itself would do so also where it is to start again."""
     if _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env) is not None:
-        raise NotResumableError("it is to begin anew, and the script would resume with the old micro-batch")
+        raise NotResumableError("it is to start again, and the script would resume with the old micro-batch")
 
 
 def _plan_copy(

@@ -28,7 +28,7 @@ from supervisor.sources.processes import ProcessId, boot_id, command_of
 from supervisor.text.decode import printable
 
 # A keeper sets the times of its lock every 5 s, and its machine may be busy; attributes are cached for at most
-# 60 s where a file is not opened anew, as it is here.
+# 60 s where a file is not reopened, as it is here.
 WATCH_S = 60.0
 LOOK_S = 1.0
 MAX_PIDS = 8
@@ -139,9 +139,9 @@ def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[
     yield f"starts a new supervisor process on this host ({socket.gethostname()})"
     retry = record.job.retry
     if isinstance(state.condition, st.Stopping):
-        yield "goes on with the stop that was begun"
+        yield "continues with the stop that was begun"
     if state.probing is not None:
-        yield "ends the probe that runs, and begins it anew"
+        yield "ends the probe that runs, and begins it again"
     if isinstance(state.condition, st.Backoff):
         yield "starts the next attempt once its wait is over: that was decided already"
     if retry.enabled and retry.max_retries:

@@ -124,7 +124,7 @@ class _Memory:
     wire: bool = False
     ready: bool = False
     stepped: bool = False
-    # Epoch and step of the newest loss; whether steps without a loss go on beyond it, as a bar's do.
+    # Epoch and step of the newest loss; whether steps without a loss continue beyond it, as a bar's do.
     at_loss: tuple[float, float] | None = None
     bare_steps: bool = False
     speaker: int | None = None
@@ -336,7 +336,7 @@ class Recorder:
 
     def _step(self, attempt: int, seen: StepSeen) -> None:
         if seen.begins and "loss" not in seen.values:
-            # Where a bar starts is no step that was made: of a resumed job it is not even where that goes on.
+            # Where a bar starts is no step that was made: of a resumed job it is not even where that continues.
             values = {name: value for name, value in seen.values.items() if name != "step"}
             seen = dataclasses.replace(seen, values=values)
         self._m.wire = self._m.wire or seen.from_telemetry
@@ -402,7 +402,7 @@ class Recorder:
                 del kept["total_steps"]  # it was that of an epoch
             fields = {**kept, **fields}
         self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
-        # Where an attempt goes on is told by its first step: that one is not merged with those of its second.
+        # Where an attempt continues is told by its first step: that one is not merged with those of its second.
         first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
         self._tell_progress(0.0 if first else self._interval_s)
 

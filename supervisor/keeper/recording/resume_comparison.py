@@ -131,7 +131,7 @@ class ResumeComparison:
 
 
 def _asked_rate(state: RunState, view: AttemptState) -> str:
-    """The learning-rate arguments of an attempt that a person typed anew: ``--lr 1e-4``; empty where they are those of before."""
+    """The learning-rate arguments of an attempt that a person typed again: ``--lr 1e-4``; empty where they are those of before."""
     before = next((a for a in reversed(state.attempts) if a.number < view.number), None)
     decision = before.decision if before is not None else None
     typed = decision.change.argv if decision is not None and decision.change is not None else None

@@ -72,7 +72,7 @@ class Actor(Protocol):
         ...
 
     def answer(self, value: str, by: str) -> None:
-        """Take a person's answer about the batch, and decide anew."""
+        """Take a person's answer about the batch, and decide again."""
         ...
 
 

@@ -1,7 +1,7 @@
 """A silence that was flagged: its rounds of stacks, why it is not ended, and the countdown to its end.
 
 What the rules need (`policy.health.ending`) is gathered here, and what they rule is journalled and carried out. A silence ends by
-itself, or is ended, or a person keeps waiting; a keeper that adopts the run goes on where the last one stood.
+itself, or is ended, or a person keeps waiting; a keeper that adopts the run continues where the last one stood.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ LOG_STEP_GAP_S = 0.05
 """Steps read from one batch of a log come at the same moment: only a gap between batches is one."""
 AWAY_S = 2.0
 RESET_STEPS = 10
-"""A counter that falls by more than ranks can lie apart starts anew with each epoch."""
+"""A counter that falls by more than ranks can lie apart starts again with each epoch."""
 STRAGGLER_INTERVAL_S = 10.0
 
 

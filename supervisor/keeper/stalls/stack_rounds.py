@@ -1,6 +1,6 @@
 """One round of stacks: all ranks side by side, grouped, with what NCCL, PyTorch and the logs' heads know, written as an artifact.
 
-Taken in a thread of its own: py-spy may need seconds, and the keeper's loop must go on.
+Taken in a thread of its own: py-spy may need seconds, and the keeper's loop must continue.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class EarlySigns:
                 yield Advice(
                     "alloc_retries",
                     f"rank {rank if rank is not None else 0} had to free cached GPU memory {retries - known.retries:.0f} "
-                    "times to go on: memory is tight; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller micro-batch helps",
+                    "times to continue: memory is tight; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller micro-batch helps",
                     rank,
                 )
                 known.retries = retries
@@ -198,7 +198,7 @@ class EarlySigns:
             self._not_saved = None
             yield Advice(
                 "checkpoint_not_saved",
-                f"the run goes on after it could not write ({line.strip()[:160]}): what is trained since the last whole checkpoint would be lost; "
+                f"the run continues after it could not write ({line.strip()[:160]}): what is trained since the last whole checkpoint would be lost; "
                 "free space, or look at the folder's rights and mount",
                 whose,
             )

@@ -57,7 +57,7 @@ class Silence:
         alike_s: how far apart the rounds lie that are alike; 0: there is one.
         changed: in words what differed from the round before the newest; empty: nothing.
         watched: a screen that may act is open.
-        can_resume: a restart would go on from a checkpoint, or may begin anew.
+        can_resume: a restart would continue from a checkpoint, or may start again.
         end_hangs: ``--end-hangs``.
     """
 
@@ -145,7 +145,7 @@ def _first(late: tuple[LateRank, ...]) -> str:
 
 UNWATCHED_WHY: Final = (
     "nobody watches, and how the script resumes is not known: --end-hangs would end it, "
-    "and --resume-knob FLAG let it go on"
+    "and --resume-knob FLAG let it continue"
 )
 
 # The first that holds forbids it. What is seen comes before how long it has lasted, so that a person reads at once why a

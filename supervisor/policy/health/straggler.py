@@ -91,7 +91,7 @@ class Stragglers:
     def _report(self, rank: int, number: float, t: float) -> None:
         reported = self._reported.setdefault(number, {})
         if rank in reported:
-            reported.clear()  # counted anew, as in each epoch
+            reported.clear()  # counted again, as in each epoch
         reported[rank] = t
         if len(reported) == len(self._ranks):
             first = min(reported.values())

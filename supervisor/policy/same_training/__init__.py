@@ -1,1 +1,1 @@
-"""Whether a resumed attempt goes on with the same training: begin with `judge`."""
+"""Whether a resumed attempt continues with the same training: begin with `judge`."""

@@ -1,4 +1,4 @@
-"""Whether a resumed attempt goes on with the same training: what it logs, against what was logged of the same steps before (pure).
+"""Whether a resumed attempt continues with the same training: what it logs, against what was logged of the same steps before (pure).
 
 Two tables of steps, before and after, and the plan of the restart go in; one judgement comes out. The tests stand in `_TESTS`, in order: a wrong
 start changes everything after it, a wrong batch changes the losses, so the first that finds something names the difference.
@@ -377,7 +377,7 @@ def _log_ratio(case: Case, name: str) -> tuple[float, float] | None:
     if name == "loss" or len(was) < NEAR or len(now) < NEAR:
         return None
     slope, level, error = line_through(was, at=case.last)
-    # What goes on as before may as well stay where it is: the smaller change counts.
+    # What continues as before may as well stay where it is: the smaller change counts.
     change = min(
         (median(now.values()) - level, fmean(v - level - slope * (s - case.last) for s, v in now.items())),
         key=abs,
@@ -427,7 +427,7 @@ def _agreement(case: Case) -> Judgement:
         and len(after) >= NEAR
         and (counted is not None or len(column_of(case.after, "lr")) >= NEAR)
     ):
-        parts.append("loss goes on where it was")
+        parts.append("loss continues where it was")
         text = f"{len(after)} new steps and none trained twice: {', '.join(parts)}"
         return Judgement(Sameness.SAME_WITHIN_NOISE, text, None, (), twice, new)
     return Judgement(

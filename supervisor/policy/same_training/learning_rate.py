@@ -1,4 +1,4 @@
-"""Whether the learning rate goes on as its schedule did: exact but for printed digits, so that a wrong one can be named."""
+"""Whether the learning rate continues as its schedule did: exact but for printed digits, so that a wrong one can be named."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wa
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
-NO_PATH = (
-    "run.json does not say where the run was started (an older stoker wrote it): start anew with `stoker run`"
-)
+NO_PATH = "run.json does not say where the run was started (an older stoker wrote it): start again with `stoker run`"
 # What is given of a long list of findings: a folder of somebody else's has hundreds.
 MAX_REFUSALS = 8
 
@@ -80,7 +78,7 @@ class Place:
             return ""
         if os.path.lexists(str(self.recorded)):
             return f"this folder is a copy: the run itself lies in {printable(str(self.recorded))}"
-        return f"it was moved from {printable(str(self.recorded))}: move it back, or start anew with `stoker run`"
+        return f"it was moved from {printable(str(self.recorded))}: move it back, or start again with `stoker run`"
 
 
 class _Recorded(msgspec.Struct, frozen=True):

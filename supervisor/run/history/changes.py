@@ -24,10 +24,10 @@ class NextJob:
         batch: the batch that is set in place of the job's own; None: none is.
         env: variables that are set besides.
         set_args: (flag, value) pairs that are set besides; an empty value makes a switch.
-        from_scratch: it begins anew.
+        from_scratch: it starts again.
         raise_open_files: the soft limit on open files goes up to the hard one.
         start_typed_after: the attempt after which a person typed another checkpoint to start from; None: nobody did.
-        is_typed: a person typed the arguments anew.
+        is_typed: a person typed the arguments again.
     """
 
     job: JobSpec
@@ -54,7 +54,7 @@ class NextJob:
         return args
 
     def resumes(self, name: str) -> bool:
-        """Whether a setting says what to go on from."""
+        """Whether a setting says what to continue from."""
         knobs = self.job.knobs
         return name in {knobs.resume, knobs.resume_path, knobs.resume_step} or takes_path(name)
 

@@ -36,7 +36,7 @@ def oom_kills(pids: Collection[int], *, since_s: float, path: str = KMSG) -> str
             try:
                 record = os.read(fd, RECORD_BYTES)
             except BrokenPipeError:
-                continue  # records were overwritten while we read: the next read goes on behind them
+                continue  # records were overwritten while we read: the next read continues behind them
             except OSError:
                 break  # EAGAIN: the end of the log
             if not record:

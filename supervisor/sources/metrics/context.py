@@ -71,7 +71,7 @@ _REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
 _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
-# A call or a table that goes on for longer is none; transformers' arguments are some 130 lines.
+# A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
 # More names than a training has stages.
 MAX_KINDS = 4
@@ -153,7 +153,7 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
     if state.kinds is not None and found.name in state.kinds[-1:]:
         return parsed, state
     if state.kinds is not None and found.name not in state.kinds and len(state.kinds) < MAX_KINDS:
-        # Another stage of the training: the curve goes on.
+        # Another stage of the training: the curve continues.
         renamed = found.name if state.kinds else ""
         return parsed._replace(renamed=renamed), state._replace(kinds=(*state.kinds, found.name))
     readings = tuple(one._replace(field="") if one is found else one for one in parsed.readings)

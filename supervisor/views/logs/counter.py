@@ -108,7 +108,7 @@ class Scanner:
             self._thread.join(JOIN_S)
 
     def work(self, tasks: tuple[Task, ...]) -> None:
-        """Count these from now on, the first ones first; tasks known already go on where they were."""
+        """Count these from now on, the first ones first; tasks known already continue where they were."""
         with self._lock:
             self._tasks = tasks
         if tasks and not self._thread.is_alive() and not self._stop.is_set():

@@ -219,7 +219,7 @@ def rows_from(
 
 
 def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> list[tuple[int, int]]:
-    """The logs that go on with the same unit, and how many units of theirs come before; never units that others await."""
+    """The logs that continue with the same unit, and how many units of theirs come before; never units that others await."""
     found: list[tuple[int, int]] = []
     whose = {(heads[first].node, heads[first].ahead[0].who)}
     for i, head in enumerate(heads):

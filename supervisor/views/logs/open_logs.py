@@ -354,7 +354,7 @@ class OpenLogs:
                 case Change.ANEW:
                     self._reset(i)
                     at[i] = 0
-                    notes.append(f"{name_of(stream)} was cut or replaced; it is read anew")
+                    notes.append(f"{name_of(stream)} was cut or replaced; it is read again")
             changed = True
         self._looked_t = now
         return changed, notes, tuple(at)

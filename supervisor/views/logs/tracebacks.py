@@ -255,7 +255,7 @@ def trace_from(file: LogFile, who: str, offset: int, above: int = 0) -> Trace | 
 
 
 def trace_around(file: LogFile, who: str, offset: int) -> Trace | None:
-    """The traceback that is begun before the line at `offset` and goes on with it; None: it is of none."""
+    """The traceback that is begun before the line at `offset` and continues with it; None: it is of none."""
     if not offset:
         return None
     lines = file.segment(segment_of(offset))

@@ -1,6 +1,6 @@
 """From samples to what a view shows of them: tracks, the newest readings, the pace. Reads no files.
 
-`views.model.reader` feeds it as a run directory grows, `views.model.replay` as recorded time goes on.
+`views.model.reader` feeds it as a run directory grows, `views.model.replay` as recorded time continues.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class Gatherer:
                 self._lost.add(origin)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Whether a speed is that of training: one that stood beside a loss does not go on beside none, as in an evaluation's lines."""
+        """Whether a speed is that of training: one that stood beside a loss does not continue beside none, as in an evaluation's lines."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
         return "loss" in sample.v or (sample.a, name) not in self._beside_loss

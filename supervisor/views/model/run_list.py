@@ -281,7 +281,7 @@ def filter_trouble(query: str) -> str:
     """What is wrong with a filter, in one line: a number is missing where one is compared. Empty: nothing is."""
     for term in query.lower().split():
         found = _TERM.fullmatch(term)
-        if found is None or found[2] not in _NUMBERS or found[3] == "=":  # ``loss>=`` goes on
+        if found is None or found[2] not in _NUMBERS or found[3] == "=":  # ``loss>=`` continues
             continue
         if found[1] not in NUMBERS:
             return f"{term}: {found[1]} is no number: use : or = with it, as in {found[1]}:{found[3]}"

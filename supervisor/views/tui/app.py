@@ -176,7 +176,7 @@ class StokerApp(ThemedApp):
         return self._dashboard
 
     def get_driver_class(self) -> type[Driver]:
-        """Textual's own, which goes on taking what is written when the terminal is gone, and reads no key too many."""
+        """Textual's own, which continues taking what is written when the terminal is gone, and reads no key too many."""
         driver = super().get_driver_class()
         return surviving(KeyReader if driver is LinuxDriver else driver)
 
@@ -486,7 +486,7 @@ class StokerApp(ThemedApp):
             self._feeders[-1].ask_to_stop()
 
     def action_leave(self) -> None:
-        """Leave; training goes on."""
+        """Leave; training continues."""
         self.exit()
 
 
@@ -498,7 +498,7 @@ class Continuing:
     Must be made in the main thread, after Textual's own handlers were set.
 
     Args:
-        back: called, in a signal handler, when the process goes on as it was: the screen may be another's.
+        back: called, in a signal handler, when the process continues as it was: the screen may be another's.
     """
 
     def __init__(self, back: Callable[[], object]) -> None:

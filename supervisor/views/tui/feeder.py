@@ -233,7 +233,7 @@ class Feeder(Generic[Moment]):
             job = self._jobs.get()
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - a failed request is said; reading goes on
+            except Exception as error:  # noqa: BLE001 - a failed request is said; reading continues
                 self._say(f"{type(error).__name__}: {error}")
 
     def _read(self) -> bool:

@@ -56,7 +56,7 @@ def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> Tui
         alone = "it is no longer watched" if snapshot.state.mode == "observed" else take
         text = f"{run.run_id}: {snapshot.misplaced or alone}"
     else:
-        text = f"{run.run_id}: training goes on; come back with `{back}`"
+        text = f"{run.run_id}: training continues; come back with `{back}`"
     return TuiResult(run, True, None, None, (tr(text),))
 
 

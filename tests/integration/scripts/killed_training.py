@@ -1,7 +1,7 @@
 """A training without torch for `bench/kills.py`: numbered lines, checkpoints with a marker, and a look for earlier attempts.
 
 ``killed_training.py FOLDER [--resume=auto]``. As a plain command it starts two ranks and ends with the first that fails, as a
-home-made launcher does; with RANK in its environment it is a rank. It goes on until ``FOLDER/finish`` exists. Rank 0 starts a
+home-made launcher does; with RANK in its environment it is a rank. It continues until ``FOLDER/finish`` exists. Rank 0 starts a
 daemon (double fork, own session), as trackers and data servers do, which is named in ``FOLDER/daemon-<pid>`` too. Every process
 writes ``FOLDER/<attempt>-<pid>`` first, and ``FOLDER/overlap`` where a process of another attempt lives.
 """

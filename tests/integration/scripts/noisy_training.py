@@ -1,7 +1,7 @@
 """A rank that writes numbered lines at a rate, and may rotate its own log: ``noisy_training.py LINES_A_SECOND SECONDS [ROTATE_MIB]``.
 
 Every `STEP_EVERY`-th line is a step, numbered without a gap, so that a series without a gap says that no line was lost. Ranks of even
-number rename their log and open it anew, those of odd number copy and truncate it, as logrotate does either way.
+number rename their log and open it again, those of odd number copy and truncate it, as logrotate does either way.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_steps_go_on_while_the_disk_is_slow_and_nothing_is_told_before_the_commi
         told.append(path.read_text())
         gate.set()
 
-    # Step 6 is trained while the checkpoint of step 4 is being written: only then does the disk go on.
+    # Step 6 is trained while the checkpoint of step 4 is being written: only then does the disk continue.
     watcher = on_step(path, 6, act)
     try:
         assert train_here(tmp_path, num_iterations=8, save_every=4, fault="slow:0.001@0") == 0
@@ -100,7 +100,7 @@ def test_the_second_save_waits_for_the_first_and_gives_up_in_time(
     with pytest.raises(CheckpointError, match=r"step_00000002 .* not done after 0\.2 s \(save_timeout_s\)"):
         train_here(tmp_path, None, **SAVING, save_timeout_s=0.2)
     gate.set()
-    # What hung went on in the end; the thread is gone, and a resume finds what it committed or nothing.
+    # What hung continued in the end; the thread is gone, and a resume finds what it committed or nothing.
     assert wait_until(lambda: not any("checkpoint" in t.name for t in threading.enumerate()), 10)
     assert train_here(tmp_path, None, **SAVING, resume_from="auto") == 0
 
@@ -115,7 +115,7 @@ def test_training_goes_on_past_a_write_that_hangs_but_the_last_one_must_be_writt
     gate.set()
     assert len(losses(tmp_path)) == 6
     err = capsys.readouterr().err
-    assert err.count("training goes on") == 2
+    assert err.count("training continues") == 2
     assert [r["step"] for r in records(tmp_path, kind="warning")] == [2, 4]
     assert not records(tmp_path, kind="checkpoint_committed")
 
@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_is_refused_before_the_first_step(
     with pytest.raises(CheckpointError, match="cannot be written"):
         train_here(tmp_path, **lost, save_every=1, continue_on_save_error=True)
     assert len(losses(tmp_path)) == 2
-    assert capsys.readouterr().err.count("training goes on") == 2
+    assert capsys.readouterr().err.count("training continues") == 2
 
 
 def test_a_folder_that_vanishes_is_not_made_anew_elsewhere(tmp_path: Path) -> None:

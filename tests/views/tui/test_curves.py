@@ -129,7 +129,7 @@ def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_
     strong = {at for _, at in _columns_of(drawn, TextStyle.LOSS)}
     faint = {at for _, at in _columns_of(drawn, TextStyle.DIM)}
     middle = drawn.x.dot(41) // 2
-    assert min(strong) == 0, "what the living attempt goes on from is of its lineage"
+    assert min(strong) == 0, "what the living attempt continues from is of its lineage"
     assert max(strong) <= drawn.x.dot(60) // 2
     assert min(faint) >= middle
     assert max(faint) == drawn.x.dots // 2 - 1, "what was abandoned stays in sight to its end"

@@ -161,11 +161,11 @@ def test_a_foreign_script_becomes_a_charted_restartable_run(tmp_path: Path, styl
         pane.wait_for(foreign.shows)
         pane.until(
             lambda: any(
-                text in pane.screen() for text in ("how does the script go on", "write the job file")
+                text in pane.screen() for text in ("how does the script continue", "write the job file")
             ),
             "the next question",
         )
-        if "how does the script go on" in pane.screen():
+        if "how does the script continue" in pane.screen():
             pane.type("self")
         run = write_and_start(pane, tmp_path)
         took = time.monotonic() - began

@@ -48,7 +48,7 @@ def test_nothing_is_painted_on_a_dashboard_that_the_log_covers(
         series.append(METRICS, rec.t, "job", 1, {"step": 1, "loss": 2.0})
         series.close()
         await until(pilot, lambda: app.dashboard.snapshot is not known, "the loss")
-        assert not painted, "Textual would compose the log screen anew for each"
+        assert not painted, "Textual would compose the log screen again for each"
         screen.dismiss(None)
         await until(pilot, lambda: app.screen is app.dashboard, "the dashboard")
         await until(pilot, lambda: "beneath the log 2" in shown(app), "the line in the pane")
@@ -347,7 +347,7 @@ def test_survives_what_happens_to_the_file(tmp_path: Path) -> None:
         await opened(app, pilot)
         await settled(pilot, lambda: "line 500 " in shown(app), "the log")
         path.write_bytes(b"cut short\n")
-        await settled(pilot, lambda: "cut short" in shown(app) and "read anew" in shown(app), "the cut log")
+        await settled(pilot, lambda: "cut short" in shown(app) and "read again" in shown(app), "the cut log")
         path.rename(path.with_suffix(".old"))
         path.write_bytes(b"rotated in\n")
         await settled(pilot, lambda: "rotated in" in shown(app), "the new file")

@@ -240,7 +240,7 @@ def test_edit_sends_what_was_shown(tmp_path: Path) -> None:
         area = app.screen.query_one(TextArea)
         before = area.text
         await pilot.press("q")
-        assert area.text == f"{before}q", "what is typed goes on at the end"
+        assert area.text == f"{before}q", "what is typed continues at the end"
         area.text = "--lr 1e-4 --batch_size 16 '--name=a b'"
         await pilot.press("tab", *"X=1 Y", "enter")
         assert isinstance(app.screen, EditScreen), "Y is no NAME=VALUE"

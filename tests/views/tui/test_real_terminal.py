@@ -73,7 +73,7 @@ class Terminal:
             assert time.monotonic() < end, f"{texts} never came; the screen shows:\n{screen}"
 
     def until(self, condition: Callable[[], object], deadline_s: float = 60.0) -> None:
-        """Wait for a condition outside the terminal; reading goes on, or a full pty would stop the app."""
+        """Wait for a condition outside the terminal; reading continues, or a full pty would stop the app."""
         end = time.monotonic() + deadline_s
         while not condition():
             screen = self.read()

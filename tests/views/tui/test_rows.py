@@ -266,10 +266,10 @@ def test_the_footer_drops_keys_from_the_end_and_keeps_the_way_out() -> None:
     panel = footer.FooterBar(id="footer")
     assert not panel.ready
     hints = tuple(footer.Hint(key, f"word {key}", key) for key in "abcdefghij")
-    panel.offer(hints, footer.Hint("q", "leave (training goes on)", "leave"))
+    panel.offer(hints, footer.Hint("q", "leave (training continues)", "leave"))
     wide = drawn(panel, snapshot_of(state_of()), 160, 1)
     assert "j word j" in wide
-    assert wide.rstrip().endswith("q leave (training goes on)")
+    assert wide.rstrip().endswith("q leave (training continues)")
     narrow = drawn(panel, snapshot_of(state_of()), 60, 1)
     assert narrow.rstrip().endswith("q leave"), "keys that do something come before the words"
     shown = [key for key in "abcdefghij" if f"{key} word {key}" in narrow]

@@ -332,7 +332,7 @@ def test_what_is_said_on_leaving() -> None:
     assert "/runs/brave-otter" in result.lines[1]
     alive = result_of(run, snapshot_of(state_of()))
     assert (alive.live, alive.outcome) == (True, None)
-    assert alive.lines == ("brave-otter: training goes on; come back with `stoker attach brave-otter`",)
+    assert alive.lines == ("brave-otter: training continues; come back with `stoker attach brave-otter`",)
     for values, mode, text in (
         ({"gone": True}, "launched", "/runs/brave-otter: the run directory is gone"),
         ({"keeper": False}, "launched", "takes over what lives of it"),

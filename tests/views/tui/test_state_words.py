@@ -106,11 +106,11 @@ def test_what_a_person_asked_for_is_no_failure() -> None:
 @pytest.mark.parametrize(
     ("condition", "word"),
     [
-        (running(), "leave (training goes on)"),
-        (st.Launching(attempt=1), "leave (training goes on)"),
+        (running(), "leave (training continues)"),
+        (st.Launching(attempt=1), "leave (training continues)"),
         (st.HeldOpen(attempt=1, reason="", decision=None), "leave (stays held)"),
         (st.Backoff(attempt=1, until=0, decision=AGAIN), "leave (it restarts by itself)"),
-        (st.Ended(attempt=1, exit_code=1), "leave (the run goes on)"),
+        (st.Ended(attempt=1, exit_code=1), "leave (the run continues)"),
         (finished(Outcome.FAILED), "leave"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_rank_that_fails_is_said_before_a_stall(exited: bool, sign: ev.Failure
     snapshot = snapshot_of(state_of(running(), attempt))
     assert words.condition_span(snapshot, NOW) == (text, TextStyle.BAD)
     assert words.shows_failure(snapshot), "the card is there before any verdict"
-    assert words.leave_word(snapshot) == "leave (the run goes on)"
+    assert words.leave_word(snapshot) == "leave (the run continues)"
 
 
 @pytest.mark.parametrize(

@@ -422,10 +422,10 @@ def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
         ends.callback(keeper.kill)  # its 600 s would be waited for where an assertion fails
         wire = ends.enter_context(on_a_terminal(SHOW_RUN, run.root))
         keeper.stdout.readline()
-        wire.wait_for("stepping", "training goes on")
+        wire.wait_for("stepping", "training continues")
         keeper.kill()
         text = wire.wait_for("the keeper is gone", "A adopt")
-        assert "training goes on" not in text
+        assert "training continues" not in text
         wire.press("A")
         wire.wait_for("adopt the run?", "takes over what lives of it: pid 12")
         wire.press("y")

@@ -209,5 +209,5 @@ def test_a_small_terminal_of_few_colours(tmp_path: Path, kind: str) -> None:
             pane.keys("Escape")
             pane.until(partial(pane.lacks, shown), f"the end of {keys}")
         pane.keys("q")
-        pane.wait_for("training goes on")
+        pane.wait_for("training continues")
     assert os.path.isdir(run.root)

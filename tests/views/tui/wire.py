@@ -72,7 +72,7 @@ class Wire:
         return self.text()
 
     def until(self, condition: Callable[[], object], what: object, deadline_s: float = DEADLINE_S) -> None:
-        """Wait for a condition; reading goes on, or a full pty would stop the app."""
+        """Wait for a condition; reading continues, or a full pty would stop the app."""
         end = time.monotonic() + deadline_s
         while not condition():
             self.take()

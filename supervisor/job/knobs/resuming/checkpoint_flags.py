@@ -49,7 +49,7 @@ USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "t
 
 
 def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
-    """The flags that by name take the path of a checkpoint to go on from, those of the command line first."""
+    """The flags that by name take the path of a checkpoint to continue from, those of the command line first."""
     for setting in settings:
         value = (setting.value or "").lower()
         if takes_path(setting.name) and value not in _SWITCHED and not _is_published(value):
@@ -86,7 +86,7 @@ def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
 
 
 def takes_path(name: str) -> bool:
-    """Whether a setting's name is that of a checkpoint's path to go on from."""
+    """Whether a setting's name is that of a checkpoint's path to continue from."""
     if not is_level_of_training(name):
         return False
     words = words_of(name)

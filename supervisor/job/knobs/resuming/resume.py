@@ -68,7 +68,7 @@ _HF_OFF: Final[Mapping[str, str]] = {
     "overwrite_output_dir": "false",
     "resume_from_checkpoint": "none",
 }
-# Names of settings that may hold a checkpoint to go on from, where the source shows that they do.
+# Names of settings that may hold a checkpoint to continue from, where the source shows that they do.
 _LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
 # Words of a setting that takes the step to continue from.
 _GOES_ON: Final = frozenset({"restore", "continue", "load"})
@@ -180,7 +180,7 @@ class _Look:
             and not any(name in given for name in row.resume_off)
             and (not row.resume_word or row.resume_word in self._words())
         ):
-            return f"{row.name} goes on from its last checkpoint"
+            return f"{row.name} continues from its last checkpoint"
         return None
 
     def _words(self) -> set[str]:
@@ -471,7 +471,7 @@ class _Look:
         return self.path_flag()[0]
 
     def step_flag(self) -> str | None:
-        """A flag that takes the step of the checkpoint to go on from."""
+        """A flag that takes the step of the checkpoint to continue from."""
         for flag in self.source.flags:
             name = max(flag.names, key=len)
             words = set(words_of(name))

@@ -2,7 +2,7 @@
 
 A log that was read after it was written says nothing by when it was read: that time is on no axis. An axis is offered where the
 points can stand on it: nearly all of them have its value, the values differ, and they do not run back again and again, as a
-counter does that starts anew with each epoch.
+counter does that starts again with each epoch.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _values(track: Track, axis: Axis) -> _Values:
 
 @of_track
 def _restarts_each_epoch(track: Track) -> bool:
-    """Whether the step begins again where the epoch goes on, be it in a few epochs of thousands of steps."""
+    """Whether the step begins again where the epoch continues, be it in a few epochs of thousands of steps."""
     known = ((p.attempt, p.step, p.epoch) for p in track if p.step is not None and p.epoch is not None)
     return any(
         mine == other and step < before / 2 and epoch > last

@@ -172,7 +172,7 @@ class UsePanel(Panel):
             self.repaint()
 
     def _age_text(self, view: View) -> str:
-        """How old the newest reading of a run that goes on is; empty while it is as new as they are."""
+        """How old the newest reading of a run that continues is; empty while it is as new as they are."""
         _, track = self._track(view.snapshot)
         if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
             return ""

@@ -95,8 +95,8 @@ def offer_warning(snapshot: Snapshot) -> str:
         entries.append(
             f"the global batch becomes {batch.after.global_batch}, not {batch.before.global_batch}"
         )
-    if anew := overwrite_warning(snapshot):
-        entries.append(anew)
+    if again := overwrite_warning(snapshot):
+        entries.append(again)
     return ", ".join(entries)
 
 
@@ -256,7 +256,7 @@ def checkpoint_words(snapshot: Snapshot) -> tuple[str | None, str] | None:
 
 
 def _can_resume(snapshot: Snapshot) -> bool:
-    """Whether a restart would go on where a checkpoint was left; taken for granted where that is not known."""
+    """Whether a restart would continue where a checkpoint was left; taken for granted where that is not known."""
     if snapshot.run_file is None:
         return True
     from supervisor.policy.history import (
@@ -359,7 +359,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
             return f"this ends attempt {attempt.number} before its first step; the next begins {where}"
         at = fm.whole(attempt.last_step)
         return f"this ends attempt {attempt.number} at step {at}; the next begins {where}"
-    # Of a run that is held nothing more is lost by going on from a checkpoint; a script that begins anew may write over all.
+    # Of a run that is held nothing more is lost by going on from a checkpoint; a script that starts again may write over all.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
     if steps and isinstance(state.condition, st.HeldOpen) and not _begins_at_checkpoint(snapshot):
         return f"{steps} step{'s' if steps != 1 else ''} may be lost: the next attempt begins {where}"

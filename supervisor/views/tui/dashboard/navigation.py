@@ -147,7 +147,7 @@ class LookingScreen(PaneScreen):
         self.logs.session.pace(PAGE_S if is_front else None if self._is_covered() else BEHIND_S)
 
     def _is_covered(self) -> bool:
-        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that anew."""
+        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that again."""
         stack = self.app.screen_stack
         above = stack[stack.index(self) + 1 :] if self in stack else []
         return any(screen.styles.background.a == 1 for screen in above)

@@ -399,7 +399,7 @@ class Dashboard(LookingScreen):
     # -- acting -------------------------------------------------------------------------------------------
 
     def action_leave(self) -> None:
-        """Leave; training goes on."""
+        """Leave; training continues."""
         self.app.exit()
 
     def action_adopt(self, why: str = "") -> None:
@@ -508,7 +508,7 @@ class Dashboard(LookingScreen):
         def effect(typed: tuple[str, ...] | None) -> list[str]:
             now = (
                 self.snapshot or snapshot
-            )  # a run that goes on is further by the time that something is typed
+            )  # a run that continues is further by the time that something is typed
             added = set_to_resume(now, typed)
             lines = [f"added at the launch: {added}"] if added else []
             return [*lines, restart_effect(now, typed)]

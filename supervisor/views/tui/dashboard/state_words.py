@@ -147,9 +147,9 @@ def leave_word(snapshot: Snapshot) -> str:
         case st.Backoff():
             return "leave (it restarts by itself)"
         case st.Running() | st.Launching() if not is_failing(snapshot):
-            return "leave (training goes on)"
+            return "leave (training continues)"
         case _:
-            return "leave (the run goes on)"
+            return "leave (the run continues)"
 
 
 def is_held_unwatched(state: st.RunState) -> bool:

@@ -126,7 +126,7 @@ def _is_well(attempt: AttemptState) -> bool:
 def _words(attempt: AttemptState, end: float, tr: Tr) -> Row:
     """How it ended, or how long it has lived."""
     unknown = attempt.found_over and attempt.started_t is None
-    # Of a log that is not written any more nobody knows how long the job went on.
+    # Of a log that is not written any more nobody knows how long the job continued.
     unknown = unknown or (attempt.quiet_since is not None and attempt.ended_t is None)
     span = "" if unknown else fm.duration(end - (attempt.started_t or attempt.planned_t))
     if attempt.ended_t is None:

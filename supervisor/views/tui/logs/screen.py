@@ -400,7 +400,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
                 self.dismiss(None)
 
     def action_leave(self) -> None:
-        """Leave; training goes on."""
+        """Leave; training continues."""
         self.app.exit()
 
     def action_help(self) -> None:

@@ -53,7 +53,7 @@ class LogStatus(Panel):
             self.say(None)
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """What goes on can be given up."""
+        """What continues can be given up."""
         return [("Esc", "give up", "back")] if self.is_looking else []
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high

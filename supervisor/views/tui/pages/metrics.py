@@ -100,7 +100,7 @@ class Cell(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A chart as it was drawn last: of what, as it is asked for (`how`), and when. It is drawn anew where one of that is another."""
+    """A chart as it was drawn last: of what, as it is asked for (`how`), and when. It is drawn again where one of that is another."""
 
     tracks: Sequence[object]
     window: tuple[float, float] | None
@@ -372,7 +372,7 @@ class MetricsPage(ChartPanel):
         return max((span[1] for span in spans if span), default=-math.inf)
 
     def _plot(self, name: str, look: Look, width: int, height: int, *, here: bool) -> Plot | None:
-        """Drawn anew only where something of it changed: a key that moves the cursor redraws no curve."""
+        """Drawn again only where something of it changed: a key that moves the cursor redraws no curve."""
         assert self.view is not None
         state, tracks = self.view.snapshot.state, self.runs(name)
         if sum(map(len, tracks)) < 2:

@@ -144,7 +144,7 @@ class ReplayScreen(Dashboard):
         return super().check_action(action, parameters)
 
     def word_of(self, binding: Binding) -> str:
-        """The key that stops recorded time lets it go on again."""
+        """The key that stops recorded time lets it continue again."""
         if binding.action == "play" and self._replay.paused:
             return "play"
         return super().word_of(binding)
@@ -154,11 +154,11 @@ class ReplayScreen(Dashboard):
         return [*lines_of(self, "recorded time", ReplayScreen.BINDINGS), *super()._help_lines()]
 
     def leave_word(self, snapshot: Snapshot) -> str:  # noqa: ARG002 - of whatever moment
-        """Nothing goes on but time."""
+        """Nothing continues but time."""
         return "leave"
 
     def action_play(self) -> None:
-        """Stop, or go on."""
+        """Stop, or continue."""
         self._replay.toggle()
         self._move_bar()
         self._moved()
