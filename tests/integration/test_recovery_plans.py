@@ -154,7 +154,7 @@ def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) 
     before = {p: p.stat().st_mtime_ns for p in run.root.rglob("*")}
     same = stoker("policy", "explain", cwd=tmp_path)
     assert same.code == 0, same.err
-    restart, budget, end = same.out.splitlines()
+    restart, budget, end = [line for line in same.out.splitlines() if not line.strip().startswith("ended ")]
     assert restart.startswith("attempt 1: worker_crash/signal at step 2 → restart: ")
     assert budget.strip() == "budget, without progress: 1 of 3 (--max-retries)"
     assert end.startswith("attempt 2: healthy at step 4 → succeed")
