@@ -212,3 +212,12 @@ def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> Non
         refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
         assert 1 <= len(refusals) <= 6
         assert len(told) < count + 20
+
+
+def test_a_match_the_other_way_is_kept_behind_one_that_is_not_there(tmp_path: Path) -> None:
+    with reading(tmp_path) as (session, told):
+        session.ask(lc.Find(Query.parse("line"), None))
+        session.ask(lc.Match(None, 1), lc.Match(None, 1), lc.Match(None, -1))
+        assert wait_until(lambda: (p := last(told)) is not None and p.cursor is not None, DEADLINE_S)
+        refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
+        assert len(refusals) == 1

@@ -61,6 +61,7 @@ class LogSession:
         self._deliver = deliver
         self._commands: deque[lc.Command] = deque()
         self._unfinished: lc.Match | None = None
+        self._way = 0  # of the match that was looked for last
         self._stop = threading.Event()
         self._urgent = threading.Event()
         # A command and that it came are one: else it may be taken first, and then interrupts itself.
@@ -187,10 +188,7 @@ class LogSession:
             except Interrupted:
                 continue
             except NothingThereError as error:
-                # Further matches that were asked for meanwhile would look through the same log for the same answer.
-                with self._asking:
-                    while self._commands and isinstance(self._commands[0], lc.Match):
-                        self._commands.popleft()
+                self._drop_alike()
                 self._deliver(lc.Remark(str(error), good=False))
                 pending = True
             except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
@@ -205,6 +203,15 @@ class LogSession:
                     self._hand_on(self._view.page())
                 ended = time.monotonic()
                 due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
+
+    def _drop_alike(self) -> None:
+        """Further matches the same way that were asked for meanwhile would look through the same log for the same answer."""
+        with self._asking:
+            while self._commands:
+                first = self._commands[0]
+                if not isinstance(first, lc.Match) or first.way != self._way:
+                    return
+                self._commands.popleft()
 
     def _wait(self, due: float, *, pending: bool) -> None:
         """Until there is something to do. While a page is due, a log that grows on does not wake."""
@@ -315,6 +322,7 @@ class LogSession:
             case lc.Find():
                 view.find(command.query, command.cursor)
             case lc.Match():
+                self._way = command.way
                 try:
                     view.match(command.cursor, command.way, made=command.made)
                 except Interrupted:
