@@ -46,9 +46,7 @@ def prepared(checkout: Path, folder: Path) -> Path:
 
 def step_ms(command: list[str], folder: Path) -> float:
     """The median of the milliseconds that train.py prints, without its first 100 steps."""
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env=None, timeout=300
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     logs = "".join(
         path.read_text(errors="replace") for path in folder.glob("runs/*/nodes/0/attempts/1/**/*.log")
     )

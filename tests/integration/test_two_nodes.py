@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -124,6 +127,18 @@ def test_a_followers_keeper_that_is_killed_joins_again(run: RunPaths) -> None:
     assert state_of(run, 1).attempts[0].exit_code == 0
 
 
+@contextmanager
+def without_leaders_keeper(run: RunPaths, last: int) -> Iterator[subprocess.Popen[str]]:
+    """A run of two nodes and `last` steps whose leader's keeper is killed with -9 after the second; the follower's."""
+    cwd = run.root.parent
+    with background(*words(1, steps=last), cwd=cwd) as follower:
+        with background(*words(0, steps=last), cwd=cwd) as leader:
+            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
+            leader.send_signal(signal.SIGKILL)
+            leader.wait(10)
+        yield follower
+
+
 @pytest.mark.fault(
     "nodes",
     "the leader's keeper is killed with -9",
@@ -131,11 +146,7 @@ def test_a_followers_keeper_that_is_killed_joins_again(run: RunPaths) -> None:
 )
 def test_a_leaders_keeper_that_is_killed_is_adopted(run: RunPaths) -> None:
     cwd = run.root.parent
-    with background(*words(1, steps=150), cwd=cwd) as follower:
-        with background(*words(0, steps=150), cwd=cwd) as leader:
-            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
-            leader.send_signal(signal.SIGKILL)
-            leader.wait(10)
+    with without_leaders_keeper(run, 150) as follower:
         pids = [
             rank.pid for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values() if rank.pid
         ]
@@ -160,11 +171,7 @@ def _facts(run: RunPaths) -> list[ev.Event]:
 )
 def test_followers_start_nothing_while_the_leaders_keeper_is_gone(run: RunPaths) -> None:
     cwd = run.root.parent
-    with background(*words(1, steps=400), cwd=cwd) as follower:
-        with background(*words(0, steps=400), cwd=cwd) as leader:
-            assert wait_until(lambda: steps(run, 2), DEADLINE_S)
-            leader.send_signal(signal.SIGKILL)
-            leader.wait(10)
+    with without_leaders_keeper(run, 400) as follower:
         pids = {
             rank.rank: rank.pid for node in (0, 1) for rank in state_of(run, node).attempts[0].ranks.values()
         }

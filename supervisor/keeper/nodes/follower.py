@@ -369,19 +369,19 @@ def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
 
 def answers(host: str, port: int) -> bool:
     """Whether somebody listens there. A store takes a connection that says nothing for one that is made later."""
-    try:
-        socket.create_connection((host, port), PROBE_S).close()
-    except OSError:
-        return False
-    return True
+    return _connected(host, port) is None
 
 
 def is_reachable(host: str, port: int) -> bool:
     """Whether a machine answers there at all: a refusal is an answer."""
+    error = _connected(host, port)
+    return error is None or isinstance(error, ConnectionRefusedError)
+
+
+def _connected(host: str, port: int) -> OSError | None:
+    """A connection that says nothing; what stood in its way."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return error
+    return None

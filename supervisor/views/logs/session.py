@@ -61,7 +61,6 @@ class LogSession:
         self._deliver = deliver
         self._commands: deque[lc.Command] = deque()
         self._unfinished: lc.Match | None = None
-        self._way = 0  # of the match that was looked for last
         self._stop = threading.Event()
         self._urgent = threading.Event()
         # A command and that it came are one: else it may be taken first, and then interrupts itself.
@@ -188,7 +187,6 @@ class LogSession:
             except Interrupted:
                 continue
             except NothingThereError as error:
-                self._drop_alike()
                 self._deliver(lc.Remark(str(error), good=False))
                 pending = True
             except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
@@ -204,12 +202,12 @@ class LogSession:
                 ended = time.monotonic()
                 due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
 
-    def _drop_alike(self) -> None:
+    def _drop_matches(self, way: int) -> None:
         """Further matches the same way that were asked for meanwhile would look through the same log for the same answer."""
         with self._asking:
             while self._commands:
                 first = self._commands[0]
-                if not isinstance(first, lc.Match) or first.way != self._way:
+                if not isinstance(first, lc.Match) or first.way != way:
                     return
                 self._commands.popleft()
 
@@ -322,11 +320,13 @@ class LogSession:
             case lc.Find():
                 view.find(command.query, command.cursor)
             case lc.Match():
-                self._way = command.way
                 try:
                     view.match(command.cursor, command.way, made=command.made)
                 except Interrupted:
                     self._unfinished = command
+                    raise
+                except NothingThereError:
+                    self._drop_matches(command.way)
                     raise
             case lc.Copy():
                 self._deliver(view.copied(command.first, command.last))

@@ -178,6 +178,7 @@ def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_co
         one.start(0)
         assert one.wait(0) == [2]
         one.start(0, continued_by="kim")
+        assert wait_until(lambda: isinstance(one.state().condition, st.HeldOpen), 30)
         one.start(1)
         assert one.wait(0, 1) == [0, 0]
         (first,) = one.state().attempts

@@ -25,6 +25,13 @@ def footer(app: StokerApp) -> str:
     return "".join(strip.text for strip in screen.query_one("#footer", FooterBar)._strips)
 
 
+async def turned(app: StokerApp, pilot: Pilot[None], key: str, before: str, after: str) -> None:
+    """A key that the footer names in one way before it is pressed, and in another after."""
+    await until(pilot, lambda: before in footer(app), before)
+    await pilot.press(key)
+    await until(pilot, lambda: after in footer(app), after)
+
+
 @pytest.mark.parametrize("key", ["b", "e", "question_mark", "colon", "m"])
 def test_no_key_is_shown_that_does_not_work_while_something_is_open_over_the_screen(
     tmp_path: Path, key: str
@@ -66,18 +73,14 @@ def test_a_key_that_is_pressed_again_is_named_by_what_it_does_then(tmp_path: Pat
             ("space", "Space freeze", "Space follow"),
             ("z", "z zoom", "z end zoom"),
         ):
-            await until(pilot, lambda before=before: before in footer(app), before)  # type: ignore[misc]
-            await pilot.press(key)
-            await until(pilot, lambda after=after: after in footer(app), after)  # type: ignore[misc]
+            await turned(app, pilot, key, before, after)
             await pilot.press(key)
         await pilot.press("M")
         for key, before, after in (
             ("y", "y log scale", "y linear scale"),
             ("space", "Space pin", "Space unpin"),
         ):
-            await until(pilot, lambda before=before: before in footer(app), before)  # type: ignore[misc]
-            await pilot.press(key)
-            await until(pilot, lambda after=after: after in footer(app), after)  # type: ignore[misc]
+            await turned(app, pilot, key, before, after)
         await pilot.press("escape")
         await opened(app, pilot)
         assert "w wrap" in footer(app)

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Final
 
-from supervisor.job.knobs.resuming.newest_search import EXISTS, OPTIMIZER
+from supervisor.job.knobs.resuming.newest_search import OPTIMIZER, asks_existence
 from supervisor.job.knobs.source.conditions import Known, truth
 from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf
 
@@ -255,7 +255,7 @@ class LoadedState:
 
 def _looks_for_newest(body: Sequence[ast.stmt]) -> bool:
     nodes = [n for s in body for n in ast.walk(s)]
-    return any(isinstance(n, ast.Call) and called(n) in EXISTS for n in nodes) and any(
+    return asks_existence(nodes) and any(
         isinstance(n, ast.Constant) and isinstance(n.value, str) and _NEWEST_FILE.search(n.value)
         for n in nodes
     )

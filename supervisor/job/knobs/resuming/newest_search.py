@@ -43,7 +43,7 @@ _KEPT: Final = re.compile(
 _FOLDER: Final = re.compile(
     r"(exp|out|output|save|work|log|model|checkpoints?|ckpts?|run)_?(dir|folder)$", re.IGNORECASE
 )
-EXISTS: Final = frozenset({"exists", "isfile", "is_file", "isdir"})
+_EXISTS: Final = frozenset({"exists", "isfile", "is_file", "isdir"})
 _NEWEST_NAMES: Final = frozenset({"latest", "last", "newest"})
 _FILE: Final = re.compile(r"\.(pt|pth|ckpt|tar|bin)$")
 OPTIMIZER: Final = re.compile(r"optim|(^|_)opt(_\w)?$", re.IGNORECASE)
@@ -124,13 +124,7 @@ class _FileLook:
         }
         self.saved = _saved_names(file)
         # Weights alone may be a part of the model that every run begins with; with the optimizer's state they are the run's.
-        self.with_optimizer = any(
-            called(n) == "load_state_dict"
-            and isinstance(n.func, ast.Attribute)
-            and OPTIMIZER.search(leaf(n.func.value) or "")
-            for n in file.calls
-        )
-        self.script_with_optimizer = self.with_optimizer and not file.depth
+        self.with_optimizer = _loads_optimizer(file.calls)
         self.trains = any(called(n) == "backward" for n in file.calls)
 
     def what(self, node: ast.AST, function: str | None) -> str | None:
@@ -167,7 +161,7 @@ class _FileLook:
             return None
         functions = (n for f in self.source.files for n in f.nodes if isinstance(n, ast.FunctionDef))
         asked = any(self._asks_existence(test) for test, _ in guards)
-        if not asked or not any(_loads_optimizer(f) for f in functions if f.name == called(node)):
+        if not asked or not any(_loads_optimizer(ast.walk(f)) for f in functions if f.name == called(node)):
             return None
         return f"{called(node)} of the newest checkpoint" if self._is_given_newest(node) else None
 
@@ -183,7 +177,7 @@ class _FileLook:
         """Whether a test is about what exists, itself or by a name that is set to that."""
         names = leaves_of(ast.walk(test))
         parts = [test, *(value for name in names for value in self.source.computed.get(name, ()))]
-        return any(isinstance(n, ast.Call) and called(n) in EXISTS for part in parts for n in ast.walk(part))
+        return any(asks_existence(ast.walk(part)) for part in parts)
 
     def _handed_to_fit(self, fit: ast.Call) -> str | None:
         """The function that finds the newest checkpoint for Lightning's training: ``fit(model, ckpt_path=find_last_checkpoint(folder))``."""
@@ -214,7 +208,7 @@ class _FileLook:
         if not holds(self.source, test, True, self.known):
             return None
         if (
-            not (_KEPT.search(path) or (self.script_with_optimizer and _FILE.search(path)))
+            not (_KEPT.search(path) or (self.with_optimizer and not self.depth and _FILE.search(path)))
             or _NOT_KEPT.search(path)
             or not any(_loads(s, weights=self.with_optimizer) for s in body)
         ):
@@ -245,7 +239,7 @@ def _exists(test: ast.expr) -> str | None:
     for node in ast.walk(test):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return None
-        if isinstance(node, ast.Call) and called(node) in EXISTS:
+        if isinstance(node, ast.Call) and called(node) in _EXISTS:
             holder = (
                 node.args[0]
                 if node.args
@@ -257,14 +251,19 @@ def _exists(test: ast.expr) -> str | None:
     return None
 
 
-def _loads_optimizer(function: ast.FunctionDef) -> bool:
-    """Whether a function loads the optimizer's state."""
+def asks_existence(nodes: Iterable[ast.AST]) -> bool:
+    """Whether one of some nodes asks if a file exists."""
+    return any(isinstance(n, ast.Call) and called(n) in _EXISTS for n in nodes)
+
+
+def _loads_optimizer(nodes: Iterable[ast.AST]) -> bool:
+    """Whether one of some nodes loads the optimizer's state."""
     return any(
         isinstance(n, ast.Call)
         and isinstance(n.func, ast.Attribute)
         and n.func.attr == "load_state_dict"
         and OPTIMIZER.search(leaf(n.func.value) or "") is not None
-        for n in ast.walk(function)
+        for n in nodes
     )
 
 
