@@ -28,7 +28,7 @@ def show(
     appearance: Appearance,
     journal: StateReader | None = None,
 ) -> int:
-    """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code.
+    """Open the app; print how to come back. Exit 0 when a run that trains is left, else the run's own code.
 
     Args:
         run: the run directory.
@@ -77,7 +77,14 @@ def show(
     else:
         take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
         print(tr(f"its keeper is gone: {take} takes over what lives of it, {go_on} starts the next attempt"))
-    return 0
+    return _code_of_failure(state.condition) if isinstance(state.condition, HeldOpen) else 0
+
+
+def _code_of_failure(waiting: HeldOpen) -> int:
+    """What a failed run that waits for a person ends with if nobody answers, as without a screen."""
+    from supervisor.policy import EXIT_FAILED
+
+    return (waiting.decision.exit_code if waiting.decision is not None else None) or EXIT_FAILED
 
 
 def load_app() -> Callable[..., TuiResult]:

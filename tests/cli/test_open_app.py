@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,11 @@ def left(run: RunPaths, env: Mapping[str, str] | None = None, *, read_only: bool
     return open_app.show(run, read_only=read_only, env=env or os.environ, appearance=USUAL)
 
 
-def held(failure: FailureClass) -> tuple[ev.Event, ...]:
+def held(failure: FailureClass, code: int | None = None) -> tuple[ev.Event, ...]:
     return (
         ev.AttemptEnded(t=T, attempt=1, exit_code=1),
         ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(failure)),
-        ev.Decided(t=T, attempt=1, decision=HOLD),
+        ev.Decided(t=T, attempt=1, decision=replace(HOLD, exit_code=code)),
         ev.Held(t=T, attempt=1, reason="it stays", until=4e9),
     )
 
@@ -71,15 +72,17 @@ def test_a_finished_run_gives_its_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("facts", "keeper", "said"),
+    ("facts", "keeper", "said", "code"),
     [
-        ((), True, "training continues; come back with: stoker attach run-1"),
-        (WAITS, True, "the next attempt starts by itself; come back with: stoker attach run-1"),
-        (held(FailureClass.CODE_ERROR), True, "the run ends in half a minute unless somebody looks; come back with: stoker attach run-1"),
-        (held(FailureClass.CUDA_OOM), True, "the run stays held: nothing trains; come back with: stoker attach run-1"),
+        ((), True, "training continues; come back with: stoker attach run-1", 0),
+        (WAITS, True, "the next attempt starts by itself; come back with: stoker attach run-1", 0),
+        (held(FailureClass.CODE_ERROR), True, "the run ends in half a minute unless somebody looks; come back with: stoker attach run-1", 1),
+        (held(FailureClass.CUDA_OOM), True, "the run stays held: nothing trains; come back with: stoker attach run-1", 1),
+        (held(FailureClass.CUDA_OOM, 4), True, "the run stays held: nothing trains; come back with: stoker attach run-1", 4),
         (
             (), False,
             "its keeper is gone: `stoker attach --adopt run-1` takes over what lives of it, `stoker continue run-1` starts the next attempt",
+            0,
         ),
     ],
 )  # fmt: skip
@@ -90,11 +93,12 @@ def test_how_to_come_back_to_what_is_not_over(
     facts: tuple[ev.Event, ...],
     keeper: bool,
     said: str,
+    code: int,
 ) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), STARTED, INTENDED, RUNS, *facts)
     lock = KeeperLock(run.node().lock, start_time=own_identity().start_time) if keeper else None
     try:
-        assert left(run) == 0
+        assert left(run) == code
     finally:
         if lock is not None:
             lock.release()

@@ -15,8 +15,9 @@ import pytest
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
+from supervisor.run.state import HeldOpen
 from tests.conftest import wait_until
-from tests.integration.harness import STOKER, environment, only_run
+from tests.integration.harness import STOKER, environment, only_run, run_headless
 
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 
@@ -105,6 +106,25 @@ def test_what_pre_flight_found_stands_on_the_usual_screen(
     process.wait()
     run = only_run(tmp_path)
     assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
+
+
+def test_who_leaves_a_failed_run_gets_the_code_of_the_failure(tmp_path: Path) -> None:
+    """The script's own usage error, exit code 2 of argparse, is a failure of the job: 1, with a screen and without one."""
+    script = tmp_path / "train.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n", encoding="utf-8")
+    job = ("--", sys.executable, str(script), "--nope", "1")
+    with on_a_terminal("run", *job, cwd=tmp_path) as process:
+        process.expect("usage_error")
+        run = only_run(tmp_path)
+        assert wait_until(lambda: isinstance(read_state(run.node().journal).condition, HeldOpen), 60)
+        process.send("q")
+        process.expect(pexpect.EOF)
+    process.wait()
+    assert process.exitstatus == 1
+    assert read_state(run.node().journal).attempts[0].exit_code == 2
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 90)
+    (tmp_path / "headless").mkdir()
+    assert run_headless(*job, cwd=tmp_path / "headless")[0].code == 1
 
 
 @pytest.mark.parametrize(
