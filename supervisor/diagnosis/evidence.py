@@ -56,7 +56,7 @@ class RunValues(NamedTuple):
     `batch` shows which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
     message names; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
     behind `entry`, the script, and so went to it. `keeps_global`: nothing is known that keeps the script from a smaller
-    micro-batch at the same global batch.
+    micro-batch at the same global batch. `divided_batch`: the batch flag with its value, where it holds more than one rank's.
     """
 
     micro_batch: int | None = None
@@ -75,6 +75,7 @@ class RunValues(NamedTuple):
     entry: str = ""
     behind_entry: tuple[str, ...] = ()
     keeps_global: bool = True
+    divided_batch: str = ""
 
 
 class SeenGroup(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from supervisor.diagnosis.evidence import JobEvidence, MachineRecords, RunValues, SeenGroup, SeenHang
 from supervisor.job.arguments.assignments import names_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
+from supervisor.job.knobs.batch_settings.set_batch import divided_flag
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.spec import JobSpec
 from supervisor.run.events import RanksAt, StopWhy
@@ -154,6 +155,7 @@ def run_values_of(
     workers = job.loader.workers or find_loader(view.argv).workers
     return values._replace(
         batch_knob=job.knobs.batch or values.batch_knob,
+        divided_batch=divided_flag(state.answered_job(job).knobs, batch, local_world_size=job.nproc_per_node),
         keeps_global=job.knobs.can_change_batch or not job.knobs.refusal,
         workers_knob=workers[0] if workers is not None else values.workers_knob,
         workers=workers[1] if workers is not None else None,

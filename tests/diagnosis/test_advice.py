@@ -7,7 +7,7 @@ from supervisor.diagnosis.journal_facts import run_values_of
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.signature_files import Engine
@@ -216,6 +216,25 @@ def test_a_flag_of_stoker_behind_the_script_is_named(engine: Engine) -> None:
     assert verdict.failure is FailureClass.USAGE_ERROR
     assert verdict.advice[0] == "`--no-ui` is a flag of stoker: put it before train.py"
     assert not any("stoker's" in said for said in judged(engine, line, RunValues(entry="train.py")).advice)
+
+
+@pytest.mark.parametrize(
+    ("scope", "paired", "said"),
+    [
+        (KnobScope.GLOBAL, True, "Reduce --batch_size 32 (16 a rank): 8 a rank divides the global batch."),
+        (KnobScope.PER_NODE, False, "Reduce --batch_size 64 (16 a rank): 8 a rank divides the global batch."),
+        (KnobScope.PER_RANK, False, "Reduce --batch_size (now 16): 8 divides the global batch."),
+    ],
+)
+def test_a_batch_that_the_script_divides_is_named_as_it_was_typed(
+    engine: Engine, scope: KnobScope, paired: bool, said: str
+) -> None:
+    knobs = Knobs(batch="--batch_size", accumulation="--accum", batch_scope=scope, paired=paired)
+    job = JobSpec(
+        name="x", entry_kind=EntryKind.SCRIPT, entry="train.py", python="python", cwd="/", nproc_per_node=4, knobs=knobs
+    )  # fmt: skip
+    view = AttemptState(number=1, planned_t=0.0, batch=BatchSpec(16, 3, 2))
+    assert said in judged(engine, OOM, run_values_of(RunState(), view, (), job)).advice
 
 
 def test_what_stands_behind_the_script_and_is_known_before_it() -> None:

@@ -383,11 +383,13 @@ def _smaller_batch(text: str, job: JobEvidence) -> list[str]:
     values = job.run_values
     if values.micro_batch is None:
         return []
-    now = f"Reduce {values.batch_knob} (now {values.micro_batch})"
     smaller = _next_micro_batch(text, values) if values.keeps_global else None
-    if smaller is not None:
-        return [f"{now}: {smaller} divides the global batch."]
-    return [f"{now}."]
+    if values.divided_batch and smaller is not None:
+        return [f"Reduce {values.divided_batch}: {smaller} a rank divides the global batch."]
+    if values.divided_batch:
+        return [f"Reduce {values.divided_batch}."]
+    now = f"Reduce {values.batch_knob} (now {values.micro_batch})"
+    return [f"{now}: {smaller} divides the global batch." if smaller is not None else f"{now}."]
 
 
 def _next_micro_batch(text: str, values: RunValues) -> int | None:

@@ -162,20 +162,9 @@ def batch_values(
     accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if not (knobs.can_change_batch or accepted):
         raise JobError(why_not_changeable(knobs))
-    match knobs.batch_scope:
-        case KnobScope.PER_RANK:
-            value = batch.micro_batch_per_rank
-        case KnobScope.PER_NODE:
-            value = batch.micro_batch_per_rank * local_world_size
-        case KnobScope.GLOBAL if knobs.paired:
-            value = batch.micro_batch_per_rank * batch.world_size
-        case KnobScope.GLOBAL:
-            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
-            value = batch.global_batch
-        case KnobScope.UNKNOWN:
-            if not knobs.paired:
-                raise JobError(why_not_changeable(knobs))
-            value = batch.micro_batch_per_rank
+    value = flag_value(knobs, batch, local_world_size=local_world_size)
+    if value is None:
+        raise JobError(why_not_changeable(knobs))
     pairs = [(_known(knobs.batch), str(value))]
     steps = batch.accumulation_steps
     if knobs.counts is AccumulationCounts.ALL_RANKS and batch.ranks_known:
@@ -188,6 +177,32 @@ def batch_values(
     numbers = {"micro": str(value), "accumulation": str(steps)}
     pairs += [(name, numbers.get(what, what)) for name, what in knobs.same]
     return tuple(pairs)
+
+
+def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> int | None:
+    """What the script's batch flag is set to where the batch is `batch`; None where it is not known what the flag counts."""
+    match knobs.batch_scope:
+        case KnobScope.PER_RANK:
+            return batch.micro_batch_per_rank
+        case KnobScope.PER_NODE:
+            return batch.micro_batch_per_rank * local_world_size
+        case KnobScope.GLOBAL if knobs.paired:
+            return batch.micro_batch_per_rank * batch.world_size
+        case KnobScope.GLOBAL:
+            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
+            return batch.global_batch
+        case KnobScope.UNKNOWN:
+            return batch.micro_batch_per_rank if knobs.paired else None
+
+
+def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int = 1) -> str:
+    """The flag as it was typed where it holds more than one rank's batch: ``--batch_size 32 (16 a rank)``; empty otherwise."""
+    if knobs.batch is None or batch is None:
+        return ""
+    value = flag_value(knobs, batch, local_world_size=local_world_size)
+    if value in {None, batch.micro_batch_per_rank}:
+        return ""
+    return f"{_known(knobs.batch)} {value} ({batch.micro_batch_per_rank} a rank)"
 
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:

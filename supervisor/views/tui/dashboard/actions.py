@@ -169,6 +169,17 @@ def current_batch(snapshot: Snapshot) -> BatchSpec | None:
     return attempt.batch if attempt else None
 
 
+def batch_flag(snapshot: Snapshot) -> str:
+    """The script's batch flag with its value where it holds more than one rank's batch; empty otherwise."""
+    from supervisor.job.knobs.batch_settings.set_batch import divided_flag
+
+    record = snapshot.run_file
+    if record is None:
+        return ""
+    job = snapshot.state.answered_job(record.job)
+    return divided_flag(job.knobs, current_batch(snapshot), local_world_size=job.nproc_per_node)
+
+
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     """What a smaller batch would be: the one policy planned, else the next divisor; the same if none is smaller.
 

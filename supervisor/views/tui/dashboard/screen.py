@@ -19,6 +19,7 @@ from supervisor.views.tui.dashboard.actions import (
     ACTING,
     ANSWER_KEYS,
     checkpoint_words,
+    batch_flag,
     current_batch,
     is_passing,
     offer_warning,
@@ -486,7 +487,8 @@ class Dashboard(LookingScreen):
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
         warning = overwrite_warning(snapshot)
-        asks = BatchScreen(now, wanted.micro_batch_per_rank, restart_effect(snapshot), warning)
+        flag = batch_flag(snapshot)
+        asks = BatchScreen(now, wanted.micro_batch_per_rank, restart_effect(snapshot), warning, flag)
         self.app.push_screen(asks, closed)
 
     def action_edit(self) -> None:

@@ -32,6 +32,7 @@ class BatchScreen(OverScreen[int | None]):
         suggested: the micro-batch that stands in the field.
         effect: what a restart does, as one line.
         warning: shown at the first Enter, instead of doing it; empty: none.
+        flag: the script's batch flag with its value, where it holds more than one rank's batch; empty otherwise.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -40,8 +41,11 @@ class BatchScreen(OverScreen[int | None]):
         Binding("down", "other(1)", "smaller", priority=True),
     ]
 
-    def __init__(self, now: BatchSpec, suggested: int, effect: str = "", warning: str = "") -> None:
+    def __init__(
+        self, now: BatchSpec, suggested: int, effect: str = "", warning: str = "", flag: str = ""
+    ) -> None:
         super().__init__()
+        self.flag = flag
         self.warning = warning
         self.now = now
         self.suggested = suggested
@@ -54,6 +58,8 @@ class BatchScreen(OverScreen[int | None]):
         box.border_title = tr("restart with another batch")
         with box:
             yield Label(Content(tr(f"now: micro-batch {describe(self.now)}")), classes="quiet")
+            if self.flag:
+                yield Label(Content(tr(self.flag)), classes="quiet")
             with Horizontal(classes="field"):
                 yield Label(tr("micro-batch per rank  "))
                 yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
