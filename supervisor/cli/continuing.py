@@ -163,6 +163,7 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> None:
     from supervisor.job.plan import plan_as_shell
     from supervisor.text.decode import printable
     from supervisor.text.redact import redact_text
+    from supervisor.views.wording.kinds import resume_place
 
     view = state.attempt
     if view is not None:
@@ -174,14 +175,11 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> None:
             else ""
         )
         print(f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}", file=sys.stderr)
-        found = (
-            f"finds its checkpoint at step {plan.resume_at} by itself" if plan.resume_at is not None else ""
-        )
-        begins = (
-            f"continues by {plan.resume}"
-            if plan.resume
-            else found or "starts again, unless the script resumes by itself"
-        )
+        at = f"its checkpoint {resume_place(state, plan.resume_at)}" if plan.resume_at is not None else ""
+        if plan.resume:
+            begins = f"continues by {plan.resume}{f', from {at}' if at else ''}"
+        else:
+            begins = f"finds {at} by itself" if at else "starts again, unless the script resumes by itself"
         if why:
             print(f"attempt {plan.attempt} is changed: {printable(why)}", file=sys.stderr)
         print(f"attempt {plan.attempt} {printable(begins)}:", file=sys.stderr)

@@ -55,7 +55,6 @@ _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 # Events that always add a moment, whose values are fields of the event.
 _PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]] = {
-    ev.CheckpointCommitted: (MomentKind.CHECKPOINT, Tone.GOOD, ("step",)),
     ev.Held: (MomentKind.HELD, Tone.WARN, ("reason",)),
     ev.RequestRefused: (MomentKind.REFUSED, Tone.WARN, ("request", "reason")),
     ev.StallFlagged: (MomentKind.STALL, Tone.WARN, ("waited_s",)),
@@ -104,6 +103,9 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             by_s = event.ahead_s - state.clock_ahead_s
             kind = MomentKind.CLOCK_FORWARD if by_s > 0 else MomentKind.CLOCK_BACK
             return kind, Tone.WARN, {"by_s": abs(by_s)}
+        case ev.CheckpointCommitted():
+            at = "about" if event.step_by_time else "step"
+            return MomentKind.CHECKPOINT, Tone.GOOD, {at: event.step}
         case ev.LaunchIntended():
             return _launch(event, state)
         case ev.EvidenceSeen():

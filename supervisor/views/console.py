@@ -33,7 +33,7 @@ from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
-from supervisor.views.wording.kinds import end_of_request, failing_line, unread_text, values_of
+from supervisor.views.wording.kinds import end_of_request, failing_line, resume_place, unread_text, values_of
 from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
 from supervisor.views.wording.translate import english
 
@@ -239,7 +239,6 @@ TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
     ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
     ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
     ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
-    ev.CheckpointCommitted: (Level.INFO, "checkpoint committed at step {step}"),
     ev.StopIntended: (
         Level.INFO,
         "stopping attempt {attempt}: {why} (by {by}, grace {grace_s:.0f} s)",
@@ -271,6 +270,13 @@ def _finding(event: ev.PreflightFound) -> Iterable[Line]:
 def _launch(event: ev.LaunchIntended) -> Iterable[Line]:
     batch = f" · {batch_text(event.batch)}" if event.batch else ""
     yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
+
+
+def _checkpoint(event: ev.CheckpointCommitted) -> Iterable[Line]:
+    if event.step_by_time:
+        yield Level.INFO, f"checkpoint found: about step {event.step}, by its time"
+    else:
+        yield Level.INFO, f"checkpoint committed at step {event.step}"
 
 
 def _attempt_started(event: ev.AttemptStarted) -> Iterable[Line]:
@@ -363,6 +369,7 @@ MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.PreflightFound: _finding,
     ev.LaunchIntended: _launch,
     ev.AttemptStarted: _attempt_started,
+    ev.CheckpointCommitted: _checkpoint,
     ev.EvidenceSeen: _evidence,
     ev.RankFailing: _failing,
     ev.StopStepTaken: _stop_step,
@@ -474,7 +481,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 )
             elif following.went_on:
                 lines.append(
-                    f"resumed   from the checkpoint at step {following.resume_at}: its first step seen is {following.first_step}"
+                    f"resumed   from the checkpoint {resume_place(state, following.resume_at or 0)}: its first step seen is {following.first_step}"
                 )
             elif following.first_step is not None and (
                 following.first_step > 1 or attempt.first_step is not None

@@ -331,7 +331,7 @@ def test_where_it_goes_on_from_is_said(
     run = failed_run(tmp_path, record, STARTED, INTENDED, RUNS, saved, ENDED, DIAGNOSED, GAVE_UP)
     assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
     said = capsys.readouterr().err
-    assert "\nattempt 2 continues by auto:\n" in said
+    assert "\nattempt 2 continues by auto, from its checkpoint at step 4:\n" in said
     assert said.endswith("train.py --resume_from=auto\n")
     assert len(started) == 1
 

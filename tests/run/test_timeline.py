@@ -59,6 +59,7 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.TrainerReady(t=T, attempt=1, resumed_step=7), None),
     (ev.TrainerReady(t=T, attempt=1), None),
     (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c/7"), ("checkpoint", "good", {"step": 7})),
+    (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c.pt", found=True, step_by_time=True), ("checkpoint", "good", {"about": 7})),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="stoker", grace_s=30.4), ("stopping", "warn", {"why": "hang", "by": "stoker"})),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by="stoker", grace_s=30.4), ("stopping", "info", {"why": "signal", "by": "stoker"})),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="ada", grace_s=30.4), None),

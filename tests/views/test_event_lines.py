@@ -59,6 +59,7 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.TrainerReady(t=T, attempt=1, resumed_step=7), [("INFO", "resumed at step 7")]),
     (ev.TrainerReady(t=T, attempt=1), []),
     (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c/7"), [("INFO", "checkpoint committed at step 7")]),
+    (ev.CheckpointCommitted(t=T, attempt=1, step=7, path="c.pt", found=True, step_by_time=True), [("INFO", "checkpoint found: about step 7, by its time")]),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="stoker", grace_s=30.4), [("INFO", "stopping attempt 1: hang (by stoker, grace 30 s)")]),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by="stoker", grace_s=30.4), [("INFO", "stopping attempt 1: signal (by stoker, grace 30 s)")]),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="ada", grace_s=30.4), [("INFO", "stopping attempt 1: request (by ada, grace 30 s)")]),
@@ -152,6 +153,13 @@ def second(
         (second(2), ["resumed   without a resume setting: continued at step 2"]),
         (second(9, resume="--resume"), ["resumed   with --resume: continued at step 9"]),
         (second(6, at=5), ["resumed   from the checkpoint at step 5: its first step seen is 6"]),
+        (
+            [
+                ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True),
+                *second(6, at=5),
+            ],
+            ["resumed   from the checkpoint about step 5, by its time: its first step seen is 6"],
+        ),
         (second(5, at=5), ["resumed   without a resume setting: continued at step 5"]),
         (second(5, ready=4), ["resumed   at step 4, a committed checkpoint of attempt 1"]),
         (

@@ -128,6 +128,14 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     (
         [
+            *started(),
+            ev.CheckpointCommitted(t=2.0, attempt=1, step=1800, path="c", found=True, step_by_time=True),
+        ],
+        "checkpoint about step 1800, by its time",
+        "约第 1800 步（按文件时间）检查点",
+    ),
+    (
+        [
             ev.EvidenceSeen(
                 t=2.0,
                 attempt=1,

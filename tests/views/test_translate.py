@@ -91,7 +91,7 @@ KEPT = frozenset(["rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
 PARTS = frozenset(
     text.replace("~", GAP)
     for text in (
-        " since the checkpoint at step ~",
+        " since the checkpoint ~",
         ", no checkpoint is known",
         "A collective timed out: ~ never joined it",
         "A collective timed out: rank ~ never joined it",
@@ -122,8 +122,8 @@ PARTS = frozenset(
         " (until ~)",
         "waiting for you: ~~",
         "waiting for a person~",
-        " (~ steps again)",
-        " (~ step again)",
+        " (~~ steps again)",
+        " (~~ step again)",
         " at step ~",
         "× not a number~",
         " × ~ tokens",
@@ -167,6 +167,8 @@ WHOLE = (
     "rank 3 waiting for data at my/data.py:41, 2 ranks stopped by a signal (SIGSTOP)",
     "Another process uses this GPU: process 12 of bob_7 (3.0 GiB on GPU 1).",
     "1 step since the checkpoint at step 200",
+    "12 steps since the checkpoint about step 200, by its time",
+    "from the checkpoint about step 200, by its time (about 12 steps again)",
     "12 steps, no checkpoint is known",
     "with --resume c2.pt, as given",
     "not stopped",

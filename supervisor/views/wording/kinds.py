@@ -14,6 +14,7 @@ from typing import Any
 from supervisor.job.batch import describe_change
 from supervisor.run.events import (
     AttemptEnded,
+    CheckpointCommitted,
     FailureSign,
     JournalEvent,
     Progress,
@@ -160,6 +161,21 @@ def place_of_end(state: RunState, attempt: AttemptState) -> str:
     is_newest = state.attempt is not None and attempt.number == state.attempt.number
     epoch = epoch_text(state) if is_newest else ""
     return epoch or ("before its first step" if attempt.first_loss is None else "")
+
+
+def checkpoint_place(saved: CheckpointCommitted) -> str:
+    """``at step 1 200``, or ``about step 1 200, by its time`` where the checkpoint's name says no step; in English."""
+    return _place(fm.whole(saved.step), saved.step_by_time)
+
+
+def resume_place(state: RunState, step: int) -> str:
+    """The same of the checkpoint that an attempt was to continue from, by its step."""
+    steps = {saved.step_by_time for saved in state.checkpoints if saved.step == step}
+    return _place(str(step), steps == {True})
+
+
+def _place(step: str, by_time: bool) -> str:
+    return f"about step {step}, by its time" if by_time else f"at step {step}"
 
 
 def epoch_text(state: RunState) -> str:

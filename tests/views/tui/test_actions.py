@@ -277,6 +277,15 @@ def test_where_the_next_attempt_starts(last: int | None, step: int, text: str) -
     assert path, "it is named"
 
 
+def test_a_step_known_by_the_files_time_alone_is_shown_as_a_guess() -> None:
+    guessed = ev.CheckpointCommitted(t=0.0, attempt=1, step=1800, path="c.pt", found=True, step_by_time=True)
+    snapshot = snapshot_of(state_of(HELD, attempt_of(last_step=1840), checkpoint=guessed))
+    text = "from the checkpoint about step 1 800, by its time (about 40 steps again)"
+    assert actions.resume_text(snapshot) == (text, "c.pt")
+    lives = snapshot_of(state_of(running(), attempt_of(last_step=1840), checkpoint=guessed))
+    assert actions.cost(lives) == "40 steps since the checkpoint about step 1 800, by its time"
+
+
 def test_where_it_starts_without_a_checkpoint(record: RunFile) -> None:
     plain = snapshot_of(state_of(HELD))
     assert actions.resume_text(plain) == (actions.FROM_FIRST_STEP, "no checkpoint is known")

@@ -10,10 +10,11 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.policy.history import FIRST_STEP
 from supervisor.run import state as st
-from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.events import CheckpointCommitted, Outcome, RequestKind
 from supervisor.run.records import SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.wording.kinds import checkpoint_place
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
@@ -227,13 +228,14 @@ def resume_text(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tup
         return "from the newest checkpoint that the script finds", ""
     if saved is None:
         return FROM_FIRST_STEP, "no checkpoint is known"
-    at = fm.whole(saved.step)
+    at = checkpoint_place(saved)
     if not _can_resume(snapshot):
-        return FROM_FIRST_STEP, f"no flag takes the checkpoint at step {at}, {checkpoint_path(snapshot)}"
+        return FROM_FIRST_STEP, f"no flag takes the checkpoint {at}, {checkpoint_path(snapshot)}"
     last = attempt.last_step if attempt is not None else None
     lost = last - saved.step if last is not None else 0
-    again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
-    return f"from the checkpoint at step {at}{again}", checkpoint_path(snapshot)
+    about = "about " if saved.step_by_time else ""
+    again = f" ({about}{fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
+    return f"from the checkpoint {at}{again}", checkpoint_path(snapshot)
 
 
 def checkpoint_path(snapshot: Snapshot) -> str:
@@ -336,14 +338,14 @@ def declared_again(snapshot: Snapshot) -> str:
     return again.replace("stoker run", f"stoker run --resume-knob '{knobs.start or 'FLAG'}=PATH'", 1)
 
 
-def lost_steps(snapshot: Snapshot) -> tuple[int, int | None] | None:
-    """Steps since the newest checkpoint of a live attempt, and that checkpoint's step; None: nothing is lost."""
+def lost_steps(snapshot: Snapshot) -> tuple[int, CheckpointCommitted | None] | None:
+    """Steps since the newest checkpoint of a live attempt, and that checkpoint; None: nothing is lost."""
     state = snapshot.state
     attempt = state.attempt
     if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return None
-    saved = state.checkpoint.step if state.checkpoint is not None else None
-    lost = attempt.last_step - (saved if saved is not None else 0)
+    saved = state.checkpoint
+    lost = attempt.last_step - (saved.step if saved is not None else 0)
     return (lost, saved) if lost > 0 else None
 
 
@@ -354,7 +356,7 @@ def cost(snapshot: Snapshot) -> str:
         return ""
     steps, saved = lost
     since = (
-        f" since the checkpoint at step {fm.whole(saved)}"
+        f" since the checkpoint {checkpoint_place(saved)}"
         if saved is not None
         else ", no checkpoint is known"
     )

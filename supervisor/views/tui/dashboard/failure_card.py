@@ -32,7 +32,13 @@ from supervisor.views.tui.dashboard.actions import (
 from supervisor.views.tui.dashboard.state_words import is_failing
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, plain, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.kinds import failing_line, failing_text, place_of_end, values_of
+from supervisor.views.wording.kinds import (
+    checkpoint_place,
+    failing_line,
+    failing_text,
+    place_of_end,
+    values_of,
+)
 from supervisor.views.wording.places import is_stacks, of_project, place_of
 from supervisor.views.wording.questions import answer_text, effect_text, given_text, question_text
 from supervisor.views.wording.translate import Tr
@@ -289,7 +295,7 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
         where, why = resume_text(snapshot)
         saved = snapshot.state.checkpoint
         if held and where == FROM_FIRST_STEP and saved is not None and checkpoint_words(snapshot) is not None:
-            where = f"from the first step; e, Ctrl-R: from the checkpoint at step {fm.whole(saved.step)}"
+            where = f"from the first step; e, Ctrl-R: from the checkpoint {checkpoint_place(saved)}"
             why = checkpoint_path(snapshot)
         rows += _wrapped("resume", f"{tr(where)}: {tr(why)}" if why else tr(where), width, RESUME_ROWS, tr)
     return rows

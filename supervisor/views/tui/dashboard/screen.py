@@ -18,8 +18,8 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
     ACTING,
     ANSWER_KEYS,
-    checkpoint_words,
     batch_flag,
+    checkpoint_words,
     current_batch,
     is_passing,
     offer_warning,
