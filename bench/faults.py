@@ -126,6 +126,9 @@ def main() -> None:
         "named_share": round(named / max(len(faulty), 1), 4),
         "caught_share": round(caught / max(len(faulty), 1), 4),
         "by_kind": by_kind,
+        "missed_said": Counter(
+            one.said[ALL_FIELDS][0] for one in faulty if one.said[ALL_FIELDS][0] != Sameness.DIFFERS
+        ),
         "honest": len(honest),
         "accused": len(accused),
         "accused_of": Counter(f"{one.case.setup.what}: {one.said[ALL_FIELDS][1]}" for one in accused),
@@ -135,6 +138,9 @@ def main() -> None:
                 "named_by_kind": {kind: row["named"] for kind, row in scores(faulty, expected, name).items()},
                 "named": sum(row["named"] for row in scores(faulty, expected, name).values()),
                 "accused": sum(one.said[name][0] == Sameness.DIFFERS for one in honest),
+                "missed_said": Counter(
+                    one.said[name][0] for one in faulty if one.said[name][0] != Sameness.DIFFERS
+                ),
             }
             for name in RICHNESS
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -121,6 +122,33 @@ def test_noise_that_moves_loss_and_gradient_norm_together_hides_no_other_weights
     assert said(replace(AFTER, own=0.3)).result is Sameness.SAME_WITHIN_NOISE
 
 
+def test_noise_that_would_hide_a_wrong_resume_certifies_nothing() -> None:
+    """The loss alone, of steps that vary by a third under dropout: neither other weights nor, with another micro-batch, other samples would show."""
+    alone = replace(BEFORE, fields=("loss", "lr"))
+    found = said(replace(AFTER, own=0.5, fields=alone.fields), before=alone)
+    assert found.result is Sameness.UNKNOWN, found.text
+    assert re.match(
+        r"too noisy to show weights that raise the loss by less than \d+% or another order of the data: 30 ",
+        found.text,
+    )
+    gap = dict(found.numbers)["loss_gap"]
+    assert 0.2 < gap < 0.5
+    assert (
+        f"losses differ by {100 * gap:.2g} % (median relative difference), not logged: gradient norm"
+        in found.text
+    )
+    other = said(replace(AFTER, order=7, fields=alone.fields), before=alone)
+    assert other.result is Sameness.UNKNOWN, (
+        "another order of the data, which the loss of another micro-batch cannot show"
+    )
+    assert "another order of the data" in other.text
+    quiet = said(replace(AFTER, own=0.05, fields=alone.fields), before=alone)
+    assert quiet.result is Sameness.SAME_WITHIN_NOISE
+    few = said(replace(AFTER, steps=range(126, 136), own=0.05))
+    assert few.result is Sameness.UNKNOWN
+    assert few.text.startswith("too few steps to show")
+
+
 def test_an_exact_first_step_rules_out_other_samples() -> None:
     chaotic = Log(range(101, 151), order=3)
     rows = chaotic.rows()
@@ -156,7 +184,10 @@ def test_other_new_weights_may_begin_a_little_lower() -> None:
 
 def test_where_no_step_was_trained_twice_the_trend_must_go_on() -> None:
     before = Log(range(1, 101))
-    assert said(AFTER, before=before).result is Sameness.SAME_WITHIN_NOISE
+    found = said(AFTER, before=before)
+    assert found.result is Sameness.UNKNOWN, "other samples would not show"
+    assert "no step was trained twice: another order of the data" in found.text
+    assert "loss continues where it was" in found.text
     assert said(replace(AFTER, rate_shift=100), before=before).difference is Difference.LR_RESTARTED
     assert said(replace(AFTER, samples=8), before=before).difference is Difference.GLOBAL_BATCH
     assert said(replace(AFTER, age=100, own=0.02), before=before).difference is Difference.WEIGHTS

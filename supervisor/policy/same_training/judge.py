@@ -21,7 +21,14 @@ from typing import Final, NamedTuple
 
 from supervisor.policy.same_training.case import Case, Found, Restart
 from supervisor.policy.same_training.learning_rate import learning_rate
-from supervisor.policy.same_training.paired import WEIGHTS_RATIO, data_order, optimizer, weights
+from supervisor.policy.same_training.paired import (
+    ORDER_PAIRS,
+    WEIGHTS_RATIO,
+    data_order,
+    hidden_by_noise,
+    optimizer,
+    weights,
+)
 from supervisor.policy.same_training.series import (
     LEAST_PAIRS,
     NEAR,
@@ -398,6 +405,9 @@ _TESTS: Final[tuple[Callable[[Case], Found | None], ...]] = (
 )
 
 
+_TELLING: Final = (("lr", "learning rate"), ("grad_norm", "gradient norm"))
+
+
 def _agreement(case: Case) -> Judgement:
     """Nothing speaks against it: how much speaks for it."""
     twice, new = len(case.twice), len(case.new)
@@ -416,10 +426,17 @@ def _agreement(case: Case) -> Judgement:
         shares = [abs(a - b) / max(abs(b), 1e-12) for _, b, a in pairs]
         share = median(shares)
         numbers.append(("loss_gap", share))
-        parts.append(f"losses within {share:.1e}")
-        exact = (share <= SAME_SHARE or case.is_exact()) and len(rates) + (counted is not None) > 0
+        parts.append(f"losses differ by {100 * share:.2g} % (median relative difference)")
+        near = share <= SAME_SHARE or case.is_exact()
+        result = Sameness.SAME if near and (rates or counted is not None) else Sameness.SAME_WITHIN_NOISE
+        unlogged = [words for name, words in _TELLING if len(case.pairs(name)) < LEAST_PAIRS]
+        if unlogged and not near:
+            parts.append(f"not logged: {' and '.join(unlogged)}")
         text = f"{len(pairs)} steps trained twice: {', '.join(parts)}"
-        result = Sameness.SAME if exact else Sameness.SAME_WITHIN_NOISE
+        if not near and (hidden := hidden_by_noise(case)):
+            few = len(pairs) < ORDER_PAIRS
+            result = Sameness.UNKNOWN
+            text = f"too few steps to show {hidden}: {text}" if few else f"too noisy to show {hidden}: {text}"
         return Judgement(result, text, None, tuple(numbers), twice, new)
     old, after = case.series("loss")
     if (
@@ -428,8 +445,9 @@ def _agreement(case: Case) -> Judgement:
         and (counted is not None or len(column_of(case.after, "lr")) >= NEAR)
     ):
         parts.append("loss continues where it was")
-        text = f"{len(after)} new steps and none trained twice: {', '.join(parts)}"
-        return Judgement(Sameness.SAME_WITHIN_NOISE, text, None, (), twice, new)
+        hidden = "another order of the data or another optimizer would not show"
+        text = f"no step was trained twice: {hidden}: {len(after)} new steps: {', '.join(parts)}"
+        return Judgement(Sameness.UNKNOWN, text, None, (), twice, new)
     return Judgement(
         Sameness.UNKNOWN,
         f"the log tells too little: losses of steps that were trained twice: {len(pairs)}, needed {LEAST_PAIRS}",

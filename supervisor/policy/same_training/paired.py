@@ -13,7 +13,7 @@ Each rule is one sentence with what it takes for granted:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
@@ -81,6 +81,9 @@ to part. Batch norm over half the micro-batch moved losses by 0.1 to 1.9 %, as m
 BESIDE_WINDOWS: Final = ((12, 5.0), (16, 4.8), (24, 4.8))
 BESIDE_LOOSE: Final = ((12, 3.3), (16, 3.3), (24, 3.3))
 LOOSE: Final = 0.75
+HIDDEN_RATIO: Final = 1.25
+"""Noise that hides a loss 1.25 times that of before hides most wrong weights and a lost optimizer: of honest restarts under dropout with the gradient
+norm logged, 1.02 to 1.28 would have been named."""
 BESIDE_SHARE: Final = 0.75
 BESIDE_LEAST: Final = 0.01
 """Beside the gradient norm, losses that are 1.02 times those of before over so many steps, by so many standard errors. Under dropout 100 right restarts
@@ -95,14 +98,8 @@ def weights(case: Case) -> Found | None:
         return None if case.twice else _weights_of_new_steps(case)
     if not gaps or case.is_exact() or abs(gaps[0]) <= EXACT:
         return None
-    # A few gaps of other samples may lie near each other by chance: what all of them vary by from step to step is the less lucky measure.
-    least = WINDOW_NOISE * (noise_of(dict(enumerate(gaps[: 2 * NEAR]))) or 0.0)
-    for count, sure, share in WEIGHTS_WINDOWS:
-        some = gaps[:count]
-        if len(some) < count:
-            break
-        mean, error = fmean(some), max(deviation_of(some), least, 0.02) / math.sqrt(count)
-        if mean > max(math.log(WEIGHTS_RATIO), sure * error) and sum(g > 0 for g in some) >= share * count:
+    for some, error, bound, share in _windows(gaps):
+        if fmean(some) > bound and sum(g > 0 for g in some) >= share * len(some):
             return _other_weights(case, some, error)
     noise = noise_of(dict(enumerate(gaps[QUIET_STEPS[0] : 4 * NEAR])))
     if noise is None:
@@ -111,29 +108,30 @@ def weights(case: Case) -> Found | None:
         some, error = gaps[:count], noise / math.sqrt(count)
         if fmean(some) > max(math.log(QUIET_RATIO), QUIET_SURE * error) and min(some) > 2 * error:
             return _other_weights(case, some, error)
-    together = _together(case)
-    loose = together is not None and together.value < LOOSE
-    return _beside_the_gradient(case, BESIDE_LOOSE if loose else BESIDE_WINDOWS)
+    return _beside_the_gradient(case)
 
 
-def _beside_the_gradient(case: Case, windows: Sequence[tuple[int, float]]) -> Found | None:
+def _windows(gaps: Sequence[float]) -> Iterator[tuple[Sequence[float], float, float, float]]:
+    """The first gaps, the standard error of their mean, the mean that names other weights, and which share of them must be above 0."""
+    # A few gaps of other samples may lie near each other by chance: what all of them vary by from step to step is the less lucky measure.
+    least = WINDOW_NOISE * (noise_of(dict(enumerate(gaps[: 2 * NEAR]))) or 0.0)
+    for count, sure, share in WEIGHTS_WINDOWS:
+        some = gaps[:count]
+        if len(some) < count:
+            break
+        error = max(deviation_of(some), least, 0.02) / math.sqrt(count)
+        yield some, error, max(math.log(WEIGHTS_RATIO), sure * error), share
+
+
+def _beside_the_gradient(case: Case) -> Found | None:
     """A loss that is higher than the gradient norm of the same step accounts for.
 
     Which samples and which dropout masks a step saw moves its loss and its gradient norm together, about zero: taken off by the
     line through both, that noise is mostly gone. Other weights have another loss *for* their gradient, from the first step on.
     """
-    both = case.log_gaps_of_both()
-    for count, sure in windows:
-        if len(both) < count:
-            break
-        losses, norms = [loss for loss, _ in both[:count]], [norm for _, norm in both[:count]]
-        slope = slope_between(norms, losses)
-        rest = [loss - slope * norm for loss, norm in zip(losses, norms, strict=True)]
-        mean, error = fmean(rest), max(deviation_of(rest), BESIDE_LEAST) / math.sqrt(count)
-        if (
-            mean > max(math.log(QUIET_RATIO), sure * error)
-            and sum(r > 0 for r in rest) >= BESIDE_SHARE * count
-        ):
+    for rest, error, bound in _windows_beside(case):
+        count, mean = len(rest), fmean(rest)
+        if mean > bound and sum(r > 0 for r in rest) >= BESIDE_SHARE * count:
             step, was, now = case.pairs("loss")[0]
             return Found(
                 Difference.WEIGHTS,
@@ -141,6 +139,45 @@ def _beside_the_gradient(case: Case, windows: Sequence[tuple[int, float]]) -> Fo
                 (("loss_ratio", math.exp(mean)), ("error", error), ("loss_before", was), ("loss_after", now)),
             )
     return None
+
+
+def _windows_beside(case: Case) -> Iterator[tuple[Sequence[float], float, float]]:
+    """What is left of the first gaps beside the gradient norm's, the standard error of its mean, and the mean that names other weights."""
+    together = _together(case)
+    loose = together is not None and together.value < LOOSE
+    both = case.log_gaps_of_both()
+    for count, sure in BESIDE_LOOSE if loose else BESIDE_WINDOWS:
+        if len(both) < count:
+            break
+        losses, norms = [loss for loss, _ in both[:count]], [norm for _, norm in both[:count]]
+        slope = slope_between(norms, losses)
+        rest = [loss - slope * norm for loss, norm in zip(losses, norms, strict=True)]
+        error = max(deviation_of(rest), BESIDE_LEAST) / math.sqrt(count)
+        yield rest, error, max(math.log(QUIET_RATIO), sure * error)
+
+
+def hidden_by_noise(case: Case) -> str:
+    """Which wrong resumes the losses of the steps trained twice cannot show; empty where they would."""
+    parts = []
+    bounds = [bound for _, _, bound, _ in _windows(case.log_gaps("loss"))]
+    bounds += [bound for _, _, bound in _windows_beside(case)]
+    least = min(bounds, default=math.inf)
+    if least > math.log(HIDDEN_RATIO):
+        known = math.isfinite(least)
+        parts.append(
+            f"weights that raise the loss by less than {math.expm1(least):.0%}" if known else "other weights"
+        )
+    if not _is_order_seen(case):
+        parts.append("another order of the data")
+    return " or ".join(parts)
+
+
+def _is_order_seen(case: Case) -> bool:
+    """Whether the losses show that the steps had the samples of before."""
+    together = _together(case)
+    return case.starts_exact() or (
+        together is not None and together.steps >= ORDER_PAIRS and together.value >= together.least
+    )
 
 
 def _other_weights(case: Case, gaps: Sequence[float], error: float) -> Found:
@@ -187,7 +224,7 @@ def data_order(case: Case) -> Found | None:
         )
         # The loss of one rank, or of the last micro-batch, is of other samples once those are cut otherwise; the gradient is of all.
         enough = "grad_norm" in witnesses or not remade
-        if value < together.bound - ORDER_SLACK / count and enough:
+        if value < together.least and enough:
             again = _lag(case)
             numbers = (("correlation", value), ("steps", float(count)))
             text = (
@@ -217,6 +254,10 @@ class _Together(NamedTuple):
     value: float
     witnesses: tuple[str, ...]
     bound: float
+
+    @property
+    def least(self) -> float:
+        return self.bound - ORDER_SLACK / self.steps
 
 
 def _together(case: Case) -> _Together | None:
