@@ -22,7 +22,7 @@ from supervisor.job.knobs.source.program import read_program
 from supervisor.job.knobs.source.read_source import scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.preflight.context import CheckContext, note, ok, refuse, warn
+from supervisor.preflight.context import AWAITS_CHECKPOINT, KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import torchrun_flags, trainer_main
 from supervisor.preflight.memory import check_memory
 from supervisor.run.records import Finding
@@ -106,7 +106,7 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
         missing.append(
             "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)"
             if flag is None
-            else f"a crash beyond the first step is restarted only from a complete checkpoint for {flag}"
+            else f"{AWAITS_CHECKPOINT} {flag}"
         )
         named = f"{flag or 'FLAG'}=PATH"
         if flag is not None and flag == spec.knobs.resume:  # its word for the newest one; a switch has none
@@ -116,9 +116,9 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
             f"'{named}' (used from the second attempt on)"
         )
     if not missing:
-        yield ok("restarts", "batch and resume flags are known")
+        yield ok(KNOBS_CHECK, "batch and resume flags are known")
     else:
-        yield warn("restarts", "; ".join(missing), "; ".join(fixes))
+        yield warn(KNOBS_CHECK, "; ".join(missing), "; ".join(fixes))
 
 
 def check_batch_memory(context: CheckContext) -> Iterator[Finding]:

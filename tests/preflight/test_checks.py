@@ -16,7 +16,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight import host, interpreter, network, ports, target
 from supervisor.preflight.checks import BEFORE, refused, run_checks
-from supervisor.preflight.context import Check, CheckContext
+from supervisor.preflight.context import AWAITS_CHECKPOINT, Check, CheckContext
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.records import Finding, FindingLevel
 
@@ -241,6 +241,7 @@ def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path
     by_path = replace(SCRIPT, knobs=replace(SCRIPT.knobs, resume_path="--resume"))
     found = found_by(target.check_knobs, by_path, tmp_path)
     assert "--resume-knob '--resume=PATH'" in found.fix
+    assert f"{AWAITS_CHECKPOINT} --resume" in found.what
     by_word = replace(SCRIPT.knobs, resume="--init_from", resume_value="resume", resumes="train.py:31")
     for knobs, wanted in (
         (by_word, "'--init_from=resume'"),

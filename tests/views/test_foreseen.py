@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from supervisor.preflight.context import AWAITS_CHECKPOINT
 from supervisor.run.events import CheckpointCommitted, Phase, PreflightFound
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
@@ -139,7 +140,7 @@ def test_a_warning_in_one_line_says_what_to_declare(check: str, what: str, line:
 def test_that_a_checkpoint_has_to_be_found_is_no_news_once_one_is(
     also: tuple[str, ...], left: str | None
 ) -> None:
-    awaits = "after its first step a crash is restarted only if a whole checkpoint is found for --resume"
+    awaits = f"{AWAITS_CHECKPOINT} --resume"
     finding = Finding(FindingLevel.WARNING, "restarts", "; ".join((*also, awaits)), "told: --resume-knob")
     running = msgspec.structs.replace(
         state_of(findings=(finding,)), condition=RUNNING, started_t=100.0, attempts=(attempt_of(number=1),)

@@ -144,7 +144,6 @@ PARTS = frozenset(
         "fetching data",
         "outside of the step",
         "before it reports the step",
-        "only if a whole checkpoint is found",
         "rank ~ holds the others up by ~ s in every step of ~ s: it spends them ~",
         " (ended after ~ s)",
         "nothing has moved for ~ s (~): ~",

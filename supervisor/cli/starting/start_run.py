@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from supervisor import __version__
 from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain
-from supervisor.cli.starting.check_job import folder_of_runs, look, print_findings
+from supervisor.cli.starting.check_job import folder_of_runs, is_repeat, look, print_findings, without_repeats
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -82,14 +82,15 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         )
     interpreter = find_interpreter(spec, env, probes.interpreter)
     runs = folder_of_runs(parsed, env)
-    findings = [] if parsed.switch("no_check") else look(CheckContext(spec, runs, env, interpreter), parsed)
+    context = CheckContext(spec, runs, env, interpreter)
+    findings = [] if parsed.switch("no_check") else without_repeats(look(context, parsed), context)
     if refused(findings):
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""
             print(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
         return EXIT_REFUSED
     if has_screen:
-        print_findings(findings, appearance)
+        print_findings([finding for finding in findings if not is_repeat(finding)], appearance)
     # A plan that cannot be made is refused before there is a folder to leave behind.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     interactive = has_screen or (detached and not parsed.switch("no_ui"))

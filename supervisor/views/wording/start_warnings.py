@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from supervisor.preflight.context import AWAITS_CHECKPOINT, KNOBS_CHECK
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
@@ -16,8 +17,6 @@ from supervisor.views.wording.translate import Tr, english
 # They are shown for so long of the first attempt; the page `P` keeps all of them.
 SHOWN_S = 600.0
 # stoker's own flags; a sentence may name the script's beside them, which are no one's to declare.
-# What `preflight.target` says of a resume flag that takes a checkpoint: no news once one is found.
-AWAITS_CHECKPOINT = "only if a whole checkpoint is found"
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
 _LINKS = frozenset(("interface", "rendezvous", "GPU health", "GPU modes", "GPUs"))
@@ -61,7 +60,7 @@ def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
 def _still_missing(found: Iterable[Finding], state: RunState) -> Iterator[Finding]:
     """Without what has come true since: that a whole checkpoint has to be found for the resume flag."""
     for finding in found:
-        if finding.check != "restarts" or state.checkpoint is None:
+        if finding.check != KNOBS_CHECK or state.checkpoint is None:
             yield finding
             continue
         left = [part for part in finding.what.split("; ") if AWAITS_CHECKPOINT not in part]
@@ -74,7 +73,7 @@ def _still_missing(found: Iterable[Finding], state: RunState) -> Iterator[Findin
 def in_one_line(finding: Finding) -> str:
     """A warning short enough for the line below the panes; what to declare rather than why."""
     flags = list(dict.fromkeys(_FLAG.findall(finding.what)))
-    if finding.check == "restarts" and flags:
+    if finding.check == KNOBS_CHECK and flags:
         return f"some failures will not restart: add {', '.join(flags)}"
     return f"{finding.check}: {finding.what}"
 
