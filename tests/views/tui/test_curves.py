@@ -194,3 +194,15 @@ def test_smoothing_is_usual_then_wider_then_none() -> None:
     assert max(wider) - min(wider) < max(usual) - min(usual)
     assert Look(smoothing=2).smoothed(track, usual) == ()
     assert Look(smoothing=1).smoothed(track[:2], ()) == (), "what has no noise stays as it is"
+
+
+def test_raw_reaches_every_value_and_smoothing_does_not() -> None:
+    """Two thousand noisy losses in some hundred dot columns: without smoothing none is averaged away."""
+    track = tuple(single(step, step, 3.0 + (step * 7 % 10) / 10, 1) for step in range(2000))
+    heights = []
+    for look in (Look(), Look(smoothing=2)):
+        drawn = plot([Curve(track, look.smoothed(track, smooth(track)))], look, 80, 14)
+        assert drawn is not None
+        heights.append(len({number for number, _ in _columns_of(drawn, TextStyle.LOSS)}))
+    assert heights[0] <= 2
+    assert heights[1] >= 10, "from the least to the greatest"

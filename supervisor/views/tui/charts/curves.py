@@ -59,6 +59,11 @@ class Look(msgspec.Struct, frozen=True):
     cursor: float | None = None
     smoothing: int = 0
 
+    @property
+    def raw(self) -> bool:
+        """Whether nothing is smoothed: every value is drawn."""
+        return SMOOTHING[self.smoothing][1] == 0
+
     def smoothed(self, points: Track, usual: tuple[float, ...]) -> tuple[float, ...]:
         """The moving mean that is wanted: `usual` is that of the first place; empty for none."""
         _, share = SMOOTHING[self.smoothing]
@@ -99,7 +104,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn.
+    """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn, of a raw chart every value.
 
     `cuts`: attempt to the step from which on a later one did its work again. What lies there is drawn faint.
     `band`: of the values' range behind the smoothed ones; None: it is not drawn. `letter`: written at the newest end, and
@@ -223,7 +228,7 @@ def plot(
     for column, _, style in below:
         canvas.rule(column, "┊", style)
     for curve, xs in laid:
-        _draw(canvas, curve, xs, x, y)
+        _draw(canvas, curve, xs, x, y, raw=look.raw)
     cuts = shown[-1].cuts
     for point in circles:
         if (at := value_of(point, axis)) is not None:
@@ -232,7 +237,7 @@ def plot(
     for point in lost:
         if (at := value_of(point, axis)) is not None:
             canvas.mark(x.dot(at) // 2, 0, "×", TextStyle.BAD)
-    _mark_clipped(canvas, laid, x, y)
+    _mark_clipped(canvas, laid, x, y, raw=look.raw)
     line = height >= LINE_HEIGHT
     drawn = _with_axes(
         canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart, start_t=start_t
@@ -292,15 +297,16 @@ def _y_labels(y: Scale, rows: int, step: float) -> dict[int, str]:
     return found
 
 
-def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale) -> None:
+def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale, *, raw: bool) -> None:
     points, values = curve.points, curve.smoothed
+    draw = draw_band if raw else draw_line  # raw: every value of a column, not their mean
     if curve.cuts:
         lives = [lives_on(point, curve.cuts) for point in points]
         if not all(lives):
             gone = [not alive for alive in lives]
             left, places_left = list(compress(points, gone)), list(compress(xs, gone))
             found = buckets(left, places_left, x, list(compress(values, gone)) if values else None)
-            draw_line(canvas, canvas.layer(TextStyle.DIM), found, y)
+            draw(canvas, canvas.layer(TextStyle.DIM), found, y)
             points, values = tuple(compress(points, lives)), tuple(compress(values, lives))
             xs = list(compress(xs, lives))
     if not points:
@@ -308,7 +314,7 @@ def _draw(canvas: Canvas, curve: Curve, xs: Sequence[float], x: Scale, y: Scale)
     if values and curve.band is not None:
         draw_band(canvas, canvas.layer(curve.band, below=True), buckets(points, xs, x), y)
     found = buckets(points, xs, x, values or None)
-    draw_line(canvas, canvas.layer(curve.style), found, y)
+    draw(canvas, canvas.layer(curve.style), found, y)
     if curve.letter:
         _write_letter(canvas, curve, found, y)
 
@@ -324,12 +330,12 @@ def _write_letter(canvas: Canvas, curve: Curve, found: Sequence[Bucket], y: Scal
             last = column
 
 
-def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale) -> None:
+def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool) -> None:
     """Where values lie above the y axis, and beside them the greatest."""
     columns: dict[int, float] = {}
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
-            value = point.high if curve.smoothed else point.mean  # as far as it is drawn
+            value = point.high if curve.smoothed or raw else point.mean  # as far as it is drawn
             if value > y.high and x.low <= at <= x.high:
                 column = x.dot(at) // 2
                 columns[column] = max(value, columns.get(column, value))
