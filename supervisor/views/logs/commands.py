@@ -247,6 +247,7 @@ class Page(msgspec.Struct, frozen=True):
         last_lines: of each rank of the newest attempt; where they were asked for.
         nodes: of a run on several nodes those whose logs are read, of `node_count`.
         empty_why: why there is no row.
+        ranks: that write these logs, as far as is known.
     """
 
     made: int
@@ -277,6 +278,7 @@ class Page(msgspec.Struct, frozen=True):
     empty_why: str = ""
     nodes: tuple[int, ...] = ()
     node_count: int = 0
+    ranks: tuple[str, ...] = ()
 
     def attempt_of(self, row: Row) -> int:
         """Whose line a row is."""

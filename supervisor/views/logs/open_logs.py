@@ -246,7 +246,9 @@ class OpenLogs:
 
     def filter_by(self, query: Query, place: Place) -> Place:
         """Let only these lines through; where the place is then: other nodes may be read."""
-        chosen, self.query = self.query.nodes, query
+        chosen, same, self.query = self.query.nodes, query == self.query, query
+        if same:
+            return place  # what is counted stays
         for stream in self.streams:
             stream.filter_by(query)
         if query.nodes != chosen and len(self.nodes_read) < len(self._nodes):
@@ -292,11 +294,6 @@ class OpenLogs:
             finder.counts = _counts_for(self._found, finder)
 
     @property
-    def scanned_ratio(self) -> float:
-        """How far the search is counted."""
-        return _done(self._found or self._shown)
-
-    @property
     def counted_ratio(self) -> float:
         """How far the lines are counted."""
         return _done(self._line_tasks(self.included))
@@ -319,6 +316,16 @@ class OpenLogs:
         before = _before(self.finders, place) if place is not None else None
         ordinal = before + 1 if before is not None else None
         return Tally(total, _done(self._found), ordinal, at_match=place is not None)
+
+    def progress(self) -> Tally | None:
+        """How far the search, else the filter, is done; None: there is neither."""
+        return self.found(None) if self.searched else self.shown()
+
+    def ranks(self) -> tuple[str, ...]:
+        """The ranks that write these logs, as far as their lines or their names say so; of a query's nodes alone."""
+        nodes = self.query.nodes
+        found = {who for s in self.streams if not nodes or s.ref.node in nodes for who in s.writers()}
+        return tuple(sorted(filter(str.isdigit, found), key=int))
 
     def below(self, place: Place) -> int | None:
         """How many lines that the query lets through begin at a place or after it; None: not counted."""

@@ -22,6 +22,8 @@ _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
 _LEVEL = re.compile(r"level:(\w+)")
 _STREAM = re.compile(r"stream:(\w+)")
 _NODES = re.compile(r"node:(\S*)")
+# What a person writes for one of these, with what is meant. In quotes it is text.
+_MEANT = re.compile(r"(ranks?|nodes?|levels?|streams?)[:=](\S*)", re.IGNORECASE)
 _NUMBERS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 # As in the list of runs, where it has a meaning.
 _COMPARED = re.compile(r"(step|epoch|loss|val_loss|lr|grad_norm)(<=|>=|!=|[<>])(.+)")
@@ -122,6 +124,8 @@ class Query:
                     raise BadQueryError(f"{word}: name nodes by their numbers: node:1 or node:0-3,7")
                 nodes |= {int(number) for number in _ranks(named.group(1))}
                 continue
+            elif quoted is None and _MEANT.fullmatch(word):
+                raise BadQueryError(_meant(word))
             elif quoted is None and (named := _COMPARED.fullmatch(word)):
                 raise BadQueryError(_no_values(*named.groups()))
             else:
@@ -264,6 +268,19 @@ def _cleaned(data: bytes) -> str:
         else:
             return "\n".join(clean(raw, cap_bytes=len(raw)) for raw in data.split(b"\n"))
     return strip_escapes(data.decode("utf-8", "replace")).replace("\r", "")
+
+
+def _meant(word: str) -> str:
+    """How what a person most likely means is written."""
+    match word[0].lower():
+        case "r":
+            return f'{word}: name ranks as r0 or r0-3,7; "{word}" in quotes is text'
+        case "n":
+            return f'{word}: name nodes as node:1 or node:0-3,7; "{word}" in quotes is text'
+        case "l":
+            return f'{word}: name a level as level:warn or level:error; "{word}" in quotes is text'
+        case _:
+            return f'{word}: name a stream as stream:stdout or stream:stderr; "{word}" in quotes is text'
 
 
 def _no_values(name: str, sign: str, value: str) -> str:

@@ -16,7 +16,7 @@ from typing import assert_never
 
 from supervisor.run.paths import NodePaths
 from supervisor.sources.tail.wake import Waker
-from supervisor.views.format import part
+from supervisor.views.format import part, whole
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.counter import Scanner
 from supervisor.views.logs.open_logs import NothingThereError
@@ -171,8 +171,13 @@ class LogSession:
             self._remarked_at = now
             # What the counting thread has found meanwhile need not be looked for here.
             self._view.logs.use_counts()
-            ratio = self._view.logs.scanned_ratio
-            self._deliver(lc.Remark(f"looking through the log… {part(ratio)}; Esc gives up"))
+            tally = self._view.logs.progress()
+            if tally is None:
+                text = "searching the log…; Esc gives up"
+            else:
+                many = whole(tally.found) if tally.found else "none"
+                text = f"{many} so far, {part(tally.done_ratio)} searched; Esc gives up"
+            self._deliver(lc.Remark(text))
 
     def _run(self) -> None:
         due = 0.0

@@ -39,6 +39,7 @@ class Stream:
         self._check = check
         self._hits: OrderedDict[int, tuple[int, tuple[int, ...]]] = OrderedDict()
         self._last: tuple[int, int, dict[str, tuple[float, str]]] = (0, 0, {})
+        self._writers: tuple[int, set[str]] = (-1, set())  # of which generation of the file
 
     # -- what is shown ---------------------------------------------------------------------------------
 
@@ -138,6 +139,20 @@ class Stream:
     def order(self, line: TextLine) -> tuple[int, float]:
         """Where a line stands among those of all logs: its attempt, then when it was written, as far as that is known."""
         return self.ref.attempt, self.clock.key(line)
+
+    def writers(self) -> set[str]:
+        """Who writes here: of a log of several ranks those that its beginning, its end and its newest lines name."""
+        if not self.ref.is_mixed:
+            return {self.ref.who}
+        file = self.file
+        if self._writers[0] != file.generation and file.size:
+            found: set[str] = set()
+            for chunk in {0, (file.size - 1) // CHUNK_BYTES}:
+                for raw in file.chunk_lines(chunk)[1].splitlines():
+                    found.add(split_rank(clean(raw), self.ref.who)[0])
+            self._writers = (file.generation, found)
+        self._writers[1].update(self.last_lines())
+        return self._writers[1]
 
     def last_lines(self) -> dict[str, tuple[float, str]]:
         """The newest line of each rank that writes here, with its time; whatever the query."""

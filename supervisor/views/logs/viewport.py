@@ -11,6 +11,7 @@ from typing import assert_never
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
+from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
@@ -172,6 +173,7 @@ class LogViewport:
             empty_why=self._why_empty() if not rows else "",
             nodes=logs.nodes_read if logs.node_count else (),
             node_count=logs.node_count,
+            ranks=logs.ranks(),
         )
 
     def _rows(self) -> tuple[list[Row], bool]:
@@ -443,7 +445,12 @@ class LogViewport:
         self.logs.search(query)
         self._match_row = None
         if query:
-            self.match(cursor, -1, including=True)
+            try:
+                self.match(cursor, -1, including=True)
+            except NothingThereError:
+                if cursor is None:
+                    raise
+                self.match(cursor, 1, including=True)  # none above: the nearest below
 
     def match(
         self, cursor: Row | None, way: int, *, made: int | None = None, including: bool = False
@@ -468,7 +475,7 @@ class LogViewport:
             if including:
                 self._cursor = None  # what was found before is no match of this
             total = self.logs.found(None)
-            if total.done_ratio >= 1 and not total.found:
+            if (including and (way > 0 or cursor is None)) or (total.done_ratio >= 1 and not total.found):
                 raise NothingThereError("not found")
             raise NothingThereError("no match further " + ("down" if way > 0 else "up"))
         self._go(best[1], best[2].offset)
@@ -520,6 +527,10 @@ class LogViewport:
                 f"{name_of(s)}: {s.file.trouble}" for s in streams if s.file.trouble and s.ref.who != AGENT
             ]
             return troubles[0] if troubles else "no log file has appeared yet"
+        ranks = self.logs.ranks()
+        if ranks and not self.logs.query.is_by(*ranks, AGENT):
+            there = f"rank{'s' if len(ranks) > 1 else ''} {ranges(tuple(map(int, ranks)))}"
+            return f"this log has {there}; f changes the filter, Esc clears it"
         if self.logs.query:
             return "no line matches; f changes the filter, Esc clears it"
         return "the ranks have not written a line yet"

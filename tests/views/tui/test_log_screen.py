@@ -132,7 +132,7 @@ def test_esc_gives_up_what_is_being_looked_for_before_it_leaves(tmp_path: Path) 
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         screen = await opened(app, pilot)
-        screen.status.say(lc.Remark("looking through the log… 12%; Esc gives up"))
+        screen.status.say(lc.Remark("none so far, 12% searched; Esc gives up"))
         await pilot.press("escape")
         assert app.screen is screen
         assert not screen.status.is_looking

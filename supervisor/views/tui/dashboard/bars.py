@@ -67,6 +67,11 @@ class NoticeBar(Panel):
         """The answer that is shown, empty without one."""
         return self._answer.text if self._answer is not None else ""
 
+    def withdraw(self, text: str) -> None:
+        """This answer no longer holds; another one stays."""
+        if self.says == text:
+            self._fade()
+
     def _fade(self) -> None:
         self._answer = None
         self.repaint()

@@ -14,9 +14,9 @@ from textual.message import Message
 
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import PAGE_S, LogSession
-from supervisor.views.logs.sources import Tone, rank_label
+from supervisor.views.logs.sources import Tone
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -96,6 +96,7 @@ class LookingScreen(PaneScreen):
         )
         self._logs_known: tuple[object, ...] = ()
         self._could_fold = False
+        self._progress = ""  # what was reported of a search that is not done
 
     # -- the log pane --------------------------------------------------------------------------------------
 
@@ -133,13 +134,16 @@ class LookingScreen(PaneScreen):
         before = self._could_fold, shown is None or shown.following
         self._could_fold = self.logs.can_fold
         self.log_panel.take(page)
+        if self._progress:
+            self.notice.withdraw(self._progress)
+            self._progress = ""
         self.ranks_panel.take_lines(page.last_lines)
         if before != (self._could_fold, page.following):
             self._offer()
 
-    def _report_log(self, remark: lc.Remark | None) -> None:
-        if remark is not None:
-            self.tell(Answer(remark.text, remark.good))
+    def _report_log(self, remark: lc.Remark) -> None:
+        self.tell(Answer(remark.text, remark.good))
+        self._progress = remark.text if remark.good is None else ""
 
     def _pace_logs(self) -> None:
         """Read only as often as somebody can see it: not at all under a screen that covers this one."""
@@ -432,7 +436,7 @@ class LookingScreen(PaneScreen):
             return
         from supervisor.views.tui.pages.page_search import open_page_search
 
-        open_page_search(self.app, page, self._offer, lambda text: self.tell(Answer(text, False)))
+        open_page_search(self.app, page, self._offer)
 
     def _searchable(self) -> Searchable | None:
         """The page of text that stands alone: it can be searched."""
@@ -460,29 +464,18 @@ class LookingScreen(PaneScreen):
     def filter_for(self, words: str) -> None:
         """Show only the lines that `words` name, as typed in a filter."""
         self._leave_page()
-        try:
-            self.logs.show_only(Query.parse(words), self.logs.frozen_row)
-        except BadQueryError as error:
-            self.tell(Answer(str(error), False))
+        if trouble := self.logs.filter(words, self.logs.frozen_row):
+            self.tell(Answer(trouble, False))
 
     def search_for(self, words: str) -> None:
         """Look for words in the log."""
         self._leave_page()
-        self.logs.search(words, self.logs.frozen_row)
+        if trouble := self.logs.search(words, self.logs.frozen_row):
+            self.tell(Answer(trouble, False))
 
     def action_rank(self, way: int) -> None:
         """The log of one rank: none, 0, 1, … and round again."""
-        if self.snapshot is None:
-            return
-        only = self.logs.query.nodes
-        nodes = [node.state for node in self.snapshot.nodes if not only or node.number in only]
-        names = [
-            rank_label(view)
-            for attempt in [each.attempt for each in nodes or [self.snapshot.state]]
-            for _, view in (sorted(attempt.ranks.items()) if attempt is not None else [])
-        ]
-        if names:
-            self.logs.next_rank(names, way)
+        self.logs.next_rank(way)
 
     def action_node(self, way: int) -> None:
         """The log of one node: none, 0, 1, … and round again."""

@@ -54,7 +54,7 @@ class AskLine(OverScreen[str | None]):
     Args:
         label: what is asked for.
         value: what stands there already.
-        changed: called with the text at every change.
+        changed: called with the text at every change; it returns what is wrong with the text, in one line, or nothing. Enter keeps such a text.
     """
 
     # Before the field sees it: its own Submitted comes behind the key, and a letter typed at once was written into the field.
@@ -63,26 +63,39 @@ class AskLine(OverScreen[str | None]):
         Binding("enter", "submit", "submit", priority=True),
     ]
 
-    def __init__(self, label: str, value: str = "", changed: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, label: str, value: str = "", changed: Callable[[str], str | None] | None = None
+    ) -> None:
         super().__init__()
         self.label = label
         self.value = value
         self.changed = changed
 
     def compose(self) -> ComposeResult:
-        """Label and field."""
-        with Horizontal(classes="bar"):
-            yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
-            yield Input(self.value, compact=True)
+        """Label and field, above them what is wrong with the text."""
+        with Vertical(classes="asking"):
+            yield Label(id="wrong")
+            with Horizontal(classes="bar"):
+                yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
+                yield Input(self.value, compact=True)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Report the text as it is now."""
-        if self.changed is not None:
-            self.changed(event.value)
+        self._report(event.value)
+
+    def _report(self, text: str) -> bool:
+        """Whether nothing is wrong with the text."""
+        trouble = self.changed(text) if self.changed is not None else None
+        label = self.query_one("#wrong", Label)
+        label.update(Content(f" {tr_of(self)(trouble)}" if trouble else ""))
+        label.display = bool(trouble)
+        return not trouble
 
     def action_submit(self) -> None:
-        """Close with the text."""
-        self.dismiss(self.query_one(Input).value)
+        """Close with the text, unless something is wrong with it."""
+        text = self.query_one(Input).value
+        if self._report(text):
+            self.dismiss(text)
 
     def action_cancel(self) -> None:
         """Close without one."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
 from textual.app import App
 
+from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import BadQueryError, Query
@@ -22,7 +24,7 @@ class LogControls:
     Args:
         session: reads for the view.
         show: shows a page.
-        report: shows the person one line; None: the last one no longer holds.
+        report: shows the person one line.
         row: the row that a person points at while the page stands still.
         changed: called when there is another search or filter: keys do something else then.
     """
@@ -31,7 +33,7 @@ class LogControls:
         self,
         session: LogSession,
         show: Callable[[lc.Page], object],
-        report: Callable[[lc.Remark | None], object],
+        report: Callable[[lc.Remark], object],
         row: Callable[[], LogRow | None],
         changed: Callable[[], object],
     ) -> None:
@@ -80,8 +82,8 @@ class LogControls:
         start = self.frozen_row
         before = self.searched.typed
 
-        def typed(text: str) -> None:
-            self.search(text, start)
+        def typed(text: str) -> str:
+            return self.search(text, start)
 
         def closed(text: str | None) -> None:
             if text is None and before:
@@ -93,18 +95,17 @@ class LogControls:
 
         app.push_screen(AskLine("search (words, or /expression/)", before, typed), closed)
 
-    def search(self, typed: str, start: LogRow | None) -> None:
-        """Search for this, from a row back; None: from the newest line."""
+    def search(self, typed: str, start: LogRow | None) -> str:
+        """Search for this, from a row back; None: from the newest line. What is wrong with it comes back."""
         try:
             query = Query.search(typed)
         except BadQueryError as error:
-            self._report(lc.Remark(str(error), good=False))
-            return
-        self._report(None)
+            return str(error)
         if query != self.searched:
             self.searched = query
             self.ask(lc.Find(query, start))
             self._changed()
+        return ""
 
     def match(self, way: int) -> None:
         """The next match, up or down."""
@@ -116,12 +117,8 @@ class LogControls:
         """Show only some lines, while they are named."""
         before, start = self.query, self.frozen_row
 
-        def typed(text: str) -> None:
-            try:
-                self.show_only(Query.parse(text), start)
-                self._report(None)
-            except BadQueryError as error:
-                self._report(lc.Remark(str(error), good=False))
+        def typed(text: str) -> str:
+            return self.filter(text, start)
 
         def closed(text: str | None) -> None:
             if text is None:
@@ -130,14 +127,53 @@ class LogControls:
         label = "filter (words, -without, /expression/, r0-3, node:1, level:warn)"
         app.push_screen(AskLine(label, f"{before.typed} ".lstrip(), typed), closed)
 
+    def filter(self, typed: str, row: LogRow | None) -> str:
+        """Let only the lines through that are typed as a filter. What is wrong with it comes back: then all stays as it is."""
+        try:
+            query = Query.parse(typed)
+        except BadQueryError as error:
+            return str(error)
+        trouble = self._nobody(query)
+        if not trouble:
+            self.show_only(query, row)
+        return trouble
+
+    def _nobody(self, query: Query) -> str:
+        """Which rank or node a query names that is not there; empty: none, or it is not known."""
+        page = self.page
+        if page is None:
+            return ""
+        if query.nodes and not page.node_count:
+            return "these logs are of one node: leave node: out"
+        if beyond := {number for number in query.nodes if number >= page.node_count}:
+            known = ranges(tuple(range(page.node_count)))
+            return f"there is no node {ranges(tuple(beyond))}: name nodes as node:1 or node:0-3; nodes {known} are there"
+        known_ranks = tuple(map(int, page.ranks))
+        if not known_ranks or any(log.is_mixed and not log.who for log in page.logs):
+            return ""  # a log of several ranks may name more of them further on
+        missing = {int(name) for name in query.who if name.isdigit()} - set(known_ranks)
+        if not missing:
+            return ""
+        there = f"rank{'s' if len(known_ranks) > 1 else ''} {ranges(known_ranks)}"
+        return f"there is no rank {ranges(tuple(missing))}: name ranks as r0 or r0-3,7; this log has {there}"
+
     def show_only(self, query: Query, row: LogRow | None) -> None:
-        """Let only these lines through; the row stays in sight."""
-        self.query = query
+        """Let only these lines through; the row stays in sight. A query that holds already is not begun again."""
+        begins, self.query = query != self.query, query
+        if not begins:
+            return
+        if self.page is not None and not self.page.rows:  # that nothing matched was said of another query
+            self._show(replace(self.page, empty_why="searching…"))
         self.ask(lc.Show(query, row))
         self._changed()
 
-    def next_rank(self, names: list[str], way: int) -> None:
+    def next_rank(self, way: int) -> None:
         """One rank alone: none, 0, 1, … and round again."""
+        names = self.page.ranks if self.page is not None else ()
+        if not names and self.page is not None:
+            self._report(lc.Remark("the log does not say which rank wrote a line", good=False))
+        if not names:
+            return
         circle = [frozenset[str](), *(frozenset([name]) for name in names)]
         now = circle.index(self.query.who) if self.query.who in circle else 0
         self.show_only(self.query.of(circle[(now + way) % len(circle)]), self.frozen_row)

@@ -119,7 +119,9 @@ def lines_text(page: Page) -> str:
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
         return many
-    going = f" ({fm.part(shown.done_ratio)} looked through)" if shown.done_ratio < 1 else ""
+    if shown.done_ratio < 1 and not shown.found:
+        return f"none so far, {fm.part(shown.done_ratio)} searched"
+    going = f" ({fm.part(shown.done_ratio)} searched)" if shown.done_ratio < 1 else ""
     return f"{fm.whole(shown.found)} of {many}{going}" if many else f"{fm.whole(shown.found)} lines{going}"
 
 

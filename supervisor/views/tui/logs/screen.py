@@ -171,7 +171,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
             case lc.Pointed() as pointed:
                 self.dismiss(pointed.point)
 
-    def _report(self, remark: lc.Remark | None) -> None:
+    def _report(self, remark: lc.Remark) -> None:
         self.status.say(remark)
 
     def _show(self, page: lc.Page) -> None:
@@ -312,13 +312,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def action_rank(self, way: int) -> None:
         """One rank alone: none, 0, 1, … and round again."""
-        page = self.log_page.page
-        if page is None:
-            return
-        names = list(dict.fromkeys(log.who for log in page.logs if log.who.isdigit()))
-        self._controls.next_rank(
-            names or sorted({who for each in page.rows for who in each.who if who.isdigit()}), way
-        )
+        self._controls.next_rank(way)
 
     def action_node(self, way: int) -> None:
         """One node alone: none, 0, 1, … and round again."""

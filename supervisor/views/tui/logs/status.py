@@ -84,7 +84,7 @@ def _found(page: lc.Page, tr: Tr) -> Row:
         spans.append(Span(f"{tr(lines_text(page))}   ", TextStyle.LIVE))
     if page.search is not None:
         found = page.search
-        going = f" ({fm.part(found.done_ratio)} looked through)" if found.done_ratio < 1 else ""
+        going = f" ({fm.part(found.done_ratio)} searched)" if found.done_ratio < 1 else ""
         least = (
             max(found.found, 1) if found.at_match else found.found
         )  # the one in sight may not be counted yet
@@ -95,7 +95,7 @@ def _found(page: lc.Page, tr: Tr) -> Row:
         elif least:
             text = f"{fm.whole(least)}+ found{going}"
         else:
-            text = f"none found yet ({fm.part(found.done_ratio)} looked through)"
+            text = f"none so far, {fm.part(found.done_ratio)} searched"
         spans.append(Span(f"/{page.searched.typed}: {tr(text)}", TextStyle.WARN))
     return tuple(spans)
 

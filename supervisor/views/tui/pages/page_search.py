@@ -80,19 +80,18 @@ class PageSearch:
         self._page.show_row(self.at)
 
 
-def open_page_search(
-    app: App[None], page: Searchable, changed: Callable[[], object], refuse: Callable[[str], object]
-) -> None:
+def open_page_search(app: App[None], page: Searchable, changed: Callable[[], object]) -> None:
     """Search while something is typed; what is left open is looked for until it is closed."""
     search, start = page.search, page.row_at()
     before = search.query
 
-    def typed(text: str) -> None:
+    def typed(text: str) -> str:
         try:
             search.begin(Query.search(text), start)
         except BadQueryError as error:
-            refuse(str(error))
+            return str(error)
         changed()
+        return ""
 
     def closed(text: str | None) -> None:
         if text is None:

@@ -20,7 +20,6 @@ from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
-from supervisor.views.tui.widgets.panel import tr_of
 
 NUMBER_CELLS = 6
 READ_BYTES = 1 << 20
@@ -186,9 +185,7 @@ class StackScreen(QuickFrames, Screen[bool]):
 
     def action_search(self) -> None:
         """Search the stacks."""
-        open_page_search(
-            self.app, self._page, self._offer, lambda text: self.app.notify(tr_of(self)(text), markup=False)
-        )
+        open_page_search(self.app, self._page, self._offer)
 
     def action_match(self, way: int) -> None:
         """Another match."""

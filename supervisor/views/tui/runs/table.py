@@ -241,9 +241,10 @@ class RunsPanel(Panel, can_focus=True):
         """Ask for a filter, which holds while it is typed; what was before comes back where it is left."""
         before = self.query_text
 
-        def typed(text: str) -> None:
+        def typed(text: str) -> str:
             self.filter_by(text)
             changed()
+            return filter_trouble(text)
 
         def closed(text: str | None) -> None:
             typed(before if text is None else text)
