@@ -96,9 +96,10 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How many rows are in sight."""
+    """How many rows are in sight; `cursor`: the row with the cursor, which stays in sight."""
 
     rows: int
+    cursor: Row | None = None
 
 
 class KeepCause(msgspec.Struct, frozen=True):

@@ -301,7 +301,7 @@ class LogSession:
             case lc.Update():
                 view.update(command.state, command.recorded, command.nodes)
             case lc.Size():
-                view.height = max(command.rows, 1)
+                view.resize(max(command.rows, 1), command.cursor)
             case lc.KeepCause():
                 view.keep_cause(command.cause)
             case lc.Scroll():

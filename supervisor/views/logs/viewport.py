@@ -107,6 +107,18 @@ class LogViewport:
         """Whether a person has moved the page, so that the number of lines around it matters."""
         return not self._following
 
+    def resize(self, height: int, cursor: Row | None) -> None:
+        """Another number of rows; a page that gets lower ends with the row that has the cursor, where that would be cut off."""
+        self.height = height
+        streams = self.logs.streams
+        if cursor is None or self._following or len(cursor.place) != len(streams):
+            return
+        index, line = cursor.parts[0]
+        rows = itertools.islice(rows_from(streams, self._place, folds=self.folds), height)
+        if _row_of(list(rows), (index, line.offset)) is None and cursor.place > self._place:
+            above = rows_before(streams, place_after(cursor), height, folds=self.folds)
+            self._place = above[0].place if above else cursor.place
+
     # -- the page ----------------------------------------------------------------------------------------
 
     def is_at_hand(self, move: lc.Move) -> bool:

@@ -229,6 +229,24 @@ def test_a_run_is_deleted_and_brought_back(runs: list[RunPaths]) -> None:
     browse(runs, play, known=lambda: known_runs(folder, {"XDG_STATE_HOME": str(folder)}))
 
 
+def test_the_cursor_stays_where_a_run_was_deleted_and_comes_back_from_a_filter(runs: list[RunPaths]) -> None:
+    folder = runs[0].root.parent
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        panel = app.browser.panel
+        await pilot.press("G")
+        last = panel.chosen
+        await pilot.press("slash", *"crane", "escape")
+        assert panel.chosen == last
+        before = panel.rows[-2].run
+        await pilot.press("x", "y")
+        await until(pilot, lambda: len(panel.rows) == 2, "the list without it")
+        assert (panel.cursor, panel.chosen) == (1, before), "not back to the first"
+
+    browse(runs, play, known=lambda: known_runs(folder, {"XDG_STATE_HOME": str(folder)}))
+
+
 def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"state:no_keeper", "enter", "x", "y")

@@ -104,6 +104,23 @@ def test_moves_to_any_line(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_the_cursor_stays_on_its_line_when_the_terminal_gets_lower_and_higher(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("right_square_bracket", "o", "g")
+        await settled(pilot, lambda: cursor(screen) == "line 1 of the log", "the first line")
+        await pilot.press(*["j"] * 30)
+        assert cursor(screen) == "line 31 of the log"
+        for height in (20, 12, 40):
+            await pilot.resize_terminal(120, height)
+            await settled(pilot, lambda: len(page(screen).rows) == height - 4, "so many rows")  # noqa: B023
+            assert cursor(screen) == "line 31 of the log"
+
+    drive(run, play)
+
+
 def test_search_counts_and_goes_both_ways(tmp_path: Path) -> None:
     run, _ = counted(tmp_path / "run")
 

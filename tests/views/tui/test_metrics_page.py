@@ -201,6 +201,27 @@ def test_a_chart_is_found_by_a_part_of_its_name_and_put_first(tmp_path: Path) ->
     drive(run, play)
 
 
+def test_the_chosen_chart_is_kept_by_a_search_that_is_left_and_by_closing_the_page(tmp_path: Path) -> None:
+    run = layers(tmp_path / "run").close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M", *"jjj")
+        page = page_of(app)
+        await until(pilot, lambda: page.chosen == "layer02/norm", "the fourth")
+        await pilot.press("slash", *"norm 4")
+        assert page.chosen == "layer04/norm"
+        await pilot.press("escape")
+        assert page.chosen == "layer02/norm", "the search was left"
+        await pilot.press("slash", *"norm", "enter", "escape")
+        assert page.chosen == "layer02/norm", "it is among those that were found"
+        await pilot.press("M", "M")
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert page.chosen == "layer02/norm"
+
+    drive(run, play)
+
+
 def test_a_click_chooses_a_chart_and_puts_its_cursor_there(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("M")

@@ -143,7 +143,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Another number of rows."""
-        self._controls.ask(lc.Size(self._rows(event.size.height)))
+        self._controls.ask(lc.Size(self._rows(event.size.height), self._controls.frozen_row))
 
     def _rows(self, height: int | None = None) -> int:
         return max((height or self.app.size.height) - 4, 1)

@@ -473,11 +473,14 @@ class MetricsPage(ChartPanel):
 
     def action_find(self) -> None:
         """Show the charts with these words in their names, as they are typed."""
-        before = self.searched
+        before, name = self.searched, self._name
 
         def typed(text: str) -> None:
             self.searched = text.strip()
-            self._at, self._name = 0, ""
+            self._at, self._name = (
+                0,
+                name,
+            )  # it keeps the keys while it is among them, and when the search is left
             self.repaint()
 
         def closed(text: str | None) -> None:

@@ -107,6 +107,7 @@ class RunsPanel(Panel, can_focus=True):
         self.said = ""
         self._top = 0
         self._shown = 0
+        self._at = 0  # where the chosen run stood last
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """What depends on the run under the cursor."""
@@ -136,8 +137,9 @@ class RunsPanel(Panel, can_focus=True):
 
     @property
     def cursor(self) -> int:
-        """Index of the chosen row; the cursor stays on its run when the list changes."""
-        return next((i for i, found in enumerate(self.rows) if found.run == self.chosen), 0)
+        """Index of the chosen row; the cursor stays on its run when the list changes, and where it is when that run is gone."""
+        otherwise = max(min(self._at, len(self.rows) - 1), 0)
+        return next((i for i, found in enumerate(self.rows) if found.run == self.chosen), otherwise)
 
     def renew(self) -> None:
         """Filter and sort again, then paint."""
@@ -145,8 +147,11 @@ class RunsPanel(Panel, can_focus=True):
         rows = self.list.rows if self.list else ()
         self.rows = ordered(filtered(rows, self.query_text, now), self.sort, now)
         if self.rows:
-            self.chosen = self.rows[self.cursor].run
+            self._choose(self.cursor)
         self.repaint()
+
+    def _choose(self, index: int) -> None:
+        self._at, self.chosen = index, self.rows[index].run
 
     def titles(self) -> tuple[Row, Row]:
         """How many, filtered how, sorted by what."""
@@ -234,12 +239,12 @@ class RunsPanel(Panel, can_focus=True):
 
     def filter_by(self, text: str) -> None:
         """Show the runs that a filter accepts; empty: all."""
-        self.query_text = text.strip()
+        self.query_text, self._at = text.strip(), 0
         self.renew()
 
     def open_filter(self, changed: Callable[[], object]) -> None:
         """Ask for a filter, which holds while it is typed; what was before comes back where it is left."""
-        before = self.query_text
+        before, chosen = self.query_text, self.chosen
 
         def typed(text: str) -> str:
             self.filter_by(text)
@@ -247,6 +252,8 @@ class RunsPanel(Panel, can_focus=True):
             return filter_trouble(text)
 
         def closed(text: str | None) -> None:
+            if text is None:
+                self.chosen = chosen
             typed(before if text is None else text)
 
         label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
@@ -282,7 +289,7 @@ class RunsPanel(Panel, can_focus=True):
     def action_move(self, rows: int) -> None:
         """Move the cursor."""
         if self.rows:
-            self.chosen = self.rows[min(max(self.cursor + rows, 0), len(self.rows) - 1)].run
+            self._choose(min(max(self.cursor + rows, 0), len(self.rows) - 1))
             self.repaint()
 
     def on_click(self, event: events.Click) -> None:
@@ -294,7 +301,7 @@ class RunsPanel(Panel, can_focus=True):
         if self.rows[index].run == self.chosen:
             self.post_message(self.Opened(self.rows[index].run))
         else:
-            self.chosen = self.rows[index].run
+            self._choose(index)
             self.repaint()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
