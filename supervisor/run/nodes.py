@@ -38,6 +38,8 @@ BEAT_S: Final = 1.0
 """How often a heartbeat is written."""
 SILENT_S: Final = 20.0
 """A heartbeat that stands still for so long is said to be silent: 20 beats, so that a busy disk or a slow look is none."""
+CONTINUED_WITHIN_S: Final = 30.0
+"""A node that comes to a run that is over waits so long, `node_timeout_s` at most, for node 0 to continue it: both may be started at once."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _MOST_BYTES: Final = 1 << 22
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -163,11 +165,44 @@ def test_a_folder_that_is_not_shared_is_said(tmp_path: Path) -> None:
     )
 
 
+OVER = Order(seq=0, leader="", want=Want.OVER, outcome=Outcome.SUCCEEDED, exit_code=0, reason="finished")
+
+
 def test_a_run_that_is_over_is_not_joined(tmp_path: Path) -> None:
     run = begun(tmp_path)
-    over = Order(seq=0, leader="", want=Want.OVER, outcome=Outcome.SUCCEEDED, exit_code=0, reason="finished")
-    Orders(run.node(), "a").give(over)
+    Orders(run.node(), "a").give(OVER)
     assert "is of a run that is over (finished)" in refusal(run, record(tmp_path, 1))
+
+
+def test_a_run_that_is_over_is_joined_once_node_0_continues_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(tmp_path)
+    Orders(run.node(), "a").give(OVER)
+    waits, over = threading.Event(), threading.Event()
+
+    class Terminal(io.StringIO):
+        def write(self, text: str) -> int:
+            if "node 1 waits up to 30 s for node 0 to continue it" in text:
+                waits.set()
+            return super().write(text)
+
+    def continues() -> None:
+        waits.wait(60)
+        beats = Heartbeat(run.node(), "b")
+        while not over.wait(0.05):
+            beats.beat(time.monotonic() * 100)
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    thread = threading.Thread(target=continues, name="continues")
+    thread.start()
+    try:
+        late = record(tmp_path, 1, timing=Timing(node_timeout_s=300.0))
+        assert shared_run(run, late)[1].node == 1
+    finally:
+        waits.set()
+        over.set()
+        thread.join(10)
 
 
 @pytest.mark.parametrize(("words", "text"), [

@@ -15,7 +15,7 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import without_secrets
 from supervisor.run.access.lock import keeper_is_alive, read_holder
 from supervisor.run.access.ownership import check_folder
-from supervisor.run.nodes import BEAT_S, LEADER, Pulse, Want, create, read_order
+from supervisor.run.nodes import BEAT_S, CONTINUED_WITHIN_S, LEADER, Order, Pulse, Want, create, read_order
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.text.decode import printable
@@ -99,7 +99,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
         raise JobError(f"{run.root}: {differs}: start all nodes with the same command but for --node-rank")
     if not theirs.settings.shared:
         raise JobError(f"{run.root} is a run of one machine: name a new folder")
-    _require_a_live_run(run)
+    _require_a_live_run(run, record)
     _require_no_other(run, record.node)
     return run, msgspec.structs.replace(record, path=theirs.path, run_id=theirs.run_id)
 
@@ -119,14 +119,26 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
     return ""
 
 
-def _require_a_live_run(run: RunPaths) -> None:
-    """A folder of an earlier run is none to join, unless its leader is going on with it."""
-    order = read_order(run.node(LEADER))
-    if order is None or order.want is not Want.OVER or beats(run, LEADER):
+def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
+    """A folder of an earlier run is none to join, unless node 0 continues it, now or within a short time: both may be started at once."""
+    order = _end_of(run)
+    if order is None:
         return
-    raise JobError(
-        f"{run.root} is of a run that is over ({order.reason}): name a new folder on all nodes, or `stoker continue` it on node 0 first"
+    bound_s = min(record.job.timing.node_timeout_s, CONTINUED_WITHIN_S)
+    over = f"{run.root} is of a run that is over ({order.reason})"
+    print(
+        f"stoker run: {over}: node {record.node} waits up to {bound_s:.0f} s for node 0 to continue it",
+        file=sys.stderr,
     )
+    if beats(run, LEADER, bound_s) or _end_of(run) is None:
+        return
+    raise JobError(f"{over}: name a new folder on all nodes, or `stoker continue` it on node 0 first")
+
+
+def _end_of(run: RunPaths) -> Order | None:
+    """The order by which the run is over; None: it is not."""
+    order = read_order(run.node(LEADER))
+    return order if order is not None and order.want is Want.OVER else None
 
 
 def _require_no_other(run: RunPaths, node: int) -> None:

@@ -50,7 +50,6 @@ PROBE_EVERY_S, PROBE_S = 10.0, 3.0
 """How often the leader's node is tried while its keeper is silent, and for how long."""
 STOPPED_ALONE_S: Final = 30.0
 """A node that was told to stop waits so long for the leader to end the run."""
-OLD_END_S: Final = 5.0
 BY: Final = f"node {LEADER}"
 SILENT: Final = "leader_silent"
 
@@ -88,7 +87,7 @@ class FollowingKeeper(Keeper):
         self._route: Background[bool] = Background("stoker-leader-route")
         self._routed = 0
         self._was_silent = False
-        self._first_seq: int | None = None
+        self._old_end = self._end_before_us()
         self._watched: set[int] = set()
 
     def close(self, why: str = "the run ended") -> None:
@@ -199,7 +198,7 @@ class FollowingKeeper(Keeper):
             and self._told_to_stop is None
         ):
             self._start(order)
-        elif order is not None and order.want is Want.OVER and self._is_of_now(order, now):
+        elif order is not None and order.want is Want.OVER and not self._may_be_continued(order, now):
             self._end(
                 order.outcome or ev.Outcome.LOST,
                 order.exit_code if order.exit_code is not None else EXIT_LOST,
@@ -212,9 +211,28 @@ class FollowingKeeper(Keeper):
             reason = f"node {LEADER} has shown no sign of life for {waited_s:.0f} s: `stoker continue` on it takes the run up"
             self._end(ev.Outcome.LOST, EXIT_LOST, reason)
 
-    def _is_of_now(self, order: Order, now: float) -> bool:
-        """Whether the run is over: an end that stood there before this keeper began is old where a leader lives and continues."""
-        return order.seq != self._first_seq or self._leader.silent_s(now) > OLD_END_S
+    def _end_before_us(self) -> int | None:
+        """The number of the order by which the run was over before this keeper began; None: it was not."""
+        order = read_order(self._leader_node)
+        if order is None or order.want is not Want.OVER:
+            return None
+        log.warning(
+            "the run is over (%s): waiting up to %.0f s for %s to continue it",
+            order.reason,
+            self._patience_with_an_end_s(),
+            BY,
+        )
+        return order.seq
+
+    def _may_be_continued(self, order: Order, now: float) -> bool:
+        """Whether this end stood there before this keeper began, and node 0 may be about to continue the run: it lives, or is waited for.
+
+        Nothing is started meanwhile: that takes an order with a higher number.
+        """
+        return order.seq == self._old_end and self._leader.silent_s(now) <= self._patience_with_an_end_s()
+
+    def _patience_with_an_end_s(self) -> float:
+        return min(self._job.timing.node_timeout_s, nd.CONTINUED_WITHIN_S)
 
     def _take_up(self, order: Order, view: st.AttemptState) -> None:
         """Journal the leader's verdict and decision on this attempt: there are no others."""
@@ -317,8 +335,6 @@ class FollowingKeeper(Keeper):
         except OSError as error:
             log.error("%s: %s: it is written at the next look", self._node.report, error.strerror)
             return
-        if self._reported is None:
-            self._first_seq = report.seq or None
         self._reported = report
 
     def _stopped_here(self, view: st.AttemptState) -> tuple[ev.StopWhy | None, str]:

@@ -169,21 +169,41 @@ def test_nodes_that_never_come_end_the_start(tmp_path: Path) -> None:
         assert not one.state().attempts
 
 
+@pytest.mark.fault(
+    "nodes",
+    "node 1 comes to a run that is over in the moment in which node 0 continues it",
+    "it waits for node 0 to continue it (30 s at most, --node-timeout where that is less), and joins",
+)
+@pytest.mark.parametrize("first", [0, 1])
 def test_a_run_that_ended_before_anything_was_launched_waits_again_when_it_is_continued(
-    tmp_path: Path,
+    tmp_path: Path, first: int
 ) -> None:
     from supervisor.job.spec import Timing
 
     with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=12.0)) as one:
         one.start(0)
         assert one.wait(0) == [2]
-        one.start(0, continued_by="kim")
-        assert wait_until(lambda: isinstance(one.state().condition, st.HeldOpen), 30)
-        one.start(1)
+        for node in (first, 1 - first):  # at once: node 1 finds the old end, or the run as it is continued
+            one.start(node, continued_by="kim" if node == 0 else "")
         assert one.wait(0, 1) == [0, 0]
-        (first,) = one.state().attempts
-        assert first.reason == "kim continued it"
+        (view,) = one.state().attempts
+        assert view.reason == "kim continued it"
         assert finished(one) == finished(one, 1) == (Outcome.SUCCEEDED, 0)
+
+
+def test_a_node_leaves_a_run_that_is_over_once_nobody_continues_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from supervisor.job.spec import Timing
+
+    with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=1.0)) as one:
+        one.start(0)
+        assert one.wait(0) == [2]
+        one.start(1)
+        assert one.wait(1) == [2]
+        assert finished(one, 1) == (Outcome.REFUSED, 2)
+        assert not one.state(1).attempts
+        assert "waiting up to 1 s for node 0 to continue it" in caplog.text
 
 
 @pytest.mark.fault(
