@@ -92,6 +92,9 @@ class Scheduler(Protocol):
     def state_of(self, job: str) -> str:
         """The state that it gives a job (``RUNNING``); empty: it knows none, or cannot be asked."""
 
+    def end_of(self, job: str) -> str:
+        """The state that a job will have which it is ending now (``TIMEOUT``); empty: it gives no reason, or cannot be asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoScheduler:
@@ -120,6 +123,11 @@ class NoScheduler:
         return ()
 
     def state_of(self, job: str) -> str:
+        """No job is known."""
+        del job
+        return ""
+
+    def end_of(self, job: str) -> str:
         """No job is known."""
         del job
         return ""

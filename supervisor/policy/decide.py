@@ -98,7 +98,11 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
             return Decision(DecisionKind.STOP, "stopped on request", exit_code=EXIT_STOPPED)
         case StopCause.SIGNAL:
             if history.in_batch_job:
-                return _requeue(history, "the batch system ended the job")
+                rule = _rule(history, now.verdict)
+                by_it = rule.answer is Answer.REQUEUE
+                return _requeue(
+                    history, rule.advice_if_not_restarted if by_it else "the batch system ended the job"
+                )
             return Decision(DecisionKind.STOP, "stopped by a signal to stoker", exit_code=EXIT_STOPPED)
         case StopCause.REQUEUE:
             return _requeue(history, "the batch system warned of its limit")

@@ -72,12 +72,8 @@ def test_without_a_scheduler() -> None:
     none = scheduler_of({"SLURM_CONF": "/etc/slurm.conf"})
     assert isinstance(none, NoScheduler)
     assert (none.job, none.place, none.time_left_s(0.0), none.warning_signal) == (None, None, None, None)
-    assert (none.detach_warning(), none.avoiding(["a"]), none.state_of("1"), none.final_code) == (
-        None,
-        (),
-        "",
-        1,
-    )
+    assert (none.detach_warning(), none.avoiding(["a"]), none.final_code) == (None, (), 1)
+    assert (none.state_of("1"), none.end_of("1")) == ("", "")
     assert Place(0, 1).master is None
 
 
@@ -99,5 +95,14 @@ def test_what_slurm_says_of_a_job(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert scheduler_asked(job) == state
     assert Slurm({}).state_of(job) == state
+    assert Slurm({}).end_of(job) == ""
     monkeypatch.setenv("PATH", "/nowhere")
     assert scheduler_asked(job) == ""
+
+
+def test_why_slurm_is_ending_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho TimeLimit\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert Slurm({}).end_of("77") == "TIMEOUT"

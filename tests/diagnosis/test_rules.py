@@ -122,6 +122,7 @@ HUNG = SeenHang((1,), "rank 1 in read_it()", None, "stacks.txt", 3, (SeenGroup((
 KEY_ERROR = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"timestamp": "1700000000"}}}'
 LOADER_KILLED = "RuntimeError: DataLoader worker (pid 411) is killed by signal: Killed.\n"
 
+DEATH_SIGNAL = "W1127 00:00:01.000000 9 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, shutting down workers\n"
 CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     "error_file": (
         one(STEPS)._replace(launcher_exit=1, error_files=(ErrorFile("error.json", KEY_ERROR),)),
@@ -162,6 +163,18 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         one(STEPS + exited(-6))._replace(last_step=20, total_steps=20),
         FailureClass.WORKER_CRASH,
         Reason.AT_EXIT,
+    ),
+    "stopped_for_slurm": (
+        one(STEPS + DEATH_SIGNAL)._replace(
+            stop_reason="signal", machine=MachineRecords(slurm_state="TIMEOUT")
+        ),
+        FailureClass.TERMINATED,
+        Reason.TIME_LIMIT,
+    ),
+    "warned_of_limit": (
+        one(STEPS + GLOO)._replace(stop_reason="requeue"),
+        FailureClass.TERMINATED,
+        Reason.TIME_LIMIT,
     ),
     "stopped_by_stoker": (
         one(STEPS + GLOO)._replace(stop_reason="request"),

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.journal import read_state
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.run.events import KeeperStarted
+from supervisor.run.journal import JournalReader, read_state
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass, Reason
 from supervisor.run.state import Finished, RunState
 from tests.conftest import wait_until
 from tests.integration.harness import STOKER, environment, run_headless
@@ -36,6 +39,14 @@ TRAINER = (
     "--corpus_mib=1", "--device=cpu", "--seed=3",
 )  # fmt: skip
 JOB = 'nproc_per_node = 1\n[env]\nOMP_NUM_THREADS = "1"\n'
+# A script that knows nothing of signals but SIGTERM's default.
+DEAF = """\
+import signal, time
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+for step in range(1, 2000):
+    print(f"step {step} loss {1 / step:.4f}", flush=True)
+    time.sleep(0.1)
+"""
 SLEEPER = "import time\nprint('step 1 loss 1.0', flush=True)\ntime.sleep(600)\n"
 
 
@@ -71,6 +82,19 @@ class Cluster:
         assert match is not None, said
         return match[1]
 
+    def batch(self, *options: str, script: str) -> str:
+        """Hand in a batch script of one's own; the job's number. Its output is in the file `out`."""
+        text = f"#!/bin/sh\n{script}\n"
+        (self.cwd / "own.sh").write_text(text.replace("STOKER", " ".join(STOKER)), encoding="utf-8")
+        said = self.call("sbatch", "--parsable", "--mem=3000", "--output=out", *options, "own.sh").strip()
+        assert said.isdigit(), said
+        return said
+
+    @property
+    def out(self) -> str:
+        """What batch script and tasks have printed."""
+        return (self.cwd / "out").read_text(encoding="utf-8")
+
     def state(self, job: str) -> str:
         match = re.search(r"JobState=(\w+)", self.call("scontrol", "show", "job", job))
         return match[1] if match else ""
@@ -92,6 +116,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         "STOKER_RUNS_DIR": str(tmp_path / "runs"),
     }
     (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
+    (tmp_path / "deaf.py").write_text(DEAF, encoding="utf-8")
     (tmp_path / "sleeper.py").write_text(SLEEPER, encoding="utf-8")
     subprocess.run([str(TOOL), "start"], env=env, check=True, timeout=120, capture_output=True)
     try:
@@ -210,3 +235,112 @@ def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster
     assert second.resumed_step >= 50
     assert first.verdict is not None
     assert (first.verdict.node or "").startswith("1 ("), first.verdict
+
+
+RUN = "STOKER run --no-ui --no-check --nproc-per-node 1 --master-addr 127.0.0.1"
+
+
+def verdict_of(state: RunState) -> tuple[FailureClass, Reason | None]:
+    verdict = state.attempts[-1].verdict
+    assert verdict is not None
+    return verdict.failure, verdict.reason
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "a SLURM job reaches its time limit, and nothing was saved",
+    "the verdict is the time limit, not a stop on request; exit code 5, and it is not started again",
+)
+def test_a_job_that_reaches_its_limit_ends_for_it(cluster: Cluster) -> None:
+    limited = cluster.batch("--nodes=2", "--time=1", script=f"srun {RUN} deaf.py")
+    cluster.wait(limited, "TIMEOUT")
+    assert wait_until(lambda: isinstance(cluster.run_of(limited).condition, Finished), DEADLINE_S)
+    state = cluster.run_of(limited)
+    assert verdict_of(state) == (FailureClass.TERMINATED, Reason.TIME_LIMIT), cluster.out
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 5
+    assert state.condition.reason == "the time limit was reached: no checkpoint was committed"
+    code, said = cluster.stoker("watch", limited)
+    assert (code, "terminated (time_limit): no checkpoint was committed in time" in said) == (1, True), said
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "a SLURM job is warned of its limit, and its script ignores that",
+    "it is stopped before the limit; the verdict is the time limit, exit code 5, not started again",
+)
+def test_a_script_that_ignores_the_warning_is_stopped_before_the_limit(cluster: Cluster) -> None:
+    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", "deaf.py")
+    assert wait_until(lambda: bool(cluster.run_of(job).attempts), DEADLINE_S, 0.2)
+    assert wait_until(lambda: (cluster.run_of(job).attempts[0].last_step or 0) >= 2, DEADLINE_S, 0.2)
+    cluster.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM does before the limit
+    cluster.wait(job, "FAILED")
+    state = cluster.run_of(job)
+    assert verdict_of(state) == (FailureClass.TERMINATED, Reason.TIME_LIMIT)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.reason == "the batch system warned of its limit: no checkpoint was committed"
+    assert state.condition.exit_code == 5
+    assert "Restarts=0" in cluster.call("scontrol", "show", "job", job)
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "a rank of a two-node SLURM job runs out of memory",
+    "all nodes are restarted with half the micro-batch and the same global batch, within the same job",
+)
+def test_out_of_memory_is_restarted_within_the_allocation(cluster: Cluster) -> None:
+    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER, "--fault=oom@60:1")
+    cluster.wait(job, "COMPLETED")
+    assert "Restarts=0" in cluster.call("scontrol", "show", "job", job)
+    state = cluster.run_of(job)
+    first, second = state.attempts
+    assert first.verdict is not None
+    assert (first.verdict.failure, first.verdict.rank) == (FailureClass.HOST_OOM, 1)
+    assert (first.verdict.node or "").startswith("1 (")
+    assert (first.batch, second.batch) == (
+        BatchSpec(4, 1, 2, BatchUnit.TOKENS, 32),
+        BatchSpec(2, 2, 2, BatchUnit.TOKENS, 32),
+    )
+    assert (second.last_step, second.job_exit_code) == (600, 0)
+    started = [
+        f
+        for f in JournalReader(RunPaths(cluster.cwd / f"runs/slurm-{job}").node().journal).read()
+        if isinstance(f, KeeperStarted)
+    ]
+    assert [fact.slurm_job for fact in started] == [job]
+
+
+@pytest.mark.cluster
+def test_plain_stoker_run_on_each_of_two_nodes_is_one_run(cluster: Cluster) -> None:
+    job = cluster.batch(
+        "--nodes=2",
+        "--time=5",
+        script=f"srun -N2 {RUN} --config job.toml --depth=1 --num_iterations=20 --device=cpu",
+    )
+    cluster.wait(job, "COMPLETED")
+    for node in (0, 1):
+        assert (
+            f"stoker run: node {node} of 2 in step 0 of SLURM job {job}: --nnodes 2 --node-rank {node} --run-dir "
+            in cluster.out
+        )
+    assert [
+        each.name for each in (cluster.cwd / "runs").iterdir() if each.is_dir() and not each.is_symlink()
+    ] == [f"slurm-{job}"]
+    state = cluster.run_of(job)
+    assert [len(state.attempts), state.world_size] == [1, 2]
+
+
+@pytest.mark.cluster
+def test_tasks_that_would_each_start_the_whole_job_are_refused(cluster: Cluster) -> None:
+    job = cluster.batch("--nodes=1", "--ntasks=2", "--time=5", script=f"srun {RUN} sleeper.py")
+    cluster.wait(job, "FAILED")
+    refused = [line for line in cluster.out.splitlines() if not line.startswith("srun: ")]
+    assert len(refused) == 2, cluster.out
+    for line in refused:
+        assert line.startswith(
+            f"stoker run: node 0 of 1 in step 0 of SLURM job {job}: 2 tasks were started on this node, and each would start the whole job: "
+        )
+    assert not (cluster.cwd / "runs").exists()

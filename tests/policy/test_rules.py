@@ -207,6 +207,10 @@ def test_a_stop_is_a_stop_whatever_the_log_says() -> None:
     saved = replace(signalled, checkpoint_steps=(9,))
     assert one(saved).exit_code == 5
     assert one(saved, in_batch_job=True).exit_code == 75
+    limit = ended(F.TERMINATED, Reason.TIME_LIMIT, last=9, saved=(9,), stop=StopCause.SIGNAL)
+    assert (
+        one(limit, in_batch_job=True).reason == "the time limit was reached: checkpoint committed, requeue me"
+    )
     usr1 = replace(saved, stop=StopCause.REQUEUE)
     assert one(usr1).exit_code == 75
     assert one(replace(usr1, checkpoint_steps=())).exit_code == 5

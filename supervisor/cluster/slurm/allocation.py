@@ -21,6 +21,8 @@ from supervisor.text.hostlist import host_names
 
 NAME: Final = "SLURM"
 ASK_S: Final = 20.0
+END_S: Final = 5.0
+"""Between SIGTERM and SIGKILL SLURM leaves KillWait, 30 s by default."""
 # What a job's number is added to; below the ports that Linux hands out by itself (32768 and up where nobody changed that).
 FIRST_PORT: Final = 20_000
 PORTS: Final = 10_000
@@ -108,12 +110,20 @@ class Slurm:
 
     def state_of(self, job: str) -> str:
         """As squeue says it; it forgets a job some minutes after its end (MinJobAge)."""
-        if not JOB.fullmatch(job):
-            return ""
-        try:
-            return printable(" ".join(ask(["squeue", "-h", "-j", job, "-o", "%T"], bound_s=ASK_S).split()))
-        except SlurmError:
-            return ""
+        return _asked(job, "%T", ASK_S)
+
+    def end_of(self, job: str) -> str:
+        """A job that is being ended is COMPLETING, and its reason is the one that ended it (JOB REASON CODES in squeue(1))."""
+        return "TIMEOUT" if _asked(job, "%r", END_S) == "TimeLimit" else ""
+
+
+def _asked(job: str, fields: str, bound_s: float) -> str:
+    if not JOB.fullmatch(job):
+        return ""
+    try:
+        return printable(" ".join(ask(["squeue", "-h", "-j", job, "-o", fields], bound_s=bound_s).split()))
+    except SlurmError:
+        return ""
 
 
 def port_of(job: str) -> int | None:

@@ -40,6 +40,7 @@ _OPEN = (
 # What a SIGKILL without any text is worth at most (see the rule `killed`).
 BARE_KILL = 0.7
 SHM_FULL_SHARE = 0.98
+_WARNED = "requeue"  # the wire name of a stop that a batch system asked for (`run.events.StopWhy`)
 NEARLY_DONE = 0.9
 """From here on the rest may have been too short for a script that prints every hundredth step to print one."""
 
@@ -290,6 +291,20 @@ CORRECTIONS = (
         when=_aborted_at_exit,
         then=_replaced(FailureClass.WORKER_CRASH, Reason.AT_EXIT, 0.93),
         why="The crash came after the last step or the final checkpoint: training had finished.",
+    ),
+    Correction(
+        "stopped_for_slurm",
+        Stage.OWN_KNOWLEDGE,
+        when=lambda case, root: _stopped_by_us(case, root) and _slurm(case) is not None,
+        then=_by_slurm,
+        why="SLURM was ending the job, and stoker stopped the run for it.",
+    ),
+    Correction(
+        "warned_of_limit",
+        Stage.OWN_KNOWLEDGE,
+        when=lambda case, root: _stopped_by_us(case, root) and case.job.stop_reason == _WARNED,
+        then=lambda _case, _root: Root(FailureClass.TERMINATED, Reason.TIME_LIMIT, confidence=0.95),
+        why="The batch system warned of its limit, and stoker stopped the run for it.",
     ),
     Correction(
         "stopped_by_stoker",

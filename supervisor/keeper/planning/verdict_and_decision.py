@@ -38,7 +38,7 @@ from supervisor.keeper.planning.resume_points import (
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
-from supervisor.run.events import CheckpointCommitted
+from supervisor.run.events import CheckpointCommitted, StopWhy
 from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
@@ -127,7 +127,9 @@ def evidence_of(
     found = JobEvidence(
         logs=tuple(logs),
         error_files=tuple(errors),
-        machine=machine_records(node, view, state),
+        machine=machine_records(node, view, state)._replace(
+            slurm_state=_end_by_scheduler(view) if whole else None
+        ),
     )
     pairs = [(state, view), *((other.state, other.view) for other in others)]
     found = with_journal_facts(found, pairs, spec=job)
@@ -165,6 +167,14 @@ def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> Mac
         disk_free_bytes=fill.available_bytes if fill is not None else None,
         disk_path=fill.path if fill is not None else "",
     )
+
+
+def _end_by_scheduler(view: AttemptState) -> str | None:
+    """Why the scheduler is ending the job now, whose processes it has sent SIGTERM; None: it did not, or gives no reason."""
+    scheduler = scheduler_of(os.environ)
+    if scheduler.job is None or view.stop is None or view.stop.why is not StopWhy.SIGNAL:
+        return None
+    return scheduler.end_of(scheduler.job) or None
 
 
 def _kernel_log(view: AttemptState) -> str:
