@@ -110,7 +110,8 @@ def is_level_of_training(name: str) -> bool:
 
 def is_open(flag: ScriptFlag) -> bool:
     """Whether any text may be given to it, and none is by default."""
-    return not flag.is_switch and not flag.choices and flag.default in {None, ""}
+    is_text = not flag.is_switch and not flag.choices and flag.type not in {"int", "float", "bool"}
+    return is_text and flag.default in {None, ""}
 
 
 def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:

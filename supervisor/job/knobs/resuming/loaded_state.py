@@ -15,6 +15,7 @@ from typing import Final
 
 from supervisor.job.knobs.resuming.newest_search import OPTIMIZER, asks_existence
 from supervisor.job.knobs.source.conditions import Known, truth
+from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf
 
 # Where a name stands (file and outermost function; "" for an attribute or a key, "()" for what a function returns), and the name.
@@ -29,6 +30,9 @@ _CONTINUES: Final = re.compile(r"^(continue|resume)(_|$)|_(continue|resume)$", r
 _NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
+# Calls of frameworks that are handed a checkpoint by such a keyword, and restore all of it.
+_TRAININGS: Final = frozenset({"fit", "train"})
+_WEIGHTS_ONLY: Final = frozenset({"load_module_only", "load_weights_only", "weights_only"})
 _WEIGHTS_CALL: Final = re.compile(
     r"^copy_|copy_params|load_(network|weights|pretrained|model)|from_pretrained|checkpoint_(in_model|and_dispatch)",
     re.IGNORECASE,
@@ -73,6 +77,8 @@ class LoadedState:
 
     def __init__(self, source: ScriptSource, known: Known) -> None:
         self._known = known
+        self._modules = source.modules
+        self._computed = source.computed
         self._functions: defaultdict[str, list[tuple[str, list[str]]]] = defaultdict(list)
         self._nodes: list[tuple[ast.AST, str, Guards]] = []
         self._shown: set[int] = set()
@@ -130,6 +136,31 @@ class LoadedState:
             if form and isinstance(value, ast.Name | ast.Attribute) and self._keys(value, scope) & names:
                 return form
         return None
+
+    def is_folder_of(self, dest: str) -> bool:
+        """Whether something is looked up below a setting: it is a folder, or a part of a path."""
+        names = self._followed(dest)
+        for node, scope, _ in self._nodes:
+            match node:
+                case ast.Call(args=[_, *_] as parts) if called(node) in {"join", "glob", "iglob", "listdir"}:
+                    pass
+                case ast.BinOp(left=left, op=ast.Div()):
+                    parts = [left]
+                case _:
+                    continue
+            if any(isinstance(p, ast.Name | ast.Attribute) and self._keys(p, scope) & names for p in parts):
+                return True
+        return False
+
+    def numbered_paths(self, dest: str) -> Iterator[tuple[ast.expr, Guards, set[str]]]:
+        """Where a setting's number names a file: what is assigned there, under which tests, and the names that hold the number."""
+        names = self._followed(dest)
+        for node, scope, guards in self._nodes:
+            if isinstance(node, ast.Assign) and any(
+                (value := numbers_file(n)) is not None and self._keys(value, scope) & names
+                for n in ast.walk(node.value)
+            ):
+                yield node.value, guards, {name for _, name in names}
 
     def searches_newest(self, switch: str) -> bool:
         """Whether a switch, under a name that says so, makes the source look for its newest file, and the optimizer's state is loaded."""
@@ -234,10 +265,34 @@ class LoadedState:
                 )
             ):
                 return next((use for pattern, use in _KEYS if pattern.search(key)), None)
+            case ast.Call() if keyword in _STATE_KEYWORDS:
+                return Use.OPTIMIZER if called(node) in _TRAININGS else Use.CALL
             case ast.Call():
-                return Use.CALL if keyword in _STATE_KEYWORDS else self._use_of_call(node)
+                return Use.OPTIMIZER if self._restores_all(node) else self._use_of_call(node)
             case _:
                 return None
+
+    def _restores_all(self, call: ast.Call) -> bool:
+        """Whether a framework restores the optimizer too: accelerate's ``load_state``, DeepSpeed's engine, ``load(path, {"optimizer": …})``."""
+        name = called(call)
+        if name in self._functions or not isinstance(call.func, ast.Attribute):
+            return False
+        if any(k.arg in _WEIGHTS_ONLY and literal(k.value) is True for k in call.keywords):
+            return False
+        if name == "load_state" or (name == "load_checkpoint" and "deepspeed" in self._modules):
+            return not any(k.arg == "load_optimizer_states" and literal(k.value) is False for k in call.keywords)
+        given = [*call.args, *(k.value for k in call.keywords)]
+        return name.startswith("load") and len(given) > 1 and any(self._holds_optimizer(g) for g in given)
+
+    def _holds_optimizer(self, node: ast.expr) -> bool:
+        """Whether something is a dict with the optimizer in it, itself or by the name that it was given."""
+        parts = [node, *self._computed.get(leaf(node) or "", ())]
+        return any(
+            isinstance(key, ast.Constant) and OPTIMIZER.search(str(key.value))
+            for part in parts
+            if isinstance(part, ast.Dict)
+            for key in part.keys
+        )
 
     def _use_of_call(self, call: ast.Call) -> Use | None:
         name = called(call)
@@ -261,8 +316,8 @@ def _looks_for_newest(body: Sequence[ast.stmt]) -> bool:
     )
 
 
-def numbers_file(node: ast.AST, dest: str) -> bool:
-    """Whether a text is the name of a file that ends with a setting's number: ``"{}.pt".format(args.step)``, ``f"{args.step}.pt"``."""
+def numbers_file(node: ast.AST) -> ast.expr | None:
+    """The number that the name of a file ends with: of ``"{}.pt".format(args.step)`` and of ``f"{args.step}.pt"`` the step."""
     match node:
         case (
             ast.Call(
@@ -274,8 +329,8 @@ def numbers_file(node: ast.AST, dest: str) -> bool:
         case ast.JoinedStr(values=[*_, ast.FormattedValue(value=value), ast.Constant(value=str() as end)]):
             text = f"{{}}{end}"
         case _:
-            return False
-    return leaf(value) == dest and _NUMBERED_FILE.search(text) is not None
+            return None
+    return value if leaf(value) is not None and _NUMBERED_FILE.search(text) is not None else None
 
 
 def _own_keys(node: ast.AST, scope: str) -> Iterator[_Key]:

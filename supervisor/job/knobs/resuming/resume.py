@@ -26,14 +26,13 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
     is_output,
     takes_path,
 )
-from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use, numbers_file
+from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use
 from supervisor.job.knobs.resuming.newest_search import holds, searches
 from supervisor.job.knobs.source.conditions import known_values
 from supervisor.job.knobs.source.read_source import (
     ScriptFlag,
     ScriptSource,
     called,
-    guarded,
     leaf,
     leaves,
 )
@@ -70,8 +69,6 @@ _HF_OFF: Final[Mapping[str, str]] = {
 }
 # Names of settings that may hold a checkpoint to continue from, where the source shows that they do.
 _LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
-# Words of a setting that takes the step to continue from.
-_GOES_ON: Final = frozenset({"restore", "continue", "load"})
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
@@ -426,7 +423,11 @@ class _Look:
         return found[0] if len(found) == 1 else None
 
     def _loaded_with_optimizer(self) -> tuple[str, str] | None:
-        """The one setting for a checkpoint (``--ckpt``) that the source loads the optimizer's state from too."""
+        """The one setting for a checkpoint (``--ckpt``) that the source loads the optimizer's state from too.
+
+        One that neither its name nor its help calls so must be the path itself, and no folder of it.
+        """
+        said = {f.dest for f in self.source.flags if f.continues}
         named = [(max(f.names, key=len), f.dest, f.where) for f in self.source.flags if is_open(f)]
         named += [
             (n, plain_last(n), place)
@@ -434,12 +435,16 @@ class _Look:
             if is_level_of_training(n) and not self.where.value(n)
         ]
         found = [
-            (name, place)
+            (name, dest, place)
             for name, dest, place in named
-            if _LOADED.search(dest) and not is_output(name) and self.loaded.use_of(dest) is Use.OPTIMIZER
-            if self.loaded.form_of(dest) is None
+            if not is_output(name)
+            and self.loaded.use_of(dest) is Use.OPTIMIZER
+            and self.loaded.form_of(dest) is None
         ]
-        return found[0] if len(found) == 1 else None
+        clear = [one for one in found if _LOADED.search(one[1])]
+        clear = clear or [one for one in found if one[1] in said]
+        clear = clear or [one for one in found if not self.loaded.is_folder_of(one[1])]
+        return (clear[0][0], clear[0][2]) if len(clear) == 1 else None
 
     def replaced_options(self, name: str, batch: str) -> str | None:
         """Why a smaller batch is lost by a resume, for people: the script takes its options from the checkpoint."""
@@ -476,7 +481,10 @@ class _Look:
             name = max(flag.names, key=len)
             words = set(words_of(name))
             counted = not flag.is_switch and bool(words & {"step", "epoch", "iter"})
-            if counted and ("resume" in words or (words & _GOES_ON and self._names_checkpoint(flag.dest))):
+            if counted and "resume" in words:
+                return name
+            is_number = flag.type == "int" or counted
+            if is_number and not flag.is_switch and self._names_checkpoint(flag.dest):
                 return name
         return None
 
@@ -484,15 +492,9 @@ class _Look:
         """Whether a number alone names the checkpoint that the optimizer's state is loaded from: no folder has to be set beside it."""
         given = {plain_last(s.name) for s in self.settings}
         unset = {f.dest for f in self.source.flags if is_open(f)} - given
-        places = (
-            (leaves(node.value), guards)
-            for file in self.source.files
-            for node, guards, _ in guarded(file.tree)
-            if isinstance(node, ast.Assign) and any(numbers_file(n, dest) for n in ast.walk(node.value))
-        )
         return self.loaded.use_of(dest) is Use.OPTIMIZER and any(
-            not unset & names and all(leaves(test) <= {dest} for test, _ in guards)
-            for names, guards in places
+            not unset & leaves(path) and all(leaves(test) <= names for test, _ in guards)
+            for path, guards, names in self.loaded.numbered_paths(dest)
         )
 
     def has_no_way(self) -> bool:

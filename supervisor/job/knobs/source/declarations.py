@@ -30,13 +30,14 @@ _FUNCTION_MODULES: Final = frozenset({"fire", "jsonargparse", "typer", "tyro", "
 _ABSL: Final = {"DEFINE_integer": "int", "DEFINE_string": "str", "DEFINE_float": "float", "DEFINE_bool": "bool", "DEFINE_boolean": "bool", "DEFINE_enum": "str"}  # fmt: skip
 _HELPERS: Final = frozenset({"add_arg", "add_arguments"})
 _TYPED: Final = frozenset({"int", "float", "str", "bool"})
+_CONTINUES: Final = re.compile(r"\b(resum|continu|restor|restart|reload)|checkpoint", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFlag:
     """One setting a script declares. `default` and `choices` only where they are literals.
 
-    `type`: ``int``, ``str`` ... where the declaration names it. `const`: what a flag with ``nargs='?'`` means without a value; False for a switch that turns off. `newest`: the word for the newest checkpoint that its help gives.
+    `type`: ``int``, ``str`` ... where the declaration names it. `const`: what a flag with ``nargs='?'`` means without a value; False for a switch that turns off. `newest`: the word for the newest checkpoint that its help gives; `continues`: its help speaks of continuing from a checkpoint.
     `default_known`: False where the default is computed. `owner`: the dataclass that declares it, or the name of the argument group; `line` and `file` say where.
     """
 
@@ -52,6 +53,7 @@ class ScriptFlag:
     owner: str = ""
     default_known: bool = True
     newest: str = ""
+    continues: bool = False
     line: int = 0
     file: str = ""
 
@@ -164,15 +166,20 @@ def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:
         const=False if value.get("action") == "store_false" else value.get("const"),
         required=value.get("required") is True,
         default_known=default is None or isinstance(default, ast.Constant) or value["default"] is not None,
-        newest=_newest_word(given.get("help")),
+        newest=_newest_word(said := _help_text(given.get("help"))),
+        continues=_CONTINUES.search(said) is not None,
         line=call.lineno,
     )
 
 
-def _newest_word(help_: ast.expr | None) -> str:
-    """``latest`` of the help "a snapshot, or 'latest'"."""
+def _help_text(help_: ast.expr | None) -> str:
     texts = [n.value for n in ast.walk(help_) if isinstance(n, ast.Constant)] if help_ is not None else []
-    found = re.search(r"['\"`](latest|last|newest|auto)['\"`]", " ".join(str(text) for text in texts))
+    return " ".join(str(text) for text in texts)
+
+
+def _newest_word(help_: str) -> str:
+    """``latest`` of the help "a snapshot, or 'latest'"."""
+    found = re.search(r"['\"`](latest|last|newest|auto)['\"`]", help_)
     return found[1] if found is not None else ""
 
 
