@@ -55,7 +55,7 @@ def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
         if takes_path(setting.name) and value not in _SWITCHED and not _is_published(value):
             yield setting.name
     for flag in where.source.flags:
-        name = next((n for n in flag.names if n.startswith("--") and takes_path(n)), None)
+        name = next((n for n in flag.names if not _SHORT.match(n) and takes_path(n)), None)
         if name is not None and is_open(flag):
             yield name
     words = where.source.words
@@ -63,6 +63,7 @@ def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
         yield _HF_FLAG
 
 
+_SHORT: Final = re.compile(r"-\w")
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
 
 

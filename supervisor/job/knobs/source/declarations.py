@@ -64,7 +64,12 @@ class ScriptFlag:
 
 
 def declared_flags(
-    tree: ast.Module, nodes: Sequence[ast.AST], modules: frozenset[str], file: str = ""
+    tree: ast.Module,
+    nodes: Sequence[ast.AST],
+    modules: frozenset[str],
+    file: str = "",
+    *,
+    by_key: bool = False,
 ) -> tuple[ScriptFlag, ...]:
     """Every setting that a parsed file declares, in the order of the file.
 
@@ -73,10 +78,11 @@ def declared_flags(
         nodes: all nodes of the tree.
         modules: top names of the packages that the script and its local imports import.
         file: its name, for people.
+        by_key: the command line's keys are laid over the fields of dataclasses (``OmegaConf.from_cli()``).
     """
     flags: list[ScriptFlag] = []
     called = {_called(node) for node in nodes if isinstance(node, ast.Call)}
-    dataclasses = bool(modules & _DATACLASS_MODULES) or bool(
+    dataclasses = by_key or bool(modules & _DATACLASS_MODULES) or bool(
         called & (_DATACLASS_PARSERS - {"ArgumentParser"})
     )
     # A function of **kwargs behind Fire sets the fields of config classes, which stand in files of their own.

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from supervisor.job.knobs.source.declarations import Literal, ScriptFlag, constant, declared_flags, literal
@@ -48,6 +48,9 @@ _COUNTS: Final = re.compile(r"idx|index|size|num|count|step|batches$")
 _RANGES: Final = frozenset({"range", "trange"})
 _CUTTING: Final = frozenset({"chunk", "array_split", "tensor_split"})
 _ALIAS_DEPTH: Final = 6
+# Parsers that name a field by the fields above it; one class stands in so many places at most.
+_NESTING_PARSERS: Final = frozenset({"tyro", "draccus", "pyrallis", "jsonargparse"})
+_PLACES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +236,15 @@ def scan_files(texts: Sequence[tuple[str, str] | tuple[str, str, int]]) -> Scrip
     modules = frozenset(module for file in files for module in imported_modules(file))
     facts = _Facts()
     flags: list[ScriptFlag] = []
+    by_key = "omegaconf" in modules and any(called(n) == "from_cli" for file in files for n in file.calls)
     for file in files:
-        flags += declared_flags(file.tree, file.nodes, modules, file.path)
+        flags += declared_flags(file.tree, file.nodes, modules, file.path, by_key=by_key)
         facts.read(file)
     if files and "hydra" in modules and any(called(n) == "main" for n in files[0].calls):
         flags = [
             f for f in flags if not f.owner
         ]  # fields of its structured configs: overridden by key, no flags
-    return facts.done(tuple(flags), modules, tuple(files))
+    return facts.done(tuple(_placed_fields(flags, files, modules, by_key)), modules, tuple(files))
 
 
 def parse(text: str, path: str = "", depth: int = 0) -> SourceFile | None:
@@ -272,6 +276,43 @@ def imported_modules(file: SourceFile) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     return found
+
+
+def _placed_fields(
+    flags: Sequence[ScriptFlag], files: Sequence[SourceFile], modules: frozenset[str], by_key: bool
+) -> Iterator[ScriptFlag]:
+    """The flags, and each field of a dataclass under the fields that its class stands in: tyro's ``--train.batch_size``, OmegaConf's ``train.batch_size``."""
+    if not (by_key or modules & _NESTING_PARSERS):
+        yield from flags
+        return
+    holders: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    derived: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files:
+        for node in file.nodes:
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    derived[leaf(base) or ""].append(node.name)
+                for item in node.body:
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                        for name in leaves(item.annotation):
+                            holders[name].append((item.target.id, node.name))
+    for flag in flags:
+        if not flag.owner:
+            yield flag
+        for above in _above(flag.owner, holders, derived, 0) if flag.owner else ():
+            yield replace(flag, names=(f"{'' if by_key else '--'}{above}{flag.dest}",))
+
+
+def _above(
+    owner: str, holders: Mapping[str, list[tuple[str, str]]], derived: Mapping[str, list[str]], depth: int
+) -> list[str]:
+    """The keys above the fields of a class, once for each place that it or a class derived from it stands in."""
+    classes = [owner, *derived.get(owner, ())]
+    places = [(field, holder) for c in classes for field, holder in holders.get(c, ()) if holder != c]
+    if not places or depth > _ALIAS_DEPTH:
+        return [""]
+    found = [f"{above}{field}." for field, holder in places for above in _above(holder, holders, derived, depth + 1)]
+    return found[:_PLACES]
 
 
 class _Facts:
