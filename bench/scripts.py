@@ -2,7 +2,8 @@
 
     bench/scripts.py TREES [MANIFEST] [--split holdout] [--show]
 TREES/<owner>+<name> are checkouts at the manifest's commits, fetched by whoever runs this; none of their code is here. A row is right
-where the set of (setting, new value) is that of its `changes`; a row without any must be refused. Exit 1 at any wrong change.
+where the set of (setting, new value) is that of its `changes`; a row without any must be refused. A resume is right where one is known for a
+row that has one, by a setting that the row names. Exit 1 at any wrong change.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 MANIFEST = ROOT / "tests" / "scripts_corpus" / "manifest.jsonl"
+OPTION = re.compile(r"--?\w|\w[._]\w|=")
 NO_WAY = re.compile(r"(no|none|nothing|cannot)\b", re.IGNORECASE)
 
 
@@ -67,8 +69,11 @@ def judged(row: dict[str, Any], plan: dict[str, Any] | None) -> tuple[str, str]:
         change = "right" if got == want else "WRONG"
     else:
         change = "rightly refused" if not want else "refused, fair" if row["refusal_fair"] else "refused"
-    says, has = plan["resume"]["how"] in {"flag", "self"}, not NO_WAY.match(row["resume"] or "none")
-    return change, "right" if says == has else "WRONG" if says else "missed"
+    resume, way = plan["resume"], row["resume"] or "none"
+    says, has = resume["how"] in {"flag", "self"}, not NO_WAY.match(way)
+    # A way that is written down by its setting is right by that one alone.
+    named = resume["how"] != "flag" or not OPTION.search(way) or setting(resume["knob"]) in way.replace("-", "_")
+    return change, "right" if says == has and named else "WRONG" if says else "missed"
 
 
 def main() -> int:

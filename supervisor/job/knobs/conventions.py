@@ -25,7 +25,7 @@ class Convention:
         needs: a setting (by pattern) must also be there, where importing alone says too little.
         micro: settings that hold the micro-batch, where its name does not say so; by plain key.
         micro_default: the setting and its value where nothing is a batch, if the framework has one.
-        micro_class: the class that the source must hand to a parser for that, itself or a class derived from it.
+        micro_classes: of these classes the source must hand one to a parser for that, itself or a class derived from it.
         accumulation: the paired setting, as it is appended where nobody names it.
         accumulation_default: its value where none is given.
         beside: where the micro-batch is in a config, the paired setting stands beside it; else it is a flag.
@@ -51,7 +51,7 @@ class Convention:
     needs: str = ""
     micro: tuple[str, ...] = ()
     micro_default: tuple[str, int] | None = None
-    micro_class: str = ""
+    micro_classes: tuple[str, ...] = ()
     accumulation: str | None = None
     accumulation_default: int = 1
     beside: bool = False
@@ -200,7 +200,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
             "parse_args_and_config",
         ),
         micro_default=("per_device_train_batch_size", 8),
-        micro_class="TrainingArguments",
+        micro_classes=("TrainingArguments", "Seq2SeqTrainingArguments"),
         steps="--max_steps",
         accumulation="--gradient_accumulation_steps",
         beside=True,

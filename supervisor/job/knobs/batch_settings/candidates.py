@@ -144,6 +144,7 @@ def _role(name: str, convention_names: frozenset[str] = frozenset()) -> Role | N
     return role
 
 
+_BATCHES: Final = frozenset({Role.MICRO, Role.BATCH, Role.NODE})
 # Names that only a framework's row makes a batch: they are collected, and dropped where the row is not there.
 FRAMEWORK_NAMES: Final = frozenset({"max_tokens", "max_sentences", "batch_bins"})
 
@@ -220,15 +221,30 @@ def _from_environment(where: Places) -> Iterator[Candidate]:
             )
 
 
-def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
-    """Flags that the source declares: of the files that declare what the command line uses, else of those nearest to the script."""
+def _declaring_files(args: Sequence[str], where: Places) -> set[str]:
+    """The files that declare what the command line uses, else those nearest to the script.
+
+    If they declare no batch and leave a part of the arguments to another parser, the nearest that does is one of them.
+    """
     flags = where.source.flags
+    depths = {file.path: file.depth for file in where.source.files}
     used = {s.name.replace("_", "-") for s in settings_of(args[where.args_at :])}
     files = {f.file for f in flags if any(n.replace("_", "-") in used for n in f.names)}
     if not files and flags:
-        depths = {file.path: file.depth for file in where.source.files}
         nearest = min(depths.get(f.file, 0) for f in flags)
         files = {f.file for f in flags if depths.get(f.file, 0) == nearest}
+    with_batch = {f.file for f in flags if any(_role(n) in _BATCHES for n in f.names)}
+    if "parse_known_args" in where.source.used and not files & with_batch:
+        nearest = min((depths.get(file, 0) for file in with_batch), default=0)
+        one = [file for file in with_batch if depths.get(file, 0) == nearest]
+        files |= set(one) if len(one) == 1 else set()
+    return files
+
+
+def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
+    """Flags that the source declares."""
+    flags = where.source.flags
+    files = _declaring_files(args, where)
     inherited = _inherited_by(where, {f.owner for f in flags if f.file in files})
     for flag in flags:
         if flag.file not in files and flag.owner not in inherited:

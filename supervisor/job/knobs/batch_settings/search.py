@@ -150,7 +150,7 @@ class Search:
         parsed = self._parsed_classes()
         bases = {base for n, found in self.source.bases().items() if n in parsed for base in found}
         set_in_source = name in self.source.literals or name in self.source.computed
-        if row.micro_class not in parsed | bases or any(c.role is not Role.ACCUMULATION for c in own):
+        if not set(row.micro_classes) & (parsed | bases) or any(c.role is not Role.ACCUMULATION for c in own):
             return None
         if set_in_source or any(p.keyword == name for p in self.source.passed) or self._written() is not None:
             return None
@@ -234,11 +234,24 @@ class Search:
 
     def _require_one(self, first: Candidate, rest: Sequence[Candidate]) -> None:
         for other in rest:
+            if self._is_of_something_else(other, first):
+                continue
             if other.number != first.number or not (first.explicit and other.explicit):
                 names = f"{first.name} ({first.value}) and {other.name} ({other.value})"
                 what = f"which is the micro-batch is not clear: {names}"
                 choices = (first.name, *(c.name for c in rest))
                 raise _which(what, Unread.MICRO, choices, first.name)
+
+    def _is_of_something_else(self, other: Candidate, first: Candidate) -> bool:
+        """Whether a declared ``--sophia_bs`` beside a plain ``--batch_size`` that goes to the data is seen to go to none."""
+        words = words_of(other.name)
+        named = words[-1:] in (["bs"], ["bsz"]) and not {"train", "training"} & set(words) and len(words) > 1
+        plain = words_of(first.name) in (["batch", "size"], ["train", "batch", "size"])
+        if other.explicit or not (named and plain):
+            return False
+        to_data = {p.leaf for p in self.source.passed if role_of(f"--{p.keyword}") is not None}
+        to_data |= self.source.undivided
+        return last_key(first) in to_data and last_key(other) not in to_data
 
     def _no_batch(self, own: Sequence[Candidate]) -> NoPlanError:
         unset = next(

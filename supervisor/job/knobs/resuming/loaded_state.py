@@ -31,6 +31,7 @@ _NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
 # Calls of frameworks that are handed a checkpoint by such a keyword, and restore all of it.
+_PATHS: Final = frozenset({"join", "Path", "glob", "iglob", "listdir", "mkdir", "makedirs"})
 _TRAININGS: Final = frozenset({"fit", "train"})
 _WEIGHTS_ONLY: Final = frozenset({"load_module_only", "load_weights_only", "weights_only"})
 _WEIGHTS_CALL: Final = re.compile(
@@ -111,8 +112,10 @@ class LoadedState:
 
     def use_of(self, dest: str, *, switch: str = "") -> Use | None:
         """What the checkpoint in a setting is loaded for; None where no loading is seen. `switch`: a setting that is on."""
-        names = self._followed(dest)
         known = {name: value for name, value in self._known.items() if name != dest} | {switch: True}
+        return self._use_of_any(self._followed(dest), known)
+
+    def _use_of_any(self, names: set[_Key], known: Known) -> Use | None:
         uses = {
             use
             for node, guards, keys, keyword in self._readers
@@ -139,28 +142,42 @@ class LoadedState:
 
     def is_folder_of(self, dest: str) -> bool:
         """Whether something is looked up below a setting: it is a folder, or a part of a path."""
-        names = self._followed(dest)
+        return self._in_path(self._followed(dest))
+
+    def _in_path(self, names: set[_Key]) -> bool:
         for node, scope, _ in self._nodes:
             match node:
-                case ast.Call(args=[_, *_] as parts) if called(node) in {"join", "glob", "iglob", "listdir"}:
+                case ast.Call(args=[_, *_] as parts) if called(node) in _PATHS:
                     pass
-                case ast.BinOp(left=left, op=ast.Div()):
-                    parts = [left]
+                case ast.BinOp(left=left, op=ast.Div(), right=right):
+                    parts = [left, right]
                 case _:
                     continue
             if any(isinstance(p, ast.Name | ast.Attribute) and self._keys(p, scope) & names for p in parts):
                 return True
         return False
 
+    def folder_named_by(self, numbers: frozenset[str]) -> str | None:
+        """Where a folder's name is made with one of these settings in it (``f"bs{args.batch_size}_run"``), if one is."""
+        for node, scope, _ in self._nodes:
+            if isinstance(node, ast.Assign) and any(_writes_out(n, numbers) for n in ast.walk(node.value)):
+                start = {key for t in node.targets for key in _targets(t, scope)}
+                if start and self._in_path(self._reached_from(start)):
+                    return f"{scope.rpartition(':')[0] or 'the script'}:{node.lineno}"
+        return None
+
     def numbered_paths(self, dest: str) -> Iterator[tuple[ast.expr, Guards, set[str]]]:
-        """Where a setting's number names a file: what is assigned there, under which tests, and the names that hold the number."""
+        """Where a setting's number names the file that the optimizer's state is loaded from: the path, the tests around it, the names of the number."""
         names = self._followed(dest)
+        known = {name: value for name, value in self._known.items() if name != dest}
         for node, scope, guards in self._nodes:
             if isinstance(node, ast.Assign) and any(
                 (value := numbers_file(n)) is not None and self._keys(value, scope) & names
                 for n in ast.walk(node.value)
             ):
-                yield node.value, guards, {name for _, name in names}
+                reached = self._reached_from({key for t in node.targets for key in _targets(t, scope)})
+                if self._use_of_any(reached, known) is Use.OPTIMIZER:
+                    yield node.value, guards, {name for _, name in names}
 
     def searches_newest(self, switch: str) -> bool:
         """Whether a switch, under a name that says so, makes the source look for its newest file, and the optimizer's state is loaded."""
@@ -205,7 +222,10 @@ class LoadedState:
 
     def _followed(self, dest: str) -> set[_Key]:
         """Every name that holds the setting's value, or something made of it."""
-        found: set[_Key] = {("", dest)}
+        return self._reached_from({("", dest)})
+
+    def _reached_from(self, start: set[_Key]) -> set[_Key]:
+        found = set(start)
         for _ in range(_ROUNDS):
             new = {key for targets, sources in self._steps if sources & found for key in targets} - found
             if not new:
@@ -306,6 +326,21 @@ class LoadedState:
             return Use.WEIGHTS
         by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
         return Use.CALL if by_name else None
+
+
+def _writes_out(node: ast.AST, numbers: frozenset[str]) -> bool:
+    """Whether one of some settings stands in a text as it is; their product stays what it is."""
+    match node:
+        case ast.FormattedValue(value=value):
+            return leaf(value) in numbers
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str()), attr="format"), args=args, keywords=keywords):
+            return any(leaf(a) in numbers for a in (*args, *(k.value for k in keywords)))
+        case ast.Call(func=ast.Name(id="str"), args=[value]):
+            return leaf(value) in numbers
+        case ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod(), right=value):
+            return any(leaf(v) in numbers for v in (value.elts if isinstance(value, ast.Tuple) else [value]))
+        case _:
+            return False
 
 
 def _looks_for_newest(body: Sequence[ast.stmt]) -> bool:

@@ -67,6 +67,9 @@ _HF_OFF: Final[Mapping[str, str]] = {
     "overwrite_output_dir": "false",
     "resume_from_checkpoint": "none",
 }
+_SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint|model)s?|enable_checkpointing")
+# Names that may be those of any file or model.
+_FILES: Final = re.compile(r"(?<!data_)(path|file|model|weights?|init|from|restart|warm_?start)", re.IGNORECASE)
 # Names of settings that may hold a checkpoint to continue from, where the source shows that they do.
 _LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
 # How far from the script a search for the newest checkpoint is believed to be on its way.
@@ -90,9 +93,10 @@ def find_resume(
     if given.resume:
         return replace(knobs, resume=given.resume, resume_value=given.resume_value, resumes=NAMED)
     itself = "named (--self-resuming)" if given.self_resuming else look.by_itself()
-    if itself is not None:
+    moved = look.moved_by(knobs) if itself is not None and not given.self_resuming else None
+    if itself is not None and moved is None:
         return replace(knobs, self_resuming=True, resume_path=look.heeded_path(), resumes=itself)
-    name, value, why = look.newest_flag()
+    name, value, why = look.newest_flag() if moved is None else (None, "auto", "")
     path = None
     if name is None:
         path, why = look.path_flag()
@@ -102,6 +106,7 @@ def find_resume(
     if start is not None and knobs.batch is not None:
         lost = look.replaced_options(start, plain_last(knobs.batch))
         name, path, why = (None, None, lost) if lost else (name, path, why)
+    why = why if start is not None else moved or why
     knobs = replace(knobs, resume=name, resume_value=value, resume_path=path, resumes=why)
     return knobs if start else replace(knobs, cannot_resume=look.has_no_way(), resume_step=look.step_flag())
 
@@ -152,9 +157,22 @@ class _Look:
             for name in ("resume", "resume_from_checkpoint", "auto_resume")
         ):
             return None
-        if self.in_new_folder():
+        if self.in_new_folder() or self._saves_nothing():
             return None
         return self._by_convention(given) or self._by_auto_flag() or self._by_source(given)
+
+    def moved_by(self, knobs: Knobs) -> str | None:
+        """Why a restart with another batch looks in another folder, for people: the folder's name has the batch in it."""
+        numbers = {plain_last(name) for name in (knobs.batch, knobs.accumulation) if name is not None}
+        where = self.loaded.folder_named_by(frozenset(numbers))
+        return where and f"the folder is named after the batch ({where})"
+
+    def _saves_nothing(self) -> bool:
+        """Whether a setting switches the checkpoints off."""
+        known = {plain_last(name): value for name, (value, _) in self.where.settled.items()}
+        return any(_SAVES.fullmatch(name) and value is False for name, value in known.items()) or any(
+            _SAVES.fullmatch(name) and (value or "true").lower() in _OFF for name, value in self.given().items()
+        )
 
     def in_new_folder(self) -> bool:
         """Whether Hydra makes the run a folder of its own at each start: the checkpoints of the one before lie elsewhere."""
@@ -425,7 +443,7 @@ class _Look:
     def _loaded_with_optimizer(self) -> tuple[str, str] | None:
         """The one setting for a checkpoint (``--ckpt``) that the source loads the optimizer's state from too.
 
-        One that neither its name nor its help calls so must be the path itself, and no folder of it.
+        One that neither its name nor its help calls so must be the path of a file.
         """
         said = {f.dest for f in self.source.flags if f.continues}
         named = [(max(f.names, key=len), f.dest, f.where) for f in self.source.flags if is_open(f)]
@@ -443,7 +461,9 @@ class _Look:
         ]
         clear = [one for one in found if _LOADED.search(one[1])]
         clear = clear or [one for one in found if one[1] in said]
-        clear = clear or [one for one in found if not self.loaded.is_folder_of(one[1])]
+        clear = clear or [
+            one for one in found if _FILES.search(one[1]) and not self.loaded.is_folder_of(one[1])
+        ]
         return (clear[0][0], clear[0][2]) if len(clear) == 1 else None
 
     def replaced_options(self, name: str, batch: str) -> str | None:
@@ -492,7 +512,7 @@ class _Look:
         """Whether a number alone names the checkpoint that the optimizer's state is loaded from: no folder has to be set beside it."""
         given = {plain_last(s.name) for s in self.settings}
         unset = {f.dest for f in self.source.flags if is_open(f)} - given
-        return self.loaded.use_of(dest) is Use.OPTIMIZER and any(
+        return any(
             not unset & leaves(path) and all(leaves(test) <= names for test, _ in guards)
             for path, guards, names in self.loaded.numbered_paths(dest)
         )

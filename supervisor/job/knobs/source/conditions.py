@@ -116,7 +116,7 @@ def cleared_before_backward(source: ScriptSource) -> str | None:
 
 
 def _switched_off_nodes(source: ScriptSource, tree: ast.Module, known: Known) -> set[int]:
-    """Nodes in branches that the command line is known to switch off, by identity."""
+    """Nodes in branches, and operands of ``and`` and ``or``, that the command line is known to switch off, by identity."""
     seen: dict[Guards, bool] = {}
     off: set[int] = set()
     for node, guards, _ in guarded(tree):
@@ -124,7 +124,15 @@ def _switched_off_nodes(source: ScriptSource, tree: ast.Module, known: Known) ->
             seen[guards] = any(_switched_off(source, test, wanted, known) for test, wanted in guards)
         if seen[guards]:
             off.add(id(node))
+        elif isinstance(node, ast.BoolOp) and _settles(node, known):
+            off |= {id(n) for n in ast.walk(node)}
     return off
+
+
+def _settles(node: ast.BoolOp, known: Known) -> bool:
+    """Whether one operand alone makes the result, so that the others say nothing: ``args.logging and i % args.steps == 0`` without logging."""
+    decides = not isinstance(node.op, ast.And)
+    return any(truth(value, known, None) is decides for value in node.values)
 
 
 def _is_read(node: ast.AST, name: str) -> bool:

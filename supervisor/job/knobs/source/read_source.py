@@ -424,6 +424,8 @@ class _Facts:
                 pass
         if source and source.lower() != name.lower():
             self.renamed.add((name.lower(), source.lower()))
+        if isinstance(value, ast.Call) and called(value) == "gcd":
+            return  # what two numbers have in common: dividing by it divides by neither
         within = {inner.lower() for inner in leaves(value)} - {name.lower()}
         if 0 < len(within) <= 12:
             self.aliases[name.lower()] |= within
