@@ -15,6 +15,7 @@ from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.source.conditions import only_counted
+from supervisor.job.knobs.source.config_keys import spread_into_trainer
 from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs, KnobScope, Unread
@@ -422,7 +423,11 @@ class Search:
             return self._named_accumulation(self.given.accumulation, own)
         first, rest = cand.choose(own)
         if first is None:
-            first = self._paired_by_convention(micro) or self._unset_accumulation(own, micro)
+            first = (
+                self._paired_by_convention(micro)
+                or self._unset_accumulation(own, micro)
+                or self._of_spread_trainer()
+            )
             if first is None:
                 first, rest = cand.choose(c for c in options if c.framework)
             return first if not rest else None
@@ -494,6 +499,20 @@ class Search:
             f"default of {row.name}",
             plain_name(row.accumulation),
         )
+
+    def _of_spread_trainer(self) -> Candidate | None:
+        """Lightning's accumulation as a key of the section that its Trainer is made of."""
+        hydra = "hydra" in self.source.modules
+        configs = [(file, v) for file, v in self.where.configs.items() if not self.where.roles.get(file)]
+        places = [(f"{file}#{NEW}", list(values)) for file, values in configs if file not in self.where.fixed]
+        places += [("++" if hydra else "", [n for n in self.where.settled if not n.startswith("-")])]
+        for prefix, keys in places:
+            section = spread_into_trainer(self.source, keys)
+            if section is not None:
+                key = f"{section}.accumulate_grad_batches"
+                where = "default of Lightning's Trainer"
+                return Candidate(f"{prefix}{key}", Role.ACCUMULATION, 1, Given.CONVENTION, where, key)
+        return None
 
     def _convention_fits(self, row: Convention, micro: Candidate) -> bool:
         """HF's pair belongs to HF's micro-batch, and not where the script makes the arguments itself."""

@@ -300,7 +300,9 @@ class LoadedState:
         if any(k.arg in _WEIGHTS_ONLY and literal(k.value) is True for k in call.keywords):
             return False
         if name == "load_state" or (name == "load_checkpoint" and "deepspeed" in self._modules):
-            return not any(k.arg == "load_optimizer_states" and literal(k.value) is False for k in call.keywords)
+            return not any(
+                k.arg == "load_optimizer_states" and literal(k.value) is False for k in call.keywords
+            )
         given = [*call.args, *(k.value for k in call.keywords)]
         return name.startswith("load") and len(given) > 1 and any(self._holds_optimizer(g) for g in given)
 
@@ -333,7 +335,9 @@ def _writes_out(node: ast.AST, numbers: frozenset[str]) -> bool:
     match node:
         case ast.FormattedValue(value=value):
             return leaf(value) in numbers
-        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str()), attr="format"), args=args, keywords=keywords):
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=str()), attr="format"), args=args, keywords=keywords
+        ):
             return any(leaf(a) in numbers for a in (*args, *(k.value for k in keywords)))
         case ast.Call(func=ast.Name(id="str"), args=[value]):
             return leaf(value) in numbers

@@ -29,6 +29,7 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
 from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use
 from supervisor.job.knobs.resuming.newest_search import holds, searches
 from supervisor.job.knobs.source.conditions import known_values
+from supervisor.job.knobs.source.config_keys import absent_keys
 from supervisor.job.knobs.source.read_source import (
     ScriptFlag,
     ScriptSource,
@@ -69,7 +70,9 @@ _HF_OFF: Final[Mapping[str, str]] = {
 }
 _SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint|model)s?|enable_checkpointing")
 # Names that may be those of any file or model.
-_FILES: Final = re.compile(r"(?<!data_)(path|file|model|weights?|init|from|restart|warm_?start)", re.IGNORECASE)
+_FILES: Final = re.compile(
+    r"(?<!data_)(path|file|model|weights?|init|from|restart|warm_?start)", re.IGNORECASE
+)
 # Names of settings that may hold a checkpoint to continue from, where the source shows that they do.
 _LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
 # How far from the script a search for the newest checkpoint is believed to be on its way.
@@ -171,7 +174,8 @@ class _Look:
         """Whether a setting switches the checkpoints off."""
         known = {plain_last(name): value for name, (value, _) in self.where.settled.items()}
         return any(_SAVES.fullmatch(name) and value is False for name, value in known.items()) or any(
-            _SAVES.fullmatch(name) and (value or "true").lower() in _OFF for name, value in self.given().items()
+            _SAVES.fullmatch(name) and (value or "true").lower() in _OFF
+            for name, value in self.given().items()
         )
 
     def in_new_folder(self) -> bool:
@@ -391,8 +395,31 @@ class _Look:
                 return name, place
         if found is not None and lone:
             return f"{lone}#{NEW}resume_from_checkpoint", lone
+        if (absent := self._absent_key()) is not None:
+            return absent
         own = self._frameworks_own()
         return own if own[0] or not starts else (None, f"{starts[0]} is not seen to load more than weights")
+
+    def _absent_key(self) -> tuple[str, str] | None:
+        """The one key that the source reads the checkpoint from and that the config does not hold yet."""
+        flags = {f.dest for f in self.source.flags}
+        prefix = "++" if "hydra" in self.source.modules else ""
+        settled = [n for n in self.where.settled if not n.startswith("-")]
+        places = [
+            (f"{file}#{NEW}", list(values), file)
+            for file, values in self.where.configs.items()
+            if not self.where.roles.get(file) and file not in self.where.fixed
+        ]
+        places += [(prefix, settled, "the source")] if settled else []
+        found = {
+            f"{start}{key}": place
+            for start, keys, place in places
+            for key in absent_keys(self.source, keys, flags)
+            if is_level_of_training(key) and (takes_path(key) or _LOADED.search(plain_last(key)))
+            if self.loaded.use_of(plain_last(key)) is Use.OPTIMIZER
+            and self.loaded.form_of(plain_last(key)) is None
+        }
+        return next(iter(found.items())) if len(found) == 1 else None
 
     def _keys(self) -> Iterator[tuple[str, str]]:
         """The keys of configs that may be changed and hold a text or nothing, and where each stands."""

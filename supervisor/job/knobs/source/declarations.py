@@ -82,8 +82,10 @@ def declared_flags(
     """
     flags: list[ScriptFlag] = []
     called = {_called(node) for node in nodes if isinstance(node, ast.Call)}
-    dataclasses = by_key or bool(modules & _DATACLASS_MODULES) or bool(
-        called & (_DATACLASS_PARSERS - {"ArgumentParser"})
+    dataclasses = (
+        by_key
+        or bool(modules & _DATACLASS_MODULES)
+        or bool(called & (_DATACLASS_PARSERS - {"ArgumentParser"}))
     )
     # A function of **kwargs behind Fire sets the fields of config classes, which stand in files of their own.
     dataclasses |= "fire" in modules and "Fire" not in called

@@ -311,7 +311,11 @@ def _above(
     places = [(field, holder) for c in classes for field, holder in holders.get(c, ()) if holder != c]
     if not places or depth > _ALIAS_DEPTH:
         return [""]
-    found = [f"{above}{field}." for field, holder in places for above in _above(holder, holders, derived, depth + 1)]
+    found = [
+        f"{above}{field}."
+        for field, holder in places
+        for above in _above(holder, holders, derived, depth + 1)
+    ]
     return found[:_PLACES]
 
 
