@@ -82,6 +82,20 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
     return ResumePlan("none" if knobs.cannot_resume else "unknown", source=knobs.resumes or None)
 
 
+def resume_words(resume: ResumePlan) -> str:
+    """The same for people, as what a restart sets or waits for."""
+    match resume.how:
+        case "self":
+            return f"by itself ({resume.source})"
+        case "flag":
+            value = resume.value if resume.value is not None else "PATH of the newest checkpoint"
+            return f"{resume.knob} {value}".rstrip()
+        case "none":
+            return "not at all: a restart begins at step 0"
+    source = f" ({resume.source})" if resume.source else ""
+    return f"not known{source}: a restart after the first step waits for you (--resume-knob, --self-resuming)"
+
+
 def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
     """The answer to an out-of-memory failure of the job as it is started; pure."""
     knobs, resume = spec.knobs, resume_plan(spec.knobs)
@@ -235,13 +249,7 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     """The same for people: the batch, what changes, what then, how it resumes."""
     plan = oom_plan(spec)
     knobs = spec.knobs
-    resume = plan.resume
-    how = {
-        "self": f"by itself ({resume.source})",
-        "flag": f"{resume.knob} {resume.value if resume.value is not None else 'PATH of the newest checkpoint'}".rstrip(),
-        "none": "not at all: a restart begins at step 0",
-        "unknown": f"not known{f' ({resume.source})' if resume.source else ''}: a restart after the first step waits for you (--resume-knob, --self-resuming)",
-    }[resume.how]
+    how = resume_words(plan.resume)
     micro, steps, total = (knobs.number(what) for what in ("micro", "accumulation", "total"))
     parts = (
         [f"micro-batch {micro.value} ({knobs.batch}, {micro.where})"]

@@ -99,7 +99,8 @@ class Knobs:
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: the source shows no way at
     all. `least_micro`: the script's own conditions refuse a smaller micro-batch. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
-    `refusal`, and `choices` the settings that it is about where it is one of several.
+    `refusal`, and `choices` the settings that it is about where it is one of several. `loads_state`: flags that the source is seen to load
+    the training's state from, whichever of them a restart would set.
     """
 
     batch: str | None = None
@@ -124,6 +125,7 @@ class Knobs:
     framework: str = field(default="", compare=False)
     unread: Unread | None = field(default=None, compare=False)
     choices: tuple[str, ...] = field(default=(), compare=False)
+    loads_state: tuple[str, ...] = field(default=(), compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
         """One of the numbers that were found."""
@@ -133,6 +135,11 @@ class Knobs:
     def start(self) -> str | None:
         """The flag that a checkpoint's path can be given to."""
         return self.resume or self.resume_path
+
+    @property
+    def starts(self) -> frozenset[str]:
+        """The flags by which a person can say what to start from."""
+        return frozenset(self.loads_state) | ({self.start} if self.start is not None else set())
 
     @property
     def resume_is_set(self) -> bool:

@@ -6,7 +6,12 @@ import pytest
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.knobs.batch_settings.find import find_knobs, places
-from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS, find_outputs, given_start
+from supervisor.job.knobs.resuming.checkpoint_flags import (
+    USUAL_OUTPUTS,
+    find_outputs,
+    given_start,
+    perhaps_start,
+)
 
 HF = """
 from transformers import HfArgumentParser, TrainingArguments
@@ -77,4 +82,19 @@ def test_the_folders_are_those_that_the_script_is_told_then_those_that_framework
     ],
 )
 def test_a_start_that_the_arguments_give_is_known(args: str, flag: str | None, given: str | None) -> None:
-    assert given_start(args.split(), flag) == given
+    assert given_start(args.split(), {flag} if flag else ()) == given
+
+
+@pytest.mark.parametrize(
+    ("args", "flag"),
+    [
+        ("--lr 1", None),
+        ("--lr 2 --load runs/7", "--load"),
+        ("--lr 1 --warm a.pt", "--warm"),
+        ("--lr 1 --out_dir ckpt.pt", None),
+        ("--lr 1 --load false", None),
+        ("--lr 1 --old b.pt", None),
+    ],
+)
+def test_what_was_typed_and_may_be_a_checkpoint(args: str, flag: str | None) -> None:
+    assert perhaps_start(args.split(), ["--lr", "1", "--old", "b.pt"]) == flag

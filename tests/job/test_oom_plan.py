@@ -673,6 +673,22 @@ def test_how_it_goes_on(line: str, source: str, how: str, knob: str | None, valu
 
 
 @pytest.mark.parametrize(
+    ("source", "loads"),
+    [
+        (WEIGHTS_ALONE.replace("resume", "warm"), ()),
+        (WEIGHTS_ALONE.replace("resume", "warm") + "optimizer.load_state_dict(c['o'])\n", ("--warm",)),
+        (
+            "p.add_argument('--load')\np.add_argument('--old-state')\nargs = p.parse_args()\nfor f in (args.load, args.old_state):\n    optimizer.load_state_dict(torch.load(f)['o'])\n",
+            ("--load", "--old-state"),
+        ),
+    ],
+)
+def test_the_flags_that_the_source_loads_a_training_from(source: str, loads: tuple[str, ...]) -> None:
+    """Also where it is not one alone, so that none is set by itself, or where its name says nothing of a checkpoint."""
+    assert job("train.py", {"train.py": source}).knobs.loads_state == loads
+
+
+@pytest.mark.parametrize(
     ("source", "why"),
     [
         (WEIGHTS_ALONE, "--resume is not seen to load more than weights"),

@@ -208,6 +208,7 @@ WHOLE = (
     " · micro-batch 8, accumulation 4, global batch 131 072 tokens",
     "restart? this ends attempt 1 at step 1 212; the next begins from the checkpoint at step 200 (12 steps again)",
     "restart? this ends attempt 2 before its first step; the next begins from the newest checkpoint that the script finds",
+    "stoker cannot tell whether --load resumes: if it does not, 12 steps may be lost",
     "12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",
     "the next attempt begins with --resume c2.pt, as given",
     "added at the launch: --resume=c2.pt",

@@ -67,7 +67,7 @@ def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) 
 
 def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointCommitted | None:
     """The checkpoint that the command line itself resumes from, where it is a whole one of a known layout."""
-    given = given_start(arguments, job.knobs.start)
+    given = given_start(arguments, job.knobs.starts)
     if given is None:
         return None
     path = os.path.join(job.cwd, os.path.expanduser(given.partition("=" if "=" in given else " ")[2]))

@@ -231,7 +231,7 @@ def policy_input(
         old_batch=batch_refusal(record, state, less.batch, arguments, env) if less is not None else "",
         # Its numbers are those of the command line as it was at first.
         question=job.question is not None and job.knobs.unread is not None and not now.is_typed,
-        given_start=given_start(arguments, job.knobs.start),
+        given_start=given_start(arguments, job.knobs.starts),
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,

@@ -86,12 +86,12 @@ class NextJob:
     def _typed(self, argv: tuple[str, ...], attempt: int) -> NextJob:
         """With the arguments that a person typed over `words`: these hold, whatever was set before."""
         elsewhere = tuple(pair for pair in self._pairs() if not is_argument(pair[0]))
-        start = self.job.knobs.start
+        starts = self.job.knobs.starts
         try:
             batch = self.typed_batch(argv)
         except JobError:  # refused where it is asked for; an older journal may hold it
             batch = None
-        is_new_start = given_start(argv, start) not in {None, given_start(self.words, start)}
+        is_new_start = given_start(argv, starts) not in {None, given_start(self.words, starts)}
         return replace(
             self,
             job=replace(self.job, entry_args=argv, batch=batch, set_knobs=tuple(dict(elsewhere).items())),

@@ -220,6 +220,54 @@ def test_the_page_says_the_whole_command_that_would_resume_next_time(tmp_path: P
     drive(held(tmp_path / "run"), play, size=(120, 60))
 
 
+@pytest.mark.parametrize(
+    ("argv", "knobs", "said"),
+    [
+        (None, {}, "--resume PATH of the newest checkpoint"),
+        (None, {"resume": "--resume", "resume_value": "auto"}, "--resume auto"),
+        (
+            None,
+            {"resume_path": None, "self_resuming": True, "resumes": "train.py:3"},
+            "by itself (train.py:3)",
+        ),
+        (None, {"resume_path": None}, "not known: a restart after the first step waits for you"),
+        (GIVEN, {}, "with --resume c2.pt, as given"),
+    ],
+)
+def test_page_i_says_how_a_restart_resumes_as_the_launch_plans_it(
+    tmp_path: Path, argv: tuple[str, ...] | None, knobs: dict[str, object], said: str
+) -> None:
+    run = held(tmp_path / "run", argv)
+    outputs(run, **knobs)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("i")
+        await until(pilot, lambda: said in " ".join(pane(app, "settings").split()), "how it resumes")
+
+    drive(run, play, size=(160, 60))
+
+
+def test_a_typed_flag_is_doubted_where_nothing_shows_that_it_resumes(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+    outputs(run, resume_path=None)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e", *" --load c.pt")
+        doubt = "stoker cannot tell whether --load resumes: if it does not, 47 steps may be lost"
+        await until(pilot, lambda: doubt in " ".join(shown(app).split()), "the doubt")
+
+    drive(run, play)
+    outputs(run, resume_path=None, loads_state=("--load",))
+
+    async def again(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e", *" --load c.pt")
+        believed = "the next attempt begins with --load c.pt, as given"
+        await until(pilot, lambda: believed in " ".join(shown(app).split()), "the effect")
+        assert "may be lost" not in shown(app)
+
+    drive(run, again)
+
+
 def test_a_command_too_long_for_its_line_stands_whole_on_page_i(tmp_path: Path) -> None:
     run = recorded.succeeded(tmp_path / "run")
     command = "stoker run train.py --lr 3e-4 --batch_size 16 --compile"

@@ -6,7 +6,7 @@ Read from its arguments, configs and source. Whether there is a checkpoint to ha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of
@@ -64,6 +64,9 @@ def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
 
 
 _SHORT: Final = re.compile(r"-\w")
+LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
+"""Names of settings that may hold a checkpoint to continue from, where the source shows that they do."""
+_ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
 
 
@@ -72,18 +75,30 @@ def _is_published(value: str) -> bool:
     return value.startswith("//") or value.partition("/")[0] == "pretrained"
 
 
-def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
+def given_start(args: Sequence[str], flags: Collection[str] = ()) -> str | None:
     """The checkpoint that a person named, as flag and value (``--resume c2.pt``); None where none is named.
 
     Args:
         args: what follows the script now.
-        flag: the flag that is known to take a checkpoint's path, whatever its name.
+        flags: those that are known to take a checkpoint's path, whatever their names.
     """
-    given = [s for s in settings_of(args) if (s.name == flag or takes_path(s.name)) and s.value]
+    given = [s for s in settings_of(args) if (s.name in flags or takes_path(s.name)) and s.value]
     found = next((s for s in reversed(given) if (s.value or "").lower() not in _SWITCHED), None)
     if found is None:
         return None
     return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"
+
+
+def perhaps_start(args: Sequence[str], before: Sequence[str]) -> str | None:
+    """A flag of `args` with a value that it had not `before`, which by its name or its value may be a checkpoint to start from."""
+    known = {(s.name, s.value) for s in settings_of(before)}
+    for setting in settings_of(args):
+        value = (setting.value or "").lower()
+        if (setting.name, setting.value) in known or value in _SWITCHED or is_output(setting.name):
+            continue
+        if value.endswith(_ENDINGS) or LOADED.search(bare(setting.name)):
+            return setting.name
+    return None
 
 
 def takes_path(name: str) -> bool:

@@ -20,6 +20,7 @@ from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.knobs.resuming.checkpoint_flags import (
+    LOADED,
     find_starts,
     is_level_of_training,
     is_open,
@@ -73,8 +74,6 @@ _SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint|model)s?|enable
 _FILES: Final = re.compile(
     r"(?<!data_)(path|file|model|weights?|init|from|restart|warm_?start)", re.IGNORECASE
 )
-# Names of settings that may hold a checkpoint to continue from, where the source shows that they do.
-_LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
@@ -110,7 +109,9 @@ def find_resume(
         lost = look.replaced_options(start, plain_last(knobs.batch))
         name, path, why = (None, None, lost) if lost else (name, path, why)
     why = why if start is not None else moved or why
-    knobs = replace(knobs, resume=name, resume_value=value, resume_path=path, resumes=why)
+    knobs = replace(
+        knobs, resume=name, resume_value=value, resume_path=path, resumes=why, loads_state=look.state_flags()
+    )
     return knobs if start else replace(knobs, cannot_resume=look.has_no_way(), resume_step=look.step_flag())
 
 
@@ -415,7 +416,7 @@ class _Look:
             f"{start}{key}": place
             for start, keys, place in places
             for key in absent_keys(self.source, keys, flags)
-            if is_level_of_training(key) and (takes_path(key) or _LOADED.search(plain_last(key)))
+            if is_level_of_training(key) and (takes_path(key) or LOADED.search(plain_last(key)))
             if self.loaded.use_of(plain_last(key)) is Use.OPTIMIZER
             and self.loaded.form_of(plain_last(key)) is None
         }
@@ -486,12 +487,25 @@ class _Look:
             and self.loaded.use_of(dest) is Use.OPTIMIZER
             and self.loaded.form_of(dest) is None
         ]
-        clear = [one for one in found if _LOADED.search(one[1])]
+        clear = [one for one in found if LOADED.search(one[1])]
         clear = clear or [one for one in found if one[1] in said]
         clear = clear or [
             one for one in found if _FILES.search(one[1]) and not self.loaded.is_folder_of(one[1])
         ]
         return (clear[0][0], clear[0][2]) if len(clear) == 1 else None
+
+    def state_flags(self) -> tuple[str, ...]:
+        """The flags of the command line, whatever their names, that the source loads more of a training from than weights."""
+        found = []
+        for flag in self.source.flags:
+            name, dest = max(flag.names, key=len), flag.dest
+            if is_output(name) or not is_open(flag) or self.loaded.form_of(dest) is not None:
+                continue
+            use, says_so = self.loaded.use_of(dest), LOADED.search(dest) is not None
+            is_path = says_so or flag.continues or not self.loaded.is_folder_of(dest)
+            if (use is Use.OPTIMIZER and is_path) or (use is Use.CALL and says_so):
+                found.append(name)
+        return tuple(found)
 
     def replaced_options(self, name: str, batch: str) -> str | None:
         """Why a smaller batch is lost by a resume, for people: the script takes its options from the checkpoint."""

@@ -301,7 +301,7 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
     now = next_job(record.job, state)
     if typed is not None and state.attempt is not None:
         now = now.after(SpecChange(argv=typed), state.attempt.number)
-    given, saved = given_start(now.job.entry_args, record.job.knobs.start), state.checkpoint
+    given, saved = given_start(now.job.entry_args, record.job.knobs.starts), state.checkpoint
     is_typed = now.start_typed_after is not None and (saved is None or saved.attempt <= now.start_typed_after)
     if given is not None and (is_typed or not _begins_at_checkpoint(snapshot)):
         return given
@@ -375,8 +375,23 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
     # Of a run that is held nothing more is lost by going on from a checkpoint; a script that starts again may write over all.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
     if steps and isinstance(state.condition, st.HeldOpen) and not _begins_at_checkpoint(snapshot):
-        return f"{steps} step{'s' if steps != 1 else ''} may be lost: the next attempt begins {where}"
+        if typed is not None and _given_start(snapshot, typed) != _given_start(snapshot):
+            return f"the next attempt begins {where}"
+        lost = f"{steps} step{'s' if steps != 1 else ''} may be lost"
+        if flag := _perhaps_start(snapshot, typed):
+            return f"stoker cannot tell whether {flag} resumes: if it does not, {lost}"
+        return f"{lost}: the next attempt begins {where}"
     return f"the next attempt begins {where}"
+
+
+def _perhaps_start(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str | None:
+    """A flag among typed arguments that may name a checkpoint, of which the source does not show that it does."""
+    if typed is None or snapshot.run_file is None:
+        return None
+    from supervisor.job.knobs.resuming.checkpoint_flags import perhaps_start
+    from supervisor.run.history.changes import next_job
+
+    return perhaps_start(typed, next_job(snapshot.run_file.job, snapshot.state).words)
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:

@@ -108,7 +108,7 @@ def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 
 def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     job = record.job
-    knobs = job.knobs
+    knobs = snapshot.state.answered_job(job).knobs
     batch = snapshot.state.attempt.batch if snapshot.state.attempt else job.batch
     torch = f"torch {record.torch_version}" if record.torch_version else tr("torch not seen")
     facts = [
@@ -126,7 +126,7 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
             f"{knobs.batch} ({knobs.batch_scope.value.replace('_', ' ')})" if knobs.batch else "not known",
         ),
         ("accumulation", knobs.accumulation or knobs.global_batch or "not known"),
-        ("resume knob", f"{knobs.resume} {knobs.resume_value}" if knobs.resume else "not known"),
+        ("resume", _resume(record, snapshot)),
         ("run folder", str(record.run_id)),
     ]
     rows = section(tr, "job")
@@ -140,6 +140,18 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
         for name, value in job.env:
             rows += labelled(name, value, width, most=2, label_cells=NAME_CELLS)
     return rows
+
+
+def _resume(record: RunFile, snapshot: Snapshot) -> str:
+    """How a restart continues: as it is planned at each launch; of arguments that a person typed again, what they name."""
+    from supervisor.job.knobs.resuming.checkpoint_flags import given_start
+    from supervisor.job.oom_plan import resume_plan, resume_words
+    from supervisor.run.history.changes import next_job
+
+    now = next_job(record.job, snapshot.state)
+    if now.start_typed_after is not None and (given := given_start(now.job.entry_args, now.job.knobs.starts)):
+        return f"with {given}, as given"
+    return resume_words(resume_plan(now.job.knobs))
 
 
 def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
