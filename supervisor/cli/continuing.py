@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
         plan, why = plan_continued(record, state, paths, env, by)
         size = paths.node().journal.stat().st_size
-        _show(paths, state, plan, why)
+        _show(paths, record, state, plan, why)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
@@ -158,7 +158,37 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def _show(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> None:
+def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan) -> Iterator[str]:
+    """A newer checkpoint that is not continued from, why, what that costs, and what to type to start from it."""
+    from dataclasses import replace
+
+    from supervisor.job.arguments.assignments import set_value
+    from supervisor.job.rerun_command import command_of
+    from supervisor.keeper.monitoring.checkpoint_owners import concurrent_runs
+    from supervisor.keeper.monitoring.found_checkpoints import newest_untaken, shown_path, untaken_text
+
+    job = record.job
+    untaken = newest_untaken(
+        job, state, lambda since_t: concurrent_runs(paths, since_t, os.environ), paths.node().series
+    )
+    if untaken is None:
+        return
+    lost = untaken.step - (plan.resume_at or 0)
+    about = "about " if untaken.step_by_time else ""
+    yield f"  {untaken_text(job, untaken)}" + (f"; {about}{lost} steps are trained again" if lost > 0 else "")
+    path, flag = shown_path(job, untaken.path), job.knobs.start
+    args = set_value(job.entry_args, flag, path) if flag is not None else (*job.entry_args, "FLAG", path)
+    command = command_of(replace(job, entry_args=args))
+    if command is not None:
+        what = (
+            "to start from it"
+            if flag is not None
+            else "to start from it, with the script's own flag for FLAG"
+        )
+        yield f"  {what}: {command}"
+
+
+def _show(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str) -> None:
     """How it ended, and what would run, with what is changed for it."""
     from supervisor.job.plan import plan_as_shell
     from supervisor.text.decode import printable
@@ -183,6 +213,8 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> None:
         if why:
             print(f"attempt {plan.attempt} is changed: {printable(why)}", file=sys.stderr)
         print(f"attempt {plan.attempt} {printable(begins)}:", file=sys.stderr)
+        for line in _untaken(paths, record, state, plan):
+            print(printable(redact_text(line)), file=sys.stderr)
     print(plan_as_shell(plan), file=sys.stderr)
 
 

@@ -408,7 +408,8 @@ class JobSpec:
     `metric_rules` are the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that
     every launch sets besides `entry_args`: knobs in config files and in the environment.
     `world_size`: ranks of the whole job; None: not known, as where a launcher behind ``--`` does not say.
-    `outputs`: folders that a foreign script may leave checkpoints in, as it spells them.
+    `outputs`: folders that a foreign script may leave checkpoints in, as it spells them. `output_prefixes`: what else its arguments name as
+    written to: folders, files, or what the names of files begin with.
     `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
     `question`: what of the batch could not be read and a person may answer; `if_answered`: knobs and batch with each of its answers.
     `answered`: an answer of an earlier run that is used here.
@@ -452,6 +453,7 @@ class JobSpec:
     signatures: tuple[OwnSignature, ...] = ()
     notes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    output_prefixes: tuple[str, ...] = ()
     group_timeout_s: float | None = None
     world_size: int | None = None
     question: BatchQuestion | None = None

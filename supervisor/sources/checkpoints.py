@@ -304,9 +304,14 @@ HOLDERS: Final = frozenset(row.name for row in LAYOUTS if row.what is _What.HOLD
 
 
 def find_checkpoints(
-    folders: Iterable[Path], since_t: float, *, ranks: int | None = None, depth: int = MAX_DEPTH
+    folders: Iterable[Path],
+    since_t: float,
+    *,
+    ranks: int | None = None,
+    depth: int = MAX_DEPTH,
+    most: int = MAX_FOUND,
 ) -> list[FoundCheckpoint]:
-    """The newest whole checkpoints below `folders` that were written from `since_t` on, at most `MAX_FOUND`, in the order of their writing.
+    """The newest whole checkpoints below `folders` that were written from `since_t` on, at most `most`, in the order of their writing.
 
     Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` name what is found anyway. `ranks`: how many
     there are, where that is known; layouts with a file of each rank are whole only with all of them.
@@ -316,7 +321,7 @@ def find_checkpoints(
     for folder in folders:
         for one in _below(os.path.abspath(folder), since_t, left, depth, ranks):
             found.setdefault(one.path, one)
-    return sorted(found.values(), key=lambda one: (one.t, one.step or 0))[-MAX_FOUND:]
+    return sorted(found.values(), key=lambda one: (one.t, one.step or 0))[-most:]
 
 
 def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
@@ -342,8 +347,10 @@ class LikelyFile:
     t: float
 
 
-def newest_like_checkpoint(folders: Iterable[Path], since_t: float) -> LikelyFile | None:
-    """The newest file below `folders` that is named like a checkpoint and was written from `since_t` on.
+def newest_like_checkpoint(
+    folders: Iterable[Path], since_t: float, counts: Callable[[str, float], bool] = lambda _path, _t: True
+) -> LikelyFile | None:
+    """The newest file below `folders` that is named like a checkpoint, was written from `since_t` on, and `counts` by its path and time.
 
     Only names and times are looked at, of at most `MAX_ENTRIES` entries, `LIKE_DEPTH` folders deep; hidden folders and
     symbolic links are passed over.
@@ -358,7 +365,11 @@ def newest_like_checkpoint(folders: Iterable[Path], since_t: float) -> LikelyFil
                 status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            if status.st_size and status.st_mtime >= since_t and (found is None or status.st_mtime > found.t):
+            if not status.st_size or status.st_mtime < max(
+                since_t, found.t if found is not None else since_t
+            ):
+                continue
+            if counts(entry.path, status.st_mtime):
                 found = LikelyFile(os.path.abspath(entry.path), status.st_mtime)
     return found
 

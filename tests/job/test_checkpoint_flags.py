@@ -9,6 +9,7 @@ from supervisor.job.knobs.batch_settings.find import find_knobs, places
 from supervisor.job.knobs.resuming.checkpoint_flags import (
     USUAL_OUTPUTS,
     find_outputs,
+    find_prefixes,
     given_start,
     perhaps_start,
 )
@@ -65,6 +66,21 @@ def test_the_folders_are_those_that_the_script_is_told_then_those_that_framework
     )
     found = find_outputs(settings_of(["--output-dir", "mine", "--lr", "1"]), where)
     assert found == ("mine", "lit", "saved", *USUAL_OUTPUTS)
+
+
+@pytest.mark.parametrize(
+    ("args", "prefixes"),
+    [
+        ("--out a", ("a",)),
+        ("--save runs/b.pt --results c", ("runs/b.pt", "c")),
+        ("--output_dir outputs", ("outputs",)),
+        ("--output_dir mine", ()),
+        ("--out results.json --save 5 --out_file true", ()),
+        ("--lr 1", ()),
+    ],
+)
+def test_what_else_the_arguments_name_as_written_to(args: str, prefixes: tuple[str, ...]) -> None:
+    assert find_prefixes(settings_of(args.split()), places("", {})) == prefixes
 
 
 @pytest.mark.parametrize(

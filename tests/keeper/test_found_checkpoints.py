@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,21 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
+from supervisor.keeper.monitoring.checkpoint_owners import (
+    SETTLE_S,
+    ConcurrentRun,
+    Other,
+    Outputs,
+    concurrent_runs,
+    owner_besides,
+)
 from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
-    SETTLE_S,
-    ConcurrentRun,
     FoundCheckpoints,
-    concurrent_runs,
+    newest_untaken,
     seen_file,
+    untaken_text,
 )
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -132,6 +140,14 @@ def test_where_the_script_reports_its_checkpoints_nobody_looks(tmp_path: Path) -
     made.close()
 
 
+def saved_by_torch(path: Path, t: float) -> None:
+    """A whole file of `torch.save` with a training's state, as far as stoker looks at one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
+    os.utime(path, (t, t))
+
+
 def file_of(folder: Path, name: str, t: float, size: int = 3) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
@@ -176,6 +192,7 @@ def test_a_flag_may_name_the_file_or_its_folder(tmp_path: Path, name: str) -> No
         (("outputs",), "", ["work/outputs", "work"]),
         (("outputs",), "work/outputs", ["work/outputs"]),
         (("mine", "outputs"), "", ["work/mine"]),
+        (("absent", "outputs"), "", ["work"]),
     ],
 )
 def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
@@ -192,6 +209,7 @@ def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
         return [found()] if holds in looked else []
 
     monkeypatch.setattr("supervisor.keeper.monitoring.found_checkpoints.find_checkpoints", find)
+    (tmp_path / "work" / "mine").mkdir(parents=True)
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path / "work"), outputs=outputs)
     assert bool(FoundCheckpoints(job, FakeClock(), Emitted())._find(0.0)) is bool(holds)
     assert looked == looked_at
@@ -215,13 +233,14 @@ def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
 def test_what_another_run_may_have_written_is_not_taken(
     tmp_path: Path, ours: tuple[str, ...], theirs: tuple[str, ...], taken: list[str], warned: bool
 ) -> None:
-    other = ConcurrentRun("able-ant", tuple(tmp_path / name for name in theirs), tmp_path)
-    told = Emitted()
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=ours or ("checkpoints",))
+    beside = replace(job, outputs=theirs or ("checkpoints",))
+    other = ConcurrentRun("able-ant", Outputs.of(beside))
+    told = Emitted()
     made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other])
-    looked = ("ckpt",) if ours else ("ckpt", "theirs")
-    found = [FoundCheckpoint(str(tmp_path / name / "c.pt"), 5, T, "torch") for name in looked]
-    made._take([one for one in found if made._is_ours(one.path, [other])], BEGUN)
+    for name in ("ckpt",) if ours else ("ckpt", "theirs"):
+        saved_by_torch(tmp_path / name / "ckpt.pt", T)
+    made._take(made._find(0.0), BEGUN)
     assert [Path(one.path).parent.name for one in saved(told)] == taken
     said = [fact.code for fact in told.facts if isinstance(fact, ev.Advisory)]
     assert said == (["shared_output"] if warned else [])
@@ -238,13 +257,100 @@ def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:
     assert ended.ended_t is None
     found = concurrent_runs(mine, 0.0, env)
     assert [one.name for one in found] == [other.run_id]
-    assert found[0].writes(str(tmp_path / "out" / "c.pt"))
-    assert not found[0].writes("/elsewhere/c.pt")
+    outputs = found[0].outputs
+    assert outputs.may_hold(str(tmp_path / "out" / "c.pt"))
+    assert not outputs.may_hold("/elsewhere/c.pt")
     past = other.node().journal.stat().st_mtime + 1.0
     assert concurrent_runs(mine, past, env) == [], "nobody keeps it, and nothing was written since"
     append(other, ev.AttemptEnded(t=T + 5, attempt=1, exit_code=1))
     assert concurrent_runs(mine, T + 9, env) == [], "it waits for a person"
     assert concurrent_runs(mine, T + 3, env)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "path", "owner"),
+    [
+        ("a", "b", "a.pt", None),
+        ("a", "b", "a_step10.pt", None),
+        ("a", "b", "a/c.pt", None),
+        ("a", "b", "b_step10.pt", "theirs"),
+        ("a", "b", "b/c.pt", "theirs"),
+        ("a", "b", "c.pt", "unclear"),
+        ("a", "a_big", "a_10.pt", None),
+        ("a", "a_big", "a_big_10.pt", "theirs"),
+        ("a_big", "a", "a_big_10.pt", None),
+        ("run1", "run12", "run12_5.pt", "theirs"),
+        ("run", "other", "runner.pt", "unclear"),
+        ("a.pt", "b.pt", "a-10.pt", None),
+        ("a.pt", "a.pt", "a.pt", "unclear"),
+        ("out/", "out/", "out/c.pt", "unclear"),
+        ("a", "b", "a_old/c.pt", "unclear"),
+        (None, "b", "b/c.pt", "theirs"),
+        (None, "b", "c.pt", "unclear"),
+        ("a", None, "a/c.pt", None),
+        (None, None, "c.pt", "unclear"),
+    ],
+)
+def test_whose_a_checkpoint_is_by_what_each_run_names(
+    tmp_path: Path, ours: str | None, theirs: str | None, path: str, owner: str | None
+) -> None:
+    """`--out`, which may be a folder, a file or the beginning of a name: of two runs in one folder."""
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
+
+    def outputs(value: str | None) -> Outputs:
+        return Outputs.of(replace(job, output_prefixes=(value,) if value is not None else ()))
+
+    other = ConcurrentRun("able-ant", outputs(theirs))
+    found = owner_besides(str(tmp_path / path), T, outputs(ours), [other])
+    assert found == (Other("able-ant", owner == "theirs") if owner is not None else None)
+
+
+def test_what_was_written_when_the_other_run_did_not_train_is_this_runs(tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
+    other = ConcurrentRun("able-ant", Outputs.of(job), ((T, T + 10), (T + 30, T + 40)))
+    path = str(tmp_path / "c.pt")
+    times = {T - 5: True, T + 5: False, T + 20: True, T + 35: False, T + 60: True}
+    for t, is_ours in times.items():
+        assert (owner_besides(path, t, Outputs.of(job), [other]) is None) is is_ours, t
+
+
+def test_files_that_begin_as_the_output_setting_says_are_found(tmp_path: Path) -> None:
+    for name in ("a_step10.pt", "b_step10.pt"):
+        saved_by_torch(tmp_path / name, T)
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",), output_prefixes=("a",))
+    beside = replace(job, output_prefixes=("b",))
+    told = Emitted()
+    other = ConcurrentRun("able-ant", Outputs.of(beside))
+    made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other])
+    made._take(made._find(0.0), BEGUN)
+    assert [Path(one.path).name for one in saved(told)] == ["a_step10.pt"]
+    assert not [fact for fact in told.facts if isinstance(fact, ev.Advisory)], "each has its own"
+
+
+def test_a_newer_one_that_was_not_taken_is_named(tmp_path: Path) -> None:
+    began_t = INTENDED.t
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
+    other = ConcurrentRun("able-ant", Outputs.of(job), ((began_t + 20, began_t + 90),))
+    saved_by_torch(tmp_path / "step_10.pt", began_t + 10)
+    mine = ev.CheckpointCommitted(
+        t=T, attempt=1, step=10, path=str(tmp_path / "step_10.pt"), found=True, written_t=began_t + 10
+    )
+    state = replay((STARTED, INTENDED, RUNS, mine))
+    assert newest_untaken(job, state, lambda _since_t: [other]) is None
+    saved_by_torch(tmp_path / "step_40.pt", began_t + 40)
+    untaken = newest_untaken(job, state, lambda _since_t: [other])
+    assert untaken is not None
+    text = "step_40.pt (step 40) is newer and was not taken: run able-ant may have written it"
+    assert untaken_text(job, untaken) == text
+    assert newest_untaken(job, state, lambda _since_t: []) is None, "nobody else trained"
+
+
+def test_a_file_that_another_run_may_have_written_is_not_shown_as_this_runs(tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
+    file_of(tmp_path, "theirs.pt", T + 40)
+    other = ConcurrentRun("able-ant", Outputs.of(job))
+    assert seen_file(job, BEGUN, lambda _since_t: [other]) is None
+    assert seen_file(job, BEGUN) is not None
 
 
 def test_folders_that_take_long_are_looked_at_less_often(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.group_timeout import find_group_timeout
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.knobs.questions import Outcome, question_of, with_declared
-from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs
+from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs, find_prefixes
 from supervisor.job.knobs.source.program import Program, read_program
 from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
 from supervisor.job.knobs.trial_settings import plan_trial, trial_notes
@@ -134,6 +134,7 @@ def with_knobs(
         batch=batch,
         loader=find_loader(args, where),
         outputs=find_outputs(settings_of(args), where),
+        output_prefixes=find_prefixes(settings_of(args), where),
         group_timeout_s=group_timeout_s,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,

@@ -11,8 +11,9 @@ from pathlib import Path
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
+from supervisor.keeper.monitoring.checkpoint_owners import concurrent_runs
 from supervisor.keeper.monitoring.collector import Collector
-from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints, concurrent_runs
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
 from supervisor.keeper.monitoring.rank_failures import RankFailures

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
-from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock
+from supervisor.keeper.monitoring.checkpoint_owners import (
+    SETTLE_S,
+    ConcurrentRun,
+    Named,
+    Outputs,
+    absolute,
+    owner_besides,
+)
 from supervisor.run import events as ev
-from supervisor.run.access.lock import keeper_is_alive
-from supervisor.run.index import known_runs
-from supervisor.run.journal import read_state
-from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import RunState
 from supervisor.sources.checkpoints import (
     LIKE_CHECKPOINTS,
+    MAX_DEPTH,
+    MAX_FOUND,
     FoundCheckpoint,
+    LikelyFile,
     find_checkpoints,
     newest_like_checkpoint,
 )
@@ -37,78 +43,44 @@ SEEN_FILE_S = CLOSE_S = 2.0
 STEPS_TAIL_BYTES = 4 << 20
 OWN_FOLDER_DEPTH = 2
 """In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
-SETTLE_S = 1.0
-"""File systems stamp in steps of up to a second, and an attempt's own start is ours."""
-LOOK_BACK = 50
-"""So many of the newest runs may have trained at the same time."""
+MOST_FOUND = 200
+"""Of a folder that other runs write to as well, so many are looked through for this run's own."""
+
+Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
+"""The runs that trained since a time (wall seconds)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConcurrentRun:
-    """A run that trained at the same time. `named`: the folders that its arguments name; `cwd`: where it writes if they name none."""
-
-    name: str
-    named: tuple[Path, ...]
-    cwd: Path
-
-    def writes(self, path: str) -> bool:
-        """Whether a checkpoint at `path` may be its own."""
-        return _is_below(path, self.named or (self.cwd,))
+def _alone(_since_t: float) -> Sequence[ConcurrentRun]:
+    return ()
 
 
-def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[ConcurrentRun]:
-    """The runs of this machine with an attempt that had not ended at `since_t` (wall seconds)."""
-    found = []
-    for other in known_runs(run.root.parent, env)[:LOOK_BACK]:
-        node = other.node()
-        try:
-            if other.root.samefile(run.root):
-                continue
-            if not keeper_is_alive(node.lock) and node.journal.stat().st_mtime < since_t:
-                continue
-            job = read_run_file(other.run_json).job
-        except (OSError, BadRunFile):
-            continue  # deleted meanwhile, or one that only watches
-        attempts = read_state(node.journal, skips_progress=True).attempts
-        if any(attempt.ended_t is None or attempt.ended_t >= since_t for attempt in attempts):
-            found.append(ConcurrentRun(other.run_id, _named(job), Path(job.cwd)))
-    return found
-
-
-def _is_below(path: str, folders: Iterable[Path]) -> bool:
-    real = os.path.realpath(path)
-    return any(os.path.commonpath((real, folder)) == folder for folder in map(os.path.realpath, folders))
-
-
-def _named(job: JobSpec) -> tuple[Path, ...]:
-    """The output folders that the job's arguments name."""
-    pairs = zip(_outputs(job), job.outputs, strict=True)
-    return tuple(path for path, name in pairs if name not in USUAL_OUTPUTS)
-
-
-def seen_file(job: JobSpec, state: RunState) -> str | None:
+def seen_file(job: JobSpec, state: RunState, others: Others = _alone) -> str | None:
     """The newest file of this run that is named like a checkpoint, as a clause for a person; None where none is known.
 
-    Its completeness cannot be seen from outside, so nothing but a person's eye may use it. Looks for at most `SEEN_FILE_S`.
+    Its completeness cannot be seen from outside, so nothing but a person's eye may use it. What another run may have written is
+    left out. Looks for at most `SEEN_FILE_S`.
     """
     began_t = state.attempts[0].planned_t if state.attempts else None
     if began_t is None or state.checkpoint is not None or job.knobs.resume is not None:
         return None
     folders = dict.fromkeys([*map(_folder, _outputs(job)), Path(job.cwd)])
-    found = within(
-        SEEN_FILE_S, lambda: newest_like_checkpoint(folders, began_t - SETTLE_S), "stoker-checkpoint-files"
-    )
+    since_t, mine = began_t - SETTLE_S, Outputs.of(job)
+
+    def look() -> LikelyFile | None:
+        beside = others(since_t)
+        return newest_like_checkpoint(
+            folders, since_t, lambda path, t: owner_besides(path, t, mine, beside) is None
+        )
+
+    found = within(SEEN_FILE_S, look, "stoker-checkpoint-files")
     if found is None:
         return None
-    name = os.path.relpath(found.path, job.cwd)
-    shown = found.path if name.startswith("..") else name
     at = time.strftime("%H:%M", time.localtime(found.t))
-    shown = shown if shown.isprintable() else ascii(shown)
-    return f"{shown} was written at {at}; whether it is whole is not known"
+    return f"{shown_path(job, found.path)} was written at {at}; whether it is whole is not known"
 
 
 def _outputs(job: JobSpec) -> tuple[Path, ...]:
-    return tuple(Path(job.cwd, os.path.expanduser(folder)) for folder in job.outputs)
+    return tuple(absolute(job, folder) for folder in job.outputs)
 
 
 def ranks_of(job: JobSpec) -> int | None:
@@ -127,17 +99,90 @@ def _folder(reported: Path) -> Path:
     return reported.parent if reported.name.lower().endswith(LIKE_CHECKPOINTS) else reported
 
 
+class Sighted(NamedTuple):
+    """The checkpoints of a look, in the order of their writing: this run's, and those that it or another may have written, with that one's name."""
+
+    ours: list[FoundCheckpoint]
+    unclear: list[tuple[FoundCheckpoint, str]]
+
+
+def look_for(job: JobSpec, since_t: float, others: Others) -> Sighted:
+    """The whole checkpoints that were written since a time, where the job's settings name; where they name no folder, also where scripts usually write."""
+    mine, ranks = Outputs.of(job), ranks_of(job)
+    found: dict[str, FoundCheckpoint] = {}
+    for place in mine.named:
+        is_folder = place.is_dir()
+        where, depth = (place, MAX_DEPTH) if is_folder else (place.parent, OWN_FOLDER_DEPTH)
+        for one in find_checkpoints([where], since_t, ranks=ranks, depth=depth, most=MOST_FOUND):
+            if is_folder or mine.claim(one.path).named is not Named.NOT:
+                found[one.path] = one
+    if not found and not mine.folders:
+        usual = [absolute(job, name) for name in job.outputs]
+        elsewhere = find_checkpoints(usual, since_t, ranks=ranks, most=MOST_FOUND)
+        if not elsewhere:
+            own = [Path(job.cwd)]
+            elsewhere = find_checkpoints(own, since_t, ranks=ranks, depth=OWN_FOLDER_DEPTH, most=MOST_FOUND)
+        found = {one.path: one for one in elsewhere}
+    beside = others(since_t) if found else ()
+    sighted = Sighted([], [])
+    for one in sorted(found.values(), key=lambda one: (one.t, one.step or 0)):
+        other = owner_besides(one.path, one.t, mine, beside)
+        if other is None:
+            sighted.ours.append(one)
+        elif not other.is_its_own:
+            sighted.unclear.append((one, other.name))
+    return sighted
+
+
+class Untaken(NamedTuple):
+    """A checkpoint that is newer than all of this run's and was not taken, as `other` may have written it."""
+
+    path: str
+    step: int
+    step_by_time: bool
+    other: str
+
+
+def newest_untaken(
+    job: JobSpec, state: RunState, others: Others, series: Path | None = None
+) -> Untaken | None:
+    """The newest checkpoint of which it is not known whether this run wrote it, if it is newer than those that are known. Looks for at most `LAST_LOOK_S`."""
+    began_t = state.attempts[0].planned_t if state.attempts else None
+    if began_t is None or any(not found.found for found in state.checkpoints) or not job.outputs:
+        return None
+    sighted = within(LAST_LOOK_S, lambda: look_for(job, began_t - SETTLE_S, others), "stoker-checkpoints")
+    known_t = max((found.written_t or found.t for found in state.checkpoints), default=-math.inf)
+    if sighted is None or not sighted.unclear or sighted.unclear[-1][0].t <= known_t:
+        return None
+    found, other = sighted.unclear[-1]
+    step = found.step if found.step is not None else step_at(found.t, steps_seen(series))
+    view = state.attempt
+    guess = step if step is not None else (view.last_step if view is not None else None) or 0
+    return Untaken(found.path, guess, found.step is None, other)
+
+
+def untaken_text(job: JobSpec, untaken: Untaken) -> str:
+    """It as a clause for a person: which, of which step, and why it was not taken."""
+    at = f"about step {untaken.step}, by its time" if untaken.step_by_time else f"step {untaken.step}"
+    return f"{shown_path(job, untaken.path)} ({at}) is newer and was not taken: run {untaken.other} may have written it"
+
+
+def shown_path(job: JobSpec, path: str) -> str:
+    """A path as the job's script would be given it, where it lies below its folder."""
+    name = os.path.relpath(path, job.cwd)
+    shown = path if name.startswith("..") else name
+    return shown if shown.isprintable() else ascii(shown)
+
+
 class FoundCheckpoints:
     """Follows one attempt after the other. Used by the keeper's one thread.
-
-    Looks in the folders that the script's arguments name; where they name none, in the usual folders and the script's own.
 
     Args:
         job: what runs.
         clock: its wall time is the run's.
         emit: journals a fact.
         series: the samples of this node, which say the step at a time; None: no step is known by time.
-        others: the runs that trained since a time (wall seconds): what one of them may have written is not taken as this run's.
+        others: the runs that trained since a time: what one of them may have written is not taken as this run's.
     """
 
     def __init__(
@@ -146,15 +191,12 @@ class FoundCheckpoints:
         clock: Clock,
         emit: Callable[[ev.Event], None],
         series: Path | None = None,
-        others: Callable[[float], Sequence[ConcurrentRun]] = lambda _since_t: (),
+        others: Others = _alone,
     ) -> None:
-        self._named, self._others = _named(job), others
+        self._job, self._others = job, others
         self._shared_with: str | None = None
         self._took_s = 0.0
         self._warned = False
-        self._folders = self._named or _outputs(job)
-        self._own = None if self._named else Path(job.cwd)
-        self._ranks = ranks_of(job)
         self._clock, self._emit, self._series = clock, emit, series
         self._looker: Background[list[FoundCheckpoint]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
@@ -185,7 +227,7 @@ class FoundCheckpoints:
     def _begin(self, state: RunState) -> bool:
         began_t = state.attempts[0].planned_t if state.attempts else None
         reported = any(not found.found for found in state.checkpoints)
-        if began_t is None or reported or not self._folders or self._looker.busy:
+        if began_t is None or reported or not self._job.outputs or self._looker.busy:
             return False
         # Files bear the machine's time: where its clock was set back, they look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
@@ -195,24 +237,11 @@ class FoundCheckpoints:
     def _find(self, since_t: float) -> list[FoundCheckpoint]:
         """In the looker's thread."""
         began_s = time.perf_counter()
-        found = find_checkpoints(self._folders, since_t, ranks=self._ranks)
-        if not found and self._own is not None:
-            found = find_checkpoints([self._own], since_t, ranks=self._ranks, depth=OWN_FOLDER_DEPTH)
-        others = self._others(since_t) if found else ()
-        ours = [one for one in found if self._is_ours(one.path, others)]
+        sighted = look_for(self._job, since_t, self._others)
+        if sighted.unclear:
+            self._shared_with = sighted.unclear[-1][1]
         self._took_s = time.perf_counter() - began_s
-        return ours
-
-    def _is_ours(self, path: str, others: Sequence[ConcurrentRun]) -> bool:
-        """Whether no other run may have written it: who names a folder owns it, before who only works there."""
-        named = _is_below(path, self._named)
-        for other in others:
-            if not other.writes(path) or (named and not other.named):
-                continue
-            if named or not other.named:
-                self._shared_with = other.name
-            return False
-        return True
+        return sighted.ours[-MAX_FOUND:]
 
     def _take(self, found: list[FoundCheckpoint] | None, state: RunState) -> None:
         view = state.attempt
@@ -230,7 +259,7 @@ class FoundCheckpoints:
         by_path = {one.path for one in state.checkpoints if one.written_t is None}
         # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
         new = [one for one in found if one.path not in by_path and (one.path, one.step, one.t) not in known]
-        steps = self._steps_seen() if any(one.step is None for one in new) else []
+        steps = steps_seen(self._series) if any(one.step is None for one in new) else []
         now = self._clock.mono()
         for one in new:
             # A file that is kept up to date is written again and again: once a minute is enough to know where a restart would begin.
@@ -241,7 +270,8 @@ class FoundCheckpoints:
             step = one.step
             if step is None:
                 written_t = one.t - self._clock.ahead_s()
-                step = int(next((n for t, n in reversed(steps) if t <= written_t), view.last_step or 0))
+                seen = step_at(written_t, steps)
+                step = seen if seen is not None else view.last_step or 0
             self._emit(
                 ev.CheckpointCommitted(
                     t=self._clock.wall(),
@@ -256,11 +286,17 @@ class FoundCheckpoints:
                 )
             )
 
-    def _steps_seen(self) -> list[tuple[float, float]]:
-        """Wall time and step of the newest samples that name a step, in the order in which they came."""
-        if self._series is None:
-            return []
-        reader = SeriesReader(self._series, METRICS)
-        reader.seek_tail(STEPS_TAIL_BYTES)
-        samples = chain.from_iterable(iter(reader.read, []))
-        return [(sample.t, step) for sample in samples if (step := sample.v.get("step")) is not None]
+
+def steps_seen(series: Path | None) -> list[tuple[float, float]]:
+    """Wall time and step of the newest samples that name a step, in the order in which they came."""
+    if series is None:
+        return []
+    reader = SeriesReader(series, METRICS)
+    reader.seek_tail(STEPS_TAIL_BYTES)
+    samples = chain.from_iterable(iter(reader.read, []))
+    return [(sample.t, step) for sample in samples if (step := sample.v.get("step")) is not None]
+
+
+def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
+    """The newest step that had been seen at a time."""
+    return next((int(n) for seen_t, n in reversed(steps) if seen_t <= t), None)

@@ -26,7 +26,13 @@ from supervisor.job.knobs.resuming.checkpoint_flags import given_start
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.background import within
-from supervisor.keeper.monitoring.found_checkpoints import seen_file
+from supervisor.keeper.monitoring.checkpoint_owners import ConcurrentRun, concurrent_runs
+from supervisor.keeper.monitoring.found_checkpoints import (
+    newest_untaken,
+    seen_file,
+    shown_path,
+    untaken_text,
+)
 from supervisor.keeper.nodes.evidence import NodeAttempt, with_node
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
 from supervisor.keeper.planning.host_facts import with_machine
@@ -40,7 +46,7 @@ from supervisor.keeper.planning.resume_points import (
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.events import CheckpointCommitted, StopWhy
 from supervisor.run.history.changes import next_job
-from supervisor.run.paths import AttemptPaths, NodePaths
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
@@ -194,9 +200,22 @@ def decide_next(
     known = replace(policy_input(record, state, node=node, env=env), watched=watched)
     stepped = any(attempt.stepped for attempt in known.attempts)
     failed = known.now.verdict is not None and known.now.verdict.failure is not FailureClass.HEALTHY
-    if failed and stepped and not known.resume_known:
-        known = replace(known, seen_file=seen_file(record.job, state))
-    return decide(known)
+    if not (failed and stepped):
+        return decide(known)
+    run = RunPaths(Path(record.path) if record.path is not None else node.root.parent.parent)
+
+    def others(since_t: float) -> list[ConcurrentRun]:
+        return concurrent_runs(run, since_t, env)
+
+    if not known.resume_known:
+        known = replace(known, seen_file=seen_file(record.job, state, others))
+    decided = decide(known)
+    untaken = newest_untaken(record.job, state, others, node.series)
+    if untaken is None:
+        return decided
+    flag, path = record.job.knobs.start, shown_path(record.job, untaken.path)
+    how = f"e and {flag} {path} takes it" if flag is not None else "e gives it to the script's own flag"
+    return replace(decided, reason=f"{decided.reason}; {untaken_text(record.job, untaken)}; {how}")
 
 
 def policy_input(

@@ -36,6 +36,14 @@ _OUTPUTS: Final = frozenset(
         "checkpoints_dir", "ckpt_dir", "default_root_dir", "work_dir", "exp_dir", "log_dir", "logdir", "project_dir",
     }
 )  # fmt: skip
+# Such a name may also be that of a file, of the beginning of file names, or of what is no checkpoint.
+_MORE_OUTPUTS: Final = frozenset(
+    {
+        "out", "out_folder", "out_file", "outfile", "out_prefix", "output_folder", "output_directory", "output_file", "output_prefix",
+        "save", "save_folder", "save_file", "save_to", "save_name", "save_prefix", "checkpoint_prefix", "ckpt_prefix", "snapshot_dir",
+        "results", "results_dir", "result_dir", "run_dir", "workdir", "train_dir", "experiment_dir", "prefix",
+    }
+)  # fmt: skip
 # transformers.TrainingArguments has the flag and leaves it to the script to use it.
 _HF_FLAG: Final = "--resume_from_checkpoint"
 _HF_CLASSES: Final = frozenset(
@@ -132,22 +140,47 @@ def is_open(flag: ScriptFlag) -> bool:
 
 def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:
     """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
-    found = [s.value for s in settings if s.value and is_output(s.name)]
+    return tuple(dict.fromkeys((*_values(settings, where, _OUTPUTS), *USUAL_OUTPUTS)))
+
+
+def find_prefixes(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:
+    """What else the arguments name as written to: a folder, a file, or what the names of files begin with.
+
+    A usual folder counts where it is named: `find_outputs` has it also where it is not.
+    """
+    usual = (value for value in _values(settings, where, _OUTPUTS) if value in USUAL_OUTPUTS)
+    found = [*_values(settings, where, _MORE_OUTPUTS), *usual]
+    return tuple(dict.fromkeys(value for value in found if _may_begin_checkpoints(value)))
+
+
+def _may_begin_checkpoints(value: str) -> bool:
+    low = value.lower()
+    other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(_ENDINGS)
+    return low not in _SWITCHED and not low.isdecimal() and not other_file
+
+
+def _values(settings: Sequence[Setting], where: Places, names: Collection[str]) -> list[str]:
+    """The values of the settings of such names: of the command line, then of configs and the source."""
+    found = [s.value for s in settings if s.value and _last_word(s.name) in names]
     given = {s.name.lstrip("-").replace("-", "_") for s in settings}
     for name in where.names():
         plain = bare(name).lstrip("-").replace("-", "_")
         value = where.value(name)
         if (
-            is_output(name)
+            _last_word(name) in names
             and isinstance(value, str)
             and value
             and not (is_argument(name) and plain in given)
         ):
             found.append(value)
-    return tuple(dict.fromkeys((*found, *USUAL_OUTPUTS)))
+    return found
 
 
 def is_output(name: str) -> bool:
     """Whether a setting's name is that of a folder that the script writes to."""
+    return _last_word(name) in _OUTPUTS
+
+
+def _last_word(name: str) -> str:
     last = bare(name).lstrip("-").lower().replace("-", "_")
-    return (last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last) in _OUTPUTS
+    return last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last
