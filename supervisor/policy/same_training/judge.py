@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final, NamedTuple
@@ -414,31 +414,16 @@ def _agreement(case: Case) -> Judgement:
     parts: list[str] = []
     if case.start <= case.begin and case.last > case.start:
         parts.append("begun again at the first step")
-    numbers: list[tuple[str, float]] = []
     counted = _counter_ratio(case)
     if counted is not None:
         parts.append(f"{counted.name} of a step {counted.now:.4g}")
-    rates = case.pairs("lr")
-    if len(rates) >= LEAST_PAIRS:
+    if len(case.pairs("lr")) >= LEAST_PAIRS:
         parts.append("learning rate as before")
     pairs = case.pairs("loss")
     if len(pairs) >= LEAST_PAIRS:
-        shares = [abs(a - b) / max(abs(b), 1e-12) for _, b, a in pairs]
-        share = median(shares)
-        numbers.append(("loss_gap", share))
-        parts.append(f"losses differ by {100 * share:.2g} % (median relative difference)")
-        near = share <= SAME_SHARE or case.is_exact()
-        result = Sameness.SAME if near and (rates or counted is not None) else Sameness.SAME_WITHIN_NOISE
-        unlogged = [words for name, words in _TELLING if len(case.pairs(name)) < LEAST_PAIRS]
-        if unlogged and not near:
-            parts.append(f"not logged: {' and '.join(unlogged)}")
-        text = f"{len(pairs)} steps trained twice: {', '.join(parts)}"
-        if not near and (hidden := hidden_by_noise(case)):
-            few = len(pairs) < ORDER_PAIRS
-            result = Sameness.UNKNOWN
-            text = f"too few steps to show {hidden}: {text}" if few else f"too noisy to show {hidden}: {text}"
-        return Judgement(result, text, None, tuple(numbers), twice, new)
+        return _of_the_same_steps(case, pairs, parts, counted=counted is not None)
     old, after = case.series("loss")
+    text = f"the log tells too little: losses of steps that were trained twice: {len(pairs)}, needed {LEAST_PAIRS}"
     if (
         len(old) >= NEAR
         and len(after) >= NEAR
@@ -447,15 +432,26 @@ def _agreement(case: Case) -> Judgement:
         parts.append("loss continues where it was")
         hidden = "another order of the data or another optimizer would not show"
         text = f"no step was trained twice: {hidden}: {len(after)} new steps: {', '.join(parts)}"
-        return Judgement(Sameness.UNKNOWN, text, None, (), twice, new)
-    return Judgement(
-        Sameness.UNKNOWN,
-        f"the log tells too little: losses of steps that were trained twice: {len(pairs)}, needed {LEAST_PAIRS}",
-        None,
-        (),
-        twice,
-        new,
-    )
+    return Judgement(Sameness.UNKNOWN, text, None, (), twice, new)
+
+
+def _of_the_same_steps(
+    case: Case, pairs: Sequence[tuple[int, float, float]], parts: list[str], *, counted: bool
+) -> Judgement:
+    """The same of steps that were trained twice: by how much their losses differ, and what that would hide. `parts`: what else agrees."""
+    share = median(abs(a - b) / max(abs(b), 1e-12) for _, b, a in pairs)
+    parts = [*parts, f"losses differ by {100 * share:.2g} % (median relative difference)"]
+    near = share <= SAME_SHARE or case.is_exact()
+    unlogged = [words for name, words in _TELLING if len(case.pairs(name)) < LEAST_PAIRS]
+    if unlogged and not near:
+        parts.append(f"not logged: {' and '.join(unlogged)}")
+    text = f"{len(pairs)} steps trained twice: {', '.join(parts)}"
+    result = Sameness.SAME if near and (case.pairs("lr") or counted) else Sameness.SAME_WITHIN_NOISE
+    if not near and (hidden := hidden_by_noise(case)):
+        few = len(pairs) < ORDER_PAIRS
+        result = Sameness.UNKNOWN
+        text = f"too few steps to show {hidden}: {text}" if few else f"too noisy to show {hidden}: {text}"
+    return Judgement(result, text, None, (("loss_gap", share),), len(case.twice), len(case.new))
 
 
 def _some(table: Table) -> list[Row]:
