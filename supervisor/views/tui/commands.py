@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -73,26 +75,44 @@ class KeyCommands(Provider):
         """What matches the words typed: a part of a name, a synonym or a part of the sentence before fuzzy matches."""
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
-        for binding in self._possible():
+        possible, found = self._possible(), False
+        for binding in possible:
             given = getattr(self.screen, f"{binding.action}_for", None)
             if given is not None and words and verb.lower() in {binding.description, tr(binding.description)}:
                 told = replace(binding, tooltip=words)
+                found = True
                 yield Hit(IS_NAME, _line(told, tr), partial(given, words), text=binding.description)
                 continue
             # English words are found in every language: they are what the documents call it.
             names = (tr(binding.description), binding.description)
             score = rank(query, matcher, names, (tr(binding.tooltip), binding.tooltip), binding.action)
             if score > 0:
+                found = True
                 do = partial(self.screen.run_action, binding.action)
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
 
+        if not found and verb:
+            near = nearest(query, possible, tr)
+            text = tr(
+                f"no command named {query.strip()} here"
+                + (f"; nearest: {tr(near.description)}" if near else "")
+            )
+            yield Hit(IS_NAME, Content(text), _nothing, text=text)
+            if near is not None:
+                do = partial(self.screen.run_action, near.action)
+                yield Hit(BEGINS, _line(near, tr), do, text=near.description)
+
     def _possible(self) -> list[Binding]:
         """Bindings whose action would do something now. The palette itself is left out."""
+        offers = getattr(self.screen, "offers", bool)
         live = {active.binding.action for active in self.screen.active_bindings.values() if active.enabled}
         own = [
             binding
             for binding in self.screen.BINDINGS
-            if isinstance(binding, Binding) and binding.action != "commands" and binding.action in live
+            if isinstance(binding, Binding)
+            and binding.action != "commands"
+            and binding.action in live
+            and offers(binding)
         ]
         compares = hasattr(self.screen, "action_compare")
         bound = any(
@@ -100,6 +120,21 @@ class KeyCommands(Provider):
         )
         more = getattr(self.screen, "MORE_COMMANDS", ())
         return [*own, *more, *([COMPARE] if compares and not bound else []), *THEME_COMMANDS]
+
+
+def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
+    """The command that is spelt most like this, by one of its names; None: nothing is like it."""
+    named = {
+        name.lower(): binding
+        for binding in reversed(bindings)
+        for name in (*SYNONYMS.get(binding.action, ()), tr(binding.description), binding.description)
+    }
+    found = difflib.get_close_matches(query.strip().lower(), named, n=1)
+    return named[found[0]] if found else None
+
+
+def _nothing() -> None:
+    """Close the palette."""
 
 
 def rank(

@@ -100,6 +100,23 @@ def test_the_card_is_copied_whole_and_without_secrets(
     assert all(line.isprintable() for line in text.splitlines())
 
 
+def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("v")
+        assert "Y copy" in pane(app, "footer")
+        await pilot.press("Y")
+        assert "lines copied" in pane(app, "notice")
+
+    drive(recorded.failed(tmp_path / "run"), play, size=(80, 24))
+    (text,) = copied
+    assert text.startswith("failure · attempt 1")
+    for part in ("NameError: name 'los' is not defined", "what to do", "what stoker does"):
+        assert part in text, "also what lies below the terminal's edge"
+
+
 def test_the_recommended_key_is_first_and_stands_out(tmp_path: Path) -> None:
     async def held(app: StokerApp, _pilot: Pilot[None]) -> None:
         assert pane(app, "footer").startswith(" [Enter accept]")

@@ -15,7 +15,7 @@ from supervisor.views.tui.terminal import replay_app
 from supervisor.views.tui.widgets.footer import FooterBar
 from tests.views.replaying import Ticks
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, on_dashboard, pane, until
+from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
 from tests.views.tui.log_driving import opened
 
 
@@ -71,7 +71,7 @@ def test_a_key_that_is_pressed_again_is_named_by_what_it_does_then(tmp_path: Pat
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         for key, before, after in (
             ("space", "Space freeze", "Space follow"),
-            ("z", "z zoom", "z end zoom"),
+            ("z", "z zoom", "Esc end zoom"),
         ):
             await turned(app, pilot, key, before, after)
             await pilot.press(key)
@@ -88,6 +88,33 @@ def test_a_key_that_is_pressed_again_is_named_by_what_it_does_then(tmp_path: Pat
         await until(pilot, lambda: "w cut lines" in footer(app), "what it does then")
 
     drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
+
+
+def test_what_a_selection_in_the_log_is_for_stands_first_and_one_key_ends_a_zoom(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("z")
+        await until(pilot, lambda: "end zoom" in footer(app), "its end")
+        assert footer(app).count("end zoom") == 1
+        await pilot.press("z")
+        await opened(app, pilot)
+        await pilot.press("V")
+        await until(pilot, lambda: "Esc end selection  y copy" in footer(app), "what it is for")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "the next match up, older" in shown(app), "n, also before a search")
+        await pilot.press("escape", "escape", "n")
+        await until(pilot, lambda: "nothing is searched for" in shown(app), "why it does nothing")
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
+
+
+def test_the_help_of_the_ranks_has_the_keys_that_move_in_it(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3", "question_mark")
+        await until(pilot, lambda: "within this pane" in shown(app), "the help")
+        for key in ("j ↓", "k ↑", "log of this rank"):
+            assert key in shown(app)
+
+    drive(recorded.healthy(tmp_path / "run"), play)
 
 
 def test_a_search_on_the_dashboard_shows_its_keys(tmp_path: Path) -> None:

@@ -523,6 +523,12 @@ def test_keys_stand_in_columns_under_their_groups_and_a_key_that_is_taken_twice_
         "           SIGKILL",
     ]
     assert len(screen._text(40).plain.splitlines()) == 7, "one column"
+    shared = [
+        HelpLine("time", "←", "back"),
+        HelpLine("here", "← h", "left"),
+        HelpLine("here", "Ctrl ←", "wider"),
+    ]
+    assert [line.key for line in HelpScreen(shared).lines] == ["←", "h", "Ctrl ←"]
 
 
 def test_keys_are_named_as_they_stand_on_a_keyboard() -> None:

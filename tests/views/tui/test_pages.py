@@ -267,6 +267,9 @@ def test_edit_without_a_change_asks_nothing(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("e", "enter")
         assert on_dashboard(app)
+        assert "nothing changed; not restarted" in pane(app, "notice")
+        await pilot.press("e", "escape")
+        assert on_dashboard(app)
 
     drive(run, play)
     assert requests(run) == []
@@ -284,6 +287,37 @@ def test_palette_finds_and_does(tmp_path: Path) -> None:
         await until(pilot, lambda: any(page.display for page in app.dashboard.query("#settings")), "the page")
 
     drive(run, play)
+
+
+def test_the_palette_says_that_no_command_has_a_name_and_offers_the_nearest(tmp_path: Path) -> None:
+    run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        for typed, found in (
+            ("settigns", "no command named settigns here; nearest: settings"),
+            ("qqqq", "no command named qqqq here"),
+            ("batch", "no command named batch here"),
+        ):
+            await pilot.press("colon", *typed)
+            await until(pilot, lambda found=found: found in shown(app), found)  # type: ignore[misc]
+            await pilot.press(*(("down", "enter") if "nearest" in found else ("escape",)))
+            await until(pilot, lambda: on_dashboard(app), "the dashboard")
+        assert any(page.display for page in app.dashboard.query("#settings")), "the nearest was done"
+
+    drive(run, play)
+
+
+def test_the_palette_offers_no_batch_that_cannot_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.views.tui.dashboard.actions.suggested_batch", lambda _snapshot: None)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("colon", *"smaller")
+        await until(pilot, lambda: "no command named smaller here" in shown(app), "that it is not possible")
+        await pilot.press("escape")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
 
 
 def test_edits_are_parsed_as_a_shell_would() -> None:

@@ -16,6 +16,7 @@ from supervisor.views.model.replay import (
     ReplayClock,
 )
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.terminal import replay_app
 from tests.views.replaying import Ticks
 from tests.views.tui.driving import pane, requests, until
@@ -92,8 +93,14 @@ def test_the_story_is_told_once_and_nothing_is_asked(recording: Recording) -> No
         clock.seek(recording.end_t)
         await until(pilot, lambda: "succeeded" in pane(app, "log"), "the story again")
         assert pane(app, "log").count("succeeded") == 1
-        await pilot.press("s", "r", "b", "K", "m", "e")
+        for key in ("s", "r", "b", "K", "m", "e"):
+            await pilot.press(key)
+            assert "this is a replay" in pane(app, "notice")
         assert app.screen is app.dashboard
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        keys = [line.key for line in app.screen.lines if "←" in line.key.split() and "Ctrl" not in line.key]
+        assert keys == ["←"], "back in recorded time alone"
 
     play(recording, scenario)
     assert requests(recording.run) == []

@@ -97,9 +97,7 @@ class FailureCard(Panel, can_focus=True):
     def copied(self) -> str:
         """The whole card as plain lines, without control characters and secrets; empty where there is none."""
         left, right = self.titles()
-        rows = [(*left, Span("  "), *right), *self.body(COPIED_CELLS, COPIED_ROWS)]
-        lines = ["".join(span.text for span in spans).strip() for spans in rows]
-        return "\n".join(redact_lines([plain(strip_escapes(line)) for line in lines])).strip()
+        return copied_rows([(*left, Span("  "), *right), *self.body(COPIED_CELLS, COPIED_ROWS)])
 
     def _titles_so_far(self, attempt: st.AttemptState) -> tuple[Row, Row]:
         """While its launcher has yet to end: the class, where it shows already, and that more may come."""
@@ -168,6 +166,12 @@ class FailureCard(Panel, can_focus=True):
         after = "the verdict comes with its end" if watched else after
         rows.append(_labelled("next", Span(tr(after), TextStyle.DIM), inner, tr))
         return [(Span(" "), *spans) for spans in rows[:height]]
+
+
+def copied_rows(rows: Sequence[Row]) -> str:
+    """Rows as plain lines, without control characters and secrets."""
+    lines = ["".join(span.text for span in spans).strip() for spans in rows]
+    return "\n".join(redact_lines([plain(strip_escapes(line)) for line in lines])).strip()
 
 
 def _labelled(label: str, text: Span, width: int, tr: Tr) -> Row:

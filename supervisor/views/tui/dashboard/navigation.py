@@ -181,8 +181,8 @@ class LookingScreen(PaneScreen):
         self.app.call_later(self.tell, answer)
 
     def offers(self, binding: Binding) -> bool:
-        """Whether the footer shows a key that may be pressed: of two that close a page one."""
-        return binding.action != "zoom" or self._zoomed not in PAGES
+        """Whether the footer shows a key that may be pressed: of two that close a page, or end a zoom, one."""
+        return binding.action != "zoom" or (self._zoomed not in PAGES and self._closes() != "end zoom")
 
     def word_of(self, binding: Binding) -> str:
         """What the footer says of a key: what it does now."""
@@ -421,8 +421,13 @@ class LookingScreen(PaneScreen):
             self.app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), lend)
 
     def action_copy_card(self) -> None:
-        """The failure card, to the clipboard."""
-        text = self.query_one("#card", FailureCard).copied()
+        """The failure page where it is in sight, else the failure card, to the clipboard."""
+        from supervisor.views.tui.pages.failure import FailurePage
+
+        on_page = self._zoomed == "failure"
+        text = (
+            self.query_one("#failure", FailurePage) if on_page else self.query_one("#card", FailureCard)
+        ).copied()
         self.app.copy_to_clipboard(text)
         lines = len(text.splitlines())
         self.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))

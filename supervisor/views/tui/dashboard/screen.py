@@ -42,7 +42,7 @@ from supervisor.views.tui.dashboard.state_words import (
     restarts_in,
     wait_ends_in,
 )
-from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from textual.command import Provider
 
     from supervisor.run.access.ownership import Offer
-    from supervisor.views.tui.dialogs.edit import Edited
 
 TICK_S = 1.0
 VETOES = ("keep_waiting", "hold")
@@ -309,7 +308,7 @@ class Dashboard(LookingScreen):
             folds = self.is_mounted and self.logs.can_fold and self.focused is self.log_panel
             return self.is_mounted and not folds and self._own_code() is not None
         if action == "copy_card":
-            return self.is_mounted and self._card_shown()
+            return self.is_mounted and (self._card_shown() or self._zoomed == "failure")
         if action == "match":
             page = self._searchable() if self.is_mounted else None
             return bool(page.search if page is not None else self.logs.searched)
@@ -369,8 +368,9 @@ class Dashboard(LookingScreen):
         if name == "adopt" and self._adoption is not None and self._adoption.refusals:
             self.tell(Answer(f"not adopted: {self._adoption.refusals[0]}", False))
             return
-        text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=self.size.width)
-        self.tell(Answer(text, False))
+        width = self.size.width
+        text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=width)
+        self.tell(Answer("this is a replay: the run cannot be acted on" if self.is_recorded else text, False))
 
     def action_help(self) -> None:
         """The keys that do something now."""
@@ -379,7 +379,7 @@ class Dashboard(LookingScreen):
     def _help_lines(self) -> list[HelpLine]:
         """Of what has the keys first."""
         inside = self.focused
-        lines = lines_of(inside, GROUPS["move"], inside.BINDINGS) if isinstance(inside, Panel) else []
+        lines = lines_of(inside, GROUPS["move"], bindings_of(inside)) if isinstance(inside, Panel) else []
         for group, title in GROUPS.items():
             bindings = [
                 binding
@@ -494,14 +494,16 @@ class Dashboard(LookingScreen):
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
         from supervisor.run.history.changes import next_job
-        from supervisor.views.tui.dialogs.edit import EditScreen
+        from supervisor.views.tui.dialogs.edit import Edited, EditScreen
 
         snapshot = self.snapshot
         if snapshot is None or snapshot.run_file is None:
             return
 
         def closed(edited: Edited | None) -> None:
-            if edited is not None:
+            if edited == Edited(None, {}):
+                self.tell(Answer("nothing changed; not restarted", None))
+            elif edited is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(argv=edited.argv, env=edited.env))
 
         job = snapshot.run_file.job

@@ -95,7 +95,7 @@ def _is_number(word: str) -> bool:
 
 
 class EditScreen(OverScreen[Edited | None]):
-    """Asks for arguments and environment; None when it was left, or when nothing was changed.
+    """Asks for arguments and environment; None when it was left.
 
     Args:
         script: what they belong to.
@@ -158,13 +158,13 @@ class EditScreen(OverScreen[Edited | None]):
         self._show()
 
     def action_submit(self) -> None:
-        """Close with the change, if it is one."""
+        """Close with what was changed, if that can be read."""
         try:
             edited = self._edited()
         except BadEdit:
             self.app.bell()
             return
-        self.dismiss(edited if differences(self.before, edited) else None)
+        self.dismiss(edited)
 
     def action_other(self) -> None:
         """The other field."""

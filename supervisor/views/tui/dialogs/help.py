@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import ClassVar, Final, NamedTuple
@@ -20,6 +21,8 @@ from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.paint import fit, wrap
 from supervisor.views.tui.widgets.panel import tr_of
 
+# Of the keys of one line, each: ``← h``, ``Ctrl ↑``.
+_ONE_KEY = re.compile(r"Ctrl \S+|\S+")
 # A column is at least so wide, that a sentence takes two lines of it; keys have so much of that.
 COLUMN_CELLS = 36
 KEY_CELLS = 11
@@ -72,6 +75,11 @@ def _name(key: str) -> str:
     return "-".join([*(name.capitalize() for name in held), NAMES.get(last, last)])
 
 
+def bindings_of(node: DOMNode) -> list[BindingType]:
+    """The bindings of a node: its class's own, then those that it has of the classes before."""
+    return [binding for each in type(node).__mro__ for binding in each.__dict__.get("BINDINGS", ())]
+
+
 def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list[HelpLine]:
     """The lines of bindings that would do something now on what they belong to: a screen, or the pane that has the keys."""
     tr = tr_of(node)
@@ -106,10 +114,12 @@ class HelpScreen(OverScreen[None]):
 
     def __init__(self, lines: Sequence[HelpLine]) -> None:
         super().__init__()
-        first: dict[str, HelpLine] = {}
+        taken: set[str] = set()
+        self.lines: tuple[HelpLine, ...] = ()
         for line in lines:
-            first.setdefault(line.key, line)
-        self.lines = tuple(first.values())
+            free = [key for key in _ONE_KEY.findall(line.key) if key not in taken]
+            taken.update(free)
+            self.lines += (line._replace(key=" ".join(free)),) if free else ()
 
     def compose(self) -> ComposeResult:
         """Groups of keys."""

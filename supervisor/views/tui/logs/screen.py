@@ -18,7 +18,7 @@ from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
-from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
+from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv, run_outside
 from supervisor.views.tui.logs.controls import LogControls
@@ -189,11 +189,14 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         status.repaint()
 
     def _offer(self) -> None:
+        useless = {"leave"} if self._controls.searched else {"leave", "match(-1)", "match(1)"}
         hints = [
             Hint(a.binding.key_display or a.binding.key, self._word(a.binding), a.binding.action)
             for a in self.active_bindings.values()
-            if a.binding.show and a.enabled and a.node is self and a.binding.action != "leave"
+            if a.binding.show and a.enabled and a.node is self and a.binding.action not in useless
         ]
+        if self.log_page.mark is not None:  # what a selection is for stands first
+            hints.sort(key=lambda hint: (hint.action not in {"help", "back"}, hint.action != "copy"))
         self.query_one("#footer", FooterBar).offer(tuple(dict.fromkeys(hints)), Hint("q", "leave", "leave"))
 
     def _word(self, binding: Binding) -> str:
@@ -226,8 +229,6 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What leads somewhere."""
-        if action == "match":
-            return bool(self._controls.searched)
         if action == "failure":
             return self._cause() is not None
         if action == "node":
@@ -304,6 +305,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def action_match(self, way: int) -> None:
         """The next match, up or down."""
+        if not self._controls.searched:
+            self._report(lc.Remark("nothing is searched for: / searches", good=False))
+            return
         self._controls.match(way)
 
     def action_filter(self) -> None:
@@ -405,4 +409,6 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
             for group, title in GROUPS.items()
             for line in lines_of(self, title, [b for b in mine if (b.id or "").startswith(f"log.{group}.")])
         ]
-        self.app.push_screen(HelpScreen([*lines, *lines_of(self.log_page, "move", LogPage.BINDINGS)]))
+        self.app.push_screen(
+            HelpScreen([*lines, *lines_of(self.log_page, "move", bindings_of(self.log_page))])
+        )

@@ -8,6 +8,7 @@ from supervisor.run import state as st
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.actions import possible
 from supervisor.views.tui.dashboard.state_words import rank_state
 from supervisor.views.tui.pages.page import Page, section
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
@@ -101,12 +102,14 @@ def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
 
 
 def _stacks(view: View, width: int) -> list[Row]:
+    can_take = "stacks" in possible(view.snapshot, read_only=False, can_adopt=False)
     dump = view.snapshot.nearby.stacks
     if dump is None:
-        shown = "none were taken yet: K takes those of all ranks now"
+        shown = "none were taken yet: K takes those of all ranks now" if can_take else "none were taken"
         return [*section(view.tr, "stacks"), row(Span(view.tr(shown), TextStyle.DIM))]
     age = fm.age(max(0.0, view.now - dump.taken_t))
-    rows = section(view.tr, "stacks", f"{dump.name}, taken {age} ago · K takes new ones")
+    note = f"{dump.name}, taken {age} ago · K takes new ones" if can_take else f"{dump.name}, taken {age} ago"
+    rows = section(view.tr, "stacks", note)
     for text in dump.lines:
         if not text.strip():
             rows.append(EMPTY)
