@@ -205,11 +205,16 @@ def _show(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, w
             else ""
         )
         print(f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}", file=sys.stderr)
-        at = f"its checkpoint {resume_place(state, plan.resume_at)}" if plan.resume_at is not None else ""
+        saved = f"its checkpoint {resume_place(state, plan.resume_at)}" if plan.resume_at is not None else ""
         if plan.resume:
-            begins = f"continues by {plan.resume}{f', from {at}' if at else ''}"
+            named = plan.resume if "/" in plan.resume else "its newest checkpoint"
+            begins = f"resumes from {saved or named}"
         else:
-            begins = f"finds {at} by itself" if at else "starts again, unless the script resumes by itself"
+            begins = (
+                f"resumes by itself from {saved}"
+                if saved
+                else "restarts from step 0, unless the script resumes by itself"
+            )
         if why:
             print(f"attempt {plan.attempt} is changed: {printable(why)}", file=sys.stderr)
         print(f"attempt {plan.attempt} {printable(begins)}:", file=sys.stderr)

@@ -141,7 +141,7 @@ def choose_smaller(
     found = _between(spec, open_, held, trials, line) or _by_measure(spec, open_, held, line)
     found = found or _by_point(spec, open_, held, point)
     return found or Choice(
-        with_micro_batch(spec, without_numbers(spec, open_)), "the next smaller one that divides"
+        with_micro_batch(spec, without_numbers(spec, open_)), "the largest smaller divisor"
     )
 
 

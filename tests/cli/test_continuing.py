@@ -126,7 +126,7 @@ def test_the_next_attempt_is_printed_and_detached(
     ended, begins, *command = said.err.splitlines()
     assert ended.startswith("run-1: attempt 1: it broke: RuntimeError: ")
     assert "hf_abc" not in said.err
-    assert begins == "attempt 2 starts again, unless the script resumes by itself:"
+    assert begins == "attempt 2 restarts from step 0, unless the script resumes by itself:"
     assert any("echo hello" in line for line in command)
     (given,) = started
     assert given["run"].root == run.root
@@ -331,7 +331,7 @@ def test_where_it_goes_on_from_is_said(
     run = failed_run(tmp_path, record, STARTED, INTENDED, RUNS, saved, ENDED, DIAGNOSED, GAVE_UP)
     assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
     said = capsys.readouterr().err
-    assert "\nattempt 2 continues by auto, from its checkpoint at step 4:\n" in said
+    assert "\nattempt 2 resumes from its checkpoint at step 4:\n" in said
     assert said.endswith("train.py --resume_from=auto\n")
     assert len(started) == 1
 

@@ -31,7 +31,7 @@ def test_nothing_known_takes_the_next_divisor_and_keeps_the_global_batch() -> No
     choice = choose_smaller(BatchSpec(16, 3, 1))
     assert choice is not None
     assert choice.batch == BatchSpec(8, 6, 1)
-    assert choice.how == "the next smaller one that divides"
+    assert choice.how == "the largest smaller divisor"
 
 
 def test_one_point_skips_what_cannot_fit() -> None:

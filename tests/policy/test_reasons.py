@@ -39,7 +39,7 @@ LOADER = LoaderKnobs(
     (lambda: one(ended(F.TERMINATED, Reason.USER, last=4)), "stop", "stopped by its user", 5),
     (lambda: one(ended(F.TERMINATED, Reason.TIME_LIMIT, last=4)), "stop", "the time limit was reached: no checkpoint was committed", 5),
     (lambda: one(ended(F.TERMINATED, Reason.PREEMPTED, last=4, saved=(3,))), "requeue", "the job was preempted: checkpoint committed, requeue me", 75),
-    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH)), "restart", "cuda_oom: micro-batch 8 → 4, accumulation 1 → 2, global batch 8 unchanged: the next smaller one that divides", None),
+    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH)), "restart", "cuda_oom: micro-batch 8 → 4, accumulation 1 → 2, global batch 8 unchanged: the largest smaller divisor", None),
     (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), retry=RetrySettings(min_micro_batch=8)), "fail", "cuda_oom: no micro-batch of 8 or more below 8 is left; gradient checkpointing, shorter sequences or sharding would help", 1),
     (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH), old_batch="the old batch would continue"), "fail", "cuda_oom: the old batch would continue", 1),
     (lambda: one(ended(F.CUDA_OOM, last=4)), "fail", "cuda_oom: the value of --device_batch_size is not known (give --device_batch_size a number); gradient checkpointing, shorter sequences or sharding would help", 1),

@@ -121,7 +121,17 @@ def test_an_offer_that_changes_the_global_batch_says_so() -> None:
     same = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2))))
     assert actions.offer_warning(snapshot_of(state_of(same))) == ""
     smaller = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))))
-    assert actions.offer_warning(snapshot_of(state_of(smaller))) == "the global batch becomes 16, not 32"
+    assert actions.offer_warning(snapshot_of(state_of(smaller))) == "global batch 32 → 16"
+
+
+def test_what_a_second_enter_does_fits_the_narrowest_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        actions, "overwrite_warning", lambda _snapshot: "restarts from step 0, may overwrite outputs"
+    )
+    smaller = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))))
+    whole = f" Enter again: {actions.offer_warning(snapshot_of(state_of(smaller)))}"
+    assert whole.endswith("outputs")
+    assert len(whole) <= 80
 
 
 @pytest.mark.parametrize(
@@ -201,10 +211,15 @@ def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str
     [
         (RequestKind.STOP, running(), None, None),
         (RequestKind.STOP, running(), 5, "stop? may be lost: 5 steps, no checkpoint is known"),
-        (RequestKind.STOP, HELD, 5, "end the run for good? r, b and e are gone then"),
+        (RequestKind.STOP, HELD, 5, "end the run now? `stoker continue` can start its next attempt later"),
         (RequestKind.STOP_NOW, running(), None, "stop at once, without a checkpoint?"),
         (RequestKind.STOP_NOW, running(), 5, "stop at once? lost: 5 steps, no checkpoint is known"),
-        (RequestKind.STOP_NOW, HELD, 5, "end the run for good? r, b and e are gone then"),
+        (
+            RequestKind.STOP_NOW,
+            HELD,
+            5,
+            "end the run now? `stoker continue` can start its next attempt later",
+        ),
         (RequestKind.STOP_NOW, BACKOFF, None, None),
         (
             RequestKind.RESTART,

@@ -83,8 +83,8 @@ def test_the_card_has_the_numbers_of_each_answer_and_one_key_gives_it(tmp_path: 
         assert "7      16 is global: 2 × accumulation 4 × 2 ranks = global batch 16" in card
         assert "one key answers, then Enter restarts" in card
         assert "on offer" not in card, "nothing is before it is answered"
-        assert "6 answer 6" in pane(app, "footer")
-        assert "8 answer" not in pane(app, "footer")
+        assert "6 per rank  7 global" in pane(app, "footer")
+        assert "8 " not in pane(app, "footer")
         await pilot.press("8")
         await until(pilot, lambda: "that is no answer" in shown(app), "no third")
         await pilot.press("b")

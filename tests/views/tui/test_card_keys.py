@@ -12,6 +12,7 @@ from supervisor.views.tui import external_editor
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.external_editor import Spot, source_spot
+from supervisor.views.tui.logs.controls import LogControls
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
 
@@ -54,7 +55,10 @@ def test_o_runs_the_editor_on_the_line_and_asks_first_outside_the_folder(
         external_editor, "source_spot", lambda _path, line, _cwd: (Spot(str(file), 0, line), inside[0])
     )
 
+    monkeypatch.setattr(LogControls, "can_fold", True)  # the log has the keys, and a traceback to open with O
+
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.dashboard.focused is app.dashboard.log_panel
         await pilot.press("o")
         assert ran == [["/bin/true", "+97", str(file)]]
         inside[0] = False

@@ -14,7 +14,7 @@ from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.batch import BatchScreen
@@ -87,7 +87,7 @@ def test_a_restart_that_may_overwrite_takes_a_second_enter(tmp_path: Path) -> No
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("enter")
-        said = "starts at step 0 and may overwrite out/big: Enter again does it"
+        said = "Enter again: restarts from step 0, may overwrite out/big"
         await until(pilot, lambda: said in pane(app, "notice"), "the warning")
         assert requests(run) == []
         await pilot.press("enter")
@@ -105,7 +105,7 @@ def test_b_takes_a_second_enter_there_too(tmp_path: Path) -> None:
         await pilot.press("b")
         await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
         await pilot.press("enter")
-        said = "starts at step 0 and may overwrite what it wrote: Enter again does it"
+        said = "Enter again: restarts from step 0, may overwrite outputs"
         await until(pilot, lambda: said in shown(app), "the warning")
         assert isinstance(app.screen, BatchScreen)
         await pilot.press("enter")
@@ -153,11 +153,31 @@ def test_an_offer_of_another_global_batch_is_said_first(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("enter")
-        said = "the global batch becomes 32, not 64: Enter again does it"
+        said = "Enter again: global batch 64 → 32"
         await until(pilot, lambda: said in pane(app, "notice"), "the warning")
         assert requests(run) == []
 
     drive(run, play)
+
+
+def test_the_card_says_where_leaving_ends_the_run(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    wrong = replace(rec.out_of_memory(), failure=FailureClass.CODE_ERROR)
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=wrong))
+    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=Decision(DecisionKind.HOLD, REASON)))
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason=REASON, until=rec.t + 86_400))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "(leaving ends the run)" in pane(app, "card")
+        assert "(until " not in pane(app, "card")
+        assert "leave and end run" in pane(app, "footer")
+        await pilot.press("v")
+        await until(pilot, lambda: "waiting for you, for another" in pane(app, "failure"), "when")
+
+    drive(run, play, size=(80, 24))
 
 
 def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> None:
@@ -181,7 +201,7 @@ def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Pat
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press(key)
         assert isinstance(app.screen, Confirm)
-        assert "end the run for good? r, b and e are gone then" in shown(app)
+        assert "end the run now? `stoker continue` can start its next attempt later" in shown(app)
         await pilot.press("enter")
         assert on_dashboard(app)
         await until(pilot, lambda: "not stopped" in pane(app, "notice"), "the answer to a no")

@@ -374,14 +374,14 @@ def test_a_new_attempt_is_followed_again(tmp_path: Path) -> None:
 def test_torchruns_own_traceback_is_one_line_until_it_is_opened(tmp_path: Path) -> None:
     run, rec = reported(tmp_path)
     rec.close()
-    one = f"launcher: ChildFailedError: train.py FAILED, rank 1 exitcode 1 ({len(REPORT)} lines, o opens)"
+    one = f"launcher: ChildFailedError: train.py FAILED, rank 1 exitcode 1 ({len(REPORT)} lines, O opens)"
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: one in pane(app, "log"), "the folded report")
         assert "Root Cause" not in pane(app, "log")
-        await pilot.press("o")
+        await pilot.press("O")
         await until(pilot, lambda: "raise ChildFailedError(" in pane(app, "log"), "its lines")
-        await pilot.press("G", "o")
+        await pilot.press("G", "O")
         await until(pilot, lambda: one in pane(app, "log"), "folded again")
         await pilot.press("slash", *"root cause", "enter")
         found = "Root Cause (first observed failure):"

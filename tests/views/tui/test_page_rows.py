@@ -232,12 +232,12 @@ def test_the_card_knows_how_many_rows_it_needs() -> None:
 @pytest.mark.parametrize(
     ("condition", "kind", "text"),
     [
-        (st.Backoff(attempt=1, until=65.0, decision=AGAIN), DecisionKind.RESTART, "in 1 m 05 s"),
-        (HELD, DecisionKind.HOLD, "when you say so"),
+        (st.Backoff(attempt=1, until=65.0, decision=AGAIN), DecisionKind.RESTART, "continues in 1 m 05 s"),
+        (HELD, DecisionKind.HOLD, "waiting for you"),
         (
             st.HeldOpen(attempt=1, reason="", decision=None, until=65.0),
             DecisionKind.HOLD,
-            "when you say so within 1 m 05 s",
+            "waiting for you, for another 1 m 05 s",
         ),
         (
             st.Finished(outcome=Outcome.FAILED, exit_code=4, reason=""),

@@ -27,7 +27,7 @@ def asked(run: RunPaths) -> list[ev.RequestKind]:
 def end(screen: Terminal, run: RunPaths) -> None:
     """A person ends the held run."""
     screen.press("s")
-    screen.wait_for("end the run for good?")
+    screen.wait_for("end the run now?")
     screen.press("y")
     screen.until_state(run, Finished)
 

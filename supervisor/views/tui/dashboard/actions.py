@@ -93,9 +93,7 @@ def offer_warning(snapshot: Snapshot) -> str:
     batch = change.batch if change is not None else None
     entries = []
     if batch is not None and batch.before.global_batch != batch.after.global_batch:
-        entries.append(
-            f"the global batch becomes {batch.after.global_batch}, not {batch.before.global_batch}"
-        )
+        entries.append(f"global batch {batch.before.global_batch} → {batch.after.global_batch}")
     if again := overwrite_warning(snapshot):
         entries.append(again)
     return ", ".join(entries)
@@ -116,8 +114,8 @@ def overwrite_warning(snapshot: Snapshot) -> str:
 
     report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
     given = _given_start(snapshot)
-    begins = f"begins with {given}" if given is not None else "starts at step 0"
-    return f"{begins} and may overwrite {report or 'what it wrote'}"
+    begins = f"starts from {given}" if given is not None else "restarts from step 0"
+    return f"{begins}, may overwrite {report or 'outputs'}"
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
@@ -407,7 +405,7 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
         case RequestKind.STOP if lost:
             return f"stop? may be lost: {lost}"
         case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(snapshot.state.condition, st.HeldOpen):
-            return "end the run for good? r, b and e are gone then"
+            return "end the run now? `stoker continue` can start its next attempt later"
         case RequestKind.RESTART if isinstance(snapshot.state.condition, (st.Running, st.HeldOpen)):
             effect = restart_effect(snapshot)
             return None if effect.startswith("the next") else f"restart? {effect}"

@@ -29,7 +29,7 @@ from supervisor.views.tui.dashboard.actions import (
     possible,
     resume_text,
 )
-from supervisor.views.tui.dashboard.state_words import is_failing
+from supervisor.views.tui.dashboard.state_words import is_failing, is_held_unwatched
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, plain, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.kinds import (
@@ -280,6 +280,8 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
             until = f" (until {fm.day_and_time(condition.until, now)})" if condition.until is not None else ""
             keys = ", ".join(keys_now(snapshot))
             text = tr(f"waiting for you: {keys}{until}" if keys else f"waiting for a person{until}")
+            if keys and not is_held_unwatched(snapshot.state):
+                text = tr(f"waiting for you: {keys} (leaving ends the run)")
             rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
         case st.Finished():
             text = tr(f"the run is over, exit code {condition.exit_code}")

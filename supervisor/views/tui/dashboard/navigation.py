@@ -20,6 +20,7 @@ from supervisor.views.logs.sources import Tone
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.charts.zoomable import ChartPanel
+from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
 from supervisor.views.tui.dashboard.bars import recommended
 from supervisor.views.tui.dashboard.failure_card import FailureCard, own_line_of
 from supervisor.views.tui.dashboard.panes import PaneScreen
@@ -193,8 +194,16 @@ class LookingScreen(PaneScreen):
                 return "follow"
             case "zoom" if self._zoomed is not None:
                 return "end zoom"
+            case action if action.startswith("answer("):
+                return self._answer_word(ANSWER_KEYS.index(binding.key)) or binding.description
             case _:
                 return binding.description
+
+    def _answer_word(self, at: int) -> str:
+        """An answer to what is asked on the card, as short as it is."""
+        question = self.snapshot.state.open_question if self.snapshot is not None else None
+        fitting = question.answers[at : at + 1] if question is not None else ()
+        return fitting[0].value.replace("_", " ") if fitting else ""
 
     def _closes(self) -> str:
         """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""

@@ -304,9 +304,7 @@ class Dashboard(LookingScreen):
         if action == "open_reports":
             return self.is_mounted and self.logs.can_fold
         if action == "open_code":
-            # A torchrun traceback that is folded in the log says that `o` opens it, to whoever is in the log.
-            folds = self.is_mounted and self.logs.can_fold and self.focused is self.log_panel
-            return self.is_mounted and not folds and self._own_code() is not None
+            return self.is_mounted and self._own_code() is not None
         if action == "copy_card":
             return self.is_mounted and (self._card_shown() or self._zoomed == "failure")
         if action == "match":
@@ -449,7 +447,7 @@ class Dashboard(LookingScreen):
         number, until = self._warned
         if warning and not (number == attempt.number and now < until):
             self._warned = attempt.number, now + SECOND_ENTER_S
-            self.tell(Answer(f"{warning}: Enter again does it", False))
+            self.tell(Answer(f"Enter again: {warning}", False))
             return
         self._warned = None, 0.0
         self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))

@@ -23,7 +23,7 @@ GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class AttemptsBar(Panel):
-    """All attempts on one line, as long as they took."""
+    """All attempts on one line, as long as they took, with a rule between them."""
 
     framed = False
     uses_clock = True
@@ -42,7 +42,7 @@ class AttemptsBar(Panel):
         texts = [_words(attempt, end, self.tr) for attempt, end in zip(shown, ends, strict=True)]
         while len(shown) > 1 and sum(map(cells, texts)) + 8 * len(shown) > width - cells(head):
             shown, ends, texts = shown[1:], ends[1:], texts[1:]
-        room = width - cells(head) - sum(map(cells, texts)) - 3 * len(shown)
+        room = width - cells(head) - sum(map(cells, texts)) - 5 * len(shown) + 2
         spans_s = [max(end - attempt.planned_t, 0.1) for attempt, end in zip(shown, ends, strict=True)]
         spans: list[Span] = [*head]
         if len(shown) < len(attempts):
@@ -51,10 +51,10 @@ class AttemptsBar(Panel):
         for attempt, span_s, text in zip(shown, spans_s, texts, strict=True):
             size = max(2, int(room * span_s / sum(spans_s)))
             spans += [
+                *([Span(" │ ", TextStyle.FRAME)] if attempt is not shown[0] else []),
                 Span(f"{attempt.number} ", TextStyle.STRONG),
                 Span("━" * size, _style(attempt)),
                 *text,
-                Span(" "),
             ]
         return [tuple(spans)]
 

@@ -86,7 +86,7 @@ class BatchScreen(OverScreen[int | None]):
             self.app.bell()
             return
         if self.warning:
-            text = tr_of(self)(f"{self.warning}: Enter again does it")
+            text = tr_of(self)(f"Enter again: {self.warning}")
             self.query_one(".cost", Label).update(Content(text))
             self.warning = ""
             return

@@ -163,7 +163,7 @@ class LogPanel(Panel, can_focus=True):
         tone = TONES[each.tone]
         if tone is TextStyle.PLAIN and page.logs[each.parts[0][0]].stream == JOURNAL:
             tone = TextStyle.DIM  # a replay's facts, which no rank wrote
-        text = text_of(each, "o", self.tr).expandtabs(4)
+        text = text_of(each, "O", self.tr).expandtabs(4)
         style = TextStyle.STRONG if is_match else tone
         spans = tuple(text_spans(text, page.query, page.searched, style, tone))
         if is_cause:

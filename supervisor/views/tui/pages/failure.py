@@ -330,10 +330,10 @@ def _when(snapshot: Snapshot, attempt: st.AttemptState, decision: Decision, now:
         return f"done: attempt {attempt.number + 1} followed"
     match condition:
         case st.Backoff():
-            return f"in {fm.duration(max(0.0, condition.until - now))}"
+            return f"continues in {fm.duration(max(0.0, condition.until - now))}"
         case st.HeldOpen():
-            left = f" within {fm.duration(condition.until - now)}" if condition.until is not None else ""
-            return f"when you say so{left}"
+            left_s = condition.until - now if condition.until is not None else 0.0
+            return f"waiting for you, for another {fm.duration(left_s)}" if left_s > 0 else "waiting for you"
         case st.Finished():
             return f"the run is over, exit code {condition.exit_code}"
         case _:
@@ -356,7 +356,7 @@ def _choices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     if isinstance(condition, st.Backoff):
         keys = [
             ("Enter", "restart as planned, now", "now"),
-            ("Esc Esc", "hold: nothing happens until you say so", "hold"),
+            ("Esc Esc", "do not restart: wait for your decision", "hold"),
             *keys,
         ]
     return keys
