@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Textual's own 1/60 s are felt: a key that comes just after ten new lines were painted waits for them.
 FRAME_S = 1 / 250
+NARROW_BELOW = 64
+LOW_BELOW = 18
 # What Textual (8.x, screen.py) names the timer at which a screen paints what has changed.
 PAINTING = "screen_update"
 
@@ -55,7 +57,11 @@ class QuickFrames(MessagePump):
 
 
 class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):
-    """A modal screen whose background is quickly tinted."""
+    """A modal screen whose background is quickly tinted; on a narrow terminal its box takes all of the width, on a low one its keys stay in sight."""
+
+    # Textual declares them as variables of an instance.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW_BELOW, "-high")]  # noqa: RUF012
 
     def render(self) -> RenderableType:
         """The screen beneath."""

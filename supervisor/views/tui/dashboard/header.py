@@ -28,6 +28,7 @@ from supervisor.views.wording.translate import Tr
 # A run that steps is called quiet after this many seconds, or steps if those are longer.
 QUIET_S = 30.0
 QUIET_STEPS = 10
+ROOMY_FROM = 60
 
 
 class HeaderPanel(Panel):
@@ -44,8 +45,12 @@ class HeaderPanel(Panel):
         snapshot = self.view.snapshot
         state = snapshot.state
         tr = self.tr
-        left = [Span(" stoker  ", TextStyle.DIM), Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG)]
-        if state.attempt is not None and state.mode != "observed":
+        roomy = width >= ROOMY_FROM  # below that its state comes before its attempt and our name
+        left = [
+            Span(" stoker  " if roomy else " ", TextStyle.DIM),
+            Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG),
+        ]
+        if state.attempt is not None and state.mode != "observed" and roomy:
             left.append(Span(tr(f" · attempt {state.attempt.number}")))
         if state.mode == "observed":
             left.append(Span(tr(" · observed"), TextStyle.DIM))

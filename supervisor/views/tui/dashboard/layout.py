@@ -14,6 +14,7 @@ import msgspec
 NARROW = 100
 WIDE = 160
 LOW = 30
+LOG_LEAST = 3
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
 # A row of two curves beside the loss has at least this many lines; there are at most two such rows.
@@ -89,6 +90,9 @@ def _narrow(height: int, needs: Needs) -> Layout:
     loss = 0
     if needs.card_rows:
         middle = min(max(room - 7, 6), needs.card_rows)
+        if room - middle < LOG_LEAST:
+            middle = room  # a log without a line is none
+            shown.remove("log")
         shown.add("card")
     else:
         loss = max(8, room * 2 // 5) if room >= 15 else 0

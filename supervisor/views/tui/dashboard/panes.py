@@ -180,7 +180,7 @@ class PaneScreen(QuickFrames, Screen[None]):
         )
         focused = self.focused
         if focused is None or not focused.display:
-            self.log_panel.focus()
+            (self.log_panel if "log" in shown else self.query_one("#card", FailureCard)).focus()
 
     def _show_trends(self, count: int, height: int) -> None:
         """Two curves a row, made when there is first room for one."""

@@ -67,7 +67,7 @@ class BatchScreen(OverScreen[int | None]):
             yield Label(Content(tr(self.effect)), classes="cost")
             yield Label(
                 key_line(tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")),
-                classes="quiet",
+                classes="quiet keys",
             )
 
     def on_mount(self) -> None:

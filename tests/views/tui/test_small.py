@@ -1,0 +1,55 @@
+"""A terminal of 40 by 12 cells: what happened and what can be pressed are in sight, and nothing lies over anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from supervisor.views.tui.app import StokerApp
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, pane, shown, until
+
+SMALL = (40, 12)
+
+
+@pytest.mark.parametrize(
+    ("state", "head", "headline", "keys"),
+    [
+        ("healthy", "● stepping", "step  1840", ("? help", "s stop", "q leave")),
+        ("held", "‖ held: you decide", "rank 1 ran out of GPU memory", ("[Enter accept]", "q leave")),
+        ("failed", "✗ failed", "NameError: name 'los'", ("[v why]", "? help", "q leave")),
+        ("backing_off", "↻ restarts in", "rank 1 ran out of GPU memory", ("[v why]", "Enter now", "q leave")),
+    ],
+)
+def test_the_state_the_headline_and_the_keys_are_in_sight(
+    tmp_path: Path, state: str, head: str, headline: str, keys: tuple[str, ...]
+) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: headline in shown(app), headline)
+        lines = shown(app).splitlines()
+        assert len(lines) == SMALL[1]
+        assert head in lines[0]
+        assert all(key in lines[-1] for key in keys), lines[-1]
+        tops, bottoms = shown(app).count("╭"), shown(app).count("╰")
+        assert tops == bottoms == 1, "one pane, whole"
+
+    drive(getattr(recorded, state)(tmp_path / "20261121-1412-brave-otter"), play, size=SMALL)
+
+
+def test_what_opens_over_it_fits(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        for key, word in (("question_mark", "Esc closes"), ("b", "Enter restart"), ("e", "Enter restart")):
+            await pilot.press(key)
+            await until(pilot, lambda word=word: word in shown(app), word)  # type: ignore[misc]
+            assert shown(app).count("╮") == shown(app).count("╯") == 1, "its right edge"
+            await pilot.press("escape")
+        await pilot.press("f", *"rank:1", "enter")
+        await until(pilot, lambda: "rank:1: name ranks" in shown(app), "what is wrong")
+        assert app.screen.query_one(Input).size.width >= 20
+        await pilot.press("escape", "v")
+        await until(pilot, lambda: "waiting for you" in pane(app, "failure"), "what happens next")
+
+    drive(recorded.held(tmp_path / "run"), play, size=SMALL)
