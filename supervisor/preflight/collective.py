@@ -20,6 +20,7 @@ import msgspec
 
 from supervisor.job.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
+from supervisor.preflight.connection import Failed, why_not
 from supervisor.preflight.context import CheckContext, ok, refuse, warn
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.records import Finding
@@ -32,6 +33,8 @@ MEET_S: Final = 30
 NODES_MEET_S: Final = 60
 NODES_LIMIT_S: Final = 120.0
 TICK_S: Final = 0.05
+PROBE_EVERY_S: Final = 15.0
+"""While the ranks of several nodes wait for each other, their meeting point is tried so often."""
 SLOW_RATIO: Final = 0.3
 """A pair that sends less than this share of what the others do is named."""
 SLOW_LINK: Final = 50e6
@@ -157,6 +160,8 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
     env = context.job_env
     begun = time.monotonic()
     ranks = range(meeting.first, meeting.first + meeting.here)
+    failed: Failed | None = None
+    probe_due = begun + PROBE_EVERY_S
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as folder:
         outputs = [Path(folder, f"{rank}") for rank in ranks]
         children: list[subprocess.Popen[bytes]] = []
@@ -169,6 +174,9 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
             # Where one has failed, the others would wait for it.
             while None in codes and not any(codes) and time.monotonic() - begun < limit_s:
                 time.sleep(TICK_S)
+                if meeting.host and time.monotonic() >= probe_due:
+                    failed = why_not(meeting.host, meeting.port)
+                    probe_due = time.monotonic() + PROBE_EVERY_S
                 codes = [child.poll() for child in children]
         finally:
             for child in children:
@@ -179,7 +187,7 @@ def _meet(context: CheckContext, meeting: _Meeting, limit_s: float, meet_s: int)
         said = [_last_line(output) for output in outputs]
         pairs = next((found for output in outputs if (found := _pairs_in(output)) is not None), None)
         waited_s = [_waited_s(Path(f"{store}-{rank}"), ended_t) for rank in ranks]
-    finding = _judged(meeting, codes, said, waited_s, meet_s, time.monotonic() - begun)
+    finding = _judged(meeting, codes, said, waited_s, meet_s, time.monotonic() - begun, failed)
     yield finding
     if pairs is not None and pairs.pairs and not any(codes) and None not in codes:
         yield _bandwidth(meeting, pairs)
@@ -200,6 +208,7 @@ def _judged(
     waited_s: list[float | None],
     meet_s: int,
     took_s: float,
+    failed_way: Failed | None,
 ) -> Finding:
     """A rank that ended by itself explains it; one that gave up after `meet_s` was let down by those that never began."""
     ranks, first = meeting.ranks, meeting.first
@@ -211,6 +220,8 @@ def _judged(
     if meeting.host and not by_itself and not never and any(codes[rank] != 0 for rank in here):
         waited = f"{took_s:.0f}"
         what = f"the ranks of {meeting.nodes} nodes did not meet at {meeting.host}:{meeting.port} within {waited} s"
+        if failed_way is not None:
+            return warn("collective", f"{what}: {failed_way.what}", failed_way.fix)
         return warn("collective", what, "run this check on all nodes at once, each with its --node-rank")
     if meeting.host and any("EADDRINUSE" in each for each in said):
         what = f"{meeting.host}:{meeting.port} is taken: the ranks cannot meet there"

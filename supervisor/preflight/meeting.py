@@ -5,7 +5,6 @@ Each way in which it does not looks the same from within a job: minutes of silen
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import tempfile
@@ -16,17 +15,16 @@ from typing import Final
 
 from supervisor.job.plan import MASTER_PORT, endpoint_of
 from supervisor.job.spec import EntryKind
+from supervisor.preflight.connection import Failed, Way, connect
 from supervisor.preflight.context import CheckContext, existing_parent, note, ok, warn
 from supervisor.preflight.network import is_own_host, resolved
 from supervisor.run.records import Finding
 from supervisor.text.decode import printable
 
-CONNECT_S: Final = 3.0
 LISTEN_S: Final = 0.5
 """A server that speaks first (ssh, mail, a database) has spoken by then; a store of PyTorch never does."""
 CLOCK_S: Final = 0.5
 """Clocks that differ by more put the lines of two nodes' logs into another order than they were written in."""
-_UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 
 
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
@@ -46,16 +44,10 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
     if way := _way_to(found[0], port):
         yield ok("route", f"{host} is reached by {way}")
     began = time.monotonic()
-    try:
-        connection = socket.create_connection((found[0], port), CONNECT_S)
-    except TimeoutError:
-        fix = f"open the port in the firewall of {host}, or name the address that it has on the nodes' own network"
-        yield warn(
-            "meeting", f"no answer from {where} within {CONNECT_S:.0f} s: what is sent there is dropped", fix
-        )
-        return
-    except OSError as error:
-        yield _refused(error, host, where)
+    connection = connect(host, port, found[0])
+    if isinstance(connection, Failed):
+        level = note if connection.way is Way.REFUSED else warn
+        yield level("meeting", connection.what, connection.fix)
         return
     took_ms = (time.monotonic() - began) * 1000
     with closing(connection):
@@ -68,20 +60,6 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
         yield warn("meeting", what, "unless that is this very job on another node, name another port")
     else:
         yield ok("meeting", f"{where} answers within {took_ms:.0f} ms")
-
-
-def _refused(error: OSError, host: str, where: str) -> Finding:
-    if error.errno == errno.ECONNREFUSED:
-        fix = (
-            "start node 0 first to see more; if it runs, its port is another one, or a firewall rejects this"
-        )
-        return note("meeting", f"{host} is there and refuses {where}: nothing listens there yet", fix)
-    if error.errno in _UNREACHABLE:
-        fix = "look for a typo in the address, and whether this machine is on the same network"
-        return warn("meeting", f"{where} cannot be reached: {error.strerror}", fix)
-    return warn(
-        "meeting", f"{where}: {error.strerror or error}", "see the address, and this machine's network"
-    )
 
 
 def _first_words(connection: socket.socket) -> str:

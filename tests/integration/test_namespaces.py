@@ -91,6 +91,10 @@ class Nodes:
             node, "run", *flags, *nodes, "--restart-from-scratch", *more, "train.py", str(steps)
         )
 
+    def console(self, node: int) -> str:
+        """What this node's command has printed."""
+        return (self.folder / f"console{node}").read_text()
+
     def state(self, node: int = 0) -> st.RunState:
         journal = self.run.node(node).journal
         return read_state(journal) if journal.exists() else st.RunState()
@@ -218,6 +222,85 @@ def test_a_node_that_cannot_reach_the_master(nodes: Nodes) -> None:
     assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
     assert codes == [outcome(nodes)[1]] * 2
     assert codes[0] in {1, 4}
+
+
+DROPPED = "no answer from node1:{port} ({address}) within 4 s: what is sent there is dropped"
+REFUSED = "node1 is there and refuses node1:{port} ({address}): nothing listens there yet"
+PORT = 29_871
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "a firewall drops what a node sends to node 0, or refuses it",
+    "while the ranks have not met, one line names which of the two, on that node; then a rendezvous verdict",
+)
+def test_a_refused_and_a_dropped_port_are_told_apart(nodes: Nodes) -> None:
+    nodes.count = 3
+    nodes.tool("up", 3)
+    nodes.tool("cut", 1, 2)
+    nodes.tool("reject", 1, 3)
+    more = ("--master-port", str(PORT), "--rdzv-conf=timeout=30", "--max-retries", "0")
+    for node in (2, 1, 0):
+        nodes.start(node, *more)
+    codes = [nodes.keepers[node].wait(DEADLINE_S) for node in range(3)]
+    address = f"{nodes.env['NETNS_SUBNET']}.1"
+    for node, what in ((1, DROPPED), (2, REFUSED)):
+        line = f"waiting for the rendezvous: {what.format(port=PORT, address=address)}; "
+        assert nodes.console(node).count(line) == 1, nodes.console(node)
+    assert "waiting for the rendezvous" not in nodes.console(0)
+    verdict = nodes.state().attempts[0].verdict
+    assert verdict is not None
+    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
+    assert codes == [outcome(nodes)[1]] * 3
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "--master-addr names another node, or an address that nobody has",
+    "each node reports what answers there while the ranks have not met; then a rendezvous verdict",
+)
+@pytest.mark.parametrize("host", ["node2", "250"])
+def test_a_wrong_master_is_reported(nodes: Nodes, host: str) -> None:
+    master = host if host.startswith("node") else f"{nodes.env['NETNS_SUBNET']}.{host}"
+    more = ("--master-port", str(PORT), "--rdzv-conf=timeout=30", "--max-retries", "0")
+    nodes.start(1, *more, master=master)
+    nodes.start(0, *more, master=master)
+    codes = [nodes.keepers[node].wait(DEADLINE_S) for node in (0, 1)]
+    refused = f"{master} is there and refuses {master}:{PORT}"
+    reason = refused if host.startswith("node") else f"{master}:{PORT} cannot be reached: No route to host"
+    for node in (0, 1):
+        assert nodes.console(node).count(f"waiting for the rendezvous: {reason}") == 1, nodes.console(node)
+    verdict = nodes.state().attempts[0].verdict
+    assert verdict is not None
+    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
+    assert codes == [outcome(nodes)[1]] * 2
+
+
+@pytest.mark.cluster
+@pytest.mark.fault(
+    "nodes",
+    "`stoker check --deep` where a firewall drops what a node sends to node 0, or refuses it",
+    "a line on that node names which of the two",
+)
+def test_a_deep_check_tells_a_refused_from_a_dropped_port(nodes: Nodes) -> None:
+    nodes.tool("up", 3)
+    nodes.tool("cut", 1, 2)
+    nodes.tool("reject", 1, 3)
+    more = ("--nnodes", "3", "--nproc-per-node", "1", "--master-addr", "node1", "--master-port", str(PORT))
+    for node in range(3):
+        words = ("check", "--deep", "--node-rank", str(node), *more, "--python", sys.executable)
+        nodes.stoker(node, *words, "train.py", "1")
+    for process in nodes.keepers.values():
+        process.wait(DEADLINE_S)
+    address = f"{nodes.env['NETNS_SUBNET']}.1"
+    for node, what in ((1, DROPPED), (2, REFUSED)):
+        said, reason = nodes.console(node), what.format(port=PORT, address=address)
+        assert f"meeting: {reason}" in said, said
+        assert f"collective: the ranks of 3 nodes did not meet at node1:{PORT} within " in said, said
+        assert said.count(reason) == 2, "once before the ranks met, once as they did not"
+    assert "run this check on all nodes at once" in nodes.console(0)
 
 
 @pytest.mark.cluster

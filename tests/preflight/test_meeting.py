@@ -86,7 +86,7 @@ def test_a_refused_port_and_a_dropped_one_are_told_apart(monkeypatch: pytest.Mon
     [(level, what)] = meet(JOB)
     assert (level, what) == (
         FindingLevel.WARNING,
-        f"no answer from {OTHER}:29500 within 3 s: what is sent there is dropped",
+        f"no answer from {OTHER}:29500 within 4 s: what is sent there is dropped",
     )
     failing(OSError(errno.EHOSTUNREACH, "No route to host"))
     [(level, what)] = meet(JOB)

@@ -15,13 +15,12 @@ from typing import Final
 import msgspec
 
 from supervisor.job.errors import JobError
-from supervisor.job.plan import ENDPOINT_PORT, MASTER_PORT, endpoint_of
-from supervisor.job.spec import JobSpec
 from supervisor.keeper.background import Background
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.loop import TICK_S, Keeper
 from supervisor.keeper.nodes.common_launch import plan_on_node
 from supervisor.keeper.nodes.evidence import CUT_OFF
+from supervisor.keeper.nodes.rendezvous import RendezvousWatch, meeting_point
 from supervisor.keeper.process.launch import StillAlive
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
@@ -86,6 +85,7 @@ class FollowingKeeper(Keeper):
         self._answered_t: float | None = None
         self._route: Background[bool] = Background("stoker-leader-route")
         self._routed = 0
+        self._rendezvous = RendezvousWatch(self._clock, self.emit)
         self._was_silent = False
         self._old_end = self._end_before_us()
         self._watched: set[int] = set()
@@ -96,6 +96,7 @@ class FollowingKeeper(Keeper):
             self._report()
         self._probe.close(PROBE_S)
         self._route.close(PROBE_S)
+        self._rendezvous.close()
         super().close(why)
 
     # -- the loop -------------------------------------------------------------------------------------
@@ -130,6 +131,7 @@ class FollowingKeeper(Keeper):
                 self._watched.add(condition.attempt)
                 self._watch()
                 self._obey(condition.attempt, now)
+                self._rendezvous.look(self.state.attempt, meeting_point(self._job, self._order))
             case st.Ended() if self._reads_on:
                 self._watch()
             case st.Finished():
@@ -369,18 +371,6 @@ def quiet(record: RunFile) -> RunFile:
     """The record of a node that follows: silence there is nothing that it ends; rank 0's steps are counted on node 0."""
     job = dataclasses.replace(record.job, hang=dataclasses.replace(record.job.hang, enabled=False))
     return msgspec.structs.replace(record, job=job)
-
-
-def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
-    """Where torchrun's store listens on node 0; None where that is not known."""
-    host, port = endpoint_of(job)
-    if host:
-        return host, port or ENDPOINT_PORT
-    if job.master_addr is None:
-        return None
-    launch = order.launch if order is not None else None
-    port_given = launch.master_port if launch is not None else None
-    return job.master_addr, port_given or job.master_port or MASTER_PORT
 
 
 def answers(host: str, port: int) -> bool:

@@ -21,6 +21,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.loop import TICK_S, Keeper
 from supervisor.keeper.nodes.common_launch import batch_on, common_launch, plan_on_node
+from supervisor.keeper.nodes.rendezvous import RendezvousWatch, meeting_point
 from supervisor.keeper.process.launch import Launching
 from supervisor.policy import EXIT_LOST
 from supervisor.run import events as ev
@@ -115,6 +116,7 @@ class LeadingKeeper(Keeper):
         self._context = dataclasses.replace(self._context, others=tuple(self._members))
         self._planning = _Planning(self._context, self._orders)
         self._launching = Launching(self._context, self._planning)
+        self._rendezvous = RendezvousWatch(self._clock, self.emit)
         self._left_out: set[int] = set()
         self._begins_by = ""
         self._look_due = float("-inf")
@@ -148,6 +150,7 @@ class LeadingKeeper(Keeper):
                 self._publish()
             except (OSError, Superseded) as error:
                 log.error("the other nodes were not told that the run is over: %s", error)
+        self._rendezvous.close()
         super().close(self._superseded or why)
 
     def _launches_first(self) -> bool:
@@ -174,6 +177,7 @@ class LeadingKeeper(Keeper):
                 return not self._may_launch(now)
             case st.Launching() | st.Running() | st.Stopping():
                 self._follow_others(condition.attempt, now)
+                self._rendezvous.look(self.state.attempt, meeting_point(self._job, self._orders.newest_run))
                 return False
             case st.Ended() if self._reads_on:
                 return False
