@@ -18,6 +18,7 @@ from supervisor.run.state import RunState
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import Change, LogFile, MemoryLog
 from supervisor.views.logs.merge import rows_before
+from supervisor.views.logs.open_logs import MANY_LOGS
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.viewport import LogViewport
@@ -89,6 +90,34 @@ def test_newest_attempts_are_one_log_in_their_order(tmp_path: Path) -> None:
         page = view.page()
         assert [page.attempt_of(row) for row in page.rows] == [3] * 5 + [4] * 5
         assert {row.who for row in page.rows} == {("0", "1")}
+
+
+def test_of_many_logs_those_that_are_quiet_are_looked_at_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunPaths(tmp_path)
+    logs = [write(run, 1, f"{rank}/stdout.log", ["old"]) for rank in range(40)]
+    for log in logs[1:]:
+        os.utime(log, (T0, T0))
+    looks: list[str] = []
+    refresh = LogFile.refresh
+
+    def counted(file: LogFile) -> Change:
+        looks.append(file.path)
+        return refresh(file)
+
+    with view_of(run, state_of(1, 40, ended=False)) as view:
+        assert len(view.logs.streams) > MANY_LOGS
+        os.utime(logs[0], (T0 + 99, T0 + 99))
+        view.refresh(T0 + 100)
+        monkeypatch.setattr(LogFile, "refresh", counted)
+        view.refresh(T0 + 100.2)
+        assert looks.count(str(logs[0])) == 1
+        assert str(logs[7]) not in looks
+        with logs[7].open("a", encoding="utf-8") as file:
+            file.write("new\n")
+        view.refresh(T0 + 101.2)
+        assert "new" in texts(view)
 
 
 def test_equal_lines_of_two_attempts_are_not_folded(tmp_path: Path) -> None:

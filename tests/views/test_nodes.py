@@ -98,6 +98,25 @@ def test_one_turn_is_bounded_and_the_rest_follows(tmp_path: Path) -> None:
         assert len(reader.nodes) == count
 
 
+def test_news_of_many_nodes_are_shown_together(tmp_path: Path) -> None:
+    run = recorded.several(tmp_path / "run", nodes=5)
+    leader = StateReader(run.node().journal)
+    leader.refresh()
+    now = 0.0
+    reader = NodesReader(run, monotonic=lambda: now)
+    shown = 0
+    writers = {node: SeriesWriter(run.node(node).series) for node in (1, 2, 3, 4)}
+    for _ in range(100):  # ten seconds, in which every node has news at another moment
+        now += 0.1
+        node = 1 + round(now * 10) % 4
+        writers[node].append(RANKS, recorded.T0 + 60 + now, "7", 1, {"step": now})
+        shown += reader.refresh(leader.state)
+    for writer in writers.values():
+        writer.close()
+    assert 9 <= shown <= 12
+    assert all((view.ranks["7"].values["step"] or 0) > 8 for view in reader.nodes)
+
+
 def view_of(run: RunPaths) -> LogViewport:
     snapshot = whole(run)
     view = LogViewport(run.node(), never)

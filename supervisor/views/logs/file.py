@@ -118,6 +118,7 @@ class LogFile:
         self.path = path
         self.size = 0
         self.written_t = 0.0
+        self.looked_t = 0.0
         self.generation = 0
         self.newlines = Counts()
         self.trouble = ""
@@ -451,16 +452,16 @@ class LogFile:
         """The lines that begin before `offset`, the nearest first."""
         at = min(offset, self.size)
         while at > 0:
-            # The line that holds the byte before `at` begins here; all that begin before it lie in earlier segments.
-            start = self.line_start(at - 1) if self._starts(at) else self.line_start(at)
-            for line in reversed(self.segment(start // SEGMENT_BYTES)):
+            # The line that holds the byte before `at` is the last that begins before it: in the same segment, which is often kept, or before.
+            start, lines = at - 1, self.segment(segment_of(at - 1))
+            if not lines or lines[0].offset >= at:
+                start = self.line_start(at - 1)
+                lines = self.segment(segment_of(start))
+            for line in reversed(lines):
                 if line.offset < at:
                     yield line
                     at = line.offset
             at = min(at, start)
-
-    def _starts(self, offset: int) -> bool:
-        return offset in {0, self.size} or self.read(offset - 1, 1) == b"\n"
 
 
 class MemoryLog(LogFile):

@@ -69,10 +69,15 @@ class _Head:
         self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
         # A thinned log shows lines, not tracebacks.
         self._has_blocks = stream.is_whole
+        is_empty = (
+            stop is not None and place >= stop
+        )  # as of most logs of many, of which a page shows some lines
+        is_aligned = is_aligned or is_empty
         self._rest = 0 if is_aligned else stream.rest_of_block(place)
         self.ahead: deque[_Unit] = deque()
         self.keys: Counter[str | tuple[str, ...]] = Counter()
-        self.fill()
+        if not is_empty:
+            self.fill()
 
     def fill(self) -> None:
         """Look as far ahead as lines may be folded."""
@@ -223,6 +228,8 @@ def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> li
     found: list[tuple[int, int]] = []
     whose = {(heads[first].node, heads[first].ahead[0].who)}
     for i, head in enumerate(heads):
+        if not head.ahead:
+            continue
         is_other = i == first or head.attempt != heads[first].attempt
         depth = None if is_other else head.depth_of(key)
         if depth is None or (head.node, head.ahead[depth].who) in whose:
@@ -265,7 +272,10 @@ def rows_before(streams: Sequence[Stream], place: Place, most: int, *, folds: bo
     while True:
         start = place_before(streams, place, lines)
         # A traceback that is begun in its midst would neither fold nor be known as one.
-        start = tuple(stream.block_start(at) for stream, at in zip(streams, start, strict=True))
+        start = tuple(
+            stream.block_start(at) if at < end else at
+            for stream, at, end in zip(streams, start, place, strict=True)
+        )
         rows = list(rows_from(streams, start, stop=place, folds=folds, is_aligned=True))
         if len(rows) >= most or lines >= MOST_BACK_LINES or not any(start):
             return rows[-most:] if most else []

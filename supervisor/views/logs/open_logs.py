@@ -23,6 +23,8 @@ from supervisor.views.logs.stream import Stream
 MOST_LOGS = 256
 # Logs up to this size are counted unasked, for the number of lines alone: 64 ranks may have written gigabytes.
 COUNT_UNASKED_BYTES = 64 << 20
+MANY_LOGS, QUIET_S, QUIET_LOOK_S = 64, 10.0, 1.0
+"""Of more logs, those that were not written to for so long are looked at so often: each look at a file is two calls of the system."""
 
 
 class NothingThereError(LookupError):
@@ -346,18 +348,23 @@ class OpenLogs:
         changed, notes = False, []
         at = list(place)
         now = self._recorded.t if self._recorded is not None else now
+        is_many = len(self.streams) > MANY_LOGS and self._recorded is None
         for i, stream in enumerate(self.streams):
-            self._limit(stream.file)
-            match stream.file.refresh():
+            file = stream.file
+            if is_many and now - file.written_t > QUIET_S and 0 <= now - file.looked_t < QUIET_LOOK_S:
+                continue
+            before_t, file.looked_t = file.looked_t or self._looked_t, now
+            self._limit(file)
+            match file.refresh():
                 case Change.SAME:
                     continue
                 case Change.GROWN:
-                    stream.clock.grew(self._looked_t, now)
+                    stream.clock.grew(before_t, now)
                 case Change.GONE:
                     notes.append(f"{name_of(stream)} was removed; what was open is still shown")
                 case Change.REWOUND:
                     self._reset(i)
-                    at[i] = min(at[i], stream.file.size)
+                    at[i] = min(at[i], file.size)
                 case Change.ANEW:
                     self._reset(i)
                     at[i] = 0

@@ -96,38 +96,45 @@ class NodesReader:
         self._leader = Pulse(run.node(LEADER))
         self._leader_due = float("-inf")
         self.leader_beat_t: float | None = None
+        self._views: dict[int, Node] = {}
+        self._has_news = False
+        self._shown_due = float("-inf")
         self.nodes: tuple[Node, ...] = ()
 
     def refresh(self, leader: RunState) -> bool:
-        """Look at those whose turn it is; whether anything changed. `leader`: node 0's state."""
+        """Look at those whose turn it is; whether there is anything new to show. `leader`: node 0's state.
+
+        Of many nodes some have news at every look: they are shown together, once a turn of all, or every look would paint the screen.
+        """
         for number in leader.nodes.keys() - self._others.keys() - {LEADER}:
             self._others[number] = _OtherNode(number, self._run)
         if not self._others:
             return False
         began = now = self._monotonic()
         rest_s = max(LOOK_S, LOOK_PER_NODE_S * len(self._others))
-        changed = False
         if now >= self._leader_due:
             self._leader_due = now + rest_s
             self._leader.look(now)
             beat_t, self.leader_beat_t = self.leader_beat_t, self._beat(self._leader, now, leader)
-            changed = beat_t != self.leader_beat_t
-        views = {node.number: node for node in self.nodes}
+            self._has_news |= beat_t != self.leader_beat_t
         for other in sorted(self._others.values(), key=lambda other: other.due):
             if other.due > now or now - began > TURN_S:
                 break
-            known = views.get(other.number)
+            known = self._views.get(other.number)
             other.due = now + rest_s
             news = other.look(now)
             other.pulse.look(now)
             beat_t = self._beat(other.pulse, now, leader)
             if news or known is None or known.beat_t != beat_t:
-                views[other.number] = other.view(beat_t)
-                changed = True
+                self._views[other.number] = other.view(beat_t)
+                self._has_news = True
             now = self._monotonic()
-        if changed:
-            self.nodes = tuple(node for _, node in sorted(views.items()))
-        return changed
+        is_new = len(self._views) > len(self.nodes)
+        if not self._has_news or (now < self._shown_due and not is_new):
+            return False
+        self._has_news, self._shown_due = False, now + rest_s
+        self.nodes = tuple(node for _, node in sorted(self._views.items()))
+        return True
 
     def beside(self, snapshot: Snapshot, paths: NodePaths) -> Snapshot:
         """The snapshot of node 0 with all nodes. `paths`: node 0's."""
