@@ -15,6 +15,7 @@ from supervisor.diagnosis.scan.signature_tables import (
     strength_word,
     unpack,
 )
+from supervisor.diagnosis.scan.tracebacks import UNCAUGHT
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.records import FailureClass
@@ -182,7 +183,7 @@ def test_no_signature_is_named_in_python(signatures: Signatures) -> None:
 
 
 def test_each_trait_is_used_by_a_table_and_by_a_rule(signatures: Signatures) -> None:
-    given = {trait for entry in signatures.entries for trait in entry.traits}
+    given = {trait for entry in (*signatures.entries, UNCAUGHT) for trait in entry.traits}
     assert given == set(Trait) - {Trait.OWN}  # which users' own signatures have
     sources = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py"))
     assert [trait for trait in Trait if f"Trait.{trait.name}" not in sources] == []

@@ -16,6 +16,7 @@ from supervisor.diagnosis.scan.tracebacks import (
     in_helper,
     is_quoted_code,
     last_exception_after,
+    was_handled,
 )
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
@@ -36,6 +37,7 @@ _NOT_SOFT = Lazy(
     r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal"
 )
 _ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
+_OWN_NAME = Lazy(r"\w+(?=: |:?$)")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
 INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
 
@@ -119,6 +121,8 @@ def _candidate(
         return None
     if _is_wrapper(hit, scans) or (hit.has(Trait.NOT_BELOW_SPAWN) and _below_spawn(hit)):
         return None
+    if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
+        return None
     settled = _settled(hit, scans, stepped)
     soft = _is_soft(hit, settled, labelled=labelled)
     is_cause = hit.signature.role is Role.CAUSE
@@ -188,7 +192,10 @@ def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
         return None
     if not hit.has(Trait.OPEN_TYPE) and not _ANY_TYPE.search(hit.text):
         return None
-    return class_by_words(hit.text)
+    text = hit.text
+    if hit.has(Trait.ENDS_TRACEBACK):
+        text = _OWN_NAME.sub("", text)  # a program may call its own classes anything
+    return class_by_words(text)
 
 
 def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
@@ -215,6 +222,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, labelled: bool) -> bool:
     text = INFORMS.sub(" ", hit.text) if labelled else hit.text
     return (
         settled.in_helper
+        or (hit.has(Trait.ENDS_TRACEBACK) and frames_above(hit).logged)
         or _WARNING_LEVEL.search(text) is not None
         or _CALLED_WARNING.match(text) is not None
         or _OF_UPLOADER.match(text) is not None

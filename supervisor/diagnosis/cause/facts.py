@@ -138,7 +138,11 @@ class Facts:
             return False
         # A process sends SIGABRT to itself, after saying why.
         return any(
-            other is not item and (item.line <= other.line <= item.line + 3 or _trouble_before(other, item))
+            other is not item
+            and (
+                (item.line <= other.line <= item.line + 3 and not other.has(Trait.ABORT))
+                or _trouble_before(other, item)
+            )
             for other in self.case.candidates
         )
 

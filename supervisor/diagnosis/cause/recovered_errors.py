@@ -21,6 +21,7 @@ NEXT_JOB_LINES = 100
 # Training's own lines after an error that show that the job recovered from it: fewer, the surer they belong to it.
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
 STEPS_AFTER_CAUGHT = 2  # after a traceback that a logger printed
+STEPS_AFTER_UNKNOWN = 2  # after a traceback of an exception that only its layout shows
 STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
 STEPS_AFTER_TRACEBACK = 6
 # Ordinary lines between a report and the traceback of another exception: below a cause stand a few words at most.
@@ -80,7 +81,7 @@ def without_recovered(
     found = [item for item in found if not _only_warns(item) and not _went_on_to_raise(item, found)]
     left = _without_logged_notices(_not_recovered(found, scans, died))
     left = _without_plain_repeats(_without_passing(left))
-    raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
+    raised = any(_is_exception(item) and not item.soft for item in left)
     if died or raised or _trouble(scans):
         return left
     return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
@@ -91,7 +92,7 @@ def _only_warns(item: Candidate) -> bool:
     if _PYTHON_WARNING.search(item.text):
         # Lightning warns that it was interrupted, and ends.
         return item.failure is not FailureClass.TERMINATED
-    return _INSTEAD.search(item.text[-80:]) is not None and not _EXCEPTION.match(item.text)
+    return _INSTEAD.search(item.text[-80:]) is not None and not _is_exception(item)
 
 
 def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bool) -> list[Candidate]:
@@ -118,7 +119,7 @@ def is_notice(item: Candidate) -> bool:
 
 
 def _raises_or_alarms(item: Candidate) -> bool:
-    return _EXCEPTION.match(item.text) is not None or _ALARM.search(item.text) is not None
+    return _is_exception(item) or _ALARM.search(item.text) is not None
 
 
 def _informed_on(item: Candidate) -> bool:
@@ -168,7 +169,7 @@ def _later_causes(item: Candidate, found: Sequence[Candidate]) -> Iterator[Candi
 
 def _without_plain_repeats(found: list[Candidate]) -> list[Candidate]:
     """Of one class, an exception comes before a logged line or a warning about the same trouble."""
-    raised = {item.failure for item in found if item.is_cause and _EXCEPTION.match(item.text)}
+    raised = {item.failure for item in found if item.is_cause and _is_exception(item)}
     return [item for item in found if not (item.failure in raised and _repeats_plainly(item))]
 
 
@@ -177,7 +178,7 @@ def _repeats_plainly(item: Candidate) -> bool:
     return (
         item.is_cause
         and item.failure in _RAISED_AS_EXCEPTION
-        and not _EXCEPTION.match(item.text)
+        and not _is_exception(item)
         and not item.hit.text.startswith(("\t", "  "))
         and item.strength < Strength.EXACT
     )
@@ -190,7 +191,7 @@ def _without_passing(found: list[Candidate]) -> list[Candidate]:
         item.is_cause
         and id(item) not in passing
         and not item.soft
-        and (_EXCEPTION.match(item.text) or item.failure is FailureClass.TERMINATED)
+        and (_is_exception(item) or item.failure is FailureClass.TERMINATED)
         for item in found
     )
     return [item for item in found if id(item) not in passing] if passing and ends else found
@@ -198,23 +199,29 @@ def _without_passing(found: list[Candidate]) -> list[Candidate]:
 
 def _in_passing(item: Candidate) -> bool:
     """Whether an exception was logged as a notice, or ended a helper's thread alone."""
-    if not item.is_cause or not _EXCEPTION.match(item.text):
+    if not item.is_cause or not _is_exception(item):
         return False
     return frames_above(item.hit).logged or (item.soft and in_helper(item.hit))
 
 
 def _without_caught(found: list[Candidate], scans: Sequence[SourceScan]) -> list[Candidate]:
-    """Without exceptions that a process outlived: it logged another of the same type, or a Ray worker continued to print."""
+    """Without exceptions that a process outlived: logged twice, or in a warning, or a Ray worker continued to print."""
     logged = [item for item in found if _raised(item) and frames_above(item.hit).caught]
     times = Counter(_by_whom(item) for item in logged)
     caught = {id(item) for item in logged if times[_by_whom(item)] > 1}
+    caught |= {id(item) for item in found if item.has(Trait.ENDS_TRACEBACK) and item.soft}
     if not any(_OF_RAY_TASK.search(hit.text) for scan in scans for hit in scan.hits):
         caught |= {id(item) for item in found if _raised(item) and _worker_prints_on(item)}
     return [item for item in found if id(item) not in caught]
 
 
 def _raised(item: Candidate) -> bool:
-    return item.is_cause and _EXCEPTION.match(item.text) is not None
+    return item.is_cause and _is_exception(item)
+
+
+def _is_exception(item: Candidate) -> bool:
+    """Whether a line is a traceback's last, by its layout or by the name of the exception."""
+    return item.has(Trait.ENDS_TRACEBACK) or _EXCEPTION.match(item.text) is not None
 
 
 def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
@@ -256,7 +263,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     """Whether training continued after it, or the run came to a good end."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
-    if not died and _bars_went_on(item):
+    if not died and (_bars_went_on(item) or (item.has(Trait.ENDS_TRACEBACK) and _informed_on(item))):
         return True
     if ends_well(scan, item.line, steps):
         return True
@@ -288,6 +295,8 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
         return (STEPS_AFTER_LINE if "SIGUSR" in item.text else STEPS_AFTER_STOP), False
     if not died and item.failure in _RAISED_AS_EXCEPTION and not _raises_or_alarms(item):
         return STEPS_AFTER_NOTICE, False
+    if not died and item.has(Trait.ENDS_TRACEBACK):
+        return STEPS_AFTER_UNKNOWN, True
     frames = frames_above(item.hit)
     if not died and frames.caught:
         return STEPS_AFTER_CAUGHT, True

@@ -135,6 +135,8 @@ _RAISED_WITH_ADVICE = Lazy(
 )
 
 
+# What `sys.exit` raises: its status, or a message, with which the status is 1.
+_EXITED = Lazy(r"SystemExit(?:: (.*))?$")
 _HINT = Lazy(r"\b(?:HINT|Hint|hint|TIP|Tip)S?: ")
 
 
@@ -169,6 +171,8 @@ def best_match(hits: Iterable[Hit]) -> Hit | None:
 
 def is_echo(hit: Hit) -> bool:
     """Whether a plain exception is only a launcher's report of another's, or a warning's name."""
+    if hit.has(Trait.ENDS_TRACEBACK) and (exited := _EXITED.match(hit.text)):
+        return exited.group(1) in {None, "0", "None"}
     return hit.has(Trait.GENERIC) and (_LAUNCHER_WORDS.search(hit.text) is not None or _is_warning(hit.text))
 
 

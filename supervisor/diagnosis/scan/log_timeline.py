@@ -121,9 +121,9 @@ def rows_of_one_form(lines: Iterable[str]) -> int:
 
 
 def _not_training(text: str) -> bool:
-    """Lines of schedulers and tracebacks that name steps and losses too."""
+    """Lines of schedulers, trackers and tracebacks that name steps and losses too."""
     return (
-        "slurmstepd" in text or "srun:" in text or text.startswith("  File ") or "Traceback" in text
+        "slurmstepd" in text or "wandb: " in text[:40] or "srun:" in text or text.startswith("  File ") or "Traceback" in text
         or "Error: " in text or "rank      :" in text or "Namespace(" in text
         or text.lstrip(" [{(").lower().startswith(("config", "args", "arguments", "hparams", "hyperparam"))
     )  # fmt: skip

@@ -10,12 +10,20 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable
 from functools import cache
+from typing import NamedTuple
 
 from supervisor.diagnosis.scan.hit import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
 from supervisor.diagnosis.scan.log_timeline import is_progress
 from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
-from supervisor.diagnosis.scan.signature_tables import Signatures
-from supervisor.diagnosis.scan.tracebacks import below_its_frame, is_quoted_code
+from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Trait
+from supervisor.diagnosis.scan.tracebacks import (
+    NO_END,
+    UNCAUGHT,
+    below_its_frame,
+    end_below,
+    is_quoted_code,
+    was_handled,
+)
 from supervisor.diagnosis.scan.unwrap import unwrapped_records
 from supervisor.diagnosis.scan.windows import Cutter, Matched, Window, cut_windows, match_window
 from supervisor.text.decode import clean, plain_chunks
@@ -23,6 +31,8 @@ from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
 
 BEFORE_BYTES = 8192
 AFTER_BYTES = 12288
+# A traceback through compilers and launchers has some 150 frames.
+TRACEBACK_BYTES = 49152
 HEAD_BYTES = 65536
 TAIL_BYTES = 196608
 FIRST_HITS = 48
@@ -41,6 +51,15 @@ class _Kept:
     def __init__(self) -> None:
         self.first: list[Hit] = []
         self.last: deque[Hit] = deque(maxlen=LAST_HITS)
+
+
+class _OpenTraceback(NamedTuple):
+    """A traceback whose end has not been seen: its head, the bytes of that line and those below. `in_line`: all of it is one record, a line."""
+
+    head: Hit
+    line: bytes
+    below: bytes
+    in_line: bool = False
 
 
 class SourceScanner:
@@ -68,6 +87,7 @@ class SourceScanner:
         self._tail = b""
         self._kept: dict[int, _Kept] = {}
         self._waiting: list[Hit] = []
+        self._open: list[_OpenTraceback] = []
         self._hosts: frozenset[str] | None = None
         self._patterns: dict[int, re.Pattern[str]] = {}
 
@@ -122,7 +142,12 @@ class SourceScanner:
             self._hosts = learn_hosts(clean(raw, 300) for raw in text[:HEAD_BYTES].split(b"\n")[:240])
         if self._waiting:
             self._fill_waiting(text)
+        self._open = [
+            one._replace(below=one.below + text[: TRACEBACK_BYTES - len(one.below)]) for one in self._open
+        ]
         hits = self._hits(text, window, matched.matches) if matched.matches else []
+        hits += self._raised(hits)
+        self._keep_or_wait(hits)
         self._line += window.count(b"\n")
         self._offset += len(window) - matched.window.again
         self._past = _last(self._past, text, BEFORE_BYTES)
@@ -157,6 +182,10 @@ class SourceScanner:
             hit = self._hit(text, window, end, index, rows.before(start), start)
             if hit is not None:
                 hits.append(hit)
+        return hits
+
+    def _keep_or_wait(self, hits: Iterable[Hit]) -> None:
+        """Keep hits, those that lack lines below them once these have come."""
         for hit in hits:
             kept = self._kept.get(hit.signature.place)
             full = kept is not None and len(kept.first) > FIRST_HITS
@@ -164,7 +193,33 @@ class SourceScanner:
                 self._keep(hit)
             else:
                 self._waiting.append(hit)
-        return hits
+
+    def _raised(self, hits: list[Hit]) -> list[Hit]:
+        """The exceptions that end tracebacks and that no signature knows; open tracebacks are looked at again later."""
+        known = {hit.line for hit in hits if hit.signature.role is not Role.CONFIRMATION}
+        found: list[Hit] = []
+        still: list[_OpenTraceback] = []
+        for one in self._open:
+            head = one.head
+            end = end_below(clean(one.line, SHOWN_BYTES), one.below, head.hosts)
+            number = head.line + (end.below if end is not None and not one.in_line else 0)
+            if end is None:
+                if len(one.below) < TRACEBACK_BYTES and len(still) < MOST_WAITING and not one.in_line:
+                    still.append(one)
+            elif end is not NO_END and number not in known:
+                above = b"".join((head.before, one.line, b"\n", one.below[: end.start]))
+                found.append(
+                    head._replace(
+                        signature=UNCAUGHT,
+                        line=number,
+                        offset=head.offset + (0 if one.in_line else len(one.line) + 1 + end.start),
+                        text=end.text,
+                        before=above[-BEFORE_BYTES:],
+                        after=head.after if one.in_line else one.below[end.stop + 1 :][:AFTER_BYTES],
+                    )
+                )
+        self._open = still
+        return found
 
     def _hit(self, text: bytes, window: bytes, end: int, index: int, rows: int, start: int) -> Hit | None:
         stop = text.find(b"\n", end - 1)
@@ -173,7 +228,7 @@ class SourceScanner:
         if shown is None:
             return None
         origin, message = split_prefix(shown, self._hosts or frozenset())
-        return Hit(
+        hit = Hit(
             self._entries[index],
             self._index,
             self._line + rows,
@@ -186,6 +241,9 @@ class SourceScanner:
             text[stop + 1 : stop + 1 + AFTER_BYTES],
             self._hosts or frozenset(),
         )
+        if hit.has(Trait.TRACEBACK):
+            self._open.append(_open_traceback(hit, text, start, stop))
+        return hit
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
         """The clean text of the line, or of the part between carriage returns that the match lies in."""
@@ -224,6 +282,15 @@ class SourceScanner:
             kept.first.append(hit)
         else:
             kept.last.append(hit)
+
+
+def _open_traceback(head: Hit, text: bytes, start: int, stop: int) -> _OpenTraceback:
+    """The traceback whose head lies in the given line of a window's text."""
+    line = text[start:stop].rstrip(b"\r")
+    at = line.find(b"\r", line.find(b"Traceback (most"))
+    if at >= 0:  # the lines of a collector's record
+        return _OpenTraceback(head, line[:at], line[at + 1 :].replace(b"\r", b"\n"), in_line=True)
+    return _OpenTraceback(head, line, text[stop + 1 : stop + 1 + TRACEBACK_BYTES])
 
 
 def _without_redraws(text: bytes) -> bytes:
@@ -337,5 +404,7 @@ def reportable(hits: Iterable[Hit]) -> list[Hit]:
     return [
         hit
         for hit in best
-        if hit is not None and not (is_echo(hit) or is_quoted_code(hit.text) or below_its_frame(hit))
+        if hit is not None
+        and not (is_echo(hit) or is_quoted_code(hit.text) or below_its_frame(hit))
+        and not (hit.has(Trait.ENDS_TRACEBACK) and was_handled(hit))
     ]

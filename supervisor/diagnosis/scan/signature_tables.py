@@ -115,6 +115,7 @@ class Trait(StrEnum):
     LAUNCHER_END = "launcher_end"  # the launcher itself has ended
     USAGE_EXIT = "usage_exit"  # an argument parser's last words: the program has ended
     TRACEBACK = "traceback"  # the head of a traceback
+    ENDS_TRACEBACK = "ends_traceback"  # the exception below a traceback, whatever its class is called
     ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes again
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
     KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left

@@ -1,14 +1,20 @@
-"""Python tracebacks put back together from what stands around a line, as far as prefixes allow."""
+"""Python tracebacks put back together from what stands around a line, as far as prefixes allow.
+
+Where one ends shows in its layout (`end_below`): no list of names holds the exceptions that programs define themselves.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.hit import Hit
+from supervisor.diagnosis.scan.hit import SHOWN_BYTES, Hit
 from supervisor.diagnosis.scan.log_timeline import is_progress
+from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.failures import FailureClass
+from supervisor.text.decode import clean
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
@@ -28,6 +34,49 @@ _CAUGHT = Lazy(
     r"(?:\d\d:\d\d:\d\d|^)[^\r]{0,80}\b(?:ERROR|CRITICAL|EXCEPTION|WARN(?:ING)?|INFO|DEBUG)\b|^\s*(?:ERROR|CRITICAL|WARNING):"
 )
 _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(most recent")
+# A warning about a failure, whose exception stands below it.
+_WARNED = Lazy(
+    r"\bWARN(?:ING)?\b[^\r]{0,200}\b(?:[Cc]ould ?n[o']t|[Cc]an(?:not|'t)|[Uu]nable|[Ff]ail\w*|[Ee]rror|[Ee]xception|[Ss]kipp\w*|[Ii]gnor\w*|[Rr]etry\w*)"
+)
+_IGNORED = ("Exception ignored in", "Error in atexit")
+
+HEAD = "Traceback (most recent call last)"
+UNCAUGHT = Signature(
+    place=-1,
+    id="traceback-end",
+    failure=FailureClass.CODE_ERROR,
+    role=Role.CAUSE,
+    reason=None,
+    strength=50,
+    regex="",
+    traits=frozenset((Trait.GENERIC, Trait.OPEN_TYPE, Trait.ENDS_TRACEBACK)),
+)
+"""What a traceback's last line is taken for where no table knows it."""
+
+# Python's and loguru's frames; the borders of `rich`, drawn or in ASCII; IPython's head, which names the exception.
+_FRAME = Lazy(r'(?:  |> )File "[^"]{1,500}", line \d')
+_BORDER = Lazy(r"[╭+](?:─|-){2,}")
+_IN_BOX = ("│", "|", "╰", "+-")
+_NAMED_HEAD = Lazy(r"([^\W\d]\w*) {4,}Traceback \(most")
+_EXCEPTION_LINE = Lazy(r"((?:[^\W\d]\w*\.(?:<locals>\.)?)*[^\W\d]\w*)(: .*|:)?$")
+_LEVELS = Lazy(r"(?:debug|info|notice|note|warn(?:ing)?|error|critical|fatal)$", re.IGNORECASE)
+_HANDLED = ("During handling of the above exception", "The above exception was the direct cause")
+# Lines that may stand among a traceback's own: with another prefix or none, and with the same.
+MOST_OF_OTHERS = 24
+MOST_BETWEEN = 3
+
+
+class TracebackEnd(NamedTuple):
+    """The line that says what was raised: how many lines below the head, where in the bytes below it, and its text."""
+
+    below: int
+    start: int
+    stop: int
+    text: str
+
+
+NO_END = TracebackEnd(0, 0, 0, "")
+"""A traceback that names no exception: it is broken off, or it only heads the members of a group."""
 
 
 class Frames(NamedTuple):
@@ -35,7 +84,8 @@ class Frames(NamedTuple):
 
     Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` what a logger named right above,
     `quoted_rank` whose traceback a distributed checkpoint's report quotes. `logged`: the program logged the traceback
-    as a notice, or Python ignored it. `caught`: a logger printed it, at whatever level, so that something caught the exception.
+    as a notice or in a warning, or Python ignored it (`ignored`). `caught`: a logger printed it, at whatever level, so that something
+    caught the exception.
     """
 
     found: bool
@@ -45,6 +95,7 @@ class Frames(NamedTuple):
     quoted_rank: int | None = None
     logged: bool = False
     caught: bool = False
+    ignored: bool = False
 
 
 @cache
@@ -72,7 +123,7 @@ def frames_above(hit: Hit) -> Frames:
     spawn_rank: int | None = None
     announced: int | None = None
     quoted_rank: int | None = None
-    logged = caught = False
+    logged = caught = ignored = False
     lines = hit.lines_before(90)
     row = len(lines) - 1
     while row >= 0:
@@ -82,16 +133,16 @@ def frames_above(hit: Hit) -> Frames:
             continue
         if "Traceback (most recent call last)" in text:
             found = True
-            logged = _LOGGED.search(lines[row + 1]) is not None or (
-                row >= 0 and "Exception ignored in" in lines[row]
-            )
+            above = lines[row] if row >= 0 else ""
+            ignored = any(words in above for words in _IGNORED)
+            logged = ignored or bool(_LOGGED.search(lines[row + 1]) or _WARNED.search(above))
             heads = lines[max(row, 0) : row + 2]
             caught = any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads)
             if match := re.search(r"\(RANK (\d+)\)", text):
                 quoted_rank = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
-            for above in range(row, max(row - 6, -1), -1):
-                message = split_prefix(lines[above], hit.hosts)[1]
+            for at in range(row, max(row - 6, -1), -1):
+                message = split_prefix(lines[at], hit.hosts)[1]
                 if match := re.search(r"-- Process (\d+) terminated with the following error", message):
                     spawn_rank = whole(match.group(1))
                 if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", message):
@@ -102,7 +153,107 @@ def frames_above(hit: Hit) -> Frames:
             frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
         elif patterns["exception"].match(text) and len(frames) > 0:
             break
-    return Frames(found, tuple(reversed(frames)), spawn_rank, announced, quoted_rank, logged, caught)
+    return Frames(found, tuple(reversed(frames)), spawn_rank, announced, quoted_rank, logged, caught, ignored)
+
+
+def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> TracebackEnd | None:
+    """The exception that ends a traceback, by layout alone: the first line below its frames that is not indented.
+
+    Lines of other processes may stand between. None: it has not come yet.
+
+    Args:
+        head: the line with "Traceback (most recent call last)", with its prefix.
+        after: the bytes below it.
+        hosts: see `Hit`.
+    """
+    if "Exception Group Traceback" in head:
+        return NO_END
+    rows = _rows(after)
+    if match := _NAMED_HEAD.match(split_prefix(head, hosts)[1]):
+        return _end_in_notebook(match.group(1), rows)
+    if border := _BORDER.search(head):
+        return _end_below_box(head, border.start(), rows)
+    form: tuple[Origin, str] | None = None
+    width = between = others = 0
+    for below, start, stop, line in rows:
+        origin = split_prefix(line, hosts)[0]
+        if form is None and (frame := _FRAME.search(line)):
+            width = frame.start()
+            form = origin, _masked(line[:width])
+        elif form == (origin, _masked(line[:width])):
+            text = line[width:].rstrip()
+            if HEAD in text:
+                return NO_END
+            if text and not text.startswith((" ", "\t", "> File ")):
+                if is_exception(text):
+                    return TracebackEnd(below, start, stop, text)
+                between += 1
+        elif line.strip():
+            others += 1
+        if between > MOST_BETWEEN or others > MOST_OF_OTHERS:
+            return NO_END
+    return None
+
+
+def _rows(after: bytes) -> Iterator[tuple[int, int, int, str]]:
+    """The lines below a place: (lines below, start, stop, clean text)."""
+    below, start = 1, 0
+    while start < len(after):
+        stop = after.find(b"\n", start)
+        stop = len(after) if stop < 0 else stop
+        yield below, start, stop, clean(after[start:stop], SHOWN_BYTES)
+        below, start = below + 1, stop + 1
+
+
+def _masked(prefix: str) -> str:
+    return re.sub(r"\d", "0", prefix)
+
+
+def _end_in_notebook(name: str, rows: Iterator[tuple[int, int, int, str]]) -> TracebackEnd | None:
+    """IPython names the exception in the head, and again where it ends."""
+    for below, start, stop, line in rows:
+        if HEAD in line:
+            return NO_END
+        match = _EXCEPTION_LINE.match(line.rstrip())
+        if match is not None and match.group(1).rpartition(".")[2] == name:
+            return TracebackEnd(below, start, stop, line.rstrip())
+    return None
+
+
+def _end_below_box(head: str, width: int, rows: Iterator[tuple[int, int, int, str]]) -> TracebackEnd | None:
+    """The exception below the box that `rich` draws around the frames."""
+    form, closed = _masked(head[:width]), False
+    for below, start, stop, line in rows:
+        prefix, text = _masked(line[:width]), line[width:].rstrip()
+        if prefix.strip() and prefix != form:
+            continue
+        if closed and text:
+            return TracebackEnd(below, start, stop, text) if is_exception(text) else NO_END
+        if not closed and not text.startswith(_IN_BOX):
+            return NO_END
+        closed = closed or text.startswith(("╰", "+-"))
+    return None
+
+
+def is_exception(text: str) -> bool:
+    """Whether a line could end a traceback: a dotted name, alone or with a message; not a level, nor a count of steps."""
+    match = _EXCEPTION_LINE.match(text)
+    if match is None:
+        return False
+    name, message = match.groups()
+    if _LEVELS.match(name) or is_progress(f"{name}: 1"):
+        return False
+    return "." in name or (message != ":" and (message is not None or not name[:1].islower()))
+
+
+def was_handled(hit: Hit) -> bool:
+    """Whether another exception was raised from, or while handling, the one that ends this traceback."""
+    for line in hit.lines_after(60):
+        if any(words in line for words in _HANDLED):
+            return True
+        if HEAD in line:
+            return False
+    return False
 
 
 def in_helper(hit: Hit) -> bool:

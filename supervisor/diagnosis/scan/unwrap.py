@@ -129,7 +129,9 @@ def _without_prefixes(text: bytes) -> bytes:
         """The time, whose line it is (worked out once for prefixes that differ in their time alone), and that it is a warning."""
         nonlocal last, replacement
         prefix = match.group()
-        warns = b"WARN" in prefix and match.string[match.end() : match.end() + 1] not in {b" ", b"\t"}
+        warns = (b"WARN" in prefix or _glog_warning().match(prefix)) and match.string[
+            match.end() : match.end() + 1
+        ] not in {b" ", b"\t"}
         if prefix == last:
             return replacement + b"WARNING " if warns else replacement
         untimed = _clock().sub(b"", prefix)
@@ -143,6 +145,11 @@ def _without_prefixes(text: bytes) -> bytes:
         return replacement + b"WARNING " if warns else replacement
 
     return pattern.sub(kept, text)
+
+
+@cache
+def _glog_warning() -> re.Pattern[bytes]:
+    return re.compile(rb"(?:\[rank\d+\]:)?W\d{4} ")
 
 
 @cache
