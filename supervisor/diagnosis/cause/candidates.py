@@ -58,6 +58,8 @@ WORKER_PATH_STRENGTH = 78
 # A score of words that the code which raised does not outweigh.
 CLEAR_WORDS = ENOUGH + 1
 _READS_FRAMES = frozenset((Trait.GENERIC, Trait.FRAMES_REQUIRED, Trait.COMPILER_FRAMES))
+# What ends a process from outside raises nothing in it.
+_NOT_RAISED = frozenset((FailureClass.WORKER_CRASH, FailureClass.TERMINATED))
 # What a data worker may run into that keeps its own class: its remedy is not in the data.
 _KEPT_IN_WORKER = frozenset(
     (
@@ -192,10 +194,10 @@ def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
         return None
     if not hit.has(Trait.OPEN_TYPE) and not _ANY_TYPE.search(hit.text):
         return None
-    text = hit.text
-    if hit.has(Trait.ENDS_TRACEBACK):
-        text = _OWN_NAME.sub("", text)  # a program may call its own classes anything
-    return class_by_words(text)
+    if not hit.has(Trait.ENDS_TRACEBACK):
+        return class_by_words(hit.text)
+    found = class_by_words(_OWN_NAME.sub("", hit.text))  # a program may call its own classes anything
+    return None if found is not None and found[0] in _NOT_RAISED else found
 
 
 def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:

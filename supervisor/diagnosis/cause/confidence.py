@@ -96,7 +96,10 @@ def _is_vague(chosen: Chosen) -> bool:
 
 
 def _in_unknown_words(chosen: Chosen) -> bool:
-    return chosen.item.has(Trait.OPEN_TYPE) and chosen.item.failure is FailureClass.CODE_ERROR
+    item = chosen.item
+    # Python names the module of a class, but for the script's own (traceback.TracebackException).
+    is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
+    return item.has(Trait.OPEN_TYPE) and item.failure is FailureClass.CODE_ERROR and not is_scripts_own
 
 
 def _words_lead_elsewhere(chosen: Chosen) -> bool:

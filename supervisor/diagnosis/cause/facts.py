@@ -15,7 +15,7 @@ from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import frames_above
+from supervisor.diagnosis.scan.tracebacks import HEAD, frames_above
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
@@ -457,9 +457,9 @@ def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
 
 
 def _ends_in_traceback(tail: Sequence[str]) -> bool:
-    for back, line in enumerate(reversed(tail[-60:])):
-        if "Traceback (most recent call last)" in line:
-            return back > 0
-        if line.strip() and not line.startswith((" ", "\t", "│", "|")):
+    for line in reversed(tail[-60:]):
+        if HEAD in line:
+            return True
+        if line.strip() and not line.startswith((" ", "\t", "│", "|", "> File ")):
             return False
     return False

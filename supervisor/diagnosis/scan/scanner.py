@@ -214,6 +214,7 @@ class SourceScanner:
                         line=number,
                         offset=head.offset + (0 if one.in_line else len(one.line) + 1 + end.start),
                         text=end.text,
+                        origin=end.origin.over(head.origin),
                         before=above[-BEFORE_BYTES:],
                         after=head.after if one.in_line else one.below[end.stop + 1 :][:AFTER_BYTES],
                     )

@@ -17,7 +17,7 @@ from supervisor.run.failures import FailureClass
 from supervisor.text.decode import clean
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
-from supervisor.text.prefixes import Origin, split_prefix
+from supervisor.text.prefixes import NOWHERE, Origin, split_prefix
 
 _HELPERS = (
     "/tensorboard",
@@ -67,12 +67,13 @@ MOST_BETWEEN = 3
 
 
 class TracebackEnd(NamedTuple):
-    """The line that says what was raised: how many lines below the head, where in the bytes below it, and its text."""
+    """The line that says what was raised: how many lines below the head, where in the bytes below it, its text, whose it is."""
 
     below: int
     start: int
     stop: int
     text: str
+    origin: Origin = NOWHERE
 
 
 NO_END = TracebackEnd(0, 0, 0, "")
@@ -141,12 +142,7 @@ def frames_above(hit: Hit) -> Frames:
             if match := re.search(r"\(RANK (\d+)\)", text):
                 quoted_rank = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
-            for at in range(row, max(row - 6, -1), -1):
-                message = split_prefix(lines[at], hit.hosts)[1]
-                if match := re.search(r"-- Process (\d+) terminated with the following error", message):
-                    spawn_rank = whole(match.group(1))
-                if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", message):
-                    spawn_rank = whole(match.group(1)) - 1
+            spawn_rank = _spawn_rank(lines[max(row - 5, 0) : row + 1], hit.hosts)
             break
         if match := patterns["frame"].search(text):
             groups = match.groups()
@@ -186,7 +182,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
                 return NO_END
             if text and not text.startswith((" ", "\t", "> File ")):
                 if is_exception(text):
-                    return TracebackEnd(below, start, stop, text)
+                    return TracebackEnd(below, start, stop, text, origin)
                 between += 1
         elif line.strip():
             others += 1
@@ -269,6 +265,18 @@ def in_helper(hit: Hit) -> bool:
             return False
         seen = seen or any(part in line.replace("\\", "/") for part in _HELPERS)
     return False
+
+
+def _spawn_rank(lines: list[str], hosts: Collection[str]) -> int | None:
+    """The process of torch.multiprocessing that is named above its traceback."""
+    found: int | None = None
+    for line in reversed(lines):
+        message = split_prefix(line, hosts)[1]
+        if match := re.search(r"-- Process (\d+) terminated with the following error", message):
+            found = whole(match.group(1))
+        if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", message):
+            found = whole(match.group(1)) - 1
+    return found
 
 
 def _announced(lines: list[str]) -> int | None:
