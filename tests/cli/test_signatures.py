@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli.main import main
 
+ROOT = Path(__file__).parents[2]
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
 TABLE = """
 [[signature]]
@@ -49,6 +52,19 @@ def test_diagnose_knows_them_too(folder: Path, capsys: pytest.CaptureFixture[str
     assert found["explanation"]["candidates"][0]["signature"] == "own-sim-diverged"
     main(["diagnose", "--lang", "en", "train.log"])
     assert "by your signature sim-diverged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["README.md", "configs/README.md"])
+def test_the_examples_of_the_pages_work(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^( *)```toml\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    (example,) = (textwrap.dedent(block) for _, block in blocks if "[[signature]]" in block)
+    (folder / "stoker.toml").write_text(example)
+    assert main(["signatures", "test", "train.log"]) == 0
+    shown = capsys.readouterr().out
+    assert "sim-diverged: cause, The simulator diverged, hold" in shown
+    assert main(["diagnose", "--lang", "en", "train.log"]) == 10
+    assert "The simulator diverged" in capsys.readouterr().out
 
 
 def test_what_matches_at_another_time_or_not_at_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
