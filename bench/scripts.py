@@ -72,7 +72,9 @@ def judged(row: dict[str, Any], plan: dict[str, Any] | None) -> tuple[str, str]:
     resume, way = plan["resume"], row["resume"] or "none"
     says, has = resume["how"] in {"flag", "self"}, not NO_WAY.match(way)
     # A way that is written down by its setting is right by that one alone.
-    named = resume["how"] != "flag" or not OPTION.search(way) or setting(resume["knob"]) in way.replace("-", "_")
+    named = (
+        resume["how"] != "flag" or not OPTION.search(way) or setting(resume["knob"]) in way.replace("-", "_")
+    )
     return change, "right" if says == has and named else "WRONG" if says else "missed"
 
 

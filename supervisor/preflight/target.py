@@ -153,7 +153,8 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
             fix = f"start {wrote} ranks, unless the script can take it up with another number (DeepSpeed: a universal checkpoint)"
             yield warn("resume", what, fix)
         else:
-            yield ok("resume", f"{given}: a whole checkpoint ({found.layout}, step {found.step})")
+            step = f", step {found.step}" if found.step is not None else ""
+            yield ok("resume", f"{given}: a whole checkpoint ({found.layout}{step})")
 
 
 def _ranks_of(path: Path) -> int | None:

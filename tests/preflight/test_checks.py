@@ -5,6 +5,7 @@ import resource
 import shutil
 import socket
 import sys
+import zipfile
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import replace
@@ -231,6 +232,21 @@ def test_flags_of_the_target(tmp_path: Path) -> None:
     listing = fake_python(tmp_path, "echo '  --new-flag X, --new_flag X   something --other'")
     assert interpreter.torchrun_flags(listing, {}) == {"--new-flag", "--new_flag", "--other"}
     assert interpreter.torchrun_flags(str(tmp_path / "nope"), {}) == frozenset()
+
+
+def test_a_checkpoint_whose_name_says_no_step_is_shown_without_one(tmp_path: Path) -> None:
+    for name in ("ckpt.pt", "ckpt_step5.pt"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
+    said = []
+    for name in ("ckpt.pt", "ckpt_step5.pt"):
+        knobs = replace(SCRIPT.knobs, resume_path="--resume")
+        job = replace(SCRIPT, cwd=str(tmp_path), entry_args=("--resume", name), knobs=knobs)
+        said.append(found_by(target.check_resume, job, tmp_path).what)
+    assert said == [
+        "ckpt.pt: a whole checkpoint (torch.save)",
+        "ckpt_step5.pt: a whole checkpoint (torch.save, step 5)",
+    ]
 
 
 def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path: Path) -> None:

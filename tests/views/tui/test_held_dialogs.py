@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.job.batch import BatchChange
+from supervisor.job.spec import KnobScope
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
@@ -238,6 +239,23 @@ def test_the_page_says_the_whole_command_that_would_resume_next_time(tmp_path: P
         await until(pilot, lambda: "stoker run --resume-knob '--resume=PATH'" in pane(app, "failure"), "it")
 
     drive(held(tmp_path / "run"), play, size=(120, 60))
+
+
+def test_another_batch_names_the_flag_as_it_was_typed(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+    knobs = {
+        "batch": "--batch_size",
+        "accumulation": "--accum",
+        "batch_scope": KnobScope.GLOBAL,
+        "paired": True,
+    }
+    outputs(run, **knobs)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        await until(pilot, lambda: "--batch_size 32 (16 a rank)" in shown(app), "the flag")
+
+    drive(run, play)
 
 
 @pytest.mark.parametrize(
