@@ -320,6 +320,18 @@ def test_the_palette_offers_no_batch_that_cannot_be_changed(
     drive(recorded.healthy(tmp_path / "run"), play)
 
 
+def test_the_processes_of_a_run_that_is_over_are_ended_and_take_nothing(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("p")
+        await until(pilot, lambda: "none were taken" in pane(app, "processes"), "the page")
+        text = pane(app, "processes")
+        assert [line.split()[2:4] for line in text.splitlines() if "│ keeper" in line] == [["4100", "ended"]]
+        for wrong in ("K takes", "gone", "97 %", "3.1G"):
+            assert wrong not in text
+
+    drive(recorded.failed(tmp_path / "run"), play, keeper=False)
+
+
 def test_edits_are_parsed_as_a_shell_would() -> None:
     edited = parse_edit(("--lr", "1"), "--lr 1", "A='x y' B=")
     assert (edited.argv, edited.env) == (None, {"A": "x y", "B": ""})

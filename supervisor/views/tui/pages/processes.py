@@ -49,7 +49,7 @@ class ProcessesPage(Page):
 
 def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
     state = snapshot.state
-    keeper = tr("lives" if snapshot.keeper_alive else "gone")
+    keeper = tr("lives" if snapshot.keeper_alive else "ended" if state.is_over else "gone")
     rows = [
         _line(
             "keeper",
@@ -75,7 +75,9 @@ def _own(snapshot: Snapshot) -> tuple[str, ...]:
 
 def _rank(view: View, rank: st.RankState) -> Row:
     sample = view.snapshot.ranks.get(rank_label(rank))
-    values = sample.values if sample is not None else {}
+    attempt = view.snapshot.state.attempt
+    runs = attempt is not None and attempt.ended_t is None  # what ended takes nothing
+    values = sample.values if sample is not None and runs else {}
     word, style = rank_state(rank, view.snapshot.state, is_live=view.snapshot.keeper_alive)
     seen = view.now - sample.seen_t if sample is not None and sample.seen_t else None
     threads = values.get("threads")
