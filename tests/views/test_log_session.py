@@ -221,3 +221,30 @@ def test_a_match_the_other_way_is_kept_behind_one_that_is_not_there(tmp_path: Pa
         assert wait_until(lambda: (p := last(told)) is not None and p.cursor is not None, DEADLINE_S)
         refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
         assert len(refusals) == 1
+
+
+def test_what_was_counted_of_a_query_is_kept_while_another_is_tried(tmp_path: Path) -> None:
+    with reading(tmp_path / "run") as (session, told):
+
+        def shows(typed: str) -> lc.Page:
+            session.ask(lc.Show(Query.parse(typed)))
+
+            def is_counted() -> bool:
+                page = last(told)
+                counted = page is not None and page.query.typed == typed and page.shown is not None
+                return counted and page is not None and page.shown is not None and page.shown.done_ratio == 1
+
+            assert wait_until(is_counted, DEADLINE_S)
+            page = last(told)
+            assert page is not None
+            return page
+
+        shows("99")
+        before = session._view.logs._shown
+        shows("7")
+        told.clear()
+        assert shows("99").shown == lc.Tally(95, 1.0)
+        assert session._view.logs._shown == before, "counted once"
+        first = next(news for news in told if isinstance(news, lc.Page))
+        assert first.shown is not None
+        assert first.shown.done_ratio == 1, "at once"

@@ -25,6 +25,8 @@ MOST_LOGS = 256
 COUNT_UNASKED_BYTES = 64 << 20
 MANY_LOGS, QUIET_S, QUIET_LOOK_S = 64, 10.0, 1.0
 """Of more logs, those that were not written to for so long are looked at so often: each look at a file is two calls of the system."""
+# What was counted of so many queries is kept: words that are typed are often taken back.
+KEPT_QUERIES = 16
 
 
 class NothingThereError(LookupError):
@@ -56,6 +58,7 @@ class OpenLogs:
         self._lines: dict[str, Task] = {}
         self._shown: list[Task] = []
         self._found: list[Task] = []
+        self._counted: dict[tuple[str, Query], Task] = {}  # the newest last
         self._folders: set[str] = set()
         self._looked_t = 0.0
         self._nodes: tuple[NodeLogs, ...] = ()
@@ -271,14 +274,27 @@ class OpenLogs:
             if path not in self._lines:
                 self._lines[path] = Task(stream.ref, stream.file, counts=stream.file.newlines)
         thinned = any(not stream.is_whole for stream in included)
-        self._shown = [Task(s.ref, s.file, self.query) for s in included] if thinned else []
+        self._shown = [self._task(s, self.query) for s in included] if thinned else []
         both = self.query & self.searched
-        self._found = [Task(s.ref, s.file, both) for s in included] if self.searched else []
+        self._found = [self._task(s, both) for s in included] if self.searched else []
         self.finders = []
         for stream in self.streams:
             finder = Stream(stream.ref, stream.file, 0.0, self._check)
             finder.filter_by(both)
             self.finders.append(finder)
+        self.use_counts()
+
+    def _task(self, stream: Stream, query: Query) -> Task:
+        """The count of a query's lines in a log: it continues where it was left."""
+        key = str(stream.ref.path), query
+        known = self._counted.pop(key, None)
+        task = (
+            known if known is not None and known.file is stream.file else Task(stream.ref, stream.file, query)
+        )
+        self._counted[key] = task
+        while len(self._counted) > KEPT_QUERIES * len(self.streams):
+            del self._counted[next(iter(self._counted))]
+        return task
 
     def tasks(self, *, is_asked: bool) -> tuple[Task, ...]:
         """What the counting thread should do, the most wanted first. `is_asked`: where the page stands matters."""

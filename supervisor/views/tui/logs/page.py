@@ -138,7 +138,8 @@ class LogPage(Panel, can_focus=True):
         if page is None:
             return EMPTY, EMPTY
         tr = self.tr
-        left = [Span(tr("log"), TextStyle.STRONG), Span(f" · {_what(page, tr)}")]
+        what = _what(page, tr)
+        left = [Span(tr("log"), TextStyle.STRONG), Span(f" · {what}" if what else "")]
         if page.query:
             left.append(Span(f" · {page.query}", TextStyle.LIVE))
         return tuple(left), row(
