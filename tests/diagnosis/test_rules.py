@@ -181,6 +181,11 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         FailureClass.TERMINATED,
         Reason.USER,
     ),
+    "node_never_came": (
+        JobEvidence(logs=(), exit_codes={}, launcher_exit=-15, ended_for="rank_died"),
+        FailureClass.RENDEZVOUS,
+        None,
+    ),
     "made_no_step": (
         one("loading\nnothing to do\n")._replace(launcher_exit=0, earlier_step=(1, 30), total_steps=90),
         FailureClass.UNKNOWN,

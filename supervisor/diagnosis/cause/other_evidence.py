@@ -41,6 +41,7 @@ _OPEN = (
 BARE_KILL = 0.7
 SHM_FULL_SHARE = 0.98
 _WARNED = "requeue"  # the wire name of a stop that a batch system asked for (`run.events.StopWhy`)
+_RANK_DIED = "rank_died"  # likewise, of what was left once a part had failed
 NEARLY_DONE = 0.9
 """From here on the rest may have been too short for a script that prints every hundredth step to print one."""
 
@@ -202,6 +203,16 @@ def _stopped_by_us(case: Case, root: Root) -> bool:
     return case.job.stop_reason is not None and not failed_before
 
 
+def _ranks_never_met(case: Case, root: Root) -> bool:
+    """Whether what was left of an attempt was ended for a node that was gone, before any rank had begun."""
+    job = case.job
+    no_cause = root.failure in (FailureClass.TERMINATED, FailureClass.UNKNOWN, FailureClass.HEALTHY)
+    no_rank = not job.exit_codes and all(
+        log.origin.rank is None and log.origin.local_rank is None for log in job.logs
+    )
+    return no_cause and no_rank and job.ended_for == _RANK_DIED
+
+
 def _made_no_step(case: Case, root: Root) -> bool:
     """Whether an attempt ended with exit code 0, but far from the end to which an earlier one had begun to train."""
     job = case.job
@@ -312,6 +323,13 @@ CORRECTIONS = (
         when=_stopped_by_us,
         then=lambda _case, _root: Root(FailureClass.TERMINATED, Reason.USER, confidence=0.97),
         why="stoker itself stopped the run, and no clear cause stands before that.",
+    ),
+    Correction(
+        "node_never_came",
+        Stage.OWN_KNOWLEDGE,
+        when=_ranks_never_met,
+        then=_replaced(FailureClass.RENDEZVOUS, None, 0.9),
+        why="The ranks had not met, and stoker ended the attempt because a node was gone.",
     ),
     Correction(
         "made_no_step",

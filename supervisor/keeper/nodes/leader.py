@@ -357,6 +357,12 @@ class LeadingKeeper(Keeper):
             return
         for member in self._members.values():
             report = member.report
+            if self._never_came(member, view, now):
+                grace_s = self._job.timing.death_grace_s
+                self._components.monitor.stop(
+                    ev.StopWhy.RANK_DIED, f"node {member.node} is gone", grace_s=grace_s
+                )
+                return
             if report is None or report.attempt != number or not member.has_ended(number):
                 continue
             if report.stop is not None and view.stop is None:
@@ -371,6 +377,18 @@ class LeadingKeeper(Keeper):
                 grace_s = self._job.timing.death_grace_s
                 self._components.monitor.stop(ev.StopWhy.RANK_DIED, f"node {member.node}", grace_s=grace_s)
                 return
+
+    def _never_came(self, member: Member, view: st.AttemptState, now: float) -> bool:
+        """Whether a node is gone before the ranks have met: torchrun would wait for it for 15 minutes, and there is no work to lose."""
+        bound_s = max(self._job.timing.node_timeout_s, nd.SILENT_S)
+        took_part = self._orders.take_part(view.number) or ()
+        met = any(rank.pid for rank in view.ranks.values())
+        return (
+            not met
+            and view.stop is None
+            and member.node in took_part
+            and member.pulse.silent_s(now) > bound_s
+        )
 
     def _pass_on_stops(self) -> None:
         """A node that was told to stop between two attempts ends the run."""

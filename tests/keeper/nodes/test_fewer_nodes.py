@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from supervisor.keeper.nodes.common_launch import batch_on
 from supervisor.run import nodes as nd
 from supervisor.run import state as st
 from supervisor.run.history.changes import NextJob
-from supervisor.run.nodes import Order, Orders, Want
+from supervisor.run.nodes import Heartbeat, NodePhase, Order, Orders, Report, Want, write_report
 from supervisor.run.paths import make_private
+from supervisor.run.records import FailureClass
 from tests.conftest import wait_until
 from tests.keeper.nodes.cluster import Cluster, cluster
 
@@ -39,6 +41,14 @@ ELASTIC = {
 @pytest.fixture(autouse=True)
 def soon_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nd, "SILENT_S", 1.5)
+
+
+# Waits for the others as torchrun does, at the first attempt.
+WAITS_FOR_ALL = """
+if os.environ["STOKER_ATTEMPT"] == "1":
+    import time
+    time.sleep(600)
+"""
 
 
 def reason_of(one: Cluster) -> str:
@@ -65,6 +75,36 @@ def test_a_run_starts_without_a_node_that_does_not_come(tmp_path: Path) -> None:
             argv = one.state(node).attempts[0].argv
             assert argv[-4:] == ("--batch", "2", "--steps", "3")
             assert {"--nnodes=2", f"--node-rank={rank}"} <= set(argv)
+
+
+@pytest.mark.fault(
+    "nodes",
+    "a node is gone after the launch, before the ranks have met",
+    "the attempt is ended after --node-timeout, not after torchrun's 15 minutes; `--nnodes 2:3` continues with two",
+)
+def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_path: Path) -> None:
+    with cluster(tmp_path, DONE, nodes=3, **ELASTIC) as one:
+        python = tmp_path / "fake-python"
+        head, imports, rest = python.read_text(encoding="utf-8").split("\n", 2)
+        python.write_text(f"{head}\n{imports}\n{WAITS_FOR_ALL}\n{rest}", encoding="utf-8")
+        lost = one.run.node(2)
+        make_private(lost.root)
+        beats = Heartbeat(lost, "lost")
+        write_report(lost, Report(node=2, session="lost", host="c", nnodes=3, phase=NodePhase.READY))
+        one.start(0, 1)
+
+        def is_launched() -> bool:
+            beats.beat(time.monotonic())
+            return bool(one.state().attempts)
+
+        assert wait_until(is_launched, 30)
+        assert one.wait(0, 1) == [0, 0]
+        first, second = one.state().attempts
+        assert first.verdict is not None
+        assert first.verdict.failure is FailureClass.RENDEZVOUS
+        assert first.stop is not None
+        assert first.stop.by == "node 2 is gone"
+        assert second.batch == BatchSpec(2, 3, 2)
 
 
 def test_all_nodes_are_taken_where_all_come(tmp_path: Path) -> None:
