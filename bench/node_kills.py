@@ -9,9 +9,10 @@ or `continue` where nothing of it lives. These must hold:
 - every attempt of node 1 is one of node 0, and no verdict or decision of it is another than node 0's;
 - the run ends, within a bound, and nothing of it is left alive.
 
-    python bench/node_kills.py --kills 50 --seed 1 [--round 7] [--keep bench/results/node_kills.json]
+    python bench/node_kills.py --kills 50 --seed 1 [--elastic] [--round 7] [--keep bench/results/node_kills.json]
 
-`--round` repeats one round of the seed. The exit code is 1 where anything did not hold.
+`--elastic`: the run is of `--nnodes 1:2`, and node 1 is also lost as a whole (keeper, launcher, agent and rank at once). Every other time it then
+stays away, and the run must end without it. `--round` repeats one round of the seed. The exit code is 1 where anything did not hold.
 """
 
 from __future__ import annotations
@@ -49,6 +50,16 @@ STOKER = (sys.executable, "-m", "supervisor")
 STEPS, STEP_S = 30, 0.1
 BOUND_S = 240.0
 VICTIMS = ("keeper 0", "keeper 1", "launcher 0", "launcher 1", "agent 0", "agent 1", "rank 0", "rank 1")
+WHOLE_NODE = "node 1"
+# What makes the global batch known: fewer ranks take part only where it stays the same.
+BATCH = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=2)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=2)
+parser.parse_args()
+"""
+BATCH_WORDS = ("--batch_size", "2", "--gradient_accumulation_steps", "2")
 RANK = f"""\
 import fcntl, glob, os, sys, time
 rank, attempt = os.environ["RANK"], os.environ["STOKER_ATTEMPT"]
@@ -57,6 +68,8 @@ fcntl.flock(mine, fcntl.LOCK_EX)
 peer = f"locks/{{attempt}}-{{1 - int(rank)}}"
 met = time.monotonic() + 60
 def lives():
+    if os.environ["WORLD_SIZE"] == "1":
+        return True
     try:
         with open(peer) as other:
             fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -94,6 +107,7 @@ class Round:
     outcome: str = ""
     attempts: int = 0
     leaders: int = 0
+    alone: int = 0
     took_s: float = 0.0
     findings: list[str] = field(default_factory=list)
 
@@ -101,7 +115,8 @@ class Round:
 class Nodes:
     """The two keepers of a run, and what a person does for them."""
 
-    def __init__(self, folder: Path, round_: Round) -> None:
+    def __init__(self, folder: Path, round_: Round, *, elastic: bool = False) -> None:
+        self.elastic, self.is_away = elastic, False
         self.folder, self.run, self.round = folder, RunPaths(folder / "run"), round_
         self.keepers: dict[int, subprocess.Popen[bytes]] = {}
         self.log = (folder / "console").open("ab")
@@ -109,23 +124,27 @@ class Nodes:
     def start(self, node: int) -> None:
         """The command of this node."""
         flags = ("--no-ui", "--no-check", "--python", sys.executable, "--run-dir", str(self.run.root))
-        nodes = (
-            "--nnodes",
-            "2",
-            "--node-rank",
-            str(node),
-            "--master-addr",
-            "127.0.0.1",
-            "--node-timeout",
-            "60",
+        count, bound = ("1:2", "25") if self.elastic else ("2", "60")
+        place = ("--node-rank", str(node), "--master-addr", "127.0.0.1")
+        nodes = ("--nnodes", count, *place, "--node-timeout", bound)
+        batch = ("--batch-scope", "per_rank") if self.elastic else ()
+        policy = ("--restart-from-scratch", "--max-retries", "9", *batch, "train.py")
+        self.keepers[node] = self.stoker(
+            "run", *flags, *nodes, *policy, *(BATCH_WORDS if self.elastic else ())
         )
-        policy = ("--restart-from-scratch", "--max-retries", "9", "train.py")
-        self.keepers[node] = self.stoker("run", *flags, *nodes, *policy)
 
     def stoker(self, *words: str) -> subprocess.Popen[bytes]:
         """`stoker WORDS` beside us."""
         env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(self.folder / "state")}
         return subprocess.Popen([*STOKER, *words], cwd=self.folder, env=env, stdout=self.log, stderr=self.log)
+
+    def pids_of(self, victim: str) -> list[int]:
+        """The processes that are meant, as far as they live now; of a whole node none without its keeper."""
+        if victim != WHOLE_NODE:
+            return [pid] if (pid := self.pid_of(victim)) is not None else []
+        keeper = self.pid_of("keeper 1")
+        others = [self.pid_of(f"{what} 1") for what in ("launcher", "agent", "rank")]
+        return [keeper, *(pid for pid in others if pid is not None)] if keeper is not None else []
 
     def pid_of(self, victim: str) -> int | None:
         """The process that is meant, if it lives now."""
@@ -152,7 +171,9 @@ class Nodes:
         journal = self.run.node(node).journal
         if journal.exists() and isinstance(read_state(journal).condition, st.Finished):
             return True
-        killed = any(hit.startswith(f"keeper {node}") for hit in self.round.hits)
+        if node == 1 and self.is_away:
+            return self.over(0)
+        killed = any(hit.startswith((f"keeper {node}", f"node {node}")) for hit in self.round.hits)
         return node == 1 and killed and self.over(0) and not self.lives(1) and self.is_refused()
 
     def is_refused(self) -> bool:
@@ -164,7 +185,7 @@ class Nodes:
         process = self.keepers.get(node)
         if process is not None and process.poll() is None:
             return
-        if self.lives(node) or self.over(node):
+        if self.lives(node) or self.over(node) or (node == 1 and self.is_away):
             return
         if node == 1 or not self.run.run_json.exists():
             self.round.revivals.append(f"run {node}")
@@ -194,15 +215,16 @@ class Nodes:
         self.log.close()
 
 
-def play(number: int, seed: int, keep: bool) -> Round:
+def play(number: int, seed: int, keep: bool, *, elastic: bool) -> Round:
     """One round of the seed."""
     draw = random.Random(f"{seed}-{number}")
     round_, began = Round(number), time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix=f"node-kills-{number}-"))
     (folder / "locks").mkdir()
-    (folder / "train.py").write_text(RANK, encoding="utf-8")
-    nodes = Nodes(folder, round_)
-    plan = sorted((draw.uniform(1.5, 9.0), draw.choice(VICTIMS)) for _ in range(draw.choice((1, 1, 2, 3))))
+    (folder / "train.py").write_text((BATCH if elastic else "") + RANK, encoding="utf-8")
+    nodes = Nodes(folder, round_, elastic=elastic)
+    victims = (*VICTIMS, *[WHOLE_NODE] * 4) if elastic else VICTIMS
+    plan = sorted((draw.uniform(1.5, 9.0), draw.choice(victims)) for _ in range(draw.choice((1, 1, 2, 3))))
     try:
         for node in draw.sample((0, 1), 2):
             nodes.start(node)
@@ -211,11 +233,13 @@ def play(number: int, seed: int, keep: bool) -> Round:
             now = time.monotonic() - began
             if plan and now >= plan[0][0]:
                 _, victim = plan.pop(0)
-                if (pid := nodes.pid_of(victim)) is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                        round_.hits.append(f"{victim} at {now:.1f} s")
-                        revive_at = now + draw.uniform(0.2, 6.0)
+                if pids := nodes.pids_of(victim):
+                    for pid in pids:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                    nodes.is_away |= victim == WHOLE_NODE and draw.random() < 0.5
+                    round_.hits.append(f"{victim} at {now:.1f} s")
+                    revive_at = now + draw.uniform(0.2, 6.0)
                 else:  # it is not there yet, or no more: a little later then
                     plan.append((now + draw.uniform(0.1, 1.0), victim))
                     plan.sort()
@@ -257,6 +281,10 @@ def look(nodes: Nodes, round_: Round) -> None:
     round_.leaders = len(blocks)
     if len(set(blocks)) != len(blocks):
         find(f"two leaders by turns: {blocks}")
+    ordered = [order.launch for order in orders if order.want is Want.RUN and order.launch is not None]
+    round_.alone = sum(len(launch.nodes) == 1 for launch in ordered)
+    if round_.alone and not nodes.elastic:
+        find("an attempt ran without node 1")
     runs = Counter(order.attempt for order in orders if order.want is Want.RUN)
     if any(count > 1 for count in runs.values()):
         find(f"an attempt was ordered twice: {dict(runs)}")
@@ -281,12 +309,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--elastic", action="store_true")
     parser.add_argument("--round", type=int)
     parser.add_argument("--keep", type=Path)
     args = parser.parse_args()
     began, rounds, number = time.monotonic(), [], args.round or 0
     while True:
-        round_ = play(number, args.seed, args.round is not None)
+        round_ = play(number, args.seed, args.round is not None, elastic=args.elastic)
         rounds.append(round_)
         print(f"round {number}: {', '.join(round_.hits) or 'no hit'}; {', '.join(round_.revivals) or '-'}: {round_.outcome}, "
               f"{round_.attempts} attempts, {round_.leaders} leaders, {round_.took_s} s {round_.findings or ''}", flush=True)  # fmt: skip
@@ -295,6 +324,7 @@ def main() -> int:
             break
     result: dict[str, Any] = {
         **surroundings(),
+        "nnodes": "1:2" if args.elastic else "2",
         "seed": args.seed,
         "rounds": len(rounds),
         "kills": sum(len(one.hits) for one in rounds),
@@ -302,13 +332,16 @@ def main() -> int:
         "revivals": dict(Counter(word.split()[0] for one in rounds for word in one.revivals)),
         "outcomes": dict(Counter(one.outcome for one in rounds)),
         "attempts": dict(sorted(Counter(one.attempts for one in rounds).items())),
+        "attempts without node 1": sum(one.alone for one in rounds),
         "leaders": dict(sorted(Counter(one.leaders for one in rounds).items())),
         "took_s": round(time.monotonic() - began),
         "findings": [f"round {one.number}: {text}" for one in rounds for text in one.findings],
     }
     print(json.dumps(result, indent=1))
     if args.keep:
-        args.keep.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        kept = json.loads(args.keep.read_bytes()) if args.keep.exists() else {}
+        kept[f"--nnodes {result['nnodes']}"] = result
+        args.keep.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return 1 if result["findings"] else 0
 
 
