@@ -302,6 +302,10 @@ class Moment(Part, frozen=True, kw_only=True):
     change: SpecChange | None = None
 
 
+A_PIPE = "a pipe"
+"""The source of a watched run that is piped in: it begins as its writer does."""
+
+
 class RunState(Part, frozen=True, kw_only=True):
     """All that views and the keeper know of a run, from its journal alone.
 
@@ -395,6 +399,14 @@ class RunState(Part, frozen=True, kw_only=True):
     def now(self, wall: float) -> float:
         """The machine's wall time as this run's events count it: the clock may have been set meanwhile."""
         return wall - self.clock_ahead_s
+
+    @property
+    def began_t(self) -> float | None:
+        """When the job began. Of a watched job by its logs' or processes' own clock; None where only the time of attaching is known."""
+        attempt = self.attempt
+        if self.mode != "observed" or attempt is None or self.source == A_PIPE:
+            return self.started_t
+        return attempt.started_t if attempt.started_t != attempt.planned_t else None
 
     @property
     def is_over(self) -> bool:

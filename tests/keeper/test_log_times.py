@@ -13,7 +13,7 @@ from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
-from supervisor.run.state import AttemptState, Finished
+from supervisor.run.state import A_PIPE, AttemptState, Finished
 from supervisor.text.stamps import span_of
 from tests.conftest import wait_until
 from tests.keeper.test_observer import observing
@@ -82,6 +82,29 @@ def test_facts_of_no_attempt_and_of_no_time_change_nothing() -> None:
     ]
     state = replay([*before, *said])
     assert [(a.started_t, a.ended_t, a.found_over) for a in state.attempts] == [(5.0, None, False)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "source", "dated", "began_t"),
+    [
+        ("launched", None, False, 4.0),
+        ("observed", "/w/train.log", False, None),
+        ("observed", "/w/train.log", True, 1.0),
+        ("observed", "pid 811", True, 1.0),
+        ("observed", A_PIPE, False, 4.0),
+    ],
+)
+def test_the_time_of_attaching_is_no_beginning_of_the_job(
+    mode: str, source: str | None, dated: bool, began_t: float | None
+) -> None:
+    facts: list[ev.Event] = [
+        ev.RunStarted(t=4.0, run_id="x", name="x", mode=mode, host="box", source=source),
+        ev.LaunchIntended(t=5.0, attempt=1, argv=(), reason="watching"),
+        ev.AttemptStarted(t=5.0, attempt=1, pid=0, start_time=0.0),
+    ]
+    if dated:
+        facts.append(ev.LogsDated(t=6.0, attempt=1, began_t=1.0))
+    assert replay(facts).began_t == began_t
 
 
 def test_the_clock_of_a_log_is_told_from_numbers_that_look_like_one() -> None:

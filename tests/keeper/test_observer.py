@@ -102,6 +102,7 @@ def test_a_log_that_nobody_writes_is_closed_by_itself_once(tmp_path: Path) -> No
     assert ending(run) == (Outcome.FAILED, 1)
     kinds = [type(f) for f in facts_of(run)]
     assert (kinds.count(ev.AttemptEnded), kinds.count(ev.Diagnosed)) == (1, 1)
+    assert ev.LogQuiet not in kinds, "until it is judged nobody knows whether it is live"
 
 
 def make_old(log: Path) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, RANKS
+from supervisor.run.state import AttemptState, RunState
+from supervisor.views.model.history import single
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.step_pace import APART_S, Pace
@@ -99,6 +102,34 @@ def test_a_plain_log_has_a_step_time_an_eta_and_one_for_each_rank(tmp_path: Path
     assert is_derived
     assert eta_s(snapshot) == pytest.approx(30.0)
     assert [rank.pace_s for rank in snapshot.ranks.values()] == [pytest.approx(0.5)] * 2
+
+
+@pytest.mark.parametrize(("steps", "left_s"), [(2, None), (3, None), (4, 48.0)])
+def test_the_first_steps_give_no_eta(steps: int, left_s: float | None, tmp_path: Path) -> None:
+    assert eta_s(said(plain(tmp_path / "run"), steps, 0.5)) == (left_s and pytest.approx(left_s))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "first_step", "gaps", "left_s"),
+    [
+        (1, 30, 0, 900.0),  # the job's own word
+        (1, 49, 0, None),  # too early for that
+        (2, 30, 3, 25.0),  # a bar that was resumed counts what it skipped: the rate comes first
+        (2, 49, 1, None),
+        (2, 30, 1, 900.0),
+    ],
+)
+def test_an_eta_needs_steps_of_the_attempt_that_runs(
+    attempt: int, first_step: int, gaps: int, left_s: float | None, tmp_path: Path
+) -> None:
+    state = RunState(
+        total_steps=100,
+        attempts=(AttemptState(number=attempt, planned_t=0.0, first_step=first_step, last_step=50),),
+        progress=ev.Progress(t=1.0, attempt=attempt, step=50, eta_s=900.0),
+    )
+    pace = tuple(single(float(n), n, 0.5, attempt) for n in range(gaps))
+    seen = said(plain(tmp_path / "run"), 1, 0.5)
+    assert eta_s(replace(seen, state=state, pace=pace, pace_s=0.5 if gaps else None)) == left_s
 
 
 def test_what_the_log_says_itself_comes_first(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import RunState
+from supervisor.run.records import Decision, DecisionKind
+from supervisor.run.state import AttemptState, RunState
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -91,14 +93,31 @@ def test_each_sort_key(runs: list[RunPaths]) -> None:
     assert ordered([*rows, live], SortKey.NAME, NOW)[0] is live
 
 
-def test_a_run_lasts_until_now_while_it_lives_and_else_to_its_last_event(runs: list[RunPaths]) -> None:
+def test_a_run_lasts_to_the_end_of_its_newest_attempt_and_else_until_now(runs: list[RunPaths]) -> None:
     row = RunsReader(lambda: runs).refresh().rows[1]
-    start_t, last_t = row.state.started_t, row.state.last_t
+    start_t, last_t, attempt = row.state.started_t, row.state.last_t, row.state.attempt
     assert start_t is not None
     assert last_t is not None
-    assert row.duration_s(NOW) == last_t - start_t
-    assert RunRow(row.run, row.state, live=True).duration_s(NOW) == NOW - start_t
+    assert attempt is not None
+    assert attempt.ended_t is not None
+    assert row.duration_s(NOW) == attempt.ended_t - start_t
+    held = RunRow(row.run, row.state, live=True)
+    assert held.duration_s(NOW) == attempt.ended_t - start_t, "waiting for a person is no part of it"
+    training = replace(row.state, attempts=(replace(attempt, ended_t=None),))
+    assert RunRow(row.run, training, live=True).duration_s(NOW) == NOW - start_t
+    assert RunRow(row.run, training, live=False).duration_s(NOW) == last_t - start_t
     assert RunRow(row.run, RunState(), live=True).duration_s(NOW) is None
+
+
+@pytest.mark.parametrize(("by", "took_s"), [("policy", 130.0), ("anna", 30.0)])
+def test_a_wait_for_a_person_between_two_attempts_is_no_part_of_a_run(
+    runs: list[RunPaths], by: str, took_s: float
+) -> None:
+    decision = Decision(kind=DecisionKind.RESTART, reason="")
+    first = AttemptState(number=1, planned_t=0.0, ended_t=10.0, decision=decision, decided_by=by)
+    second = AttemptState(number=2, planned_t=110.0, ended_t=130.0)
+    state = RunState(started_t=0.0, attempts=(first, second))
+    assert RunRow(runs[0], state, live=True).duration_s(NOW) == took_s
 
 
 @pytest.mark.parametrize(

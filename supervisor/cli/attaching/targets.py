@@ -12,6 +12,7 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular
+from supervisor.run.state import A_PIPE
 from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
 from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
@@ -57,7 +58,7 @@ def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvid
         return JobEvidence(logs=(log_file(str(copy))._replace(path=PIPE_NAME),))
 
     # A descriptor of its own: the screen takes the terminal as stdin.
-    return Target("stdin", "a pipe", pipe=os.dup(0) if pipe is None else pipe), read
+    return Target("stdin", A_PIPE, pipe=os.dup(0) if pipe is None else pipe), read
 
 
 def _logs(path: Path, *, check_writers: bool) -> tuple[Target, Callable[[], JobEvidence]]:

@@ -268,8 +268,14 @@ class Observer(Powerless):
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
-        """Journal what the logs' own time stamps show: the time of watching is no time of the job."""
-        if not self._target.logs or self._target.processes:
+        """Journal when the job began and ended by its processes' or its logs' own clocks: the time of watching is no time of the job."""
+        if self._target.processes:
+            oldest = min(process.start_time for _, process in self._target.processes)
+            now = self._clock.wall()
+            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - oldest
+            self.emit(ev.LogsDated(t=now, attempt=ATTEMPT, began_t=now - age_s))
+            return
+        if not self._target.logs:
             return
         if not all(copy.ended for copy in self._unpacked):
             return  # what is unpacked is dated at the end
@@ -389,6 +395,8 @@ class Observer(Powerless):
             self._belief, self._writers = Belief.REOPENED, Writers(_plain_paths(self._target))
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
             self._date()
+        elif self._belief is Belief.ASSUMED_OVER and not attempt.log_checked and self._closed is None:
+            return  # it may be over: until its end is judged nobody knows whether it is live
         elif (
             self._closed is None
             and (lately == (since_t is not None) or not attempt.log_checked)

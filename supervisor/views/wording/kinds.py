@@ -137,7 +137,7 @@ def is_unread(state: RunState) -> bool:
     attempt = state.attempt
     if state.mode != "observed" or attempt is None or attempt.log_checked or attempt.ended_t is not None:
         return False
-    return attempt.verdict is None and attempt.last_step is None and attempt.first_loss is None
+    return attempt.verdict is None
 
 
 def reading_text(state: RunState) -> str:

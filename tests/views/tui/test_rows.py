@@ -69,8 +69,10 @@ def test_when_it_will_be_done(
     stall: ev.StallFlagged | None,
     eta: float | None,
 ) -> None:
-    state = state_of(None, attempt_of(stall=stall), total_steps=total, progress=progress(eta_s=said_s))
-    assert header.eta_s(snapshot_of(state, pace_s=pace_s)) == eta
+    attempt = attempt_of(stall=stall, first_step=1, last_step=10)
+    state = state_of(None, attempt, total_steps=total, progress=progress(eta_s=said_s))
+    pace = tuple(single(float(step), step, pace_s, 1) for step in range(3)) if pace_s is not None else ()
+    assert header.eta_s(snapshot_of(state, pace_s=pace_s, pace=pace)) == eta
     assert header.eta_s(snapshot_of(state_of(total_steps=total), pace_s=pace_s)) is None, "no step is known"
 
 

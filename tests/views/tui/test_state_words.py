@@ -76,6 +76,8 @@ def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None
     watched = state_of(running(phase=ev.Phase.RENDEZVOUS), unseen, mode="observed")
     assert words.condition_span(snapshot_of(watched), NOW).text == "● reading"
     assert place_of_end(watched, unseen) == "before its first step"
+    stepped = msgspec.structs.replace(watched, attempts=(msgspec.structs.replace(unseen, last_step=3),))
+    assert words.condition_span(snapshot_of(stepped), NOW).text == "● reading", "a step of a finished log"
     seen = msgspec.structs.replace(unseen, log_checked=True)
     live = msgspec.structs.replace(watched, attempts=(seen,))
     assert words.condition_span(snapshot_of(live), NOW).text == "● live"

@@ -29,6 +29,9 @@ from supervisor.views.wording.translate import Tr
 QUIET_S = 30.0
 QUIET_STEPS = 10
 ROOMY_FROM = 60
+# An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
+ETA_GAPS = 3
+ETA_STEPS = 5
 
 
 class HeaderPanel(Panel):
@@ -93,14 +96,14 @@ class HeaderPanel(Panel):
         step = attempt.last_step if attempt else None
         total = state.total_steps
         read = reading_ratio(state)
+        if is_unread(state):
+            return EMPTY
         if read is not None:  # a step that stands far before the end is nobody's progress
             size = min(room - 8, 32)
             drawn = bar(read, size, TextStyle.DIM) if size >= 6 else ()
             return (*drawn, Span(f" {math.floor(100 * read)} % ", TextStyle.PLAIN))
         if step is None and attempt is not None and attempt.first_loss is not None:
             return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
-        if is_unread(state):
-            return EMPTY
         if step is None:
             return row(Span(self.tr(f"{epoch_text(state)} ".lstrip() or "no step yet "), TextStyle.DIM))
         if in_epochs and not total and (epoch := epoch_text(state)):
@@ -134,14 +137,12 @@ class HeaderPanel(Panel):
             end = (
                 state.attempt.ended_t
             )  # the training's time: waiting for a person, or for more of a log, is none of it
-        elapsed = end - state.started_t if state.started_t is not None and end is not None else None
-        began_t = state.started_t
-        if state.attempt is not None and state.attempt.found_over:
-            # A log that was read afterwards: how long that took is no time of the job's.
-            began_t, over_t = state.attempt.started_t, state.attempt.ended_t
-            elapsed = over_t - began_t if began_t is not None and over_t is not None else None
-        if is_unread(state):
-            began_t = elapsed = None  # the time of attaching is no time of the job's
+        if state.mode == "observed" and state.attempt is not None:
+            # Of a log: how long it was read, or is quiet, is no time of the job's.
+            known = (state.attempt.ended_t, state.attempt.quiet_since)
+            end = next((t for t in known if t is not None), self.view.now)
+        began_t = None if is_unread(state) else state.began_t
+        elapsed = end - began_t if began_t is not None and end is not None else None
         spans = [*self._loss(snapshot), *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
@@ -197,16 +198,23 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Seconds to the last step, by the run's own word or by the newest steps' rate; None while nothing moves."""
+    """Seconds to the last step, by the run's own word or by the newest steps' rate; None while nothing moves.
+
+    None for the first steps of an attempt too: they are slow, or were read at once. A bar that was resumed counts the steps that it
+    skipped as done, so after a restart the rate comes first.
+    """
     progress, total = snapshot.state.progress, snapshot.state.total_steps
     attempt = snapshot.state.attempt
-    if progress is None or (attempt is not None and attempt.stall is not None):
+    if progress is None or attempt is None or attempt.stall is not None or reading_text(snapshot.state):
         return None
-    if progress.eta_s is not None:
-        return progress.eta_s
-    if progress.step is None or not total or progress.step > total or snapshot.pace_s is None:
-        return None
-    return (total - progress.step) * snapshot.pace_s
+    by_rate = None
+    if progress.step is not None and total and progress.step <= total and snapshot.pace_s is not None:
+        by_rate = (total - progress.step) * snapshot.pace_s if len(snapshot.pace) >= ETA_GAPS else None
+    done = (attempt.last_step or 0) - (attempt.first_step or 0)
+    by_job = progress.eta_s if done >= ETA_STEPS or progress.step is None else None
+    if attempt.number > 1 and by_rate is not None:
+        return by_rate
+    return by_job if by_job is not None else by_rate
 
 
 def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
