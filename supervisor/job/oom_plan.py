@@ -250,11 +250,13 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     plan = oom_plan(spec)
     knobs = spec.knobs
     how = resume_words(plan.resume)
-    micro, steps, total = (knobs.number(what) for what in ("micro", "accumulation", "total"))
+    micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
+    whole = knobs.batch_scope is KnobScope.GLOBAL and knobs.paired
+    what = "batch of all ranks" if whole else "micro-batch"
     parts = (
-        [f"micro-batch {micro.value} ({knobs.batch}, {micro.where})"]
+        [f"{what} {micro.value} ({knobs.batch}, {micro.where})"]
         if micro is not None
-        else ["micro-batch not known"]
+        else [f"{what} not known"]
     )
     if steps is not None:
         ranks = ", of all ranks" if knobs.counts is AccumulationCounts.ALL_RANKS else ""
@@ -264,7 +266,8 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
             f"accumulation follows from {knobs.global_batch} {total.value if total.value is not None else 'auto'}"
         )
     world = world_size(spec)
-    parts.append("× ranks" if world is None else f"× {world} rank{'s' if world > 1 else ''}")
+    if not whole:
+        parts.append("× ranks" if world is None else f"× {world} rank{'s' if world > 1 else ''}")
     batch_line = " · ".join(parts)
     match plan:
         case OomPlan():

@@ -21,12 +21,12 @@ ACCELERATE_DEFAULT: Final = ("default_config.yaml", "default_config.yml", "defau
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 # Flags by which accelerate starts as many processes as it is told.
 _MANY_PROCESSES: Final = frozenset({"--multi_gpu", "--multi-gpu", "--use_deepspeed", "--use-deepspeed", "--use_fsdp", "--use-fsdp", "--use_megatron_lm", "--use-megatron-lm", "--tpu"})  # fmt: skip
-_ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
+ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
 _DEEPSPEED: Final = frozenset({"deepspeed", "ds", "deepspeed.launcher.runner"})
 _MPI: Final = frozenset({"mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
 _COMPOSER: Final = frozenset({"composer", "composer.cli.launcher"})
 _SRUN: Final = frozenset({"srun"})
-LAUNCHERS: Final = _TORCHRUN | _ACCELERATE | _DEEPSPEED | _MPI | _COMPOSER | _SRUN
+LAUNCHERS: Final = _TORCHRUN | ACCELERATE | _DEEPSPEED | _MPI | _COMPOSER | _SRUN
 # Flags of launchers that take no value; any other one takes the next word, unless that is the script.
 _SWITCHES: Final = frozenset(
     {
@@ -95,7 +95,7 @@ def read_launch(
             skip += 1
         end, as_module = _own_words(words, at + skip, free=name in _SRUN | _MPI)
         flags = tuple(words[at + skip : end])
-        if name in _ACCELERATE:
+        if name in ACCELERATE:
             config, values = _accelerate_config(flags, opened, accelerate_config)
         launchers.append(name)
         own += flags
@@ -139,7 +139,7 @@ def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | Non
         return None
     if launch.launchers[0] in _TORCHRUN:
         flag = "--nproc_per_node"
-    elif launch.launchers[0] in _ACCELERATE:
+    elif launch.launchers[0] in ACCELERATE:
         flag = "--num_processes"
     else:
         return None
@@ -241,7 +241,7 @@ def _count(name: str, flags: Sequence[str], gpus: int, config: Mapping[str, Scal
     if name in _COMPOSER:
         given = _first(flags, "--world_size", "-n", "--nproc")
         return given if given is not None else gpus or None
-    if name in _ACCELERATE:
+    if name in ACCELERATE:
         return _accelerate_count(flags, config)
     many = _names_machines(flags)
     if name in _DEEPSPEED:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
-from supervisor.job.arguments.launchers import Launch, names_machines, read_launch, with_one_rank
-from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.arguments.launchers import ACCELERATE, Launch, names_machines, read_launch, with_one_rank
+from supervisor.job.batch import BatchSpec, BatchUnit, divisors
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings import find as kn
@@ -38,6 +38,8 @@ from supervisor.job.spec import (
     Unread,
 )
 
+# Ranks of one node, where no GPU is seen that would say more.
+_USUAL_RANKS: Final = (1, 2, 4, 8, 16)
 _TOTAL_STEPS: Final = (
     "--max_steps",
     "--max_train_steps",
@@ -295,6 +297,7 @@ def _places(
         at,
         configs.lone,
         configs.written,
+        _may_be(launch, gpus) if world is None else (),
     )
     return where, world, _content_hash(program)
 
@@ -325,12 +328,51 @@ def _batch(
             knobs = _without_smaller_global(knobs, "")
             return None, replace(knobs, refusal=knobs.refusal or error.message), (*spec.notes, note)
     divided = knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}
+    if (
+        batch is None
+        and not knobs.refusal
+        and divided
+        and where.ranks
+        and knobs.batch_scope is KnobScope.GLOBAL
+    ):
+        batch, knobs = _divided_by_any(args, knobs, where, asked)
     if batch is None and not knobs.refusal and divided:
         why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
         knobs = replace(knobs, refusal=why, help="--nproc-per-node N")
     if batch is None and world is None and knobs.batch_scope is not KnobScope.UNKNOWN:
         knobs = _without_smaller_global(knobs, f"--nproc-per-node N with {SMALLER_GLOBAL}")
     return batch, knobs, spec.notes
+
+
+def _may_be(launch: Launch, gpus: int) -> tuple[int, ...]:
+    """How many ranks accelerate may start where nobody gives a number: one, or one for each GPU that it sees."""
+    if not launch.launchers or launch.launchers[-1] not in ACCELERATE or names_machines(launch):
+        return ()
+    return (1, gpus) if gpus else _USUAL_RANKS
+
+
+def _divided_by_any(
+    args: tuple[str, ...], knobs: Knobs, where: Places, asked: _Asked
+) -> tuple[BatchSpec | None, Knobs]:
+    """The batch in the units of its own setting, down to the least that each number of ranks divides as it divides the present one."""
+    whole = kn.batch_of(
+        args,
+        replace(knobs, batch_scope=KnobScope.UNKNOWN),
+        world_size=None,
+        local_world_size=1,
+        elsewhere=where,
+        global_batch=asked.total,
+    )
+    if whole is None:
+        return None, knobs
+    given, least = whole.micro_batch_per_rank, whole.micro_batch_per_rank
+    for smaller in sorted(divisors(given)[:-1], reverse=True):
+        if any(smaller < n or (smaller // n) * (given // smaller) != given // n for n in where.ranks):
+            break
+        least = smaller
+    if least == given:
+        return None, knobs
+    return whole, replace(knobs, least_micro=max(knobs.least_micro, least))
 
 
 def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:

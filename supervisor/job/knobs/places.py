@@ -33,6 +33,7 @@ class Places:
     `settled`: settings that a config gives and that the command line overrides, by the name to set them under there, with where each
     was read: Hydra's config, a ``.py`` config of plain assignments. `roles`: configs of DeepSpeed's and accelerate's own.
     `fixed`: configs that no copy can replace, because another file names them. `written`: settled ones that no argument overrides. `program`: what runs, and whether its source was found.
+    `ranks`: how many ranks there may be, where that is not known and each visible GPU gets one.
     """
 
     source: ScriptSource = field(default_factory=ScriptSource)
@@ -45,6 +46,7 @@ class Places:
     args_at: int = 0
     lone_config: str | None = None
     written: frozenset[str] = frozenset()
+    ranks: tuple[int, ...] = ()
 
     def names(self) -> list[str]:
         """Every setting found in files, then flags of the source, then variables that the source reads."""

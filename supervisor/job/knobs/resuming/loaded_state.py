@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Final
 
-from supervisor.job.knobs.resuming.newest_search import OPTIMIZER, asks_existence
+from supervisor.job.knobs.resuming.newest_search import OPTIMIZER, asks_existence, leaves_of
 from supervisor.job.knobs.source.conditions import Known, truth
 from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf
@@ -31,6 +31,9 @@ _NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
 # Calls of frameworks that are handed a checkpoint by such a keyword, and restore all of it.
+# Calls between the top of a file and a search for the newest checkpoint.
+_CALLS: Final = 5
+_LISTINGS: Final = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir"})
 _PATHS: Final = frozenset({"join", "Path", "glob", "iglob", "listdir", "mkdir", "makedirs"})
 _TRAININGS: Final = frozenset({"fit", "train"})
 _WEIGHTS_ONLY: Final = frozenset({"load_module_only", "load_weights_only", "weights_only"})
@@ -178,6 +181,46 @@ class LoadedState:
                 reached = self._reached_from({key for t in node.targets for key in _targets(t, scope)})
                 if self._use_of_any(reached, known) is Use.OPTIMIZER:
                     yield node.value, guards, {name for _, name in names}
+
+    def newest_of_listings(self) -> Iterator[tuple[str, set[str], set[str], Guards]]:
+        """Where the last of some listed files is picked that the optimizer's state is loaded from: ``sorted(glob(folder))[-1]``.
+
+        Yields:
+            the place, the names that it is made of, those that its function is given, and all tests on the way to it.
+        """
+        lists = [
+            (node, scope)
+            for node, scope, _ in self._nodes
+            if isinstance(node, ast.Assign | ast.Return) and _lists(node)
+        ]
+        listed = self._reached_from({key for node, scope in lists for key in _handed_on(node, scope)})
+        for node, scope, guards in self._nodes:
+            if not isinstance(node, ast.Assign | ast.Return) or node.value is None or not lists:
+                continue
+            wholes = [w for n in ast.walk(node.value) if (w := _last_of(n)) is not None]
+            if not any(_lists(w) or self._keys(w, scope) & listed for w in wholes):
+                continue
+            if (
+                self._use_of_any(self._reached_from(set(_handed_on(node, scope))), self._known)
+                is Use.OPTIMIZER
+            ):
+                path, _, function = scope.rpartition(":")
+                here = [n for n, s in [*lists, (node, scope)] if s == scope]
+                names = leaves_of(inner for n in here for inner in ast.walk(n))
+                for more, tests in self._ways_to(function, 0):
+                    yield f"{path or 'the script'}:{node.lineno}", names, more, (*guards, *tests)
+
+    def _ways_to(self, function: str, depth: int) -> Iterator[tuple[set[str], Guards]]:
+        """How a function is reached from the top of a file: the names that it is given on the way, and the tests."""
+        if function in {"", "main", "__init__", "__main__"}:
+            yield set(), ()
+            return
+        for node, scope, guards in self._nodes if depth < _CALLS else ():
+            outer = scope.rpartition(":")[2]
+            if isinstance(node, ast.Call) and called(node) == function and outer != function:
+                names = leaves_of(n for a in (*node.args, *node.keywords) for n in ast.walk(a))
+                for more, tests in self._ways_to(outer, depth + 1):
+                    yield names | more, (*guards, *tests)
 
     def searches_newest(self, switch: str) -> bool:
         """Whether a switch, under a name that says so, makes the source look for its newest file, and the optimizer's state is loaded."""
@@ -328,6 +371,30 @@ class LoadedState:
             return Use.WEIGHTS
         by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
         return Use.CALL if by_name else None
+
+
+def _lists(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Call) and called(n) in _LISTINGS for n in ast.walk(node))
+
+
+def _last_of(node: ast.AST) -> ast.expr | None:
+    """What the last or the largest is taken of: ``files[-1]``, ``max(files, key=...)``."""
+    match node:
+        case ast.Subscript(value=whole, slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1))):
+            return whole
+        case ast.Call(func=ast.Name(id="max"), args=[whole]):
+            return whole
+        case _:
+            return None
+
+
+def _handed_on(node: ast.AST, scope: str) -> Iterator[_Key]:
+    """The names that an assignment sets, or the function that a value is returned from."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _targets(target, scope)
+    elif isinstance(node, ast.Return):
+        yield "()", scope.rpartition(":")[2]
 
 
 def _writes_out(node: ast.AST, numbers: frozenset[str]) -> bool:

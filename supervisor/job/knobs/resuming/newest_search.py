@@ -47,7 +47,7 @@ _EXISTS: Final = frozenset({"exists", "isfile", "is_file", "isdir"})
 _NEWEST_NAMES: Final = frozenset({"latest", "last", "newest"})
 _FILE: Final = re.compile(r"\.(pt|pth|ckpt|tar|bin)$")
 OPTIMIZER: Final = re.compile(r"optim|(^|_)opt(_\w)?$", re.IGNORECASE)
-_NOT_KEPT: Final = re.compile(r"cache|data|label|vocab|tokenizer|pretrain|config", re.IGNORECASE)
+NOT_KEPT: Final = re.compile(r"cache|data|label|vocab|tokenizer|pretrain|config", re.IGNORECASE)
 _LOADER: Final = re.compile(r"^_?(load|resume|restore|try)\w*(snapshot|checkpoint|ckpt|state)", re.IGNORECASE)
 SETTINGS: Final = re.compile(
     r"^(args|cfg|config|opts?|flags|conf|hparams|hps|h|params|\w+_args|\w+_config)$", re.IGNORECASE
@@ -168,7 +168,7 @@ class _FileLook:
     def _is_given_newest(self, node: ast.Call) -> bool:
         """Whether a path of the newest's usual name is handed over, in no folder that a setting names for this or for weights to begin with."""
         paths = [v for a in node.args for v in self.source.computed.get(leaf(a) or "", ())]
-        if any(n in self.named or _NOT_KEPT.search(n) for p in paths for n in leaves_of(ast.walk(p))):
+        if any(n in self.named or NOT_KEPT.search(n) for p in paths for n in leaves_of(ast.walk(p))):
             return False
         texts = {n.value for p in paths for n in ast.walk(p) if isinstance(n, ast.Constant)}
         return bool(texts & _NEWEST_NAMES)
@@ -196,7 +196,7 @@ class _FileLook:
     def _is_given_folder_and_optimizer(self, node: ast.Call) -> bool:
         """``load_model(args.exp_dir, model, optimizer)``: what it finds in the folder, which is no flag of its own for this."""
         given = {leaf(a) or "" for a in (*node.args, *(k.value for k in node.keywords))}
-        folders = {n for n in given if _FOLDER.search(n) and not _NOT_KEPT.search(n)}
+        folders = {n for n in given if _FOLDER.search(n) and not NOT_KEPT.search(n)}
         return bool(folders - self.named) and any(OPTIMIZER.search(n) for n in given)
 
     def _loaded_where_it_exists(self, test: ast.expr, body: Sequence[ast.stmt]) -> str | None:
@@ -209,14 +209,14 @@ class _FileLook:
             return None
         if (
             not (_KEPT.search(path) or (self.with_optimizer and not self.depth and _FILE.search(path)))
-            or _NOT_KEPT.search(path)
+            or NOT_KEPT.search(path)
             or not any(_loads(s, weights=self.with_optimizer) for s in body)
         ):
             return None
         return f"{path} is loaded where it exists"
 
     def _tried(self, body: Sequence[ast.stmt], function: str) -> str | None:
-        if function == "load_state_dict" or _NOT_KEPT.search(function):
+        if function == "load_state_dict" or NOT_KEPT.search(function):
             return None
         given = {a.arg for f in self.functions if f.name == function for a in f.args.args}
         calls = (n for s in body for n in ast.walk(s) if isinstance(n, ast.Call))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of, value_of
 from supervisor.job.config.edit import NEW
@@ -28,7 +28,7 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
     takes_path,
 )
 from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use
-from supervisor.job.knobs.resuming.newest_search import holds, searches
+from supervisor.job.knobs.resuming.newest_search import NOT_KEPT, SETTINGS, holds, searches
 from supervisor.job.knobs.source.conditions import known_values
 from supervisor.job.knobs.source.config_keys import absent_keys
 from supervisor.job.knobs.source.read_source import (
@@ -70,6 +70,13 @@ _HF_OFF: Final[Mapping[str, str]] = {
     "resume_from_checkpoint": "none",
 }
 _SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint|model)s?|enable_checkpointing")
+# Words of a number that may name a checkpoint, and of one that says how many or how often.
+_STEPS: Final = frozenset(
+    {"step", "epoch", "iter", "iteration", "milestone", "batch", "checkpoint", "ckpt", "resume", "load", "restore", "continue", "start", "last"}
+)  # fmt: skip
+_COUNTS: Final = frozenset(
+    {"num", "max", "total", "n", "every", "interval", "freq", "save", "size", "warmup"}
+)
 # Names that may be those of any file or model.
 _FILES: Final = re.compile(
     r"(?<!data_)(path|file|model|weights?|init|from|restart|warm_?start)", re.IGNORECASE
@@ -235,6 +242,18 @@ class _Look:
             for place in searches(file, self.source, known):
                 if all(holds(self.source, test, wanted, known) for test, wanted in place.guards):
                     return f"{place.what} in {file.path or 'the script'}:{place.line}"
+        return self._by_listing(known)
+
+    def _by_listing(self, known: Mapping[str, Any]) -> str | None:
+        """The newest of the files that the script lists, in a folder that no setting names for this or for weights to begin with."""
+        starts = {f.dest for f in self.source.flags if takes_path(f"--{f.dest}")} | {"resume"}
+        for where, names, given, tests in self.loaded.newest_of_listings():
+            other = any(NOT_KEPT.search(n) and not SETTINGS.match(n) for n in names) or any(
+                "pretrain" in n for n in given
+            )
+            holding = all(holds(self.source, test, wanted, known) for test, wanted in tests)
+            if holding and not other and not starts & (names | given):
+                return f"the newest of the listed files in {where}"
         return None
 
     # by a flag
@@ -544,7 +563,7 @@ class _Look:
             counted = not flag.is_switch and bool(words & {"step", "epoch", "iter"})
             if counted and "resume" in words:
                 return name
-            is_number = flag.type == "int" or counted
+            is_number = (flag.type == "int" or counted) and bool(words & _STEPS) and not words & _COUNTS
             if is_number and not flag.is_switch and self._names_checkpoint(flag.dest):
                 return name
         return None

@@ -35,7 +35,9 @@ def absent_keys(source: ScriptSource, keys: Collection[str], flags: Collection[s
         optional: dict[_Chain, None] = {}
         holders: set[_Chain] = set()
         for node in file.nodes:
-            chain = _chain(node, aliases) if isinstance(node, ast.expr) else None
+            if not isinstance(node, ast.expr):
+                continue
+            chain = _chain(node, aliases)
             if chain is None or len(chain) < 2:
                 continue
             if chain[-1] in tops and chain[-1] not in flags:
