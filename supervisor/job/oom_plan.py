@@ -15,7 +15,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_changeable, why_size_unknown
-from supervisor.job.knobs.places import is_argument
+from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
@@ -169,7 +169,8 @@ def _present(spec: JobSpec, name: str) -> str | None:
 
 
 def _shown(name: str) -> str:
-    return name.replace(f"#{NEW}", "#")
+    name = name.replace(f"#{NEW}", "#")
+    return config_file(name) if place_of(name) is Place.FILE else name
 
 
 def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:

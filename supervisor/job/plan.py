@@ -14,7 +14,7 @@ from supervisor.job.config.edit import ConfigEdit
 from supervisor.job.env import EnvChange, environment
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings import find as kn
-from supervisor.job.knobs.places import ENV, Place, place_of, with_config
+from supervisor.job.knobs.places import ENV, Place, config_file, place_of, with_config
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
@@ -190,9 +190,10 @@ def _placed(
                 files.setdefault(file, {})[key] = value
     edits = []
     for at, (file, values) in enumerate(files.items()):
-        copy = f"{folder}/{at}/{posixpath.basename(file)}" if at else f"{folder}/{posixpath.basename(file)}"
+        base = posixpath.basename(config_file(file))
+        copy = f"{folder}/{at}/{base}" if at else f"{folder}/{base}"
         args = with_config(args, file, copy)
-        edits.append(ConfigEdit(file, copy, tuple(values.items())))
+        edits.append(ConfigEdit(config_file(file), copy, tuple(values.items())))
     return args, variables, tuple(edits)
 
 

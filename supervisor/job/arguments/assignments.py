@@ -1,4 +1,4 @@
-"""The settings that a command line names, found and set: ``--name value``, ``--name=value``, ``-n value``, ``key=value``."""
+"""The settings that a command line names, found and set: ``--name value``, ``--name=value``, ``-n value``, ``key=value``, ``KEY.NAME value``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+# yacs' keys are in capitals, each followed by its value; any other pair of words may be two files.
+_PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+")
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One ``--name value``, ``--name=value``, ``-n value`` or ``key=value`` of a command line."""
+    """One ``--name value``, ``--name=value``, ``-n value``, ``key=value`` or yacs' ``TRAIN.LR value`` of a command line."""
 
     name: str
     value: str | None
@@ -80,6 +83,8 @@ def _settings_of(args: tuple[str, ...]) -> Sequence[Setting]:
             ahead = args[at + 1] if at + 1 < len(args) else None
             is_value = ahead is not None and (not ahead.startswith("-") or _is_number(ahead))
             found.append(Setting(name, ahead if is_value else None, at, joined=False))
+        elif _PAIRED.fullmatch(word) and at + 1 < len(args):
+            found.append(Setting(word, args[at + 1], at, joined=False))
         else:
             match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)
             if match:

@@ -14,7 +14,7 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.arguments.launchers import Launch
-from supervisor.job.config.edit import Scalar, bases_of, config_words, read_values
+from supervisor.job.config.edit import NEW, SUFFIXES, Scalar, bases_of, config_words, read_values
 from supervisor.job.knobs.batch_settings.candidates import ACCELERATE, DEEPSPEED
 from supervisor.job.knobs.source.declarations import constant, literal
 from supervisor.job.knobs.source.read_source import ScriptSource, called, parse
@@ -32,6 +32,8 @@ _DEEPSPEED_KEYS: Final = frozenset(
         "wall_clock_breakdown",
     }
 )
+_CONFIG_FLAG: Final = re.compile(r"conf|cfg|yaml|yml|json|params|settings|opt(ion)?s?$", re.IGNORECASE)
+_YACS: Final = ("_C", "__C", "_CFG", "cfg", "config")
 _DEEPSPEED_FLAG: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 _LONE_PARSERS: Final = (
     "HfArgumentParser",
@@ -70,7 +72,7 @@ def collect_configs(
         read: opens a file by its path.
         given: texts that are known already, by name.
     """
-    texts = _texts(args, read, given or {})
+    texts = {**_texts(args, read, given or {}), **_default_texts(args[launch.args_at :], source, read)}
     values: dict[str, Mapping[str, Scalar]] = {name: read_values(name, text) for name, text in texts.items()}
     roles = _roles(args, values, launch)
     fixed: set[str] = set()
@@ -85,6 +87,7 @@ def collect_configs(
             fixed.add(nested)
             roles[nested] = DEEPSPEED
     own = args[launch.args_at :]
+    _add_defaults(values, roles, fixed, source)
     assigned = {
         **_python_configs(own, read),
         **_config_functions(own, source, read),
@@ -105,6 +108,45 @@ def _texts(args: Sequence[str], read: Read, given: Mapping[str, str]) -> dict[st
         if text is not None:
             texts[name] = text
     return texts
+
+
+def _default_texts(args: Sequence[str], source: ScriptSource, read: Read) -> dict[str, str]:
+    """The configs that flags of the script name by default, where the command line gives no other: ``--config=conf/base.yaml``."""
+    given = {s.name.replace("_", "-") for s in settings_of(args)}
+    found: dict[str, str] = {}
+    for flag in source.flags:
+        default = flag.default
+        is_config = isinstance(default, str) and default.lower().endswith(SUFFIXES)
+        if not is_config or not _CONFIG_FLAG.search(flag.dest) or given & {n.replace("_", "-") for n in flag.names}:
+            continue
+        name = f"{max(flag.names, key=len)}={default}"
+        text = read(str(default)) if name.startswith("--") and not flag.owner else None
+        if text is not None and not bases_of(str(default), text):
+            found[name] = text
+    return found
+
+
+def _add_defaults(
+    values: dict[str, Mapping[str, Scalar]], roles: Mapping[str, str], fixed: set[str], source: ScriptSource
+) -> None:
+    """Adds to the one YAML config the keys that yacs' defaults hold (``_C.TRAIN.ACCUM_STEPS = 1``) and it does not, marked as new ones."""
+    files = [n for n in values if n not in roles and n not in fixed and n.endswith((".yaml", ".yml"))]
+    if ("yacs" not in source.modules and "fvcore" not in source.modules) or len(files) != 1:
+        return
+    held = values[files[0]]
+    sections = {key.rpartition(".")[0] for key in held} | {""}
+    defaults: dict[str, Scalar] = {}
+    for file in source.files:
+        for node in file.nodes:
+            match node:
+                case ast.Assign(targets=[ast.Attribute() as target], value=value):
+                    name = _dotted(target, dict.fromkeys(_YACS, ""))
+                    if name is not None and (constant(value) is not None or _is_none(value)):
+                        defaults[name] = constant(value)
+                case _:
+                    pass
+    new = {f"{NEW}{k}": v for k, v in defaults.items() if k not in held and k.rpartition(".")[0] in sections}
+    values[files[0]] = {**held, **new}
 
 
 def _settle_bases(

@@ -1,7 +1,8 @@
 """Where a setting is: on the command line, in the environment, or in a config file that the script is given.
 
 A knob's name says its place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
-in the environment, ``conf/train.yaml#train.batch_size`` in a file that the command line names.
+in the environment, ``conf/train.yaml#train.batch_size`` in a file that the command line names, and
+``--config=conf/train.yaml#train.batch_size`` in one that a flag names by default.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from supervisor.job.arguments.assignments import set_value
 from supervisor.job.config.edit import SUFFIXES, Scalar
 from supervisor.job.knobs.source.read_source import ScriptSource
 
@@ -99,8 +101,15 @@ def is_argument(name: str) -> bool:
     return place_of(name) is Place.ARGUMENT
 
 
+def config_file(name: str) -> str:
+    """The file of a config, without the flag that names it by default."""
+    return name.partition("=")[2] if name.startswith("-") else name
+
+
 def with_config(args: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
-    """`args` with a config file replaced by its copy, in whatever form it was given."""
+    """`args` with a config file replaced by its copy, in whatever form it was given; one that a flag names by default is named by it."""
+    if file.startswith("-"):
+        return set_value(args, file.partition("=")[0], copy)
     changed = []
     for word in args:
         name, equals, value = word.partition("=")

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.config.edit import Scalar
+from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.knobs.batch_settings.names import Role, role_of
 from supervisor.job.knobs.conventions import Convention
 from supervisor.job.knobs.places import ENV, Places, bare
@@ -202,8 +202,9 @@ def _from_configs(where: Places) -> Iterator[Candidate]:
                 role = _role(name, FRAMEWORK_NAMES)
             if role is None or value is None or isinstance(value, bool):
                 continue
-            dest = f"{kind}:{key}" if kind else key.replace("-", "_")
-            yield Candidate(name, role, value, Given.CONFIG, file, dest, framework=kind)
+            dest = f"{kind}:{key}" if kind else key.lstrip(NEW).replace("-", "_")
+            given, place = (Given.DECLARED, "default of the config") if key.startswith(NEW) else (Given.CONFIG, file)
+            yield Candidate(name, role, value, given, place, dest, framework=kind)
     for name, (value, read_in) in where.settled.items():
         role = _role(name, FRAMEWORK_NAMES)
         if role is not None:
