@@ -117,7 +117,11 @@ def _default_texts(args: Sequence[str], source: ScriptSource, read: Read) -> dic
     for flag in source.flags:
         default = flag.default
         is_config = isinstance(default, str) and default.lower().endswith(SUFFIXES)
-        if not is_config or not _CONFIG_FLAG.search(flag.dest) or given & {n.replace("_", "-") for n in flag.names}:
+        if (
+            not is_config
+            or not _CONFIG_FLAG.search(flag.dest)
+            or given & {n.replace("_", "-") for n in flag.names}
+        ):
             continue
         name = f"{max(flag.names, key=len)}={default}"
         text = read(str(default)) if name.startswith("--") and not flag.owner else None
@@ -145,7 +149,14 @@ def _add_defaults(
                         defaults[name] = constant(value)
                 case _:
                     pass
-    new = {f"{NEW}{k}": v for k, v in defaults.items() if k not in held and k.rpartition(".")[0] in sections}
+    flags = {flag.dest.lower() for flag in source.flags}  # laid over the config: they come first
+    new = {
+        f"{NEW}{key}": value
+        for key, value in defaults.items()
+        if key not in held
+        and key.rpartition(".")[0] in sections
+        and key.rpartition(".")[2].lower() not in flags
+    }
     values[files[0]] = {**held, **new}
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import NEW, Scalar
-from supervisor.job.knobs.batch_settings.names import Role, role_of
+from supervisor.job.knobs.batch_settings.names import Role, is_other_batch, role_of
 from supervisor.job.knobs.conventions import Convention
 from supervisor.job.knobs.places import ENV, Places, bare
 from supervisor.job.knobs.source.declarations import constant
@@ -172,7 +172,11 @@ def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
 
 
 def _passed_as(where: Places, flag: ScriptFlag | None) -> Role | None:
-    """The accumulation: a number that is passed on under such a name and no other (``Accelerator(gradient_accumulation_steps=args.ac)``), or of the even pieces of a batch."""
+    """What a flag without a telling name is by its use.
+
+    The accumulation: a number that is passed on under such a name and no other (``Accelerator(gradient_accumulation_steps=args.ac)``), that
+    the loss is divided by where the optimizer steps, or of the even pieces of a batch. The batch: what a DataLoader is given.
+    """
     if flag is None or flag.is_switch or not (flag.type == "int" or as_number(flag.default)):
         return None
     if "backward" in where.source.used and any(
@@ -181,7 +185,10 @@ def _passed_as(where: Places, flag: ScriptFlag | None) -> Role | None:
     ):
         return Role.ACCUMULATION
     roles = {role_of(f"--{p.keyword}") for p in where.source.passed if p.leaf == flag.dest}
-    return Role.ACCUMULATION if roles == {Role.ACCUMULATION} else None
+    if roles == {Role.ACCUMULATION} or where.source.accumulates(flag.dest):
+        return Role.ACCUMULATION
+    to_data = where.source.passes_undivided(flag.dest) and not is_other_batch(flag.dest)
+    return Role.BATCH if to_data and flag.type == "int" else None
 
 
 def _dest(flag: ScriptFlag) -> str:
@@ -203,7 +210,9 @@ def _from_configs(where: Places) -> Iterator[Candidate]:
             if role is None or value is None or isinstance(value, bool):
                 continue
             dest = f"{kind}:{key}" if kind else key.lstrip(NEW).replace("-", "_")
-            given, place = (Given.DECLARED, "default of the config") if key.startswith(NEW) else (Given.CONFIG, file)
+            given, place = (
+                (Given.DECLARED, "default of the config") if key.startswith(NEW) else (Given.CONFIG, file)
+            )
             yield Candidate(name, role, value, given, place, dest, framework=kind)
     for name, (value, read_in) in where.settled.items():
         role = _role(name, FRAMEWORK_NAMES)

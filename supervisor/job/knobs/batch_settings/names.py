@@ -25,7 +25,20 @@ _NODE: Final = frozenset({"node"})
 _TOTAL: Final = frozenset({"global", "total", "effective"})
 _SHORT: Final = frozenset({"-b", "-bs", "--bs", "-batch"})
 _SIZES: Final = frozenset(
-    {"size", "batch", "gpu", "device", "rank", "node", "replica", "batchsize", "microbatch", "bs", "bsz"}
+    {
+        "size",
+        "batch",
+        "gpu",
+        "device",
+        "rank",
+        "node",
+        "replica",
+        "batchsize",
+        "microbatch",
+        "minibatch",
+        "bs",
+        "bsz",
+    }
 )
 _WHOLE: Final = {"ims_per_batch": KnobScope.GLOBAL, "samples_per_gpu": KnobScope.PER_RANK, "imgs_per_gpu": KnobScope.PER_RANK, "images_per_gpu": KnobScope.PER_RANK}  # fmt: skip
 _ACCUMULATION: Final = frozenset(
@@ -87,6 +100,11 @@ def role_of(name: str) -> Role | None:
             return Role.BATCH if is_batch(name) else None
 
 
+def is_other_batch(name: str) -> bool:
+    """Whether a name speaks of something else than training: ``val_size``, ``eval_bs``."""
+    return bool(_OTHER_BATCH & path_words(name))
+
+
 def is_batch(name: str) -> bool:
     """Whether a name is that of a training batch's size."""
     if name in _SHORT:
@@ -94,9 +112,9 @@ def is_batch(name: str) -> bool:
     words = words_of(name)
     if "_".join(words) in _WHOLE:
         return True
-    if is_accumulation(name) or _OTHER_BATCH & path_words(name):
+    if is_accumulation(name) or is_other_batch(name):
         return False
-    if "batchsize" in words or "microbatch" in words or words[-1:] in (["bs"], ["bsz"]):
+    if "batchsize" in words or {"microbatch", "minibatch"} & set(words) or words[-1:] in (["bs"], ["bsz"]):
         return True
     return "batch" in words and (
         words[-1] in _SIZES or (words[-1] in {"train", "training"} and "size" in words)

@@ -418,7 +418,7 @@ class Search:
     def accumulation(self, micro: Candidate) -> Candidate | None:
         """The setting that holds the accumulation; None where there is none."""
         options = [c for c in self.found if c.role is Role.ACCUMULATION]
-        own = [c for c in options if not c.framework and not self._is_field(c)]
+        own = [c for c in options if not c.framework and not self._is_field(c, micro)]
         if self.given.accumulation is not None:
             return self._named_accumulation(self.given.accumulation, own)
         first, rest = cand.choose(own)
@@ -437,10 +437,13 @@ class Search:
             raise _which(what, Unread.ACCUMULATION, (first.name, *(c.name for c in rest)), micro.name)
         return self._require_used(first, micro)
 
-    def _is_field(self, candidate: Candidate) -> bool:
-        """A dataclass's field in place of a framework's own default: which class counts is looked at there."""
+    def _is_field(self, candidate: Candidate, micro: Candidate) -> bool:
+        """A dataclass's field in place of a framework's own default: which class counts is looked at there, unless the batch is a field of it too."""
         flag = self.source.flag(candidate.name) if candidate.given is Given.DECLARED else None
-        return flag is not None and flag.owner != "" and self.row is not None and self.row.name == HF
+        if flag is None or not flag.owner or self.row is None or self.row.name != HF:
+            return False
+        batch = self.source.flag(micro.name)
+        return self._convention_fits(self.row, micro) or batch is None or batch.owner != flag.owner
 
     def _named_accumulation(self, name: str, own: Sequence[Candidate]) -> Candidate:
         named = next((c for c in own if c.name == name), None)

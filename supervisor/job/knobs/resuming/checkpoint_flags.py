@@ -71,6 +71,7 @@ def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
         yield _HF_FLAG
 
 
+_NOTHING: Final = frozenset({"", "none", "null", "no", "false"})
 _SHORT: Final = re.compile(r"-\w")
 LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
 """Names of settings that may hold a checkpoint to continue from, where the source shows that they do."""
@@ -135,7 +136,7 @@ def is_level_of_training(name: str) -> bool:
 def is_open(flag: ScriptFlag) -> bool:
     """Whether any text may be given to it, and none is by default."""
     is_text = not flag.is_switch and not flag.choices and flag.type not in {"int", "float", "bool"}
-    return is_text and flag.default in {None, ""}
+    return is_text and str(flag.default or "").lower() in _NOTHING
 
 
 def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:

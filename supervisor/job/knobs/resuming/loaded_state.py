@@ -31,6 +31,12 @@ _NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
 # Calls of frameworks that are handed a checkpoint by such a keyword, and restore all of it.
+_CHECKPOINTS: Final = re.compile(
+    r"ckpt|checkpoint|snapshot|\.pth?$|\.tar$|model|state|epoch|step|resume", re.IGNORECASE
+)
+_NOT_OWN: Final = re.compile(
+    r"pretrain|download|zoo|best|averag|eval|test|infer|export|convert", re.IGNORECASE
+)
 # Calls between the top of a file and a search for the newest checkpoint.
 _CALLS: Final = 5
 _LISTINGS: Final = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir"})
@@ -81,6 +87,7 @@ class LoadedState:
 
     def __init__(self, source: ScriptSource, known: Known) -> None:
         self._known = known
+        self._listed: dict[str, set[str]] = {}  # names that hold listed files, by function
         self._modules = source.modules
         self._computed = source.computed
         self._functions: defaultdict[str, list[tuple[str, list[str]]]] = defaultdict(list)
@@ -182,33 +189,43 @@ class LoadedState:
                 if self._use_of_any(reached, known) is Use.OPTIMIZER:
                     yield node.value, guards, {name for _, name in names}
 
+    @cached_property
+    def _listings(self) -> dict[str, list[ast.Assign | ast.Return]]:
+        """By function, the statements that list files and those that take something of these."""
+        found: defaultdict[str, list[ast.Assign | ast.Return]] = defaultdict(list)
+        for node, scope, _ in self._nodes:
+            if isinstance(node, ast.Assign | ast.Return) and node.value is not None:
+                names = self._listed.setdefault(scope, set())
+                if _lists(node.value) or leaves_of(ast.walk(node.value)) & names:
+                    found[scope].append(node)
+                    if isinstance(node, ast.Assign):
+                        names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        return found
+
     def newest_of_listings(self) -> Iterator[tuple[str, set[str], set[str], Guards]]:
         """Where the last of some listed files is picked that the optimizer's state is loaded from: ``sorted(glob(folder))[-1]``.
 
         Yields:
             the place, the names that it is made of, those that its function is given, and all tests on the way to it.
         """
-        lists = [
-            (node, scope)
-            for node, scope, _ in self._nodes
-            if isinstance(node, ast.Assign | ast.Return) and _lists(node)
-        ]
-        listed = self._reached_from({key for node, scope in lists for key in _handed_on(node, scope)})
-        for node, scope, guards in self._nodes:
-            if not isinstance(node, ast.Assign | ast.Return) or node.value is None or not lists:
-                continue
-            wholes = [w for n in ast.walk(node.value) if (w := _last_of(n)) is not None]
-            if not any(_lists(w) or self._keys(w, scope) & listed for w in wholes):
-                continue
-            if (
-                self._use_of_any(self._reached_from(set(_handed_on(node, scope))), self._known)
-                is Use.OPTIMIZER
+        for scope, made in self._listings.items():
+            path, _, function = scope.rpartition(":")
+            within = [inner for node in made for inner in ast.walk(node)]
+            texts = {str(n.value) for n in within if isinstance(n, ast.Constant)}
+            names = leaves_of(within)
+            if _NOT_OWN.search(function) or not any(
+                _CHECKPOINTS.search(t) for t in (*names, *texts, function)
             ):
-                path, _, function = scope.rpartition(":")
-                here = [n for n, s in [*lists, (node, scope)] if s == scope]
-                names = leaves_of(inner for n in here for inner in ast.walk(n))
-                for more, tests in self._ways_to(function, 0):
-                    yield f"{path or 'the script'}:{node.lineno}", names, more, (*guards, *tests)
+                continue
+            for node in made:
+                guards = next(g for n, _, g in self._nodes if n is node)
+                wholes = [w for n in ast.walk(node) if (w := _last_of(n)) is not None]
+                if not any(_lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes):
+                    continue
+                reached = self._reached_from(set(_handed_on(node, scope)))
+                if self._use_of_any(reached, self._known) is Use.OPTIMIZER:
+                    for more, tests in self._ways_to(function, 0):
+                        yield f"{path or 'the script'}:{node.lineno}", names, more, (*guards, *tests)
 
     def _ways_to(self, function: str, depth: int) -> Iterator[tuple[set[str], Guards]]:
         """How a function is reached from the top of a file: the names that it is given on the way, and the tests."""

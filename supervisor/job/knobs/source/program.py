@@ -27,6 +27,10 @@ _TELLING: Final = re.compile(
     r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|LightningCLI|load_state_dict|latest|last_checkpoint|load_checkpoint",
     re.IGNORECASE,
 )
+_STARTS: Final = re.compile(r"\bos\.(system|exec\w+|spawn\w+)\(|\bsubprocess\b|\bPopen\(")
+_TRAINS: Final = re.compile(r"\.backward\(|\.fit\(|\.train\(|\.step\(")
+_SCRIPT: Final = re.compile(r"(?<![\w/.-])[\w./-]*\w\.py(?=[\s\"'])")
+_MOST_STARTED: Final = 8
 MAX_FOLDERS = 64  # a name of 400,000 characters, each of them a folder's end, took gigabytes
 _ROOTS: Final = (".", "src")
 # Never a project's own module: looked up in every folder they would use up the look-ups.
@@ -149,7 +153,8 @@ def _walk(
         if depth >= MAX_DEPTH:
             continue
         wanted = _chosen(content, subcommand) if depth == 0 and subcommand else None
-        for candidate in _imports(content, here, roots, wanted):
+        started = _started(content, here) if depth == 0 else []
+        for candidate in (*started, *_imports(content, here, roots, wanted)):
             if candidate in seen or lookups >= _LOOKUPS:
                 continue
             seen.add(candidate)
@@ -157,6 +162,18 @@ def _walk(
             found = read(candidate)
             if found is not None:
                 open_.append((candidate, found, depth + 1))
+                if candidate in started:
+                    roots = [*roots, posixpath.dirname(candidate) or "."]
+
+
+def _started(text: str, here: str) -> list[str]:
+    """The scripts that a launcher without a training of its own starts as another process: ``os.system("python train.py ...")``."""
+    if not _STARTS.search(text) or _TRAINS.search(text):
+        return []
+    names = dict.fromkeys(n for n in _SCRIPT.findall(text) if n != posixpath.basename(here))
+    beside = posixpath.dirname(here)
+    places = [posixpath.join(folder, n) for n in names for folder in ("", beside, posixpath.join(beside, ".."))]
+    return [posixpath.normpath(place) for place in places][:_MOST_STARTED]
 
 
 def _chosen(text: str, subcommand: str) -> frozenset[str] | None:

@@ -46,6 +46,7 @@ _KEPT: Final = (
 )
 _COUNTS: Final = re.compile(r"idx|index|size|num|count|step|batches$")
 _RANGES: Final = frozenset({"range", "trange"})
+_STEPS: Final = frozenset({"step", "zero_grad"})
 _CUTTING: Final = frozenset({"chunk", "array_split", "tensor_split"})
 _ALIAS_DEPTH: Final = 6
 # Parsers that name a field by the fields above it; one class stands in so many places at most.
@@ -110,6 +111,7 @@ class ScriptSource:
     a variable is named ``env:NAME``. `words`: names and attributes in its code that are about resuming, or transformers.
     `handed`: (name, the name that is passed on as it, or that it is a share of). `computed`: what a name is set to.
     `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `cuts`: names that say into how many pieces a tensor or a list is cut, with where. `strides`: names of the step of a loop over a range, such as the samples of a batch. `fallbacks`: (name, the name that stands in for it where it is not set).
+    `paces`: names that say after how many micro-batches the optimizer steps; `of_loss`: names that a loss is divided by.
     """
 
     flags: tuple[ScriptFlag, ...] = ()
@@ -132,6 +134,12 @@ class ScriptSource:
     computed: Mapping[str, tuple[ast.expr, ...]] = field(default_factory=dict)
     cuts: Mapping[str, str] = field(default_factory=dict)
     strides: frozenset[str] = frozenset()
+    paces: frozenset[str] = frozenset()
+    of_loss: frozenset[str] = frozenset()
+
+    def accumulates(self, name: str) -> bool:
+        """Whether the loss is divided by a number, whatever it is called, and the optimizer steps once in so many micro-batches."""
+        return bool(self.same_as(name) & self.paces & self.of_loss)
 
     def bases(self) -> dict[str, set[str]]:
         """The classes of all files with the names of what they are derived from."""
@@ -341,6 +349,8 @@ class _Facts:
         self.fields: dict[str, Literal] = {}
         self.cuts: dict[str, str] = {}
         self.strides: set[str] = set()
+        self.paces: set[str] = set()
+        self.of_loss: set[str] = set()
         self.path = ""
         self.wholesale = False
 
@@ -382,6 +392,11 @@ class _Facts:
                 called(counted) in _RANGES
             ):
                 self._pieces_by_helper(node, index, pieces)
+                inside = {called(n) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Call)}
+                if "backward" in inside and not inside & _STEPS:
+                    self.paces.add((leaf(pieces) or "").lower())
+            case ast.If(test=test, body=body):
+                self._pace(test, body)
             case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv() | ast.Mod() as op, right=right):
                 self._ratio(left, right, whole=not isinstance(op, ast.Mod))
             case ast.AugAssign(target=target, op=ast.Div() | ast.FloorDiv(), value=value):
@@ -407,6 +422,8 @@ class _Facts:
         if not isinstance(target, ast.Name | ast.Attribute) or node.value is None:
             return
         name = target.id if isinstance(target, ast.Name) else target.attr
+        if "loss" in name.lower():
+            self._divided_loss(node.value)
         value = constant(node.value)
         if value is None:
             self._computed(target, name, node.value)
@@ -436,6 +453,8 @@ class _Facts:
 
     def _ratio(self, left: ast.expr, right: ast.expr, *, whole: bool = True) -> None:
         names = leaves(left)
+        if whole and any("loss" in name.lower() for name in names):
+            self.of_loss.add((leaf(right) or "").lower())
         if whole:
             self.divided.update(self.direct.get(name, name) for name in names)
         rights = frozenset(name.lower() for name in leaves(right))
@@ -447,6 +466,19 @@ class _Facts:
         # A product on the left is divided as a whole: `n * batch / accum` says nothing of batch / accum alone.
         if first is not None and rights:
             self.ratios.append(Ratio(first.lower(), rights, whole))
+
+    def _divided_loss(self, value: ast.expr) -> None:
+        match value:
+            case ast.BinOp(op=ast.Div(), right=right):
+                self.of_loss.add((leaf(right) or "").lower())
+            case _:
+                pass
+
+    def _pace(self, test: ast.expr, body: Sequence[ast.stmt]) -> None:
+        """``if (i + 1) % n == 0: optimizer.step()``: once in n micro-batches."""
+        every = [n.right for n in ast.walk(test) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod)]
+        if every and any(_steps_optimizer(n) for s in body for n in ast.walk(s)):
+            self.paces |= {(leaf(n) or "").lower() for n in every}
 
     def _pieces(self, call: ast.Call) -> None:
         """The number of pieces is a method's first argument and a function's second."""
@@ -488,6 +520,9 @@ class _Facts:
             self.wholesale = True
         if name in _CUTTING:
             self._pieces(call)
+        if name == "backward":
+            for part in (*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])):
+                self._divided_loss(part)
         if name.endswith("DataLoader"):
             value = next((k.value for k in call.keywords if k.arg == "batch_size"), None)
             value = value or (call.args[1] if len(call.args) > 1 else None)
@@ -532,6 +567,8 @@ class _Facts:
             fields=self.fields,
             cuts=self.cuts,
             strides=frozenset(self.strides),
+            paces=frozenset(self.paces),
+            of_loss=frozenset(self.of_loss),
             used=frozenset(self.used | ({"*"} if self.wholesale else set())),
         )
 
@@ -549,6 +586,19 @@ def _variable(node: ast.expr) -> tuple[str, Literal] | None:
             return name, literal(rest[0]) if rest else None
         case _:
             return None
+
+
+def _steps_optimizer(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="zero_grad")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="step", value=holder), args=arguments):
+            name = (leaf(holder) or "").lower()
+            return (
+                "opt" in name or "scaler" in name or any("opt" in (leaf(a) or "").lower() for a in arguments)
+            )
+        case _:
+            return False
 
 
 def _is_environ(node: ast.expr) -> bool:
