@@ -58,7 +58,7 @@ _RESUME_WORDS: Final = frozenset(
 _NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
 _OFF: Final = frozenset({"false", "no", "0", "off", "none", ""})
 _ANY_WAY: Final = re.compile(
-    r"resume|restore|load_\w*(state|checkpoint|ckpt|params)|torch\.load|load_file|continue_from|ckpt_path"
+    r"resume|restore|load_\w*(state|checkpoint|ckpt|params)|torch\.load|load_file|continue_from|ckpt_path|(fabric|dcp)\.load"
 )
 # Names of settings that may name what a switch resumes from.
 _HOLDS_PATH: Final = re.compile(
@@ -69,7 +69,7 @@ _HF_OFF: Final[Mapping[str, str]] = {
     "overwrite_output_dir": "false",
     "resume_from_checkpoint": "none",
 }
-_SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint|model)s?|enable_checkpointing")
+_SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint)s?|enable_checkpointing")
 # Words of a number that may name a checkpoint, and of one that says how many or how often.
 _STEPS: Final = frozenset(
     {"step", "epoch", "iter", "iteration", "milestone", "batch", "checkpoint", "ckpt", "resume", "load", "restore", "continue", "start", "last"}
@@ -180,11 +180,9 @@ class _Look:
 
     def _saves_nothing(self) -> bool:
         """Whether a setting switches the checkpoints off."""
-        known = {plain_last(name): value for name, (value, _) in self.where.settled.items()}
-        return any(_SAVES.fullmatch(name) and value is False for name, value in known.items()) or any(
-            _SAVES.fullmatch(name) and (value or "true").lower() in _OFF
-            for name, value in self.given().items()
-        )
+        known: dict[str, Any] = {plain_last(name): value for name, (value, _) in self.where.settled.items()}
+        known |= known_values(self.source, self.given())
+        return any(_SAVES.fullmatch(name) and str(value or "no").lower() in _OFF for name, value in known.items())
 
     def in_new_folder(self) -> bool:
         """Whether Hydra makes the run a folder of its own at each start: the checkpoints of the one before lie elsewhere."""
@@ -506,6 +504,7 @@ class _Look:
             and self.loaded.use_of(dest) is Use.OPTIMIZER
             and self.loaded.form_of(dest) is None
         ]
+        found = list({one[0]: one for one in found[::-1]}.values())[::-1]  # a launcher hands on a flag of the same name
         clear = [one for one in found if LOADED.search(one[1])]
         clear = clear or [one for one in found if one[1] in said]
         clear = clear or [

@@ -1,0 +1,133 @@
+"""How training scripts of the common styles resume: small stand-ins, read and never run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from supervisor.job.oom_plan import oom_plan
+from tests.job.test_oom_plan import changes, job
+
+ARGS = "import argparse, glob, os, torch\np = argparse.ArgumentParser()\np.add_argument('--batch_size', type=int, default=32)\np.add_argument('--accum_steps', type=int, default=1)\n"
+LOOP = "loader = DataLoader(d, batch_size=args.batch_size)\nfor i, x in enumerate(loader):\n    loss = model(x) / args.accum_steps\n    loss.backward()\n    if (i + 1) % args.accum_steps == 0:\n        optimizer.step()\n        optimizer.zero_grad()\n"
+STATE = "    model.load_state_dict(c['model'])\n    optimizer.load_state_dict(c['optimizer'])\n"
+
+
+def script(flags: str, load: str) -> str:
+    return f"{ARGS}{flags}\nargs = p.parse_args()\n{load}{LOOP}"
+
+
+LOAD = "if args.load:\n    c = torch.load(args.load)\n" + STATE
+BY_HELP = script("p.add_argument('--model_in', help='checkpoint to resume from')", LOAD.replace("load:", "model_in:").replace("args.load)", "args.model_in)"))  # fmt: skip
+ANY_FILE = script("p.add_argument('--model_path', default='none')", LOAD.replace("args.load", "args.model_path"))  # fmt: skip
+ANY_NAME = script("p.add_argument('--data_args')", LOAD.replace("args.load", "args.data_args"))
+ACCELERATE = script("p.add_argument('--ckpt')", "accelerator = Accelerator()\nif args.ckpt:\n    accelerator.load_state(args.ckpt)\n")  # fmt: skip
+DEEPSPEED = script("p.add_argument('--load_dir')", "import deepspeed\nengine, *_ = deepspeed.initialize(args)\nif args.load_dir:\n    engine.load_checkpoint(args.load_dir)\n")  # fmt: skip
+FABRIC = script("p.add_argument('--ckpt')", "state = {'model': model, 'optimizer': optimizer}\nif args.ckpt:\n    fabric.load(args.ckpt, state)\n")  # fmt: skip
+TO_FIT = f"{ARGS}p.add_argument('--ckpt')\nargs = p.parse_args()\nTrainer().fit(model, ckpt_path=args.ckpt)\n"
+OWN_TRAINER = {
+    "train.py": f"from loop import Trainer\n{ARGS}p.add_argument('--checkpoint')\nargs = p.parse_args()\ntrainer = Trainer(args)\nif args.checkpoint:\n    trainer.load(args.checkpoint)\ntrainer.train()\n",
+    "loop.py": "class Trainer:\n    def load(self, path):\n        c = torch.load(path)\n        self.model.load_state_dict(c['model'])\n        self.opt.load_state_dict(c['opt'])\n    def train(self):\n        for x in DataLoader(d, batch_size=self.args.batch_size):\n            (self.model(x) / self.args.accum_steps).backward()\n            self.opt.step()\n            self.opt.zero_grad()\n",
+}
+MILESTONE = {
+    "train.py": OWN_TRAINER["train.py"].replace("'--checkpoint'", "'--milestone', type=int").replace("args.checkpoint", "args.milestone"),
+    "loop.py": OWN_TRAINER["loop.py"].replace("torch.load(path)", "torch.load(f'out/model-{number}.pt')").replace("load(self, path)", "load(self, number)"),
+}  # fmt: skip
+START_EPOCH = script("p.add_argument('--start_epoch', type=int, default=0)", f"if args.start_epoch > 0:\n    c = torch.load(os.path.join('out', f'epoch_{{args.start_epoch}}.pt'))\n{STATE}")  # fmt: skip
+# The number of epochs is in the names of the files that are saved, not of one that is loaded.
+SAVED_BY_EPOCH = script("p.add_argument('--num_epochs', type=int)", f"c = torch.load('a.pt')\n{STATE}for epoch in range(args.num_epochs):\n    path = f'epoch-{{epoch}}.pt'\n    save(path)\n")  # fmt: skip
+NEWEST = script("p.add_argument('--out', default='o')", f"files = sorted(glob.glob(os.path.join(args.out, 'ckpt_*.pt')))\nif files:\n    c = torch.load(files[-1])\n{STATE}").replace("torch.load(files[-1])", "files[-1]").replace("    model.load", "    c = torch.load(c)\n    model.load", 1)  # fmt: skip
+BY_FUNCTION = script("p.add_argument('--out', default='o')\np.add_argument('--go_on', action='store_true')", f"def last_of(folder):\n    found = [f for f in os.listdir(folder) if f.endswith('.pt')]\n    return max(found, key=os.path.getmtime)\nif os.path.isdir(args.out):\n    c = torch.load(last_of(args.out))\n{STATE}")  # fmt: skip
+TYRO = "import tyro\n@dataclass\nclass Train:\n    batch_size: int = 8\n    grad_accum: int = 1\n    checkpoint: str | None = None\n@dataclass\nclass Args:\n    train: Train\nargs = tyro.cli(Args)\nif args.train.checkpoint:\n    c = torch.load(args.train.checkpoint)\n    model.load_state_dict(c['m'])\n    optimizer.load_state_dict(c['o'])\nfor x in DataLoader(d, batch_size=args.train.batch_size):\n    (model(x) / args.train.grad_accum).backward()\n    optimizer.zero_grad()\n"
+FROM_CLI = TYRO.replace("import tyro", "from omegaconf import OmegaConf").replace("tyro.cli(Args)", "OmegaConf.merge(OmegaConf.structured(Args), OmegaConf.from_cli())")  # fmt: skip
+NAMED_FOLDER = script("p.add_argument('--auto_resume', default=True)\np.add_argument('--resume_from')", f"name = f'{{args.batch_size}}x{{args.lr}}'\nfolder = Path('runs') / name\nif folder.exists():\n    args.resume_from = str(folder)\nif args.resume_from:\n    c = torch.load(args.resume_from)\n{STATE}")  # fmt: skip
+SAVES_NOTHING = script("p.add_argument('--auto_resume', default=True)\np.add_argument('--save_checkpoint', default='no')", "resume_if_there()\n")  # fmt: skip
+LAUNCHER = {
+    "run.py": "import os\np.add_argument('--load', default='none')\na = p.parse_args()\nos.system(f'python train.py --load {a.load}')\n",
+    "train.py": script("p.add_argument('--load')", LOAD),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "source", "how", "knob", "value"),
+    [
+        ("train.py", script("p.add_argument('--load')", LOAD), "flag", "--load", None),
+        ("train.py", script("p.add_argument('--load')", LOAD.replace("    optimizer.load_state_dict(c['optimizer'])\n", "")), "unknown", None, None),
+        ("train.py", script("p.add_argument('--load', type=int)", LOAD), "unknown", None, None),
+        ("train.py", BY_HELP, "flag", "--model_in", None),
+        ("train.py", ANY_FILE, "flag", "--model_path", None),
+        ("train.py", ANY_NAME, "unknown", None, None),
+        ("train.py", ACCELERATE, "flag", "--ckpt", None),
+        ("train.py", DEEPSPEED, "flag", "--load_dir", None),
+        ("train.py", DEEPSPEED.replace("args.load_dir)", "args.load_dir, load_module_only=True)"), "unknown", None, None),
+        ("train.py", FABRIC, "flag", "--ckpt", None),
+        ("train.py", FABRIC.replace(", 'optimizer': optimizer", ""), "unknown", None, None),
+        ("train.py", TO_FIT, "flag", "--ckpt", None),
+        ("train.py", OWN_TRAINER, "flag", "--checkpoint", None),
+        ("train.py", MILESTONE, "flag", "--milestone", "STEP"),
+        ("train.py", START_EPOCH, "flag", "--start_epoch", "STEP"),
+        ("train.py", START_EPOCH.replace("{args.start_epoch}", "{args.start_epoch - 1}"), "unknown", None, None),
+        ("train.py", SAVED_BY_EPOCH, "unknown", None, None),
+        # The newest of the listed files.
+        ("train.py", NEWEST, "self", None, None),
+        ("train.py", NEWEST.replace("args.out", "args.pretrained"), "unknown", None, None),
+        ("train.py", NEWEST.replace("if files:", "if args.go_on and files:"), "unknown", None, None),
+        ("train.py", NEWEST.replace("    optimizer.load_state_dict(c['optimizer'])\n", ""), "unknown", None, None),
+        ("train.py", BY_FUNCTION, "self", None, None),
+        ("train.py", BY_FUNCTION.replace("if os.path.isdir(args.out)", "if args.go_on"), "unknown", None, None),
+        # Fields of nested classes.
+        ("train.py", TYRO, "flag", "--train.checkpoint", None),
+        ("train.py", FROM_CLI, "flag", "train.checkpoint", None),
+        # With another batch the folder is another one, so that only the path helps.
+        ("train.py", NAMED_FOLDER, "flag", "--resume_from", None),
+        ("train.py", NAMED_FOLDER.replace("{args.batch_size}x", ""), "self", None, None),
+        ("train.py", SAVES_NOTHING, "unknown", None, None),
+        ("train.py", SAVES_NOTHING.replace("'no'", "'yes'"), "self", None, None),
+        ("-- python run.py", LAUNCHER, "flag", "--load", None),
+    ],
+)  # fmt: skip
+def test_how_each_style_resumes(
+    line: str, source: str | Mapping[str, str], how: str, knob: str | None, value: str | None
+) -> None:
+    files = {"train.py": source} if isinstance(source, str) else source
+    resume = oom_plan(job(line, files)).resume
+    assert (resume.how, resume.knob, resume.value) == (how, knob, value)
+
+
+ABSENT = "import yaml\ncfg = yaml.safe_load(open(p.parse_args().config))\npart = cfg['train']\nloader = DataLoader(d, batch_size=part['batch_size'])\nif part.get('load_model'):\n    c = torch.load(part['load_model'])\n    optimizer.load_state_dict(c['o'])\nloss.backward()\noptimizer.zero_grad()\n"
+AT_THE_TOP = ABSENT.replace("part.get", "cfg.get").replace("part['load_model']", "cfg['load_model']")
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "knob"),
+    [
+        (ABSENT, "train:\n  batch_size: 8\n", "c.yaml#train.load_model"),
+        (ABSENT, "training:\n  batch_size: 8\n", None),
+        (AT_THE_TOP, "train:\n  batch_size: 8\n", "c.yaml#load_model"),
+        (ABSENT.replace("optimizer.load", "model.load"), "train:\n  batch_size: 8\n", None),
+        (ABSENT.replace("part.get('load_model')", "part['load_model']"), "train:\n  batch_size: 8\n", None),
+    ],
+)
+def test_a_key_that_the_config_does_not_hold_yet(source: str, config: str, knob: str | None) -> None:
+    files = {"train.py": source, "c.yaml": config}
+    assert oom_plan(job("train.py --config c.yaml", files)).resume.knob == knob
+
+
+SPREAD = "import pytorch_lightning as pl\ncfg = OmegaConf.load(args.config)\ntrainer = pl.Trainer(**cfg.trainer)\ntrainer.fit(model, DM(cfg.data.batch_size), ckpt_path=cfg.get('ckpt_path'))\n"
+
+
+@pytest.mark.parametrize(
+    "other", ["", "self.automatic_optimization = False\n", "pl.Trainer(accumulate_grad_batches=1)\n"]
+)
+def test_lightnings_accumulation_in_the_section_of_its_trainer(other: str) -> None:
+    files = {
+        "train.py": (SPREAD if "Trainer" not in other else SPREAD.replace("**cfg.trainer", "accumulate_grad_batches=1")) + other,
+        "c.yaml": "data:\n  batch_size: 16\ntrainer:\n  max_steps: 9\n",
+    }  # fmt: skip
+    spec = job("train.py --config c.yaml", files)
+    assert oom_plan(spec).resume.knob == "c.yaml#ckpt_path"
+    if other:
+        assert "accumulation" in spec.knobs.refusal
+        return
+    assert changes(spec) == {"c.yaml#data.batch_size": "8", "c.yaml#trainer.accumulate_grad_batches": "2"}
