@@ -7,13 +7,13 @@ in the environment, ``conf/train.yaml#train.batch_size`` in a file that the comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value
-from supervisor.job.config.edit import SUFFIXES, Scalar
+from supervisor.job.config.edit import NEW, SUFFIXES, Scalar
 from supervisor.job.knobs.source.read_source import ScriptSource
 
 ENV: Final = "env:"
@@ -73,6 +73,15 @@ class Places:
                     return self.settled[name][0]
                 flag = self.source.flag(name)
                 return flag.default if flag else None
+
+    def open_configs(self) -> Iterator[tuple[str, list[str]]]:
+        """Each config that a key can be added to: what comes before the key in a knob's name, and the keys that it holds."""
+        for file, values in self.configs.items():
+            if file not in self.fixed and not self.roles.get(file):
+                yield f"{file}#{NEW}", list(values)
+        settled = [name for name in self.settled if not name.startswith("-")]
+        if settled:
+            yield "++" if "hydra" in self.source.modules else "", settled
 
     def with_value(self, name: str, value: str) -> Places:
         """The same with a knob in a file or a variable set."""

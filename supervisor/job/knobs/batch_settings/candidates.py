@@ -18,8 +18,9 @@ from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.knobs.batch_settings.names import Role, is_other_batch, role_of
 from supervisor.job.knobs.conventions import Convention
 from supervisor.job.knobs.places import ENV, Places, bare
+from supervisor.job.knobs.source.config_keys import absent_keys
 from supervisor.job.knobs.source.declarations import constant
-from supervisor.job.knobs.source.read_source import ScriptFlag
+from supervisor.job.knobs.source.read_source import ScriptFlag, called
 
 DEEPSPEED: Final = "deepspeed"
 ACCELERATE: Final = "accelerate"
@@ -97,6 +98,7 @@ def collect(args: Sequence[str], where: Places, convention: Convention | None = 
         *_from_environment(where),
         *_declared(args, where),
         *_siblings(args, where),
+        *_absent(where),
     ):
         named = _renamed(candidate, convention)
         if named is None:
@@ -220,6 +222,17 @@ def _from_configs(where: Places) -> Iterator[Candidate]:
             yield Candidate(name, role, value, Given.CONFIG, read_in, plain_name(name))
 
 
+def _absent(where: Places) -> Iterator[Candidate]:
+    """The accumulation that a config may hold and does not: ``cfg.get("accumulation_steps", 1)``."""
+    for prefix, keys in where.open_configs():
+        for key, default in absent_keys(where.source, keys):
+            name = f"{prefix}{key}"
+            if role_of(name) is Role.ACCUMULATION and as_number(default):
+                yield Candidate(
+                    name, Role.ACCUMULATION, default, Given.DECLARED, "default in the source", plain_name(key)
+                )
+
+
 def _from_environment(where: Places) -> Iterator[Candidate]:
     for variable, default in where.source.variables:
         role = role_of(f"{ENV}{variable}")
@@ -234,7 +247,8 @@ def _from_environment(where: Places) -> Iterator[Candidate]:
 def _declaring_files(args: Sequence[str], where: Places) -> set[str]:
     """The files that declare what the command line uses, else those nearest to the script.
 
-    If they declare no batch and leave a part of the arguments to another parser, the nearest that does is one of them.
+    If they declare no batch, those are of them whose functions the script calls for that (``Trainer.add_args(parser)``), or the nearest
+    that does where a part of the arguments is left to another parser.
     """
     flags = where.source.flags
     depths = {file.path: file.depth for file in where.source.files}
@@ -244,11 +258,26 @@ def _declaring_files(args: Sequence[str], where: Places) -> set[str]:
         nearest = min(depths.get(f.file, 0) for f in flags)
         files = {f.file for f in flags if depths.get(f.file, 0) == nearest}
     with_batch = {f.file for f in flags if any(_role(n) in _BATCHES for n in f.names)}
+    if not files & with_batch:
+        files |= {f.file for f in flags if f.file in with_batch and _is_declared_by_call(f, where)}
     if "parse_known_args" in where.source.used and not files & with_batch:
         nearest = min((depths.get(file, 0) for file in with_batch), default=0)
         one = [file for file in with_batch if depths.get(file, 0) == nearest]
         files |= set(one) if len(one) == 1 else set()
     return files
+
+
+def _is_declared_by_call(flag: ScriptFlag, where: Places) -> bool:
+    """Whether a flag is declared in a function that the script itself calls."""
+    calls = {called(n) for file in where.source.files if file.depth == 0 for n in file.calls}
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and node.name in calls
+        and node.lineno <= flag.line <= (node.end_lineno or 0)
+        for file in where.source.files
+        if file.path == flag.file
+        for node in file.nodes
+    )
 
 
 def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:

@@ -15,7 +15,7 @@ from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.source.conditions import only_counted
-from supervisor.job.knobs.source.config_keys import spread_into_trainer
+from supervisor.job.knobs.source.config_keys import section_of_framework
 from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs, KnobScope, Unread
@@ -426,7 +426,7 @@ class Search:
             first = (
                 self._paired_by_convention(micro)
                 or self._unset_accumulation(own, micro)
-                or self._of_spread_trainer()
+                or self._of_framework()
             )
             if first is None:
                 first, rest = cand.choose(c for c in options if c.framework)
@@ -503,18 +503,15 @@ class Search:
             plain_name(row.accumulation),
         )
 
-    def _of_spread_trainer(self) -> Candidate | None:
-        """Lightning's accumulation as a key of the section that its Trainer is made of."""
-        hydra = "hydra" in self.source.modules
-        configs = [(file, v) for file, v in self.where.configs.items() if not self.where.roles.get(file)]
-        places = [(f"{file}#{NEW}", list(values)) for file, values in configs if file not in self.where.fixed]
-        places += [("++" if hydra else "", [n for n in self.where.settled if not n.startswith("-")])]
-        for prefix, keys in places:
-            section = spread_into_trainer(self.source, keys)
-            if section is not None:
-                key = f"{section}.accumulate_grad_batches"
-                where = "default of Lightning's Trainer"
-                return Candidate(f"{prefix}{key}", Role.ACCUMULATION, 1, Given.CONVENTION, where, key)
+    def _of_framework(self) -> Candidate | None:
+        """A framework's accumulation as a key of the section that its Trainer or its arguments are made of."""
+        for prefix, keys in self.where.open_configs():
+            own = section_of_framework(self.source, keys)
+            if own is not None:
+                key = ".".join(own)
+                return Candidate(
+                    prefix + key, Role.ACCUMULATION, 1, Given.CONVENTION, "default of the framework", key
+                )
         return None
 
     def _convention_fits(self, row: Convention, micro: Candidate) -> bool:

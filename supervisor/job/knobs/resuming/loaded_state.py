@@ -345,6 +345,10 @@ class LoadedState:
                 )
             ):
                 return next((use for pattern, use in _KEYS if pattern.search(key)), None)
+            case ast.Call() if (
+                keyword == "load_path" and called(node) == "Trainer" and "composer" in self._modules
+            ):
+                return Use.OPTIMIZER
             case ast.Call() if keyword in _STATE_KEYWORDS:
                 return Use.OPTIMIZER if called(node) in _TRAININGS else Use.CALL
             case ast.Call():

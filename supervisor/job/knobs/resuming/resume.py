@@ -18,7 +18,7 @@ from supervisor.job.config.edit import NEW
 from supervisor.job.knobs.batch_settings.candidates import plain_last, plain_name
 from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.conventions import HF, Convention
-from supervisor.job.knobs.places import Places, is_argument
+from supervisor.job.knobs.places import Places, config_file, is_argument
 from supervisor.job.knobs.resuming.checkpoint_flags import (
     LOADED,
     find_starts,
@@ -182,7 +182,9 @@ class _Look:
         """Whether a setting switches the checkpoints off."""
         known: dict[str, Any] = {plain_last(name): value for name, (value, _) in self.where.settled.items()}
         known |= known_values(self.source, self.given())
-        return any(_SAVES.fullmatch(name) and str(value or "no").lower() in _OFF for name, value in known.items())
+        return any(
+            _SAVES.fullmatch(name) and str(value or "no").lower() in _OFF for name, value in known.items()
+        )
 
     def in_new_folder(self) -> bool:
         """Whether Hydra makes the run a folder of its own at each start: the checkpoints of the one before lie elsewhere."""
@@ -221,6 +223,10 @@ class _Look:
                 and (flag is not None or setting.value is None)
             ):
                 return f"{setting.name} is on"
+        for file, values in self.where.configs.items():
+            on = (k for k, v in values.items() if v is True and _is_auto(k) and is_level_of_training(k))
+            for key in on if file not in self.where.roles else ():
+                return f"{key} is on in {config_file(file)}"
         for flag in self.source.flags:
             name = max(flag.names, key=len)
             given = value_of(self.args[self.where.args_at :], name)
@@ -420,24 +426,16 @@ class _Look:
 
     def _absent_key(self) -> tuple[str, str] | None:
         """The one key that the source reads the checkpoint from and that the config does not hold yet."""
-        flags = {f.dest for f in self.source.flags}
-        prefix = "++" if "hydra" in self.source.modules else ""
-        settled = [n for n in self.where.settled if not n.startswith("-")]
-        places = [
-            (f"{file}#{NEW}", list(values), file)
-            for file, values in self.where.configs.items()
-            if not self.where.roles.get(file) and file not in self.where.fixed
-        ]
-        places += [(prefix, settled, "the source")] if settled else []
-        found = {
-            f"{start}{key}": place
-            for start, keys, place in places
-            for key in absent_keys(self.source, keys, flags)
-            if is_level_of_training(key) and (takes_path(key) or LOADED.search(plain_last(key)))
+        found = [
+            f"{start}{key}"
+            for start, keys in self.where.open_configs()
+            for key, instead in absent_keys(self.source, keys)
+            if not instead and is_level_of_training(key)
+            if takes_path(key) or LOADED.search(plain_last(key))
             if self.loaded.use_of(plain_last(key)) is Use.OPTIMIZER
             and self.loaded.form_of(plain_last(key)) is None
-        }
-        return next(iter(found.items())) if len(found) == 1 else None
+        ]
+        return (found[0], "a key of the config") if len(set(found)) == 1 else None
 
     def _keys(self) -> Iterator[tuple[str, str]]:
         """The keys of configs that may be changed and hold a text or nothing, and where each stands."""
@@ -504,7 +502,9 @@ class _Look:
             and self.loaded.use_of(dest) is Use.OPTIMIZER
             and self.loaded.form_of(dest) is None
         ]
-        found = list({one[0]: one for one in found[::-1]}.values())[::-1]  # a launcher hands on a flag of the same name
+        found = list({one[0]: one for one in found[::-1]}.values())[
+            ::-1
+        ]  # a launcher hands on a flag of the same name
         clear = [one for one in found if LOADED.search(one[1])]
         clear = clear or [one for one in found if one[1] in said]
         clear = clear or [

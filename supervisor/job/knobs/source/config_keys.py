@@ -6,33 +6,75 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from supervisor.job.knobs.source.declarations import literal
-from supervisor.job.knobs.source.read_source import ScriptSource, SourceFile, called
+from supervisor.job.knobs.source.declarations import Literal, literal
+from supervisor.job.knobs.source.read_source import ScriptSource, SourceFile, called, leaf
 
 _ROUNDS: Final = 3
 # What makes plain data of a part of a config.
 _CONVERTS: Final = frozenset({"dict", "to_container", "to_dict", "Namespace", "vars", "deepcopy", "copy"})
 _TRAINER: Final = "Trainer"
 _LIGHTNING: Final = frozenset({"lightning", "pytorch_lightning"})
-_ACCUMULATE: Final = "accumulate_grad_batches"
+# The accumulation of what takes it, where nobody names it.
+_ACCUMULATIONS: Final = {
+    _TRAINER: "accumulate_grad_batches",
+    "TrainingArguments": "gradient_accumulation_steps",
+    "Seq2SeqTrainingArguments": "gradient_accumulation_steps",
+}
 
 _Chain = tuple[str, ...]
 """A name, and what is looked up below it."""
 
 
-def absent_keys(source: ScriptSource, keys: Collection[str], flags: Collection[str]) -> Iterator[str]:
-    """The keys that the source reads where they are there (``.get("resume")``) and that a config does not hold, by their dotted names.
+def absent_keys(source: ScriptSource, keys: Collection[str]) -> Iterator[tuple[str, Literal]]:
+    """The keys that a config may hold and does not, by their dotted names, with what stands in their place.
+
+    The source reads them where they are there (``.get("resume")``), or a class that is made of a section has such fields (``Config(**section)``).
 
     Args:
         source: the script.
         keys: the dotted keys of the config.
-        flags: names of settings that are the command line's.
     """
+    yield from _absent_reads(source, keys, {flag.dest for flag in source.flags})
+    yield from _absent_fields(source, keys)
+
+
+def _absent_fields(source: ScriptSource, keys: Collection[str]) -> Iterator[tuple[str, Literal]]:
+    classes = {n.name: n for file in source.files for n in file.nodes if isinstance(n, ast.ClassDef)}
+    filled = {called(n) for f in source.files for n in f.calls if any(k.arg is None for k in n.keywords)} & {
+        *classes
+    }
+    for name in sorted(filled):
+        fields = _fields(name, classes, 0)
+        for section in sorted({"", *(above for key in keys for above in _above(key))}):
+            prefix = f"{section}." if section else ""
+            held = {key.removeprefix(prefix).partition(".")[0] for key in keys if key.startswith(prefix)}
+            if len(held) > 1 and held <= {*fields}:
+                yield from ((prefix + f, default) for f, default in fields.items() if f not in held)
+
+
+def _fields(name: str, classes: Mapping[str, ast.ClassDef], depth: int) -> dict[str, Literal]:
+    """The fields of a class and of those that it is derived from, with their constant defaults."""
+    found: dict[str, Literal] = {}
+    node = classes.get(name)
+    for base in node.bases if node is not None and depth < _ROUNDS else ():
+        found |= _fields(leaf(base) or "", classes, depth + 1)
+    for item in node.body if node is not None else ():
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            value = item.value
+            if isinstance(value, ast.Call):
+                value = next((k.value for k in value.keywords if k.arg == "default"), None)
+            found[item.target.id] = literal(value)
+    return found
+
+
+def _absent_reads(
+    source: ScriptSource, keys: Collection[str], flags: Collection[str]
+) -> Iterator[tuple[str, Literal]]:
     sections = {above for key in keys for above in _above(key)}
     tops = {key.partition(".")[0] for key in keys}
     for file in source.files:
         aliases = _aliases(file)
-        optional: dict[_Chain, None] = {}
+        optional: dict[_Chain, Literal] = {}
         holders: set[_Chain] = set()
         for node in file.nodes:
             if not isinstance(node, ast.expr):
@@ -42,34 +84,45 @@ def absent_keys(source: ScriptSource, keys: Collection[str], flags: Collection[s
                 continue
             if chain[-1] in tops and chain[-1] not in flags:
                 holders.add(chain[:-1])
-            if _is_optional(node):
-                optional[chain] = None
-        for chain in optional:
+            if (default := _default(node)) is not None:
+                optional[chain] = default[0]
+        for chain, instead in optional.items():
             *above, last = chain
             section = next((s for i in range(1, len(above)) if (s := ".".join(above[i:])) in sections), None)
             key = f"{section}.{last}" if section is not None else last
             if (section is not None or tuple(above) in holders) and key not in keys and last not in flags:
-                yield key
+                yield key, instead
 
 
-def spread_into_trainer(source: ScriptSource, keys: Collection[str]) -> str | None:
-    """The section of a config whose keys are Lightning's Trainer's own (``Trainer(**cfg.trainer)``), if there is one alone."""
-    if not _LIGHTNING & source.modules or any(
-        value is False for value, _ in source.literals.get("automatic_optimization", ())
-    ):
-        return None  # Lightning refuses accumulation where a module steps by itself
+def section_of_framework(source: ScriptSource, keys: Collection[str]) -> tuple[str, str] | None:
+    """The section of a config whose keys are a framework's own (``Trainer(**cfg.trainer)``), if there is one alone, and its accumulation."""
+    found = [
+        (section, _ACCUMULATIONS[name])
+        for name in _ACCUMULATIONS
+        if name != _TRAINER or (_LIGHTNING & source.modules and not _steps_by_itself(source))
+        if (section := _spread_into(source, keys, name)) is not None
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _steps_by_itself(source: ScriptSource) -> bool:
+    """Whether a Lightning module steps its optimizers itself: Lightning then refuses to accumulate."""
+    return any(value is False for value, _ in source.literals.get("automatic_optimization", ()))
+
+
+def _spread_into(source: ScriptSource, keys: Collection[str], name: str) -> str | None:
     sections = {above for key in keys for above in _above(key)}
     names: set[str] = set()
     for file in source.files:
         aliases = _aliases(file)
         for node in file.calls:
-            if called(node) == _TRAINER and not any(k.arg == _ACCUMULATE for k in node.keywords):
+            if called(node) == name and not any(k.arg == _ACCUMULATIONS[name] for k in node.keywords):
                 spread = (k.value for k in node.keywords if k.arg is None)
                 names |= {
                     chain[-1] for value in spread if (chain := _chain(_bare(value), aliases)) is not None
                 }
-    found = [s for s in sections if s.rpartition(".")[2] in names]
-    return found[0] if len(found) == 1 else None
+    sections_named = [s for s in sections if s.rpartition(".")[2] in names]
+    return sections_named[0] if len(sections_named) == 1 else None
 
 
 def _above(key: str) -> list[str]:
@@ -128,14 +181,17 @@ def _chain(node: ast.expr, aliases: Mapping[str, _Chain]) -> _Chain | None:
     return (*root, *reversed(parts))
 
 
-def _is_optional(node: ast.expr) -> bool:
-    """Whether a key need not be there: nothing is taken in its place."""
+def _default(node: ast.expr) -> tuple[Literal] | None:
+    """What is taken in place of a key that need not be there; None: it must be, or that is no constant."""
     match node:
         case ast.Call(func=ast.Attribute(attr="get"), args=[_]):
-            return True
-        case ast.Call(func=ast.Attribute(attr="get" | "pop"), args=[_, default]):
-            return literal(default) in {None, "", False}
-        case ast.Call(func=ast.Name(id="getattr"), args=[_, _, default]):
-            return literal(default) in {None, "", False}
+            return (None,)
+        case (
+            ast.Call(func=ast.Attribute(attr="get" | "pop"), args=[_, default])
+            | ast.Call(func=ast.Name(id="getattr"), args=[_, _, default])
+        ):
+            value = literal(default)
+            is_none = isinstance(default, ast.Constant) and default.value is None
+            return (value,) if value is not None or is_none else None
         case _:
-            return False
+            return None

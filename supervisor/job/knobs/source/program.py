@@ -172,7 +172,9 @@ def _started(text: str, here: str) -> list[str]:
         return []
     names = dict.fromkeys(n for n in _SCRIPT.findall(text) if n != posixpath.basename(here))
     beside = posixpath.dirname(here)
-    places = [posixpath.join(folder, n) for n in names for folder in ("", beside, posixpath.join(beside, ".."))]
+    places = [
+        posixpath.join(folder, n) for n in names for folder in ("", beside, posixpath.join(beside, ".."))
+    ]
     return [posixpath.normpath(place) for place in places][:_MOST_STARTED]
 
 
