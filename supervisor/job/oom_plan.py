@@ -252,12 +252,12 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     knobs = spec.knobs
     how = resume_words(plan.resume)
     micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
-    whole = knobs.batch_scope is KnobScope.GLOBAL and knobs.paired
-    what = "batch of all ranks" if whole else "micro-batch"
+    whole = knobs.batch_scope is KnobScope.GLOBAL and world_size(spec) is None
+    named = "of all ranks" if whole else "micro-batch"
     parts = (
-        [f"{what} {micro.value} ({knobs.batch}, {micro.where})"]
+        [f"{named} {micro.value} ({knobs.batch}, {micro.where})"]
         if micro is not None
-        else [f"{what} not known"]
+        else [f"{named} not known"]
     )
     if steps is not None:
         ranks = ", of all ranks" if knobs.counts is AccumulationCounts.ALL_RANKS else ""

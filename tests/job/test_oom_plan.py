@@ -339,6 +339,7 @@ def changes(spec: JobSpec) -> dict[str, str]:
         ("--nproc-per-node 1 -- python train.py --batch_size 6", {"train.py": DIVIDED["train.py"] + "mp.spawn(main)\n"}, {"--batch_size": "3", "--accum_iter": "2"}),
         ("train.py --batch_size 60 --gpu0_bsz 4", {"train.py": EVEN_PIECES}, {"--batch_chunk": "2"}),
         ("train.py", {"train.py": CHAINED}, {"--micro_batch_size": "8"}),
+        ("train.py --batch_size 8 --accum_iter 2", {"train.py": BY_HELPER}, {"--accum_iter": "4"}),
         (
             "train.py --micro-batch-size 16",
             {"train.py": ARGPARSE.replace("batch_size", "micro_batch_size")},
@@ -404,7 +405,7 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ("train.py --accum_iter 4", {"train.py": CUT_IN_LOOP.replace("x[j::args.accum_iter]", "x.chunk(args.accum_iter)[j]")}, "cuts each batch"),
         (
             "train.py --batch_size 8 --accum_iter 4",
-            {"train.py": BY_HELPER},
+            {"train.py": BY_HELPER.replace("(step(piece) / args.accum_iter)", "step(piece)")},
             r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)",
         ),
         ("train.py --batch_size 2 --augment", {"train.py": AT_LEAST_TWO}, r"--batch_size 1 would be refused by the script: train\.py:\d+"),

@@ -328,13 +328,8 @@ def _batch(
             knobs = _without_smaller_global(knobs, "")
             return None, replace(knobs, refusal=knobs.refusal or error.message), (*spec.notes, note)
     divided = knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}
-    if (
-        batch is None
-        and not knobs.refusal
-        and divided
-        and where.ranks
-        and knobs.batch_scope is KnobScope.GLOBAL
-    ):
+    is_whole = knobs.batch_scope is KnobScope.GLOBAL and knobs.accumulation is not None
+    if batch is None and world is None and not knobs.refusal and where.ranks and is_whole:
         batch, knobs = _divided_by_any(args, knobs, where, asked)
     if batch is None and not knobs.refusal and divided:
         why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
@@ -345,8 +340,8 @@ def _batch(
 
 
 def _may_be(launch: Launch, gpus: int) -> tuple[int, ...]:
-    """How many ranks accelerate may start where nobody gives a number: one, or one for each GPU that it sees."""
-    if not launch.launchers or launch.launchers[-1] not in ACCELERATE or names_machines(launch):
+    """How many ranks accelerate, or a program itself, may start where nobody gives a number: one, or one for each GPU that it sees."""
+    if names_machines(launch) or not set(launch.launchers[-1:]) <= ACCELERATE:
         return ()
     return (1, gpus) if gpus else _USUAL_RANKS
 
@@ -355,16 +350,21 @@ def _divided_by_any(
     args: tuple[str, ...], knobs: Knobs, where: Places, asked: _Asked
 ) -> tuple[BatchSpec | None, Knobs]:
     """The batch in the units of its own setting, down to the least that each number of ranks divides as it divides the present one."""
-    whole = kn.batch_of(
-        args,
-        replace(knobs, batch_scope=KnobScope.UNKNOWN),
-        world_size=None,
-        local_world_size=1,
-        elsewhere=where,
-        global_batch=asked.total,
-    )
+    about = replace(knobs, batch_scope=KnobScope.UNKNOWN) if knobs.paired else knobs
+    try:
+        whole = kn.batch_of(
+            args,
+            about,
+            world_size=None if knobs.paired else 1,
+            local_world_size=1,
+            elsewhere=where,
+            global_batch=asked.total,
+        )
+    except JobError:
+        whole = None
     if whole is None:
         return None, knobs
+    whole = replace(whole, ranks_known=False)
     given, least = whole.micro_batch_per_rank, whole.micro_batch_per_rank
     for smaller in sorted(divisors(given)[:-1], reverse=True):
         if any(smaller < n or (smaller // n) * (given // smaller) != given // n for n in where.ranks):

@@ -267,6 +267,8 @@ class _Finder:
                 Unread.SCOPE,
             )
         cut_at = self.source.cuts_by(small)
+        if cut_at is not None and self.source.same_as(small) & self.source.of_loss:
+            return self._cut(micro, steps)
         if cut_at is not None:
             raise NoPlanError(
                 f"the source cuts each batch into {steps.name} pieces ({cut_at}): a smaller batch would shrink the global batch",

@@ -24,7 +24,7 @@ _IMPORT: Final = re.compile(
     re.MULTILINE,
 )
 _TELLING: Final = re.compile(
-    r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|LightningCLI|load_state_dict|latest|last_checkpoint|load_checkpoint",
+    r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|LightningCLI|load_state|torch\.load|latest|last_checkpoint|load_checkpoint",
     re.IGNORECASE,
 )
 _STARTS: Final = re.compile(r"\bos\.(system|exec\w+|spawn\w+)\(|\bsubprocess\b|\bPopen\(")

@@ -138,8 +138,9 @@ class ScriptSource:
     of_loss: frozenset[str] = frozenset()
 
     def accumulates(self, name: str) -> bool:
-        """Whether the loss is divided by a number, whatever it is called, and the optimizer steps once in so many micro-batches."""
-        return bool(self.same_as(name) & self.paces & self.of_loss)
+        """Whether the loss is divided by a number, whatever it is called, and the optimizer steps once in so many micro-batches or pieces."""
+        names = self.same_as(name)
+        return bool(names & self.of_loss) and (bool(names & self.paces) or self.cuts_by(name) is not None)
 
     def bases(self) -> dict[str, set[str]]:
         """The classes of all files with the names of what they are derived from."""
