@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Final
 
-from supervisor.job.knobs.resuming.newest_search import OPTIMIZER, asks_existence, leaves_of
+from supervisor.job.knobs.resuming.newest_search import LISTINGS, OPTIMIZER, asks_existence, leaves_of
 from supervisor.job.knobs.source.conditions import Known, truth
 from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf
@@ -35,11 +35,10 @@ _CHECKPOINTS: Final = re.compile(
     r"ckpt|checkpoint|snapshot|\.pth?$|\.tar$|model|state|epoch|step|resume", re.IGNORECASE
 )
 _NOT_OWN: Final = re.compile(
-    r"pretrain|download|zoo|best|averag|eval|test|infer|export|convert", re.IGNORECASE
+    r"pretrain|download|zoo|best|averag|eval|(^|_)test|infer|export|convert", re.IGNORECASE
 )
 # Calls between the top of a file and a search for the newest checkpoint.
 _CALLS: Final = 5
-_LISTINGS: Final = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir"})
 _PATHS: Final = frozenset({"join", "Path", "glob", "iglob", "listdir", "mkdir", "makedirs"})
 _TRAININGS: Final = frozenset({"fit", "train"})
 _WEIGHTS_ONLY: Final = frozenset({"load_module_only", "load_weights_only", "weights_only"})
@@ -144,6 +143,8 @@ class LoadedState:
                 case ast.Call(args=[value, *others]) if called(node) == "join":
                     newest = (o for o in others if isinstance(o, ast.Constant) and isinstance(o.value, str))
                     form = Form.FOLDER if any(_NEWEST_FILE.search(str(o.value)) for o in newest) else None
+                    if any(leaf(o) == dest for o in others if isinstance(o, ast.Name | ast.Attribute)):
+                        return Form.NAME
                 case _:
                     continue
             if form and isinstance(value, ast.Name | ast.Attribute) and self._keys(value, scope) & names:
@@ -191,12 +192,13 @@ class LoadedState:
 
     @cached_property
     def _listings(self) -> dict[str, list[ast.Assign | ast.Return]]:
-        """By function, the statements that list files and those that take something of these."""
+        """By function, the statements that list files or name the newest one, and those that take something of these."""
         found: defaultdict[str, list[ast.Assign | ast.Return]] = defaultdict(list)
         for node, scope, _ in self._nodes:
             if isinstance(node, ast.Assign | ast.Return) and node.value is not None:
                 names = self._listed.setdefault(scope, set())
-                if _lists(node.value) or leaves_of(ast.walk(node.value)) & names:
+                taken = _lists(node.value) or leaves_of(ast.walk(node.value)) & names
+                if taken or _NEWEST_FILE.search(_last_text(node.value)) or _where_it_exists(node.value):
                     found[scope].append(node)
                     if isinstance(node, ast.Assign):
                         names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
@@ -220,7 +222,8 @@ class LoadedState:
             for node in made:
                 guards = next(g for n, _, g in self._nodes if n is node)
                 wholes = [w for n in ast.walk(node) if (w := _last_of(n)) is not None]
-                if not any(_lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes):
+                picked = any(_lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes)
+                if not picked and not _where_it_exists(node.value):
                     continue
                 reached = self._reached_from(set(_handed_on(node, scope)))
                 if self._use_of_any(reached, self._known) is Use.OPTIMIZER:
@@ -350,7 +353,10 @@ class LoadedState:
             ):
                 return Use.OPTIMIZER
             case ast.Call() if keyword in _STATE_KEYWORDS:
-                return Use.OPTIMIZER if called(node) in _TRAININGS else Use.CALL
+                old = (
+                    keyword == "resume_from_checkpoint" and called(node) == "Trainer"
+                )  # Lightning's before 2.0
+                return Use.OPTIMIZER if called(node) in _TRAININGS or old else Use.CALL
             case ast.Call():
                 return Use.OPTIMIZER if self._restores_all(node) else self._use_of_call(node)
             case _:
@@ -395,7 +401,21 @@ class LoadedState:
 
 
 def _lists(node: ast.AST) -> bool:
-    return any(isinstance(n, ast.Call) and called(n) in _LISTINGS for n in ast.walk(node))
+    return any(isinstance(n, ast.Call) and called(n) in LISTINGS for n in ast.walk(node))
+
+
+def _last_text(node: ast.AST) -> str:
+    texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return texts[-1] if texts else ""
+
+
+def _where_it_exists(node: ast.AST | None) -> bool:
+    """``path if exists(path) else None``."""
+    match node:
+        case ast.IfExp(test=test, orelse=ast.Constant(value=None)):
+            return asks_existence(ast.walk(test))
+        case _:
+            return False
 
 
 def _last_of(node: ast.AST) -> ast.expr | None:

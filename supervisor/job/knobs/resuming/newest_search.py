@@ -43,6 +43,7 @@ _KEPT: Final = re.compile(
 _FOLDER: Final = re.compile(
     r"(exp|out|output|save|work|log|model|checkpoints?|ckpts?|run)_?(dir|folder)$", re.IGNORECASE
 )
+LISTINGS: Final = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir"})
 _EXISTS: Final = frozenset({"exists", "isfile", "is_file", "isdir"})
 _NEWEST_NAMES: Final = frozenset({"latest", "last", "newest"})
 _FILE: Final = re.compile(r"\.(pt|pth|ckpt|tar|bin)$")
@@ -141,7 +142,8 @@ class _FileLook:
 
     def _call(self, node: ast.Call) -> str | None:
         name = called(node)
-        if any(k.arg == "resume_from_checkpoint" and literal(k.value) is True for k in node.keywords):
+        resumed = [k.value for k in node.keywords if k.arg == "resume_from_checkpoint"]
+        if any(literal(value) is True or self._is_whether_any(value) for value in resumed):
             return "resume_from_checkpoint=True"
         if name == "fit":
             return self._handed_to_fit(node)
@@ -154,6 +156,17 @@ class _FileLook:
         if self.depth and name not in _KNOWN_FINDERS and not (self.trains and name == "load_latest"):
             return None
         return None if {leaf(a) for a in node.args} & self.named else name
+
+    def _is_whether_any(self, value: ast.expr) -> bool:
+        """Whether a value is true where checkpoints are listed: ``len(glob("out/checkpoint-*")) > 0``."""
+        made = self.source.computed.get(leaf(value) or "", ()) if isinstance(value, ast.Name) else (value,)
+        return len(made) == 1 and any(
+            isinstance(n, ast.Call)
+            and called(n) in LISTINGS
+            and isinstance(made[0], ast.Compare | ast.Call)
+            and (isinstance(made[0], ast.Compare) or called(made[0]) in {"any", "bool"})
+            for n in ast.walk(made[0])
+        )
 
     def loads_newest(self, node: ast.AST, guards: Guards) -> str | None:
         """A file of the newest's usual name that the script loads with the optimizer's state, where a test of what exists leads there."""
@@ -221,6 +234,10 @@ class _FileLook:
         given = {a.arg for f in self.functions if f.name == function for a in f.args.args}
         calls = (n for s in body for n in ast.walk(s) if isinstance(n, ast.Call))
         names = {n for c in calls for a in c.args for n in leaves_of(ast.walk(a))} - given
+        parts = [part for n in names for value in self.source.computed.get(n, ()) for part in ast.walk(value)]
+        names |= leaves_of(parts) | {
+            n.value for n in parts if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        }
         if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
             return f"{function} tries its own file"
         return None
@@ -293,7 +310,8 @@ def _loads(node: ast.stmt, *, weights: bool) -> bool:
 def _saved_names(file: SourceFile) -> frozenset[str]:
     """Names and texts in the functions that save: what a checkpoint is written to."""
     found: set[str] = set()
-    for nodes in _outermost_functions(file.nodes) or [file.nodes]:
+    top = [s for s in file.tree.body if not isinstance(s, ast.FunctionDef | ast.ClassDef)]
+    for nodes in [*_outermost_functions(file.nodes), [n for s in top for n in ast.walk(s)]]:
         if any(isinstance(n, ast.Call) and called(n) in _SAVES for n in nodes):
             found |= leaves_of(nodes)
             found |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}

@@ -346,6 +346,8 @@ class _Look:
             value = None if flag.const is False or self._needs_a_path(flag.dest) else ""
         elif flag.optional_value and self._means_newest(flag):
             value = ""
+        elif flag.type == "bool":
+            value = None if flag.default is True or self._needs_a_path(flag.dest) else "true"
         elif set(flag.choices) == {"0", "1"}:
             value = "1"
         elif is_open(flag) and self.loaded.form_of(flag.dest) is Form.FOLDER:
@@ -559,7 +561,9 @@ class _Look:
         for flag in self.source.flags:
             name = max(flag.names, key=len)
             words = set(words_of(name))
-            counted = not flag.is_switch and bool(words & {"step", "epoch", "iter"})
+            counted = not flag.is_switch and bool(
+                words & {"step", "steps", "epoch", "epochs", "iter", "iters"}
+            )
             if counted and "resume" in words:
                 return name
             is_number = (flag.type == "int" or counted) and bool(words & _STEPS) and not words & _COUNTS
