@@ -15,7 +15,7 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import NEW, Scalar
-from supervisor.job.knobs.batch_settings.names import Role, is_other_batch, role_of
+from supervisor.job.knobs.batch_settings.names import Role, is_other_batch, may_accumulate, role_of
 from supervisor.job.knobs.conventions import Convention
 from supervisor.job.knobs.places import ENV, Places, bare
 from supervisor.job.knobs.source.config_keys import absent_keys
@@ -45,7 +45,7 @@ class Given(IntEnum):
 class Candidate:
     """One setting: the name to set it under, its role, its value, how that came about and where it was read.
 
-    `follows`: the keys that its value is interpolated from (OmegaConf's ``${train.batch_size}``).
+    `follows`: the keys that its value is interpolated from (OmegaConf's ``${train.batch_size}``). `by_use`: its name does not say what it is.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Candidate:
     is_switch: bool = False
     framework: str = ""
     follows: frozenset[str] = frozenset()
+    by_use: bool = False
 
     @property
     def number(self) -> int | None:
@@ -106,7 +107,10 @@ def collect(args: Sequence[str], where: Places, convention: Convention | None = 
         known = found.get(named.dest)
         if known is None or named.given > known.given:
             found[named.dest] = named
-    return [_interpolated(candidate, found) for candidate in found.values()]
+    roles = {c.role for c in found.values() if not c.by_use}
+    if roles & _BATCHES:
+        roles |= _BATCHES  # what else goes to a loader is another one's
+    return [_interpolated(c, found) for c in found.values() if not (c.by_use and c.role in roles)]
 
 
 def _interpolated(candidate: Candidate, found: Mapping[str, Candidate]) -> Candidate:
@@ -157,6 +161,7 @@ def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
         flag = where.source.flag(setting.name) if setting.name.startswith("-") else None
         if role is None and flag is not None:  # a short name: its long one says what it is
             role = next((r for n in flag.names if (r := _role(n))), None)
+        by_use = role is None
         role = role or _passed_as(where, flag)
         if role is None:
             continue
@@ -170,6 +175,7 @@ def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
             "command line",
             dest,
             is_switch=switch or (flag is not None and flag.is_switch),
+            by_use=by_use,
         )
 
 
@@ -187,7 +193,7 @@ def _passed_as(where: Places, flag: ScriptFlag | None) -> Role | None:
     ):
         return Role.ACCUMULATION
     roles = {role_of(f"--{p.keyword}") for p in where.source.passed if p.leaf == flag.dest}
-    if roles == {Role.ACCUMULATION} or where.source.accumulates(flag.dest):
+    if roles == {Role.ACCUMULATION} or (may_accumulate(flag.dest) and where.source.accumulates(flag.dest)):
         return Role.ACCUMULATION
     to_data = where.source.passes_undivided(flag.dest) and not is_other_batch(flag.dest)
     return Role.BATCH if to_data and flag.type == "int" else None
@@ -292,6 +298,7 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
         role = next(
             (r for n in (name, *flag.names, f"--{flag.dest}") if (r := _role(n, FRAMEWORK_NAMES))), None
         )
+        by_use = role is None
         role = role or _passed_as(where, flag)
         if role is not None:
             yield Candidate(
@@ -303,6 +310,7 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
                 _dest(flag),
                 flag.type,
                 flag.is_switch,
+                by_use=by_use,
             )
 
 

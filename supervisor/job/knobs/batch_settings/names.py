@@ -57,6 +57,11 @@ _NOT_ACCUMULATION: Final = frozenset(
 _ACCUMULATION_NAMES: Final = frozenset({"update_freq", "update_frequency", "accum_iter", "iter_size", "accum_grad", "gradient_accumulation", "grad_accum", "grad_accumulation", "gas", "accumulate", "batch_multiplier"})  # fmt: skip
 
 
+_MAY_ACCUMULATE: Final = frozenset(
+    {"ga", "grad", "grads", "gradient", "backward", "update", "updates", "every", "micro", "virtual", "split", "splits", "chunk", "chunks", "substeps"}
+)  # fmt: skip
+
+
 class Role(StrEnum):
     """What a setting holds, as far as its name alone says."""
 
@@ -133,6 +138,12 @@ def is_accumulation(name: str) -> bool:
         and bool(_COUNTED & set(words) or len(words) == 1)
         and "".join(words) != "acc"
     )
+
+
+def may_accumulate(name: str) -> bool:
+    """Whether a name that does not say so may be an accumulation's, where the source uses it as one: ``update_every``, ``batch_split``."""
+    words = set(words_of(name))
+    return bool(words & _MAY_ACCUMULATE) and not words & (_NOT_ACCUMULATION | _OTHER_BATCH)
 
 
 def scope_by_name(name: str) -> KnobScope:

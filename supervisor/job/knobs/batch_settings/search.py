@@ -15,7 +15,7 @@ from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.source.conditions import only_counted
-from supervisor.job.knobs.source.config_keys import section_of_framework
+from supervisor.job.knobs.source.config_keys import section_of_framework, steps_by_itself
 from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs, KnobScope, Unread
@@ -460,6 +460,9 @@ class Search:
 
     def _require_used(self, steps: Candidate, micro: Candidate) -> Candidate:
         """The setting is used: one that is declared and never used to accumulate would shrink the global batch."""
+        if last_key(steps) == "accumulate_grad_batches" and steps_by_itself(self.source, alone=True):
+            what = f"the module steps its optimizers itself (automatic_optimization = False), so Lightning refuses {steps.name}"
+            raise NoPlanError(f"{what}: {NO_ACCUMULATION}", SMALLER_GLOBAL, micro.name)
         given = {plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
         reckoned = only_counted(self.source, last_key(steps), given)
         if reckoned is not None:

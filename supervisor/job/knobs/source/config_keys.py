@@ -99,15 +99,17 @@ def section_of_framework(source: ScriptSource, keys: Collection[str]) -> tuple[s
     found = [
         (section, _ACCUMULATIONS[name])
         for name in _ACCUMULATIONS
-        if name != _TRAINER or (_LIGHTNING & source.modules and not _steps_by_itself(source))
+        if name != _TRAINER or (_LIGHTNING & source.modules and not steps_by_itself(source))
         if (section := _spread_into(source, keys, name)) is not None
     ]
     return found[0] if len(found) == 1 else None
 
 
-def _steps_by_itself(source: ScriptSource) -> bool:
-    """Whether a Lightning module steps its optimizers itself: Lightning then refuses to accumulate."""
-    return any(value is False for value, _ in source.literals.get("automatic_optimization", ()))
+def steps_by_itself(source: ScriptSource, *, alone: bool = False) -> bool:
+    """Whether a Lightning module steps its optimizers itself, and is the only one if `alone`: Lightning then refuses to accumulate."""
+    modules = [name for name, bases in source.bases().items() if "LightningModule" in bases]
+    by_itself = any(value is False for value, _ in source.literals.get("automatic_optimization", ()))
+    return by_itself and (not alone or len(modules) == 1)
 
 
 def _spread_into(source: ScriptSource, keys: Collection[str], name: str) -> str | None:
