@@ -242,6 +242,19 @@ class LoadedState:
                 for more, tests in self._ways_to(outer, depth + 1):
                     yield names | more, (*guards, *tests)
 
+    def loads_under(self, switch: str) -> Iterator[set[str]]:
+        """The names in each file that is loaded where a setting is on, where the optimizer's state is loaded too."""
+        under = [
+            node
+            for node, _, guards in self._nodes
+            if isinstance(node, ast.Call) and any(wanted and leaf(test) == switch for test, wanted in guards)
+        ]
+        if any(self._use_of_call(node) is Use.OPTIMIZER for node in under):
+            for node in under:
+                if called(node) == "load":
+                    parts = [p for a in node.args for p in (a, *self._computed.get(leaf(a) or "", ()))]
+                    yield leaves_of(n for part in parts for n in ast.walk(part))
+
     def searches_newest(self, switch: str) -> bool:
         """Whether a switch, under a name that says so, makes the source look for its newest file, and the optimizer's state is loaded."""
         names = self._followed(switch) if self._searches else frozenset()

@@ -180,11 +180,11 @@ class _Look:
 
     def _saves_nothing(self) -> bool:
         """Whether a setting switches the checkpoints off."""
-        known: dict[str, Any] = {plain_last(name): value for name, (value, _) in self.where.settled.items()}
-        known |= known_values(self.source, self.given())
-        return any(
-            _SAVES.fullmatch(name) and str(value or "no").lower() in _OFF for name, value in known.items()
-        )
+        values: list[tuple[str, object]] = [(f.dest, f.default) for f in self.source.flags if not f.is_switch]
+        values += [(plain_last(name), value) for name, (value, _) in self.where.settled.items()]
+        known = {**dict(values), **{name: value or "true" for name, value in self.given().items()}}
+        off = _OFF - {"none", ""}
+        return any(_SAVES.fullmatch(name) and str(value).lower() in off for name, value in known.items())
 
     def in_new_folder(self) -> bool:
         """Whether Hydra makes the run a folder of its own at each start: the checkpoints of the one before lie elsewhere."""
@@ -226,7 +226,7 @@ class _Look:
         for file, values in self.where.configs.items():
             on = (k for k, v in values.items() if v is True and _is_auto(k) and is_level_of_training(k))
             for key in on if file not in self.where.roles else ():
-                return f"{key} is on in {config_file(file)}"
+                return f"{key.lstrip(NEW)} is on in {config_file(file)}"
         for flag in self.source.flags:
             name = max(flag.names, key=len)
             given = value_of(self.args[self.where.args_at :], name)
@@ -346,16 +346,23 @@ class _Look:
             value = None if flag.const is False or self._needs_a_path(flag.dest) else ""
         elif flag.optional_value and self._means_newest(flag):
             value = ""
-        elif flag.type == "bool":
-            value = None if flag.default is True or self._needs_a_path(flag.dest) else "true"
         elif set(flag.choices) == {"0", "1"}:
             value = "1"
         elif is_open(flag) and self.loaded.form_of(flag.dest) is Form.FOLDER:
             value = self._output()
         else:
             newest = (c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"})
-            value = next(newest, None) or self._compared(flag.dest) or None
+            value = next(newest, None) or self._compared(flag.dest) or self._turned_on(flag) or None
         return (name, value) if value is not None else None
+
+    def _turned_on(self, flag: ScriptFlag) -> str | None:
+        """``true`` for a flag that takes it, where what is loaded then is named by no other flag that is not given."""
+        if flag.type != "bool" or flag.owner or flag.default not in {None, False, "", "False", "false"}:
+            return None
+        unset = {f.dest for f in self.source.flags if is_open(f)} - {
+            plain_last(s.name) for s in self.settings
+        }
+        return "true" if any(not unset & names for names in self.loaded.loads_under(flag.dest)) else None
 
     def _output(self) -> str | None:
         """The folder that the command line lets the script write to."""
