@@ -19,7 +19,7 @@ from supervisor.job.arguments.assignments import names_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.search import SMALLER_GLOBAL
+from supervisor.job.knobs.batch_settings.refusals import SMALLER_GLOBAL
 from supervisor.job.knobs.source.declarations import ScriptFlag
 from supervisor.job.oom_plan import four_lines, resume_plan
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread

@@ -16,7 +16,7 @@ from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings import find as kn
 from supervisor.job.knobs.batch_settings.candidates import as_number
-from supervisor.job.knobs.batch_settings.search import SMALLER_GLOBAL
+from supervisor.job.knobs.batch_settings.refusals import SMALLER_GLOBAL
 from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.group_timeout import find_group_timeout

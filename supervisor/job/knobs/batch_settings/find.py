@@ -17,14 +17,13 @@ from supervisor.job.config.edit import Scalar
 from supervisor.job.knobs.batch_settings import candidates as cand
 from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_last, plain_name
 from supervisor.job.knobs.batch_settings.names import Role, role_of, scope_by_name, words_of
-from supervisor.job.knobs.batch_settings.search import (
+from supervisor.job.knobs.batch_settings.refusals import (
     EITHER_SCOPE,
     NO_ACCUMULATION,
     SMALLER_GLOBAL,
     NoPlanError,
-    Search,
-    last_key,
 )
+from supervisor.job.knobs.batch_settings.search import Search, last_key
 from supervisor.job.knobs.batch_settings.set_batch import (
     batch_of,
     batch_values,

@@ -12,6 +12,13 @@ from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.knobs.batch_settings import candidates as cand
 from supervisor.job.knobs.batch_settings.candidates import Candidate, Given, as_number, plain_last, plain_name
 from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
+from supervisor.job.knobs.batch_settings.refusals import (
+    EITHER_SCOPE,
+    NO_ACCUMULATION,
+    SMALLER_GLOBAL,
+    NoPlanError,
+)
+from supervisor.job.knobs.batch_settings.written import written_batch, written_in_script
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.source.conditions import only_counted
@@ -20,29 +27,14 @@ from supervisor.job.knobs.source.declarations import literal
 from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs, KnobScope, Unread
 
-_MAKES_SETTINGS: Final = ("hparams", "params", "config", "namespace", "dict", "settings")
 _OFF: Final = frozenset({"false", "no", "0", "none", ""})
 _BATCHES: Final = frozenset({"batch", "batching", "batches", "bsz", "sampler"})
 # `--max_num_tokens`, `--max-frames`: what a dynamic batch is filled up to; `--max_new_tokens` is a length, and no batch.
 _UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
 _FILLED_WITH: Final = frozenset({"tokens", "frames", "duration", "seconds", "bins"})
 _FILLED: Final = _FILLED_WITH | {"max", "num", "batch", "train", "per", "gpu", "in", "total"}
-EITHER_SCOPE: Final = "--batch-scope per_rank, or --batch-scope global"
 # Of one script rarely more than two settings are in question; a card has as many keys.
 MOST_CHOICES: Final = 3
-SMALLER_GLOBAL: Final = "--allow-smaller-global"
-NO_ACCUMULATION: Final = "only a smaller global batch is possible (--allow-smaller-global)"
-
-
-@dataclass(frozen=True, slots=True)
-class NoPlanError(Exception):
-    """No plan, and why; `unread` where a person's answer would settle it, among `choices` where it is one of several settings."""
-
-    why: str
-    help: str = ""
-    batch: str | None = None
-    unread: Unread | None = None
-    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +145,11 @@ class Search:
         set_in_source = name in self.source.literals or name in self.source.computed
         if not set(row.micro_classes) & (parsed | bases) or any(c.role is not Role.ACCUMULATION for c in own):
             return None
-        if set_in_source or any(p.keyword == name for p in self.source.passed) or self._written() is not None:
+        if (
+            set_in_source
+            or any(p.keyword == name for p in self.source.passed)
+            or written_in_script(self.source) is not None
+        ):
             return None
         lone = self.where.lone_config
         shown = f"{lone}#{NEW}{name}" if lone is not None else f"--{name}"
@@ -265,7 +261,7 @@ class Search:
         total, _ = cand.choose(c for c in own if c.role is Role.TOTAL)
         if total is not None:
             return self._total_alone(total)
-        written = self._written() or self._written_default() or self._written_beside()
+        written = written_batch(self.source)
         if written is not None:
             return written
         if not self.source.files and not self.where.configs:
@@ -289,61 +285,6 @@ class Search:
             total.name,
             Unread.SCOPE,
         )
-
-    def _written(self) -> NoPlanError | None:
-        """The batch as a literal in the source, where no setting holds it."""
-        script = {file.path or "the script" for file in self.source.files if file.depth == 0}
-        for passed in self.source.passed:
-            number = as_number(passed.value)
-            file = passed.where.rpartition(":")[0]
-            if file in script and number is not None and role_of(passed.keyword) in (Role.MICRO, Role.BATCH):
-                what = f"the batch is written in {passed.where} ({passed.keyword}={number})"
-                return NoPlanError(what, f"change it in {file}")
-        for name, values in self.source.literals.items():
-            number, file = as_number(values[0][0]), values[0][1].rpartition(":")[0]
-            if "batch" not in name or number is None or file not in script:
-                continue
-            if role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
-                what = f"the batch is written in {values[0][1]} ({name} = {number})"
-                return NoPlanError(what, f"change it in {file}")
-        return None
-
-    def _written_default(self) -> NoPlanError | None:
-        """The same as a parameter's default of a function of the script: ``def get_batch(batch_size=32)``."""
-        for file in self.source.files:
-            for node in file.nodes if file.depth == 0 else ():
-                if not isinstance(node, ast.FunctionDef):
-                    continue
-                names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-                given = names[len(names) - len(node.args.defaults) :]
-                for name, default in zip(given, node.args.defaults, strict=True):
-                    number = (
-                        as_number(default.value)
-                        if isinstance(default, ast.Constant) and isinstance(default.value, int)
-                        else None
-                    )
-                    if number is not None and role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
-                        path = file.path or "the script"
-                        what = f"the batch is written in {path}:{default.lineno} ({name}={number})"
-                        return NoPlanError(what, f"change it in {path}")
-        return None
-
-    def _written_beside(self) -> NoPlanError | None:
-        """The same in a file that the script imports, where one place alone makes its settings: ``HParams(batch_size=64)``."""
-        depths = {file.path: file.depth for file in self.source.files}
-        found = [
-            (passed.where, passed.keyword, number)
-            for passed in self.source.passed
-            if depths.get(passed.where.rpartition(":")[0]) == 1
-            and passed.call.lower().endswith(_MAKES_SETTINGS)
-            and (number := as_number(passed.value)) is not None
-            and role_of(f"--{passed.keyword}") in (Role.MICRO, Role.BATCH)
-        ]
-        if len(found) != 1:
-            return None
-        where, keyword, number = found[0]
-        what = f"the batch is written in {where} ({keyword}={number})"
-        return NoPlanError(what, f"change it in {where.rpartition(':')[0]}")
 
     def total(self, micro: Candidate) -> Candidate | None:
         """The setting that holds the global batch beside a micro-batch, with a value or with proof in the source."""

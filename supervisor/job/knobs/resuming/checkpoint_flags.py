@@ -5,6 +5,7 @@ Read from its arguments, configs and source. Whether there is a checkpoint to ha
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
@@ -184,4 +185,40 @@ def is_output(name: str) -> bool:
 
 def _last_word(name: str) -> str:
     last = bare(name).lstrip("-").lower().replace("-", "_")
-    return last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last
+    return (last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last) in _OUTPUTS
+
+
+def heeds_path(nodes: Sequence[ast.AST]) -> bool:
+    """Whether a path in `resume_from_checkpoint` is taken before one that is looked for: it is handed on, or asked about first."""
+    later = {id(s) for n in nodes if isinstance(n, ast.If) and len(n.orelse) == 1 for s in n.orelse}
+    for node in nodes:
+        match node:
+            case ast.Call():
+                if any(
+                    k.arg == "resume_from_checkpoint" and _is_setting(_first_of(k.value))
+                    for k in node.keywords
+                ):
+                    return True
+            case ast.If(test=test, body=body) if id(node) not in later:
+                if any(_is_setting(n) for n in ast.walk(test)) and any(
+                    isinstance(s, ast.Assign) and _is_setting(s.value) for s in body
+                ):
+                    return True
+            case _:
+                pass
+    return False
+
+
+def _first_of(value: ast.expr) -> ast.expr:
+    """What a value is where it is set: the first of ``a or b``, of ``a if a else b``."""
+    match value:
+        case ast.BoolOp(op=ast.Or(), values=[first, *_]):
+            return first
+        case ast.IfExp(body=body):
+            return body
+        case _:
+            return value
+
+
+def _is_setting(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "resume_from_checkpoint"

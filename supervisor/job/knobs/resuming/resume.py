@@ -22,6 +22,7 @@ from supervisor.job.knobs.places import Places, config_file, is_argument
 from supervisor.job.knobs.resuming.checkpoint_flags import (
     LOADED,
     find_starts,
+    heeds_path,
     is_level_of_training,
     is_open,
     is_output,
@@ -29,6 +30,7 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
 )
 from supervisor.job.knobs.resuming.loaded_state import Form, LoadedState, Use
 from supervisor.job.knobs.resuming.newest_search import NOT_KEPT, SETTINGS, holds, searches
+from supervisor.job.knobs.resuming.step_flags import step_flag
 from supervisor.job.knobs.source.conditions import known_values
 from supervisor.job.knobs.source.config_keys import absent_keys
 from supervisor.job.knobs.source.read_source import (
@@ -36,7 +38,6 @@ from supervisor.job.knobs.source.read_source import (
     ScriptSource,
     called,
     leaf,
-    leaves,
 )
 from supervisor.job.spec import NAMED, Knobs
 
@@ -70,13 +71,6 @@ _HF_OFF: Final[Mapping[str, str]] = {
     "resume_from_checkpoint": "none",
 }
 _SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint)s?|enable_checkpointing")
-# Words of a number that may name a checkpoint, and of one that says how many or how often.
-_STEPS: Final = frozenset(
-    {"step", "epoch", "iter", "iteration", "milestone", "batch", "checkpoint", "ckpt", "resume", "load", "restore", "continue", "start", "last"}
-)  # fmt: skip
-_COUNTS: Final = frozenset(
-    {"num", "max", "total", "n", "every", "interval", "freq", "save", "size", "warmup"}
-)
 # Names that may be those of any file or model.
 _FILES: Final = re.compile(
     r"(?<!data_)(path|file|model|weights?|init|from|restart|warm_?start)", re.IGNORECASE
@@ -116,10 +110,16 @@ def find_resume(
         lost = look.replaced_options(start, plain_last(knobs.batch))
         name, path, why = (None, None, lost) if lost else (name, path, why)
     why = why if start is not None else moved or why
-    knobs = replace(
-        knobs, resume=name, resume_value=value, resume_path=path, resumes=why, loads_state=look.state_flags()
+    knobs = replace(knobs, resume=name, resume_value=value, resume_path=path, resumes=why)
+    return (
+        knobs
+        if start
+        else replace(
+            knobs,
+            cannot_resume=look.has_no_way(),
+            resume_step=step_flag(look.source, look.settings, look.loaded),
+        )
     )
-    return knobs if start else replace(knobs, cannot_resume=look.has_no_way(), resume_step=look.step_flag())
 
 
 @dataclass(frozen=True)
@@ -555,37 +555,9 @@ class _Look:
 
     def heeded_path(self) -> str | None:
         """Of a script on transformers' Trainer that looks for its newest checkpoint: the flag whose path it takes before that."""
-        if (
-            self.row is None
-            or self.row.name != HF
-            or not any(_heeds_path(f.nodes) for f in self.source.files)
-        ):
+        if self.row is None or self.row.name != HF or not any(heeds_path(f.nodes) for f in self.source.files):
             return None
         return self.path_flag()[0]
-
-    def step_flag(self) -> str | None:
-        """A flag that takes the step of the checkpoint to continue from."""
-        for flag in self.source.flags:
-            name = max(flag.names, key=len)
-            words = set(words_of(name))
-            counted = not flag.is_switch and bool(
-                words & {"step", "steps", "epoch", "epochs", "iter", "iters"}
-            )
-            if counted and "resume" in words:
-                return name
-            is_number = (flag.type == "int" or counted) and bool(words & _STEPS) and not words & _COUNTS
-            if is_number and not flag.is_switch and self._names_checkpoint(flag.dest):
-                return name
-        return None
-
-    def _names_checkpoint(self, dest: str) -> bool:
-        """Whether a number alone names the checkpoint that the optimizer's state is loaded from: no folder has to be set beside it."""
-        given = {plain_last(s.name) for s in self.settings}
-        unset = {f.dest for f in self.source.flags if is_open(f)} - given
-        return any(
-            not unset & leaves(path) and all(leaves(test) <= names for test, _ in guards)
-            for path, guards, names in self.loaded.numbered_paths(dest)
-        )
 
     def has_no_way(self) -> bool:
         """Whether the training loop was read, or is the HF Trainer's, leaves nothing to another process, and loads no checkpoint."""
@@ -597,42 +569,6 @@ class _Look:
             and any(c == "backward" or c.endswith("Trainer") for c in self._calls)
             and not any(_ANY_WAY.search(ast.unparse(f.tree)) for f in files if f.depth <= _DEPTH)
         )
-
-
-def _heeds_path(nodes: Sequence[ast.AST]) -> bool:
-    """Whether a path in `resume_from_checkpoint` is taken before one that is looked for: it is handed on, or asked about first."""
-    later = {id(s) for n in nodes if isinstance(n, ast.If) and len(n.orelse) == 1 for s in n.orelse}
-    for node in nodes:
-        match node:
-            case ast.Call():
-                if any(
-                    k.arg == "resume_from_checkpoint" and _is_setting(_first_of(k.value))
-                    for k in node.keywords
-                ):
-                    return True
-            case ast.If(test=test, body=body) if id(node) not in later:
-                if any(_is_setting(n) for n in ast.walk(test)) and any(
-                    isinstance(s, ast.Assign) and _is_setting(s.value) for s in body
-                ):
-                    return True
-            case _:
-                pass
-    return False
-
-
-def _first_of(value: ast.expr) -> ast.expr:
-    """What a value is where it is set: the first of ``a or b``, of ``a if a else b``."""
-    match value:
-        case ast.BoolOp(op=ast.Or(), values=[first, *_]):
-            return first
-        case ast.IfExp(body=body):
-            return body
-        case _:
-            return value
-
-
-def _is_setting(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "resume_from_checkpoint"
 
 
 def _asks_whether_bare(node: ast.AST, dest: str) -> bool:

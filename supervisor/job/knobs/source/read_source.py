@@ -9,29 +9,45 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from supervisor.job.knobs.source.declarations import Literal, ScriptFlag, constant, declared_flags, literal
+from supervisor.job.knobs.source.nested_fields import placed_fields
+from supervisor.job.knobs.source.trees import (
+    MAX_NESTING,
+    MAX_SOURCE_CHARS,
+    Guards,
+    SourceFile,
+    called,
+    guarded,
+    imported_modules,
+    leaf,
+    leaves,
+    parse,
+    variable,
+)
 
 __all__ = [
     "MAX_SOURCE_CHARS",
     "Demand",
+    "Guards",
     "Passed",
     "Ratio",
     "ScriptFlag",
     "ScriptSource",
     "SourceFile",
+    "called",
+    "guarded",
+    "leaf",
+    "leaves",
+    "parse",
     "scan_files",
     "scan_source",
 ]
 
-# The longest file of 300 public training repositories has 385,000. What is written most densely makes 700 bytes of tree a character.
-MAX_SOURCE_CHARS: Final = 500_000
-MAX_NESTING: Final = 200  # code that people write is nested some 60 deep
 _TELLING: Final = ("TrainingArguments", "HfArgumentParser", "SFTConfig", "DPOConfig", "TrlParser")
 # Words in names of what a batch is passed on as: such keywords of calls are kept.
 _KEPT: Final = (
@@ -49,9 +65,6 @@ _RANGES: Final = frozenset({"range", "trange"})
 _STEPS: Final = frozenset({"step", "zero_grad"})
 _CUTTING: Final = frozenset({"chunk", "array_split", "tensor_split"})
 _ALIAS_DEPTH: Final = 6
-# Parsers that name a field by the fields above it; one class stands in so many places at most.
-_NESTING_PARSERS: Final = frozenset({"tyro", "draccus", "pyrallis", "jsonargparse"})
-_PLACES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +95,6 @@ class Demand:
     must_hold: bool
     where: str
     guards: tuple[tuple[ast.expr, bool], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One parsed file; `tree` is never run.
-
-    `nodes`: all of the tree, level by level as `ast.walk` gives them: a dozen questions are asked of every node, and a walk costs ten times what
-    going through a tuple does. `depth`: imports between it and the script.
-    """
-
-    path: str
-    tree: ast.Module
-    nodes: tuple[ast.AST, ...]
-    depth: int = 0
-
-    @property
-    def calls(self) -> Iterator[ast.Call]:
-        """Every call in the file."""
-        return (node for node in self.nodes if isinstance(node, ast.Call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,79 +247,7 @@ def scan_files(texts: Sequence[tuple[str, str] | tuple[str, str, int]]) -> Scrip
         flags = [
             f for f in flags if not f.owner
         ]  # fields of its structured configs: overridden by key, no flags
-    return facts.done(tuple(_placed_fields(flags, files, modules, by_key)), modules, tuple(files))
-
-
-def parse(text: str, path: str = "", depth: int = 0) -> SourceFile | None:
-    """The text as a tree; None where it is not Python, too large, or nested deeper than recursion can walk."""
-    if not text or len(text) > MAX_SOURCE_CHARS:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    nodes: list[ast.AST] = []
-    level: list[ast.AST] = [tree]
-    for _ in range(MAX_NESTING):
-        nodes += level
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-        if not level:
-            return SourceFile(path, tree, tuple(nodes), depth)
-    return None
-
-
-def imported_modules(file: SourceFile) -> set[str]:
-    """Top names of every package that a file imports."""
-    found = set()
-    for node in file.nodes:
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
-
-
-def _placed_fields(
-    flags: Sequence[ScriptFlag], files: Sequence[SourceFile], modules: frozenset[str], by_key: bool
-) -> Iterator[ScriptFlag]:
-    """The flags, and each field of a dataclass under the fields that its class stands in: tyro's ``--train.batch_size``, OmegaConf's ``train.batch_size``."""
-    if not (by_key or modules & _NESTING_PARSERS):
-        yield from flags
-        return
-    holders: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    derived: defaultdict[str, list[str]] = defaultdict(list)
-    for file in files:
-        for node in file.nodes:
-            if isinstance(node, ast.ClassDef):
-                for base in node.bases:
-                    derived[leaf(base) or ""].append(node.name)
-                for item in node.body:
-                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                        for name in leaves(item.annotation):
-                            holders[name].append((item.target.id, node.name))
-    for flag in flags:
-        if not flag.owner:
-            yield flag
-        for above in _above(flag.owner, holders, derived, 0) if flag.owner else ():
-            yield replace(flag, names=(f"{'' if by_key else '--'}{above}{flag.dest}",))
-
-
-def _above(
-    owner: str, holders: Mapping[str, list[tuple[str, str]]], derived: Mapping[str, list[str]], depth: int
-) -> list[str]:
-    """The keys above the fields of a class, once for each place that it or a class derived from it stands in."""
-    classes = [owner, *derived.get(owner, ())]
-    places = [(field, holder) for c in classes for field, holder in holders.get(c, ()) if holder != c]
-    if not places or depth > _ALIAS_DEPTH:
-        return [""]
-    found = [
-        f"{above}{field}."
-        for field, holder in places
-        for above in _above(holder, holders, derived, depth + 1)
-    ]
-    return found[:_PLACES]
+    return facts.done(tuple(placed_fields(flags, files, modules, by_key)), modules, tuple(files))
 
 
 class _Facts:
@@ -414,7 +336,7 @@ class _Facts:
         return f"{self.path or 'the script'}:{getattr(node, 'lineno', 0)}"
 
     def _variable(self, node: ast.expr) -> None:
-        read = _variable(node)
+        read = variable(node)
         if read:
             self.variables.setdefault(*read)
 
@@ -574,21 +496,6 @@ class _Facts:
         )
 
 
-def _variable(node: ast.expr) -> tuple[str, Literal] | None:
-    """The environment variable that an expression reads, and its literal default."""
-    match node:
-        case ast.Subscript(value=holder, slice=ast.Constant(value=str() as name)) if _is_environ(holder):
-            return name, None
-        case ast.Call(
-            func=ast.Attribute(value=holder, attr="get"), args=[ast.Constant(value=str() as name), *rest]
-        ) if _is_environ(holder):
-            return name, literal(rest[0]) if rest else None
-        case ast.Call(args=[ast.Constant(value=str() as name), *rest]) if called(node) == "getenv":
-            return name, literal(rest[0]) if rest else None
-        case _:
-            return None
-
-
 def _steps_optimizer(node: ast.AST) -> bool:
     match node:
         case ast.Call(func=ast.Attribute(attr="zero_grad")):
@@ -600,82 +507,3 @@ def _steps_optimizer(node: ast.AST) -> bool:
             )
         case _:
             return False
-
-
-def _is_environ(node: ast.expr) -> bool:
-    match node:
-        case ast.Name(id="environ") | ast.Attribute(attr="environ"):
-            return True
-        case _:
-            return False
-
-
-Guards = tuple[tuple[ast.expr, bool], ...]
-
-
-def guarded(
-    node: ast.AST, guards: Guards = (), functions: tuple[str, ...] = ()
-) -> Iterator[tuple[ast.AST, Guards, tuple[str, ...]]]:
-    """Every node with the tests of the ifs around it, and the functions that it stands in, outermost first."""
-    # A list, not recursion: a generator within a generator at each level made 400 kB of nested calls take 9 s.
-    pending = [(child, guards, functions) for child in ast.iter_child_nodes(node)][::-1]
-    while pending:
-        child, guards, functions = pending.pop()
-        yield child, guards, functions
-        match child:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                below = [(one, guards, (*functions, name)) for one in ast.iter_child_nodes(child)]
-            case ast.If(test=test, body=body, orelse=orelse):
-                below = [(test, guards, functions)]
-                below += [(one, (*guards, (test, True)), functions) for one in body]
-                below += [(one, (*guards, (test, False)), functions) for one in orelse]
-            case _:
-                below = [(one, guards, functions) for one in ast.iter_child_nodes(child)]
-        pending += reversed(below)
-
-
-def called(call: ast.Call) -> str:
-    """The last name of what is called: ``train`` of ``trainer.train(...)``."""
-    match call.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
-
-
-def leaf(node: ast.expr | None) -> str | None:
-    """``args.batch_size``, ``cfg["batch_size"]`` and ``batch_size`` all name ``batch_size``."""
-    if isinstance(node, ast.Call | ast.Subscript) and (read := _variable(node)):
-        return f"env:{read[0]}"
-    match node:
-        case ast.Call(func=ast.Name(id="int"), args=[value]):
-            return leaf(value)
-        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str() as name), *_]):
-            return name
-        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str() as name), *_]):
-            return name
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case ast.Subscript(slice=ast.Constant(value=str() as name)):
-            return name
-        case _:
-            return None
-
-
-def leaves(node: ast.expr) -> set[str]:
-    """The names in an expression; of ``args.batch_size`` the last one alone."""
-    found: set[str] = set()
-    open_: list[ast.AST] = [node]
-    while open_:
-        here = open_.pop()
-        name = leaf(here) if isinstance(here, ast.expr) else None
-        if name is not None:
-            found.add(name)
-            if isinstance(here, ast.Name | ast.Attribute | ast.Subscript):
-                continue
-        if isinstance(here, ast.Call):  # what is called is no quantity, but `dist.get_world_size()` is one
-            found.add(called(here))
-        open_ += (
-            ast.iter_child_nodes(here) if not isinstance(here, ast.Call) else [*here.args, *here.keywords]
-        )
-    return found - {""}

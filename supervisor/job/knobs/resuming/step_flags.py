@@ -1,0 +1,46 @@
+"""Flags that take the step of the checkpoint to continue from: ``--resume_step 3000``, ``--milestone 12``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from supervisor.job.arguments.assignments import Setting
+from supervisor.job.knobs.batch_settings.candidates import plain_last
+from supervisor.job.knobs.batch_settings.names import words_of
+from supervisor.job.knobs.resuming.checkpoint_flags import is_open
+from supervisor.job.knobs.resuming.loaded_state import LoadedState
+from supervisor.job.knobs.source.read_source import ScriptSource, leaves
+
+_COUNTERS: Final = frozenset({"step", "steps", "epoch", "epochs", "iter", "iters"})
+# Words of a number that may name a checkpoint, and of one that says how many or how often.
+_NAMING: Final = frozenset(
+    {"step", "epoch", "iter", "iteration", "milestone", "batch", "checkpoint", "ckpt", "resume", "load", "restore", "continue", "start", "last"}
+)  # fmt: skip
+_COUNTING: Final = frozenset({"num", "max", "total", "n", "every", "interval", "freq", "save", "size", "warmup"})  # fmt: skip
+
+
+def step_flag(source: ScriptSource, settings: Sequence[Setting], loaded: LoadedState) -> str | None:
+    """A flag that takes the step of the checkpoint to continue from."""
+    for flag in source.flags:
+        name = max(flag.names, key=len)
+        words = set(words_of(name))
+        counted = not flag.is_switch and bool(words & _COUNTERS)
+        if counted and "resume" in words:
+            return name
+        is_number = (flag.type == "int" or counted) and bool(words & _NAMING) and not words & _COUNTING
+        if is_number and not flag.is_switch and _names_checkpoint(flag.dest, source, settings, loaded):
+            return name
+    return None
+
+
+def _names_checkpoint(
+    dest: str, source: ScriptSource, settings: Sequence[Setting], loaded: LoadedState
+) -> bool:
+    """Whether a number alone names the checkpoint that the optimizer's state is loaded from: no folder has to be set beside it."""
+    given = {plain_last(s.name) for s in settings}
+    unset = {f.dest for f in source.flags if is_open(f)} - given
+    return any(
+        not unset & leaves(path) and all(leaves(test) <= names for test, _ in guards)
+        for path, guards, names in loaded.numbered_paths(dest)
+    )
