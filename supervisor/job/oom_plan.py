@@ -249,8 +249,26 @@ def _rows(changes: Sequence[KnobChange]) -> list[dict[str, str | None]]:
 def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     """The same for people: the batch, what changes, what then, how it resumes."""
     plan = oom_plan(spec)
+    resume = plan.resume
+    how = {
+        "self": f"by itself ({resume.source})",
+        "flag": f"{resume.knob} {resume.value if resume.value is not None else 'PATH of the newest checkpoint'}".rstrip(),
+        "none": "not at all: a restart begins at step 0",
+        "unknown": f"not known{f' ({resume.source})' if resume.source else ''}: a restart after the first step waits for you (--resume-knob, --self-resuming)",
+    }[resume.how]
+    batch_line = _batch_line(spec)
+    match plan:
+        case OomPlan():
+            then = "; ".join(_text(step) for step in plan.then[:3]) or "nothing smaller is left"
+            kept = "a smaller global batch, as allowed" if plan.smaller_global else "same global batch"
+            return (batch_line, f"{_text(plan.changes)} ({kept})", then, how)
+        case OomRefusal():
+            return (batch_line, f"nothing by itself: {plan.why}", plan.help or "-", how)
+
+
+def _batch_line(spec: JobSpec) -> str:
+    """What the settings hold now."""
     knobs = spec.knobs
-    how = resume_words(plan.resume)
     micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
     whole = knobs.batch_scope is KnobScope.GLOBAL and world_size(spec) is None
     named = "of all ranks" if whole else "micro-batch"
@@ -269,14 +287,7 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     world = world_size(spec)
     if not whole:
         parts.append("× ranks" if world is None else f"× {world} rank{'s' if world > 1 else ''}")
-    batch_line = " · ".join(parts)
-    match plan:
-        case OomPlan():
-            then = "; ".join(_text(step) for step in plan.then[:3]) or "nothing smaller is left"
-            kept = "a smaller global batch, as allowed" if plan.smaller_global else "same global batch"
-            return (batch_line, f"{_text(plan.changes)} ({kept})", then, how)
-        case OomRefusal():
-            return (batch_line, f"nothing by itself: {plan.why}", plan.help or "-", how)
+    return " · ".join(parts)
 
 
 def _text(changes: Sequence[KnobChange]) -> str:

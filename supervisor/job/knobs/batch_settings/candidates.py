@@ -257,20 +257,23 @@ def _declaring_files(args: Sequence[str], where: Places) -> set[str]:
     that does where a part of the arguments is left to another parser.
     """
     flags = where.source.flags
-    depths = {file.path: file.depth for file in where.source.files}
     used = {s.name.replace("_", "-") for s in settings_of(args[where.args_at :])}
     files = {f.file for f in flags if any(n.replace("_", "-") in used for n in f.names)}
-    if not files and flags:
-        nearest = min(depths.get(f.file, 0) for f in flags)
-        files = {f.file for f in flags if depths.get(f.file, 0) == nearest}
+    files = files or set(_nearest({f.file for f in flags}, where))
     with_batch = {f.file for f in flags if any(_role(n) in _BATCHES for n in f.names)}
     if not files & with_batch:
         files |= {f.file for f in flags if f.file in with_batch and _is_declared_by_call(f, where)}
     if "parse_known_args" in where.source.used and not files & with_batch:
-        nearest = min((depths.get(file, 0) for file in with_batch), default=0)
-        one = [file for file in with_batch if depths.get(file, 0) == nearest]
+        one = _nearest(with_batch, where)
         files |= set(one) if len(one) == 1 else set()
     return files
+
+
+def _nearest(files: set[str], where: Places) -> list[str]:
+    """Of some files those with the fewest imports between them and the script."""
+    depths = {file.path: file.depth for file in where.source.files}
+    least = min((depths.get(file, 0) for file in files), default=0)
+    return [file for file in files if depths.get(file, 0) == least]
 
 
 def _is_declared_by_call(flag: ScriptFlag, where: Places) -> bool:

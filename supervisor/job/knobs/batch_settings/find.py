@@ -250,13 +250,8 @@ class _Finder:
     def _two_factors(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> Knobs:
         big, small = last_key(micro), last_key(steps)
         divides, named = self.source.divides(big, small), self.given.batch_scope
-        if (
-            self.source.divides(big, small, outright=True)
-            or micro.role is Role.TOTAL
-            or (self.source.cuts_evenly(big, small) and "backward" in self.source.used)
-        ):
-            return self._cut(micro, steps)
-        if named is KnobScope.GLOBAL and (divides or not self.source.files):
+        is_named = named is KnobScope.GLOBAL and (divides or not self.source.files)
+        if micro.role is Role.TOTAL or is_named or self._is_cut(big, small):
             return self._cut(micro, steps)
         if divides and named is KnobScope.UNKNOWN:
             raise NoPlanError(
@@ -267,7 +262,7 @@ class _Finder:
             )
         cut_at = self.source.cuts_by(small)
         if cut_at is not None and self.source.same_as(small) & self.source.of_loss:
-            return self._cut(micro, steps)
+            return self._cut(micro, steps)  # each piece counts by its share
         if cut_at is not None:
             raise NoPlanError(
                 f"the source cuts each batch into {steps.name} pieces ({cut_at}): a smaller batch would shrink the global batch",
@@ -308,6 +303,11 @@ class _Finder:
             same=(*self._duplicates(micro, steps, total), *self._kept(micro)),
             found=self._numbers(micro, steps, total),
         )
+
+    def _is_cut(self, big: str, small: str) -> bool:
+        """Whether the source divides the batch by the accumulation, or demands that it be a multiple of so many pieces."""
+        evenly = self.source.cuts_evenly(big, small) and "backward" in self.source.used
+        return evenly or self.source.divides(big, small, outright=True)
 
     def _by_known_names(self, micro: Candidate, steps: Candidate) -> bool:
         return (

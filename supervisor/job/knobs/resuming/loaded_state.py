@@ -212,23 +212,23 @@ class LoadedState:
         """
         for scope, made in self._listings.items():
             path, _, function = scope.rpartition(":")
-            within = [inner for node in made for inner in ast.walk(node)]
-            texts = {str(n.value) for n in within if isinstance(n, ast.Constant)}
-            names = leaves_of(within)
-            if _NOT_OWN.search(function) or not any(
-                _CHECKPOINTS.search(t) for t in (*names, *texts, function)
-            ):
+            names = leaves_of(inner for node in made for inner in ast.walk(node))
+            if _NOT_OWN.search(function) or not _speaks_of_checkpoints(made, {*names, function}):
                 continue
             for node in made:
-                guards = next(g for n, _, g in self._nodes if n is node)
-                wholes = [w for n in ast.walk(node) if (w := _last_of(n)) is not None]
-                picked = any(_lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes)
-                if not picked and not _where_it_exists(node.value):
-                    continue
-                reached = self._reached_from(set(_handed_on(node, scope)))
-                if self._use_of_any(reached, self._known) is Use.OPTIMIZER:
+                if self._picks(node, scope):
+                    guards = next(g for n, _, g in self._nodes if n is node)
                     for more, tests in self._ways_to(function, 0):
                         yield f"{path or 'the script'}:{node.lineno}", names, more, (*guards, *tests)
+
+    def _picks(self, node: ast.Assign | ast.Return, scope: str) -> bool:
+        """Whether one of the listed files, or the one that exists, is taken and loaded with the optimizer's state."""
+        wholes = [w for n in ast.walk(node) if (w := _last_of(n)) is not None]
+        picked = any(_lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes)
+        if not picked and not _where_it_exists(node.value):
+            return False
+        reached = self._reached_from(set(_handed_on(node, scope)))
+        return self._use_of_any(reached, self._known) is Use.OPTIMIZER
 
     def _ways_to(self, function: str, depth: int) -> Iterator[tuple[set[str], Guards]]:
         """How a function is reached from the top of a file: the names that it is given on the way, and the tests."""
@@ -415,6 +415,11 @@ class LoadedState:
 
 def _lists(node: ast.AST) -> bool:
     return any(isinstance(n, ast.Call) and called(n) in LISTINGS for n in ast.walk(node))
+
+
+def _speaks_of_checkpoints(nodes: Sequence[ast.AST], names: set[str]) -> bool:
+    texts = {str(n.value) for node in nodes for n in ast.walk(node) if isinstance(n, ast.Constant)}
+    return any(_CHECKPOINTS.search(text) for text in names | texts)
 
 
 def _last_text(node: ast.AST) -> str:

@@ -142,8 +142,7 @@ class _FileLook:
 
     def _call(self, node: ast.Call) -> str | None:
         name = called(node)
-        resumed = [k.value for k in node.keywords if k.arg == "resume_from_checkpoint"]
-        if any(literal(value) is True or self._is_whether_any(value) for value in resumed):
+        if any(k.arg == "resume_from_checkpoint" and self._is_whether_any(k.value) for k in node.keywords):
             return "resume_from_checkpoint=True"
         if name == "fit":
             return self._handed_to_fit(node)
@@ -158,15 +157,15 @@ class _FileLook:
         return None if {leaf(a) for a in node.args} & self.named else name
 
     def _is_whether_any(self, value: ast.expr) -> bool:
-        """Whether a value is true where checkpoints are listed: ``len(glob("out/checkpoint-*")) > 0``."""
-        made = self.source.computed.get(leaf(value) or "", ()) if isinstance(value, ast.Name) else (value,)
-        return len(made) == 1 and any(
-            isinstance(n, ast.Call)
-            and called(n) in LISTINGS
-            and isinstance(made[0], ast.Compare | ast.Call)
-            and (isinstance(made[0], ast.Compare) or called(made[0]) in {"any", "bool"})
-            for n in ast.walk(made[0])
+        """Whether a value is true, or true where checkpoints are listed: ``len(glob("out/checkpoint-*")) > 0``."""
+        made = self.source.computed.get(value.id, ()) if isinstance(value, ast.Name) else (value,)
+        if len(made) != 1:
+            return False
+        is_truth = isinstance(made[0], ast.Compare) or (
+            isinstance(made[0], ast.Call) and called(made[0]) in {"any", "bool"}
         )
+        listed = any(isinstance(n, ast.Call) and called(n) in LISTINGS for n in ast.walk(made[0]))
+        return literal(made[0]) is True or (is_truth and listed)
 
     def loads_newest(self, node: ast.AST, guards: Guards) -> str | None:
         """A file of the newest's usual name that the script loads with the optimizer's state, where a test of what exists leads there."""
@@ -234,13 +233,16 @@ class _FileLook:
         given = {a.arg for f in self.functions if f.name == function for a in f.args.args}
         calls = (n for s in body for n in ast.walk(s) if isinstance(n, ast.Call))
         names = {n for c in calls for a in c.args for n in leaves_of(ast.walk(a))} - given
-        parts = [part for n in names for value in self.source.computed.get(n, ()) for part in ast.walk(value)]
-        names |= leaves_of(parts) | {
-            n.value for n in parts if isinstance(n, ast.Constant) and isinstance(n.value, str)
-        }
+        names |= self._within(names)
         if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
             return f"{function} tries its own file"
         return None
+
+    def _within(self, names: set[str]) -> set[str]:
+        """The names and texts that some names are made of."""
+        parts = [part for n in names for value in self.source.computed.get(n, ()) for part in ast.walk(value)]
+        texts = {n.value for n in parts if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        return leaves_of(parts) | texts
 
 
 def _returns_nothing(node: ast.FunctionDef) -> bool:

@@ -497,29 +497,30 @@ class _Look:
 
         One that neither its name nor its help calls so must be the path of a file.
         """
-        said = {f.dest for f in self.source.flags if f.continues}
         named = [(max(f.names, key=len), f.dest, f.where) for f in self.source.flags if is_open(f)]
         named += [
             (n, plain_last(n), place)
             for n, place in self._keys()
             if is_level_of_training(n) and not self.where.value(n)
         ]
-        found = [
-            (name, dest, place)
+        # A launcher hands on a flag of the same name.
+        found = {
+            name: (dest, place)
             for name, dest, place in named
             if not is_output(name)
             and self.loaded.use_of(dest) is Use.OPTIMIZER
             and self.loaded.form_of(dest) is None
-        ]
-        found = list({one[0]: one for one in found[::-1]}.values())[
-            ::-1
-        ]  # a launcher hands on a flag of the same name
-        clear = [one for one in found if LOADED.search(one[1])]
-        clear = clear or [one for one in found if one[1] in said]
-        clear = clear or [
-            one for one in found if _FILES.search(one[1]) and not self.loaded.is_folder_of(one[1])
-        ]
-        return (clear[0][0], clear[0][2]) if len(clear) == 1 else None
+        }
+        clear = self._clearest({name: dest for name, (dest, _) in found.items()})
+        return (clear[0], found[clear[0]][1]) if len(clear) == 1 else None
+
+    def _clearest(self, found: Mapping[str, str]) -> list[str]:
+        """Of some settings (name, name in the source) those that speak of a checkpoint by name, else by help, else of a file."""
+        said = {f.dest for f in self.source.flags if f.continues}
+        by_name = [name for name, dest in found.items() if LOADED.search(dest)]
+        by_help = [name for name, dest in found.items() if dest in said]
+        files = (name for name, dest in found.items() if _FILES.search(dest))
+        return by_name or by_help or [name for name in files if not self.loaded.is_folder_of(found[name])]
 
     def state_flags(self) -> tuple[str, ...]:
         """The flags of the command line, whatever their names, that the source loads more of a training from than weights."""

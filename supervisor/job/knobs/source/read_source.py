@@ -309,15 +309,8 @@ class _Facts:
             case ast.Call():
                 self._variable(node)
                 self._call(node)
-            case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[_, _, step])):
-                self.strides.add((leaf(step) or "").lower())
-            case ast.For(target=ast.Name(id=index), iter=ast.Call(args=[*_, pieces]) as counted) if (
-                called(counted) in _RANGES
-            ):
-                self._pieces_by_helper(node, index, pieces)
-                inside = {called(n) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Call)}
-                if "backward" in inside and not inside & _STEPS:
-                    self.paces.add((leaf(pieces) or "").lower())
+            case ast.For():
+                self._loop(node)
             case ast.If(test=test, body=body):
                 self._pace(test, body)
             case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv() | ast.Mod() as op, right=right):
@@ -390,6 +383,24 @@ class _Facts:
         if first is not None and rights:
             self.ratios.append(Ratio(first.lower(), rights, whole))
 
+    def _backward(self, call: ast.Call) -> None:
+        for part in (*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])):
+            self._divided_loss(part)
+
+    def _loop(self, node: ast.For) -> None:
+        match node:
+            case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[_, _, step])):
+                self.strides.add((leaf(step) or "").lower())
+            case ast.For(target=ast.Name(id=index), iter=ast.Call(args=[*_, pieces]) as counted) if (
+                called(counted) in _RANGES
+            ):
+                self._pieces_by_helper(node, index, pieces)
+                inside = {called(n) for s in node.body for n in ast.walk(s) if isinstance(n, ast.Call)}
+                if "backward" in inside and not inside & _STEPS:
+                    self.paces.add((leaf(pieces) or "").lower())
+            case _:
+                pass
+
     def _divided_loss(self, value: ast.expr) -> None:
         match value:
             case ast.BinOp(op=ast.Div(), right=right):
@@ -444,8 +455,7 @@ class _Facts:
         if name in _CUTTING:
             self._pieces(call)
         if name == "backward":
-            for part in (*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])):
-                self._divided_loss(part)
+            self._backward(call)
         if name.endswith("DataLoader"):
             value = next((k.value for k in call.keywords if k.arg == "batch_size"), None)
             value = value or (call.args[1] if len(call.args) > 1 else None)
