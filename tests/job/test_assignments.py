@@ -78,3 +78,10 @@ def test_the_name_that_was_meant() -> None:
     assert nearest("--bacth", ["--batch", "--lr"]) == "--batch"
     assert nearest("--zzz", ["--batch", "--lr"]) is None
     assert nearest("--zzz", []) is None
+
+
+def test_a_key_of_yacs_is_followed_by_its_value() -> None:
+    args = ("--cfg", "c.yaml", "--opts", "TRAIN.LR", "0.1", "OUT", "o", "TRAIN.BATCH_SIZE", "8")
+    assert value_of(args, "TRAIN.BATCH_SIZE") == "8"
+    assert set_value(args, "TRAIN.BATCH_SIZE", "4")[-2:] == ("TRAIN.BATCH_SIZE", "4")
+    assert "a.py" not in names_of(("a.py", "b.yaml", "README.md"))

@@ -189,6 +189,16 @@ def test_a_restart_passes_a_changed_copy_and_says_so_as_a_diff() -> None:
     )
 
 
+def test_the_copy_of_a_default_config_goes_in_by_its_flag() -> None:
+    knobs = Knobs(
+        "--config=conf/c.yaml#data.batch_size", KnobScope.PER_RANK, "--config=conf/c.yaml#+data.steps"
+    )
+    second = plan_of(knobs, ("--lr=1",), 2, BatchSpec(12, 4, 1))
+    assert second["argv"][-2:] == ["--lr=1", "--config=/r/2/config/c.yaml"]  # type: ignore[index]
+    values = {"data.batch_size": "12", "+data.steps": "4"}
+    assert second["edits"] == [{"source": "conf/c.yaml", "copy": "/r/2/config/c.yaml", "values": values}]
+
+
 @pytest.mark.parametrize("joined", [" ", "="], ids=["--deepspeed FILE", "--deepspeed=FILE"])
 def test_flags_that_change_beside_a_changed_copy_are_all_shown(joined: str) -> None:
     """A DeepSpeed JSON and TrainingArguments hold the same numbers."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from functools import cached_property
@@ -37,8 +37,8 @@ _CHECKPOINTS: Final = re.compile(
 _NOT_OWN: Final = re.compile(
     r"pretrain|download|zoo|best|averag|eval|(^|_)test|infer|export|convert", re.IGNORECASE
 )
-# Calls between the top of a file and a search for the newest checkpoint.
-_CALLS: Final = 5
+# So many functions are looked at between the top of a file and a search for the newest checkpoint.
+_WAYS: Final = 128
 _PATHS: Final = frozenset({"join", "Path", "glob", "iglob", "listdir", "mkdir", "makedirs"})
 _TRAININGS: Final = frozenset({"fit", "train"})
 _WEIGHTS_ONLY: Final = frozenset({"load_module_only", "load_weights_only", "weights_only"})
@@ -218,7 +218,7 @@ class LoadedState:
             for node in made:
                 if self._picks(node, scope):
                     guards = next(g for n, _, g in self._nodes if n is node)
-                    for more, tests in self._ways_to(function, 0):
+                    for more, tests in self._ways_to(function):
                         yield f"{path or 'the script'}:{node.lineno}", names, more, (*guards, *tests)
 
     def _picks(self, node: ast.Assign | ast.Return, scope: str) -> bool:
@@ -230,17 +230,29 @@ class LoadedState:
         reached = self._reached_from(set(_handed_on(node, scope)))
         return self._use_of_any(reached, self._known) is Use.OPTIMIZER
 
-    def _ways_to(self, function: str, depth: int) -> Iterator[tuple[set[str], Guards]]:
+    @cached_property
+    def _calls(self) -> dict[str, list[tuple[ast.Call, str, Guards]]]:
+        """By the name of what is called, its calls with the function that each stands in and the tests around it."""
+        found: defaultdict[str, list[tuple[ast.Call, str, Guards]]] = defaultdict(list)
+        for node, scope, guards in self._nodes:
+            if isinstance(node, ast.Call):
+                found[called(node)].append((node, scope.rpartition(":")[2], guards))
+        return found
+
+    def _ways_to(self, function: str) -> Iterator[tuple[set[str], Guards]]:
         """How a function is reached from the top of a file: the names that it is given on the way, and the tests."""
-        if function in {"", "main", "__init__", "__main__"}:
-            yield set(), ()
-            return
-        for node, scope, guards in self._nodes if depth < _CALLS else ():
-            outer = scope.rpartition(":")[2]
-            if isinstance(node, ast.Call) and called(node) == function and outer != function:
-                names = leaves_of(n for a in (*node.args, *node.keywords) for n in ast.walk(a))
-                for more, tests in self._ways_to(outer, depth + 1):
-                    yield names | more, (*guards, *tests)
+        open_: deque[tuple[str, set[str], Guards]] = deque([(function, set(), ())])
+        for _ in range(_WAYS):
+            if not open_:
+                return
+            here, names, tests = open_.popleft()
+            if here in {"", "main", "__init__", "__main__"}:
+                yield names, tests
+                continue
+            for node, outer, guards in self._calls.get(here, ())[:_WAYS]:
+                given = leaves_of(n for a in (*node.args, *node.keywords) for n in ast.walk(a))
+                if outer != here:
+                    open_.append((outer, names | given, (*guards, *tests)))
 
     def loads_under(self, switch: str) -> Iterator[set[str]]:
         """The names in each file that is loaded where a setting is on, where the optimizer's state is loaded too."""
