@@ -86,7 +86,18 @@ def main() -> int:
     parser.add_argument("trees", type=Path)
     parser.add_argument("manifest", type=Path, nargs="?", default=MANIFEST)
     parser.add_argument(
-        "--split", choices=("develop", "holdout", "holdout2", "holdout3", "holdout4", "holdout5", "develop6", "holdout6", "develop8")
+        "--split",
+        choices=(
+            "develop",
+            "holdout",
+            "holdout2",
+            "holdout3",
+            "holdout4",
+            "holdout5",
+            "develop6",
+            "holdout6",
+            "develop8",
+        ),
     )
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()

@@ -249,13 +249,7 @@ def _rows(changes: Sequence[KnobChange]) -> list[dict[str, str | None]]:
 def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
     """The same for people: the batch, what changes, what then, how it resumes."""
     plan = oom_plan(spec)
-    resume = plan.resume
-    how = {
-        "self": f"by itself ({resume.source})",
-        "flag": f"{resume.knob} {resume.value if resume.value is not None else 'PATH of the newest checkpoint'}".rstrip(),
-        "none": "not at all: a restart begins at step 0",
-        "unknown": f"not known{f' ({resume.source})' if resume.source else ''}: a restart after the first step waits for you (--resume-knob, --self-resuming)",
-    }[resume.how]
+    how = resume_words(plan.resume)
     batch_line = _batch_line(spec)
     match plan:
         case OomPlan():

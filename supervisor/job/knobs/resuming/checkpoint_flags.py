@@ -185,7 +185,7 @@ def is_output(name: str) -> bool:
 
 def _last_word(name: str) -> str:
     last = bare(name).lstrip("-").lower().replace("-", "_")
-    return (last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last) in _OUTPUTS
+    return last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last
 
 
 def heeds_path(nodes: Sequence[ast.AST]) -> bool:

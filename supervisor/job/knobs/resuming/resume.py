@@ -110,16 +110,13 @@ def find_resume(
         lost = look.replaced_options(start, plain_last(knobs.batch))
         name, path, why = (None, None, lost) if lost else (name, path, why)
     why = why if start is not None else moved or why
-    knobs = replace(knobs, resume=name, resume_value=value, resume_path=path, resumes=why)
-    return (
-        knobs
-        if start
-        else replace(
-            knobs,
-            cannot_resume=look.has_no_way(),
-            resume_step=step_flag(look.source, look.settings, look.loaded),
-        )
+    knobs = replace(
+        knobs, resume=name, resume_value=value, resume_path=path, resumes=why, loads_state=look.state_flags()
     )
+    if start:
+        return knobs
+    step = step_flag(look.source, look.settings, look.loaded)
+    return replace(knobs, cannot_resume=look.has_no_way(), resume_step=step)
 
 
 @dataclass(frozen=True)
