@@ -37,6 +37,8 @@ HEAD_BYTES = 65536
 TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
+# A line may match a few times, and the last dozen lines are kept.
+LAST_MATCHES = 8 * LAST_HITS
 MOST_WAITING = 400
 # Of a bar's line that is longer than this, only so many states are kept in the tail.
 LONG_LINE = 4096
@@ -161,7 +163,7 @@ class SourceScanner:
         seen: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
         later: dict[int, deque[tuple[int, int, int]]] = {}
-        for end, index in matches:
+        for end, index in self._worth_a_look(matches):
             start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
             part = start
             if b"\r" in text[start:end] and b"Traceback (most" in text[start : start + 160]:
@@ -183,6 +185,22 @@ class SourceScanner:
             if hit is not None:
                 hits.append(hit)
         return hits
+
+    def _worth_a_look(self, matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The matches that may be kept: of a signature whose first hits are there already, a window's last ones."""
+        full = {index for index, kept in self._kept.items() if len(kept.first) >= FIRST_HITS}
+        if len(matches) < LAST_MATCHES or full.isdisjoint(index for _, index in matches):
+            return matches
+        left = dict.fromkeys(full, LAST_MATCHES)
+        found = []
+        for match in reversed(matches):
+            if (count := left.get(match[1])) is not None:
+                if count == 0:
+                    continue
+                left[match[1]] = count - 1
+            found.append(match)
+        found.reverse()
+        return found
 
     def _keep_or_wait(self, hits: Iterable[Hit]) -> None:
         """Keep hits, those that lack lines below them once these have come."""
