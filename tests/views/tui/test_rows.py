@@ -389,6 +389,22 @@ def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
 
 
 @pytest.mark.parametrize(
+    ("last_step", "reporting", "title"),
+    [(9, "0", "only rank 0 reports steps"), (3, "0", ""), (9, "02", ""), (9, "", "")],
+)
+def test_where_one_rank_alone_reports_steps_nobody_can_see_a_slow_one(
+    last_step: int, reporting: str, title: str
+) -> None:
+    state = three_ranks()
+    assert state.attempt is not None
+    state = replace(state, attempts=(replace(state.attempt, first_step=1, last_step=last_step),))
+    samples = {
+        key: replace(rank_of(key), stepped_t=1.0 if key in reporting else None) for key in ("0", "1", "2")
+    }
+    assert text_of([rank_panel(state, samples).titles()[1]]) == title
+
+
+@pytest.mark.parametrize(
     ("state", "shown"),
     [(three_ranks(), "?"), (slow_rank(unclear=True), "?"), (slow_rank(0, lost_s=0.5, step_s=1.5), "–")],
 )

@@ -40,6 +40,8 @@ LINE_LEAST = 24
 LINE = "last line"
 # Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.
 OPEN_ROWS = 20
+# After so many steps of one rank, the others will not report theirs.
+SURE_STEPS = 5
 
 
 class Item(NamedTuple):
@@ -137,7 +139,11 @@ class RanksPanel(ListPanel, can_focus=True):
             return left, row(Span(self.tr(f"⚠ no sign of node {fm.ranges(silent)}"), TextStyle.BAD))
         found = (slow_rank_of(state) for state in _states(snapshot))
         slow = tuple(sorted(each.rank for each in found if each is not None and each.rank is not None))
-        return left, row(Span(self.tr(f"⚠ slow: {fm.ranges(slow)}"), TextStyle.WARN)) if slow else EMPTY
+        if slow:
+            return left, row(Span(self.tr(f"⚠ slow: {fm.ranges(slow)}"), TextStyle.WARN))
+        alone = _only_reporting(snapshot)
+        text = self.tr(f"only rank {alone} reports steps") if alone is not None else ""
+        return left, row(Span(text, TextStyle.DIM)) if text else EMPTY
 
     @property
     def _wall(self) -> float:
@@ -575,6 +581,17 @@ def _seen_t(item: Item) -> float | None:
 def _states(snapshot: Snapshot) -> list[st.RunState]:
     """Of all nodes."""
     return [node.state for node in snapshot.nodes] or [snapshot.state]
+
+
+def _only_reporting(snapshot: Snapshot) -> int | None:
+    """The one rank that reports steps, where there are others: of those nobody can see here whether one is slow."""
+    attempt = snapshot.state.attempt
+    if snapshot.nodes or attempt is None or not isinstance(snapshot.state.condition, st.Running):
+        return None
+    if len(attempt.ranks) < 2 or (attempt.last_step or 0) - (attempt.first_step or 0) < SURE_STEPS:
+        return None
+    reporting = [key for key, rank in snapshot.ranks.items() if rank.stepped_t is not None]
+    return int(reporting[0]) if len(reporting) == 1 and reporting[0].isdigit() else None
 
 
 def _samples(snapshot: Snapshot) -> Iterator[tuple[str, Rank]]:
