@@ -67,7 +67,8 @@ class BatchScreen(OverScreen[int | None]):
             yield Label(Content(tr(self.effect)), classes="cost")
             yield Label(
                 key_line(tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")),
-                classes="quiet keys",
+                classes="quiet",
+                id="keys",
             )
 
     def on_mount(self) -> None:

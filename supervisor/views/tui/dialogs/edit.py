@@ -140,7 +140,7 @@ class EditScreen(OverScreen[Edited | None]):
             yield Label("", id="consequences", classes="cost")
             found = [("Ctrl-R", "the checkpoint that was found")] if self.checkpoint else []
             keys = [("Enter", "restart"), ("Tab", "other field"), *found, ("Esc", "back")]
-            yield Label(key_line(tr, *keys), classes="quiet keys")
+            yield Label(key_line(tr, *keys), classes="quiet", id="keys")
 
     def on_mount(self) -> None:
         """Begin at the end of the arguments."""

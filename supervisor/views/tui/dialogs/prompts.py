@@ -132,7 +132,7 @@ class AdoptScreen(OverScreen[bool]):
                 yield Label(Content(f"· {tr(action)}"))
             for warning in self.offer.warnings:
                 yield Label(Content(f"⚠ {tr(warning)}"), classes="cost")
-            yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet keys")
+            yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet", id="keys")
 
     def action_answer(self, answer: bool) -> None:
         """Close with the answer."""
