@@ -76,8 +76,6 @@ def _texts(node: ast.AST) -> Iterator[str]:
             return
         case ast.Call(func=func) if _name(func) in SILENT_CALLS:
             return
-        case ast.keyword(arg="classes"):  # names of styles
-            return
     for child in ast.iter_child_nodes(node):
         yield from _texts(child)
 
