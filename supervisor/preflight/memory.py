@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import assert_never
 
 from supervisor.job.arguments.assignments import names_of, value_of
 from supervisor.job.batch import candidates
@@ -64,11 +65,19 @@ def kind_of(job: JobSpec) -> JobKind:
             for key, value in read_values(file, _text(Path(job.cwd, file))).items()
             if f"{file}#{key}" not in own and not _is_free(key)
         ]
-    script = job.entry
-    if job.entry_kind is EntryKind.SCRIPT:
-        script = str(Path(job.cwd, job.entry).resolve())
-    elif job.entry_kind is EntryKind.COMMAND:
-        script = " ".join([job.entry, *(w for w in job.entry_args if w.endswith(".py"))][:3])
+    folder = Path(job.cwd).resolve()
+    match job.entry_kind:
+        case EntryKind.SCRIPT:
+            script = str((folder / job.entry).resolve())
+        case EntryKind.COMMAND:  # every project has a train.py behind some launcher
+            files = [str((folder / word).resolve()) for word in job.entry_args if word.endswith(".py")]
+            script = " ".join([job.entry, *(files or [str(folder)])][:3])
+        case EntryKind.MODULE:
+            script = f"{folder} {job.entry}"
+        case EntryKind.TRAINER:
+            script = job.entry
+        case _:
+            assert_never(job.entry_kind)
     from supervisor.sources.gpu import probe_gpus  # only where a micro-batch is known
 
     gpus, _ = probe_gpus()

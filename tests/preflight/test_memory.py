@@ -88,6 +88,13 @@ def test_jobs_are_alike_but_for_settings_that_need_no_memory(tmp_path: Path) -> 
     assert kind_of(replace(JOB, entry_args=("--depth", "13", "--bs", "8"))) != kind
     assert kind_of(replace(JOB, entry="other.py")) != kind
     assert kind_of(replace(JOB, cwd=str(tmp_path))) != kind, "another train.py"
+    for entry in (
+        {"entry_kind": EntryKind.COMMAND, "entry": "torchrun", "entry_args": ("train.py",)},
+        {"entry_kind": EntryKind.COMMAND, "entry": "my-train"},
+        {"entry_kind": EntryKind.MODULE, "entry": "pkg.train"},
+    ):
+        elsewhere = replace(JOB, cwd=str(tmp_path), **entry)
+        assert kind_of(elsewhere) != kind_of(replace(JOB, **entry)), "another project's"
     assert kind_of(replace(JOB, batch=BatchSpec(8, 4, 4))) != kind
     assert kind_of(replace(JOB, batch=None, nproc_per_node=2)) == kind
     (tmp_path / "c.yaml").write_text("depth: 12\nseed: 1\n")
@@ -99,4 +106,4 @@ def test_jobs_are_alike_but_for_settings_that_need_no_memory(tmp_path: Path) -> 
     command = replace(
         JOB, entry_kind=EntryKind.COMMAND, entry="python", entry_args=("-u", "train.py", "--depth", "12")
     )
-    assert kind_of(command).script == "python train.py"
+    assert kind_of(command).script == f"python {Path('train.py').resolve()}"

@@ -17,6 +17,7 @@ from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Interrupted, LogSession
+from supervisor.views.logs.viewport import LogViewport
 from tests.conftest import wait_until
 from tests.views.tui import recorded
 
@@ -248,3 +249,47 @@ def test_what_was_counted_of_a_query_is_kept_while_another_is_tried(tmp_path: Pa
         first = next(news for news in told if isinstance(news, lc.Page))
         assert first.shown is not None
         assert first.shown.done_ratio == 1, "at once"
+
+
+def test_a_size_that_a_key_interrupts_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with reading(tmp_path / "run") as (session, told):
+        real, sizes = LogViewport.resize, list[int]()
+
+        def resize(view: LogViewport, rows: int, cursor: object) -> None:
+            sizes.append(rows)
+            if len(sizes) == 1:
+                raise Interrupted
+            real(view, rows, cursor)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(LogViewport, "resize", resize)
+        session.ask(lc.Size(HEIGHT - 3))
+
+        def is_smaller() -> bool:
+            page = last(told)
+            return page is not None and len(page.rows) == HEIGHT - 3
+
+        assert wait_until(is_smaller, DEADLINE_S), sizes
+
+
+def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reading(tmp_path / "run") as (_session, told):
+        real, made = LogViewport.page, list[LogViewport]()
+
+        def page(view: LogViewport) -> lc.Page:
+            made.append(view)
+            if len(made) == 1:
+                raise IndexError("no such row")
+            return real(view)
+
+        monkeypatch.setattr(LogViewport, "page", page)
+        path = tmp_path / "run/nodes/0/attempts/1"
+        (log,) = path.rglob("stdout.log")
+        with log.open("ab") as file:
+            file.write(b"line %d\n" % (LINES + 1))
+        assert wait_until(lambda: made, DEADLINE_S)
+        with log.open("ab") as file:
+            file.write(b"line %d\n" % (LINES + 2))
+        assert wait_until(lambda: last_line(told) == LINES + 2, DEADLINE_S)
+        assert any("no such row" in one.text for one in told if isinstance(one, lc.Remark))

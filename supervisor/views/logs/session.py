@@ -32,6 +32,8 @@ FIRST_LOOK_S = 0.05
 JOIN_S = 3.0
 # A search that takes longer says how far it is.
 PATIENCE_S = 0.3
+# Facts of the run and of the screen: they interrupt nothing, and are never given up.
+_KEPT = (lc.Update, lc.Size, lc.KeepCause)
 
 
 class Interrupted(Exception):  # noqa: N818 - no error: another command came
@@ -103,7 +105,7 @@ class LogSession:
         for command in commands:
             with self._asking:
                 self._commands.append(command)
-                if not isinstance(command, lc.Update | lc.Size | lc.KeepCause):
+                if not isinstance(command, _KEPT):
                     self._urgent.set()
                     self._scanner.rest()
         self._poke()
@@ -183,29 +185,31 @@ class LogSession:
         due = 0.0
         pending = False
         while not self._stop.is_set():
-            self._wait(due, pending=pending)
-            if self._stop.is_set():
-                return
             try:
-                with self._lock:
-                    pending |= self._turn()
+                self._wait(due, pending=pending)
+                if self._stop.is_set():
+                    return
+                try:
+                    with self._lock:
+                        pending |= self._turn()
+                except NothingThereError as error:
+                    self._deliver(lc.Remark(str(error), good=False))
+                    pending = True
+                now = time.monotonic()
+                if pending and self._page_s is not None and now >= due:
+                    with self._lock:
+                        self._began = now
+                        self._hand_on(self._view.page())
+                    pending = False
+                    ended = time.monotonic()
+                    due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
             except Interrupted:
                 continue
-            except NothingThereError as error:
-                self._deliver(lc.Remark(str(error), good=False))
-                pending = True
             except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
                 self._deliver(
                     lc.Remark(f"reading the log failed: {type(error).__name__}: {error}", good=False)
                 )
-            now = time.monotonic()
-            if pending and self._page_s is not None and now >= due:
-                pending = False
-                with self._lock, contextlib.suppress(Interrupted):
-                    self._began = now
-                    self._hand_on(self._view.page())
-                ended = time.monotonic()
-                due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
+                self._stop.wait(PAGE_S)  # what fails each time must not take a processor
 
     def _drop_matches(self, way: int) -> None:
         """Further matches the same way that were asked for meanwhile would look through the same log for the same answer."""
@@ -236,7 +240,13 @@ class LogSession:
         view = self._view
         for command in self._taken():
             asked = True
-            self._do(command)
+            try:
+                self._do(command)
+            except Interrupted:
+                if isinstance(command, _KEPT):  # it was asked for once, and holds on
+                    with self._asking:
+                        self._commands.appendleft(command)
+                raise
         if self._page_s is None and not asked:
             return True
         changed, notes = view.refresh(time.time())

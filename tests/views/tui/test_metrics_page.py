@@ -125,6 +125,19 @@ def test_all_series_are_charted_page_by_page(tmp_path: Path, size: tuple[int, in
     drive(run, play, size=size)
 
 
+@pytest.mark.parametrize("size", [(25, 6), (20, 5), (40, 4)])
+def test_a_terminal_too_low_for_a_chart_cuts_it_off(tmp_path: Path, size: tuple[int, int]) -> None:
+    run = layers(tmp_path / "run").close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
+        await pilot.resize_terminal(*size)
+        await pilot.press("pagedown", "j", "z")
+        assert page_of(app).chosen
+
+    drive(run, play, size=(80, 24))
+
+
 def test_a_chart_at_full_size_and_back(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("M", "j")

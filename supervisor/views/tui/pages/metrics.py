@@ -281,8 +281,8 @@ class MetricsPage(ChartPanel):
             self.call_after_refresh(self.repaint)
         lines: list[list[Span]] = [[] for _ in range(height)]
         for name, cell in self._sight.items():
-            for y, spans in enumerate(cells_of[name], cell.y):
-                lines[y] += spans
+            for line, spans in zip(lines[cell.y :], cells_of[name], strict=False):  # a low screen cuts it off
+                line.extend(spans)
         return [self._head(names, width), *(tuple(line) for line in lines[1:])]
 
     def _head(self, names: Sequence[str], width: int) -> Row:
