@@ -324,7 +324,7 @@ def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
             "frozen",
         ),
         ({"merged_by": "time", "logs": ()}, "log · merged by time", "frozen"),
-        ({"rows": ()}, "log · ", "frozen"),
+        ({"rows": ()}, "log", "frozen"),
     ],
 )
 def test_the_title_says_which_logs(values: dict[str, Any], left: str, right: str) -> None:

@@ -58,7 +58,7 @@ def test_a_low_page_keeps_what_happens_next_in_sight(tmp_path: Path) -> None:
         for keys in ((), ("pagedown",)):
             await pilot.press(*keys)
             page = pane(app, "failure")
-            assert "── next in 8 s  micro-batch 16 → 8, accumulation 2 → 4 ───" in page, (
+            assert "── next continues in 8 s  micro-batch 16 → 8, accumulation 2 → 4 ───" in page, (
                 "a rule sets it apart"
             )
             assert "Enter now  Esc Esc hold  r as it was  b smaller batch  e edit  s stop" in page
