@@ -142,8 +142,8 @@ def test_noise_that_would_hide_a_wrong_resume_certifies_nothing() -> None:
         "another order of the data, which the loss of another micro-batch cannot show"
     )
     assert "another order of the data" in other.text
-    few = replace(alone, steps=range(1, 115))
-    chance = [said(replace(AFTER, order=order, fields=few.fields), before=few) for order in range(1, 101)]
+    short = replace(alone, steps=range(1, 115))
+    chance = [said(replace(AFTER, order=order, fields=short.fields), before=short) for order in range(1, 101)]
     assert sum(one.result is Sameness.SAME_WITHIN_NOISE for one in chance) <= 1, (
         "over 14 steps 1 of 5 other orders correlates by more than 0.23, the bound for blaming one"
     )

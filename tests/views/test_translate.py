@@ -205,7 +205,7 @@ WHOLE = (
     " · micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
     " · micro-batch 8 × 2 048 tokens × accumulation 4 × 2 ranks = global batch 131 072 tokens",
     " · micro-batch 8, accumulation 4, global batch 131 072 tokens",
-    "restart? this ends attempt 1 at step 1 212; the next begins from the checkpoint at step 200 (12 steps again)",
+    "restart? this ends attempt 1 at step 1 212+; the next begins from the checkpoint at step 200 (12 steps again)",
     "restart? this ends attempt 2 before its first step; the next begins from the newest checkpoint that the script finds",
     "stoker cannot tell whether --load resumes: if it does not, 12 steps may be lost",
     "12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",

@@ -27,6 +27,8 @@ WORDS = {
     RequestKind.ANSWER: "answer",
     RequestKind.NOTE: "note",
 }
+# An answer says that the keeper took a request; what it does then takes seconds. These are over with it.
+_DONE = dict.fromkeys((RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, RequestKind.HOLD), "done")
 
 
 class Answer(NamedTuple):
@@ -96,7 +98,7 @@ class RequestClient:
             if text is not None:
                 self._pending.pop(request_id, None)
                 found.append(
-                    Answer(f"{word}: done", True)
+                    Answer(f"{word}: {_DONE.get(pending.kind, 'accepted')}", True)
                     if text == "done"
                     else Answer(f"{word} refused: {text}", False)
                 )

@@ -227,7 +227,7 @@ def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str
             None,
             f"restart? this ends attempt 1 before its first step; {BEGINS}",
         ),
-        (RequestKind.RESTART, running(), 5, f"restart? this ends attempt 1 at step 5; {BEGINS}"),
+        (RequestKind.RESTART, running(), 5, f"restart? this ends attempt 1 at step 5+; {BEGINS}"),
         (RequestKind.RESTART, BACKOFF, 5, None),
         (RequestKind.HOLD, BACKOFF, 5, None),
         (RequestKind.STACKS, running(), 5, None),
@@ -250,7 +250,8 @@ def test_what_a_restart_ends_and_where_the_next_attempt_begins() -> None:
     again = "from the checkpoint at step 4 (1 step again)"
     assert effect(HELD, 5, checkpoint=saved(4)) == f"the next attempt begins {again}", "nothing more is lost"
     assert (
-        effect(running(), 5, checkpoint=saved(4)) == f"this ends attempt 1 at step 5; the next begins {again}"
+        effect(running(), 5, checkpoint=saved(4))
+        == f"this ends attempt 1 at step 5+; the next begins {again}"
     )
     assert effect(BACKOFF, 5) == f"the next attempt begins {actions.FROM_FIRST_STEP}"
 

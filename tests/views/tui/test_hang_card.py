@@ -341,8 +341,11 @@ def test_each_number_of_the_batch_has_its_name_where_there_is_room(
 @pytest.mark.parametrize(
     ("last", "said"),
     [
-        (124, "this ends attempt 1 at step 124; the next begins from the first step"),
-        (224, "this ends attempt 1 at step 224; the next begins from the checkpoint at step 200 (24 steps"),
+        (124, "this ends attempt 1 at step 124+; the next begins from the first step"),
+        (
+            224,
+            "this ends attempt 1 at step 224+; the next begins from the checkpoint at step 200 (24 steps",
+        ),
     ],
 )
 def test_a_restart_says_what_it_loses_and_where_it_begins(tmp_path: Path, last: int, said: str) -> None:

@@ -141,7 +141,7 @@ def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
         else:
             writer.append(RequestDone(t=recorded.T0, request_id=request.id, request=request.kind, by="me"))
         writer.close()
-        wanted = "restart refused: stale" if refused else "restart: done"
+        wanted = "restart refused: stale" if refused else "restart: accepted"
         await until(pilot, lambda: wanted in pane(app, "notice"), wanted)
 
     drive(run, play)

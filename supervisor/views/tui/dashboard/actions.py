@@ -369,7 +369,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
         if attempt.last_step is None:
             return f"this ends attempt {attempt.number} before its first step; the next begins {where}"
         at = fm.whole(attempt.last_step)
-        return f"this ends attempt {attempt.number} at step {at}; the next begins {where}"
+        return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}"
     # Of a run that is held nothing more is lost by going on from a checkpoint; a script that starts again may write over all.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
     if steps and isinstance(state.condition, st.HeldOpen) and not _begins_at_checkpoint(snapshot):
