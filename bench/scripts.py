@@ -2,8 +2,8 @@
 
     bench/scripts.py TREES [MANIFEST] [--split holdout] [--show]
 TREES/<owner>+<name> are checkouts at the manifest's commits, fetched by whoever runs this; none of their code is here. A row is right
-where the set of (setting, new value) is that of its `changes`; a row without any must be refused. A resume is right where one is known for a
-row that has one, by a setting that the row names. Exit 1 at any wrong change.
+where the set of (setting, new value) is that of its `changes` or of one of its `alternatives`; a row without any must be refused. A
+resume is right where one is known for a row that has one, by a setting that the row names. Exit 1 at any wrong change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def setting(name: str) -> str:
 
 def answer(row: dict[str, Any], tree: Path) -> dict[str, Any] | None:
     """What the dry run says of one row; None where it says nothing."""
-    match = re.match(r"\(cd ([^)]*)\) stoker run ", row["command"])
+    match = re.match(r"\(cd ([^)]*)\) ((?:\w+=\S+ )*)stoker run ", row["command"])
     if match is None:
         return None
     words = shlex.split(row["command"][match.end() :])
@@ -43,7 +43,11 @@ def answer(row: dict[str, Any], tree: Path) -> dict[str, Any] | None:
         done = subprocess.run(
             [sys.executable, "-m", "supervisor", "run", "--dry-run", "--json", *words],
             cwd=tree / match[1],
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            env={
+                "PYTHONPATH": str(ROOT),
+                "PATH": "/usr/bin:/bin",
+                **dict(word.split("=", 1) for word in match[2].split()),
+            },
             capture_output=True,
             text=True,
             timeout=120,
@@ -64,11 +68,14 @@ def judged(row: dict[str, Any], plan: dict[str, Any] | None) -> tuple[str, str]:
     if plan is None:
         return "no answer", "no answer"
     got = {(setting(c["knob"]), str(c["to"])) for c in plan.get("changes") or ()}
-    want = {(setting(name), value) for name, value in row["changes"]}
+    wanted = [
+        {(setting(name), value) for name, value in way}
+        for way in (row["changes"], *row.get("alternatives", ()))
+    ]
     if got:
-        change = "right" if got == want else "WRONG"
+        change = "right" if got in wanted else "WRONG"
     else:
-        change = "rightly refused" if not want else "refused, fair" if row["refusal_fair"] else "refused"
+        change = "rightly refused" if not wanted[0] else "refused, fair" if row["refusal_fair"] else "refused"
     resume, way = plan["resume"], row["resume"] or "none"
     says, has = resume["how"] in {"flag", "self"}, not NO_WAY.match(way)
     # A way that is written down by its setting is right by that one alone.
@@ -97,6 +104,7 @@ def main() -> int:
             "develop6",
             "holdout6",
             "develop8",
+            "holdout8",
         ),
     )
     parser.add_argument("--show", action="store_true")
