@@ -43,6 +43,17 @@ TYRO = "import tyro\n@dataclass\nclass Train:\n    batch_size: int = 8\n    grad
 FROM_CLI = TYRO.replace("import tyro", "from omegaconf import OmegaConf").replace("tyro.cli(Args)", "OmegaConf.merge(OmegaConf.structured(Args), OmegaConf.from_cli())")  # fmt: skip
 NAMED_FOLDER = script("p.add_argument('--auto_resume', default=True)\np.add_argument('--resume_from')", f"name = f'{{args.batch_size}}x{{args.lr}}'\nfolder = Path('runs') / name\nif folder.exists():\n    args.resume_from = str(folder)\nif args.resume_from:\n    c = torch.load(args.resume_from)\n{STATE}")  # fmt: skip
 SAVES_NOTHING = script("p.add_argument('--auto_resume', default=True)\np.add_argument('--save_checkpoint', default='no')", "resume_if_there()\n")  # fmt: skip
+BESIDE_ANOTHER = {
+    "train.py": f"{ARGS}p.add_argument('--expert_path', required=True)\np.add_argument('--checkpoint_path')\nargs = p.parse_args()\ndef load(path, optimizer=None):\n    c = torch.load(path)\n    model.load_state_dict(c['model'])\n    if optimizer:\n        optimizer.load_state_dict(c['optimizer'])\nload(args.expert_path)\nif args.checkpoint_path:\n    load(args.checkpoint_path, optimizer)\n{LOOP}",
+}  # fmt: skip
+# The folder that the command starts in is the package itself.
+OWN_PACKAGE = {
+    "train.py": "from pydantic_config import BaseConfig, parse_argv\nfrom mine.saving import Saved, load\nclass Config(BaseConfig):\n    batch_size: int = 8\n    grad_accum: int = 1\n    ckpt: Saved = Saved()\nc = Config(**parse_argv())\nif c.ckpt.resume:\n    load(c.ckpt.resume)\nfor x in DataLoader(d, batch_size=c.batch_size):\n    (model(x) / c.grad_accum).backward()\n    optimizer.zero_grad()\n",
+    "../mine/saving.py": "class Saved(BaseConfig):\n    resume: str | None = None\ndef load(path):\n    c = torch.load(path)\n    optimizer.load_state_dict(c['o'])\n",
+}  # fmt: skip
+OWN_PACKAGE["../mine/train.py"] = OWN_PACKAGE["train.py"]
+LATEST = script("p.add_argument('--out', default='o')", f"def load(kind, path):\n    c = torch.load(path)\n{STATE}there = os.path.isdir(args.out)\nkind = Pretrained.get()\nif there:\n    newest = os.path.join(args.out, 'latest')\n    load(kind, newest)\n")  # fmt: skip
+OWN_FILE = script("p.add_argument('--out', default='o')\np.add_argument('--resume_after_preempt', action='store_true')", f"path = os.path.join(args.out, 'state.pth')\nif args.resume_after_preempt and os.path.isfile(path):\n    c = torch.load(path)\n{STATE}")  # fmt: skip
 LAUNCHER = {
     "run.py": "import os\np.add_argument('--load', default='none')\na = p.parse_args()\nos.system(f'python train.py --load {a.load}')\n",
     "train.py": script("p.add_argument('--load')", LOAD),
@@ -84,6 +95,14 @@ LAUNCHER = {
         ("train.py", NAMED_FOLDER.replace("{args.batch_size}x", ""), "self", None, None),
         ("train.py", SAVES_NOTHING, "unknown", None, None),
         ("train.py", SAVES_NOTHING.replace("'no'", "'yes'"), "self", None, None),
+        ("train.py --expert_path e.pt", BESIDE_ANOTHER, "flag", "--checkpoint_path", None),
+        ("train.py", OWN_PACKAGE, "flag", "--ckpt.resume", None),
+        ("train.py", {"train.py": OWN_PACKAGE["train.py"]}, "unknown", None, None),
+        ("train.py", LATEST, "self", None, None),
+        ("train.py", LATEST.replace("join(args.out", "join(args.pretrained"), "unknown", None, None),
+        ("train.py", OWN_FILE, "flag", "--resume_after_preempt", ""),
+        ("train.py", OWN_FILE.replace("    optimizer.load_state_dict(c['optimizer'])\n", ""), "unknown", None, None),
+        ("train.py", OWN_FILE.replace("default='o'", ""), "unknown", None, None),
         ("-- python run.py", LAUNCHER, "flag", "--load", None),
     ],
 )  # fmt: skip
@@ -93,6 +112,15 @@ def test_how_each_style_resumes(
     files = {"train.py": source} if isinstance(source, str) else source
     resume = oom_plan(job(line, files)).resume
     assert (resume.how, resume.knob, resume.value) == (how, knob, value)
+
+
+def test_a_switch_in_a_section_of_the_config() -> None:
+    read = "import yaml\ncfg = yaml.safe_load(open(p.parse_args().config))\nloader = DataLoader(d, batch_size=cfg['train']['batch_size'])\npath = os.path.join(cfg['out'], 's.pth')\nif cfg['impl']['resume_run'] and os.path.exists(path):\n    optimizer.load_state_dict(torch.load(path)['o'])\nloss.backward()\noptimizer.zero_grad()\n"
+    config = "out: runs\nname:\ntrain:\n  batch_size: 8\nimpl:\n  resume_run: false\n"
+    resume = oom_plan(job("train.py --config c.yaml", {"train.py": read, "c.yaml": config})).resume
+    assert (resume.knob, resume.value) == ("c.yaml#impl.resume_run", "true")
+    unset = {"train.py": read, "c.yaml": config.replace("out: runs", "out:")}
+    assert oom_plan(job("train.py --config c.yaml", unset)).resume.knob is None
 
 
 ABSENT = "import yaml\ncfg = yaml.safe_load(open(p.parse_args().config))\npart = cfg['train']\nloader = DataLoader(d, batch_size=part['batch_size'])\nif part.get('load_model'):\n    c = torch.load(part['load_model'])\n    optimizer.load_state_dict(c['o'])\nloss.backward()\noptimizer.zero_grad()\n"

@@ -135,9 +135,9 @@ def is_level_of_training(name: str) -> bool:
 
 
 def is_open(flag: ScriptFlag) -> bool:
-    """Whether any text may be given to it, and none is by default."""
+    """Whether any text may be given to it, and none is by default; one that has to be given names no checkpoint at the first start."""
     is_text = not flag.is_switch and not flag.choices and flag.type not in {"int", "float", "bool"}
-    return is_text and str(flag.default or "").lower() in _NOTHING
+    return is_text and not flag.required and str(flag.default or "").lower() in _NOTHING
 
 
 def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:
@@ -222,3 +222,17 @@ def _first_of(value: ast.expr) -> ast.expr:
 
 def _is_setting(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "resume_from_checkpoint"
+
+
+def is_auto(name: str) -> bool:
+    """Whether a setting's name is that of a switch for the newest checkpoint."""
+    words = words_of(name)
+    return words in (["auto", "resume"], ["load", "enable"], ["autoresume"]) or (
+        "auto" in words and "resume" in words and len(words) <= 4
+    )
+
+
+def is_latest_switch(flag: ScriptFlag) -> bool:
+    """Whether a flag is a switch that loads the latest, by its name."""
+    words = set(words_of(f"--{flag.dest}"))
+    return flag.type == "bool" and bool(words & {"latest", "last"}) and bool(words & {"load", "resume"})

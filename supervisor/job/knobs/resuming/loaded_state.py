@@ -13,10 +13,18 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Final
 
-from supervisor.job.knobs.resuming.newest_search import LISTINGS, OPTIMIZER, asks_existence, leaves_of
+from supervisor.job.knobs.resuming.newest_search import (
+    OPTIMIZER,
+    asks_existence,
+    last_of,
+    last_text,
+    leaves_of,
+    lists,
+    where_it_exists,
+)
 from supervisor.job.knobs.source.conditions import Known, truth
 from supervisor.job.knobs.source.declarations import literal
-from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf
+from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf, leaves
 
 # Where a name stands (file and outermost function; "" for an attribute or a key, "()" for what a function returns), and the name.
 _Key = tuple[str, str]
@@ -197,8 +205,8 @@ class LoadedState:
         for node, scope, _ in self._nodes:
             if isinstance(node, ast.Assign | ast.Return) and node.value is not None:
                 names = self._listed.setdefault(scope, set())
-                taken = _lists(node.value) or leaves_of(ast.walk(node.value)) & names
-                if taken or _NEWEST_FILE.search(_last_text(node.value)) or _where_it_exists(node.value):
+                taken = lists(node.value) or leaves_of(ast.walk(node.value)) & names
+                if taken or _NEWEST_FILE.search(last_text(node.value)) or where_it_exists(node.value):
                     found[scope].append(node)
                     if isinstance(node, ast.Assign):
                         names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
@@ -223,9 +231,9 @@ class LoadedState:
 
     def _picks(self, node: ast.Assign | ast.Return, scope: str) -> bool:
         """Whether one of the listed files, or the one that exists, is taken and loaded with the optimizer's state."""
-        wholes = [w for n in ast.walk(node) if (w := _last_of(n)) is not None]
-        picked = any(_lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes)
-        if not picked and not _where_it_exists(node.value):
+        wholes = [w for n in ast.walk(node) if (w := last_of(n)) is not None]
+        picked = any(lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes)
+        if not picked and not where_it_exists(node.value):
             return False
         reached = self._reached_from(set(_handed_on(node, scope)))
         return self._use_of_any(reached, self._known) is Use.OPTIMIZER
@@ -286,6 +294,32 @@ class LoadedState:
             and _CONTINUES.search(leaf(node.test) or "")
             and _looks_for_newest(node.body)
         ]
+
+    def own_file_under(self, switch: str) -> Iterator[set[str]]:
+        """The names that the path of the run's own file is made of, where a switch makes the source load it with the optimizer's state.
+
+        ``path = join(out, "state.pth")`` and ``if cfg.resume and exists(path): engine.load(path)``.
+        """
+        known = {**self._known, switch: True}
+        for node, scope, _ in self._nodes:
+            if not isinstance(node, ast.If) or switch not in _all_of(node.test):
+                continue
+            paths = [
+                n.args[0]
+                for n in ast.walk(node.test)
+                if isinstance(n, ast.Call)
+                and asks_existence([n])
+                and n.args
+                and isinstance(n.args[0], ast.Name)
+            ]
+            for path in paths:
+                made = self._computed.get(leaf(path) or "", ())
+                if (
+                    made
+                    and self._use_of_any(self._reached_from(set(self._keys(path, scope))), known)
+                    is Use.OPTIMIZER
+                ):
+                    yield {name for value in made for name in leaves(value)}
 
     def replaces_options(self, dest: str, batch: str) -> str | None:
         """Where the options that hold the batch are replaced by those that a checkpoint holds, if they are."""
@@ -425,38 +459,15 @@ class LoadedState:
         return Use.CALL if by_name else None
 
 
-def _lists(node: ast.AST) -> bool:
-    return any(isinstance(n, ast.Call) and called(n) in LISTINGS for n in ast.walk(node))
+def _all_of(test: ast.expr) -> set[str]:
+    """The names that all have to be true in ``a and b``."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return {leaf(part) or "" for part in parts}
 
 
 def _speaks_of_checkpoints(nodes: Sequence[ast.AST], names: set[str]) -> bool:
     texts = {str(n.value) for node in nodes for n in ast.walk(node) if isinstance(n, ast.Constant)}
     return any(_CHECKPOINTS.search(text) for text in names | texts)
-
-
-def _last_text(node: ast.AST) -> str:
-    texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return texts[-1] if texts else ""
-
-
-def _where_it_exists(node: ast.AST | None) -> bool:
-    """``path if exists(path) else None``."""
-    match node:
-        case ast.IfExp(test=test, orelse=ast.Constant(value=None)):
-            return asks_existence(ast.walk(test))
-        case _:
-            return False
-
-
-def _last_of(node: ast.AST) -> ast.expr | None:
-    """What the last or the largest is taken of: ``files[-1]``, ``max(files, key=...)``."""
-    match node:
-        case ast.Subscript(value=whole, slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1))):
-            return whole
-        case ast.Call(func=ast.Name(id="max"), args=[whole]):
-            return whole
-        case _:
-            return None
 
 
 def _handed_on(node: ast.AST, scope: str) -> Iterator[_Key]:

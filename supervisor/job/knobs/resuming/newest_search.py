@@ -179,7 +179,12 @@ class _FileLook:
 
     def _is_given_newest(self, node: ast.Call) -> bool:
         """Whether a path of the newest's usual name is handed over, in no folder that a setting names for this or for weights to begin with."""
-        paths = [v for a in node.args for v in self.source.computed.get(leaf(a) or "", ())]
+        return any(
+            self._is_newest_path(self.source.computed.get(leaf(argument) or "", ())) for argument in node.args
+        )
+
+    def _is_newest_path(self, paths: Sequence[ast.expr]) -> bool:
+        """Whether one value, made in some ways, is such a path."""
         if any(n in self.named or NOT_KEPT.search(n) for p in paths for n in leaves_of(ast.walk(p))):
             return False
         texts = {n.value for p in paths for n in ast.walk(p) if isinstance(n, ast.Constant)}
@@ -337,3 +342,34 @@ def leaves_of(nodes: Iterable[ast.AST]) -> set[str]:
     return {
         n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)
     }
+
+
+def lists(node: ast.AST) -> bool:
+    """Whether files are listed somewhere in a node."""
+    return any(isinstance(n, ast.Call) and called(n) in LISTINGS for n in ast.walk(node))
+
+
+def last_text(node: ast.AST) -> str:
+    """The last text in a node; empty where there is none."""
+    texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return texts[-1] if texts else ""
+
+
+def where_it_exists(node: ast.AST | None) -> bool:
+    """``path if exists(path) else None``."""
+    match node:
+        case ast.IfExp(test=test, orelse=ast.Constant(value=None)):
+            return asks_existence(ast.walk(test))
+        case _:
+            return False
+
+
+def last_of(node: ast.AST) -> ast.expr | None:
+    """What the last or the largest is taken of: ``files[-1]``, ``max(files, key=...)``."""
+    match node:
+        case ast.Subscript(value=whole, slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1))):
+            return whole
+        case ast.Call(func=ast.Name(id="max"), args=[whole]):
+            return whole
+        case _:
+            return None

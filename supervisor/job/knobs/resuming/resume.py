@@ -23,6 +23,8 @@ from supervisor.job.knobs.resuming.checkpoint_flags import (
     LOADED,
     find_starts,
     heeds_path,
+    is_auto,
+    is_latest_switch,
     is_level_of_training,
     is_open,
     is_output,
@@ -215,20 +217,20 @@ class _Look:
         for setting in self.settings:
             flag = self.source.flag(setting.name)
             if (
-                _is_auto(setting.name)
+                is_auto(setting.name)
                 and (setting.value or "true").lower() not in _OFF
                 and (flag is not None or setting.value is None)
             ):
                 return f"{setting.name} is on"
         for file, values in self.where.configs.items():
-            on = (k for k, v in values.items() if v is True and _is_auto(k) and is_level_of_training(k))
+            on = (k for k, v in values.items() if v is True and is_auto(k) and is_level_of_training(k))
             for key in on if file not in self.where.roles else ():
                 return f"{key.lstrip(NEW)} is on in {config_file(file)}"
         for flag in self.source.flags:
             name = max(flag.names, key=len)
             given = value_of(self.args[self.where.args_at :], name)
             if (
-                _is_auto(name)
+                is_auto(name)
                 and given is None
                 and (flag.default is True or str(flag.default).lower() == "true")
             ):
@@ -313,7 +315,9 @@ class _Look:
                 return name, "true", "config" if present else "off in the config"
             if isinstance(present, str) and present.lower() in _NEWEST - {"true"}:
                 return name, present, "config"
-        return None
+        switches = (n for n in self.where.names() if self.where.value(n) is False and not n.startswith("-"))
+        own = next((n for n in switches if self._loads_own_file(plain_last(n))), None)
+        return (own, "true", "off in the config") if own is not None else None
 
     def _flag_value(self, flag: ScriptFlag) -> tuple[str, str] | None:
         name = next((n for n in flag.names if "_".join(words_of(n)) in _RESUME_WORDS), None)
@@ -328,13 +332,25 @@ class _Look:
             return spelled, ""
         if flag.dest == "init_from" and "resume" in self._compared_values("init_from"):
             return spelled, "resume"
-        return (self._spelled(flag.dest), "true") if _is_latest_switch(flag) else None
+        return (self._spelled(flag.dest), "true") if is_latest_switch(flag) else None
 
     @cached_property
     def _continuing(self) -> set[str]:
         """The switches that make the source look for its newest checkpoint, whatever their names."""
         switches = (f.dest for f in self.source.flags if f.is_switch and f.const is not False)
-        return {dest for dest in switches if self.loaded.searches_newest(dest)}
+        return {d for d in switches if self.loaded.searches_newest(d) or self._loads_own_file(d)}
+
+    def _loads_own_file(self, switch: str) -> bool:
+        """Whether a switch of such a name lets the script load the file that it saves, which nothing has to be set for."""
+        if "resume" not in words_of(f"--{switch}"):
+            return False
+        empty = {plain_last(n) for n, _ in self._keys() if not self.where.value(n)} - set(self.given())
+        unset = self._unset_flags() | empty
+        return any(not unset & names for names in self.loaded.own_file_under(switch))
+
+    def _unset_flags(self) -> set[str]:
+        """The settings that hold nothing by default and are not given."""
+        return {f.dest for f in self.source.flags if is_open(f)} - {plain_last(s.name) for s in self.settings}
 
     def _named_value(self, flag: ScriptFlag, name: str) -> tuple[str, str] | None:
         """What a flag of such a name is set to for the newest checkpoint."""
@@ -356,9 +372,7 @@ class _Look:
         """``true`` for a flag that takes it, where what is loaded then is named by no other flag that is not given."""
         if flag.type != "bool" or flag.owner or flag.default not in {None, False, "", "False", "false"}:
             return None
-        unset = {f.dest for f in self.source.flags if is_open(f)} - {
-            plain_last(s.name) for s in self.settings
-        }
+        unset = self._unset_flags()
         return "true" if any(not unset & names for names in self.loaded.loads_under(flag.dest)) else None
 
     def _output(self) -> str | None:
@@ -375,9 +389,7 @@ class _Look:
 
     def _needs_a_path(self, dest: str) -> bool:
         """Whether what a switch resumes from is named by another setting, which is not given: ``if args.resume: load(args.ckpt)``."""
-        paths = {f.dest for f in self.source.flags if is_open(f)} - {
-            plain_last(s.name) for s in self.settings
-        }
+        paths = self._unset_flags()
         paths |= {plain_last(n) for n, _ in self._keys() if str(self.where.value(n)).lower() in _OFF}
         return any(
             self.loaded.use_of(path, switch=dest) is Use.OPTIMIZER
@@ -578,15 +590,3 @@ def _asks_whether_bare(node: ast.AST, dest: str) -> bool:
             return leaf(left) == dest
         case _:
             return False
-
-
-def _is_auto(name: str) -> bool:
-    words = words_of(name)
-    return words in (["auto", "resume"], ["load", "enable"], ["autoresume"]) or (
-        "auto" in words and "resume" in words and len(words) <= 4
-    )
-
-
-def _is_latest_switch(flag: ScriptFlag) -> bool:
-    words = set(words_of(f"--{flag.dest}"))
-    return flag.type == "bool" and bool(words & {"latest", "last"}) and bool(words & {"load", "resume"})

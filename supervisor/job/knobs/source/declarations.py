@@ -23,7 +23,7 @@ _DATACLASS_PARSERS: Final = frozenset(
     }
 )  # fmt: skip
 _DATACLASS_MODULES: Final = frozenset(
-    {"simple_parsing", "tyro", "draccus", "pyrallis", "trl", "jsonargparse"}
+    {"simple_parsing", "tyro", "draccus", "pyrallis", "trl", "jsonargparse", "pydantic_config"}
 )
 _FUNCTION_PARSERS: Final = frozenset({"Fire", "CLI", "auto_cli", "run", "cli", "command"})
 _FUNCTION_MODULES: Final = frozenset({"fire", "jsonargparse", "typer", "tyro", "defopt"})

@@ -12,7 +12,7 @@ from supervisor.job.knobs.source.declarations import ScriptFlag
 from supervisor.job.knobs.source.trees import SourceFile, leaf, leaves
 
 # Parsers that name a field by the fields above it; one class stands in so many places at most.
-_NESTING_PARSERS: Final = frozenset({"tyro", "draccus", "pyrallis", "jsonargparse"})
+_NESTING_PARSERS: Final = frozenset({"tyro", "draccus", "pyrallis", "jsonargparse", "pydantic_config"})
 _PLACES: Final = 4
 _DEPTH: Final = 6
 

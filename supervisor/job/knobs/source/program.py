@@ -86,7 +86,19 @@ def read_program(
     subcommand = (
         args[0] if (program or module) and args and re.fullmatch(r"[A-Za-z][\w-]*", args[0]) else None
     )
+    if _is_in_own_package(read, path, text):
+        roots = [*roots, ".."]
     return Program(tuple(_walk(read, roots, path, text, subcommand)), name)
+
+
+def _is_in_own_package(read: Read, path: str, text: str) -> bool:
+    """Whether the working folder is a package that the script imports by its name: ``from package.module import ...`` in package/train.py."""
+    found = (match[1] or match[3] or "" for match in _IMPORT.finditer(text))
+    names = dict.fromkeys(name.partition(".")[0].strip() for name in found)
+    within = [name for name in names if re.fullmatch(r"\w+", name) and name not in _FOREIGN]
+    return not path.startswith((".", "/")) and any(
+        read(f"../{name}/{path}") is not None for name in within[:MAX_FOLDERS]
+    )
 
 
 def _search_folders(script: str | None) -> list[str]:
