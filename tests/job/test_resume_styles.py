@@ -44,7 +44,7 @@ FROM_CLI = TYRO.replace("import tyro", "from omegaconf import OmegaConf").replac
 NAMED_FOLDER = script("p.add_argument('--auto_resume', default=True)\np.add_argument('--resume_from')", f"name = f'{{args.batch_size}}x{{args.lr}}'\nfolder = Path('runs') / name\nif folder.exists():\n    args.resume_from = str(folder)\nif args.resume_from:\n    c = torch.load(args.resume_from)\n{STATE}")  # fmt: skip
 SAVES_NOTHING = script("p.add_argument('--auto_resume', default=True)\np.add_argument('--save_checkpoint', default='no')", "resume_if_there()\n")  # fmt: skip
 BESIDE_ANOTHER = {
-    "train.py": f"{ARGS}p.add_argument('--expert_path', required=True)\np.add_argument('--checkpoint_path')\nargs = p.parse_args()\ndef load(path, optimizer=None):\n    c = torch.load(path)\n    model.load_state_dict(c['model'])\n    if optimizer:\n        optimizer.load_state_dict(c['optimizer'])\nload(args.expert_path)\nif args.checkpoint_path:\n    load(args.checkpoint_path, optimizer)\n{LOOP}",
+    "train.py": f"{ARGS}p.add_argument('--expert_checkpoint_path', required=True)\np.add_argument('--checkpoint_path')\nargs = p.parse_args()\ndef load(path, optimizer=None):\n    c = torch.load(path)\n    model.load_state_dict(c['model'])\n    if optimizer:\n        optimizer.load_state_dict(c['optimizer'])\nload(args.expert_checkpoint_path)\nif args.checkpoint_path:\n    load(args.checkpoint_path, optimizer)\n{LOOP}",
 }  # fmt: skip
 # The folder that the command starts in is the package itself.
 OWN_PACKAGE = {
@@ -95,7 +95,7 @@ LAUNCHER = {
         ("train.py", NAMED_FOLDER.replace("{args.batch_size}x", ""), "self", None, None),
         ("train.py", SAVES_NOTHING, "unknown", None, None),
         ("train.py", SAVES_NOTHING.replace("'no'", "'yes'"), "self", None, None),
-        ("train.py --expert_path e.pt", BESIDE_ANOTHER, "flag", "--checkpoint_path", None),
+        ("train.py --expert_checkpoint_path e.pt", BESIDE_ANOTHER, "flag", "--checkpoint_path", None),
         ("train.py", OWN_PACKAGE, "flag", "--ckpt.resume", None),
         ("train.py", {"train.py": OWN_PACKAGE["train.py"]}, "unknown", None, None),
         ("train.py", LATEST, "self", None, None),

@@ -97,7 +97,7 @@ def _is_in_own_package(read: Read, path: str, text: str) -> bool:
     names = dict.fromkeys(name.partition(".")[0].strip() for name in found)
     within = [name for name in names if re.fullmatch(r"\w+", name) and name not in _FOREIGN]
     return not path.startswith((".", "/")) and any(
-        read(f"../{name}/{path}") is not None for name in within[:MAX_FOLDERS]
+        read(f"../{name}/{path}") == text for name in within[:MAX_FOLDERS]
     )
 
 
