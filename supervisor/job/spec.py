@@ -37,6 +37,8 @@ __all__ = [
 
 NAMED: Final = "named"
 """`Knobs.resumes` of a flag that a person named."""
+NAMED_UNSEEN: Final = "named, and its declaration was not found"
+"""The same of a flag without a value, where the source does not show whether it takes one."""
 
 
 class EntryKind(StrEnum):
@@ -144,7 +146,14 @@ class Knobs:
     @property
     def resume_is_set(self) -> bool:
         """Whether the resume flag may be set without a checkpoint in sight: a person named it or set it, or it is the bundled trainer's."""
-        return self.resume is not None and self.resumes in {"", NAMED, "command line", "config"}
+        return self.resume is not None and (
+            self.resume_is_named or self.resumes in {"", "command line", "config"}
+        )
+
+    @property
+    def resume_is_named(self) -> bool:
+        """Whether a person named the resume flag."""
+        return self.resumes in {NAMED, NAMED_UNSEEN}
 
     @property
     def keeps_global_batch(self) -> bool:

@@ -288,9 +288,9 @@ def _why_not_resumed(history: PolicyInput) -> str:
         why = f"steps were made and no whole checkpoint of this run was found for {flag}"
         if history.interactive:
             return _with_file(
-                f"{why}: e and add {_spelt(flag)}, or start with --resume-knob '{flag}=PATH'", history
+                f"{why}: e and add {_spelt(flag)}, or start with --resume-knob '{flag}=DIR/FILE'", history
             )
-        return _with_file(f"{why}: start with --resume-knob '{flag}=PATH'", history)
+        return _with_file(f"{why}: start with --resume-knob '{flag}=DIR/FILE'", history)
     why = "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
     return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
 

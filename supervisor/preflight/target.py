@@ -21,7 +21,7 @@ from supervisor.job.knobs.misspelt import misspelt_flags
 from supervisor.job.knobs.source.program import read_program
 from supervisor.job.knobs.source.read_source import scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
-from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec
 from supervisor.preflight.context import AWAITS_CHECKPOINT, KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import torchrun_flags, trainer_main
 from supervisor.preflight.memory import check_memory
@@ -108,12 +108,22 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
             if flag is None
             else f"{AWAITS_CHECKPOINT} {flag}"
         )
-        named = f"{flag or 'FLAG'}=PATH"
-        if flag is not None and flag == spec.knobs.resume:  # its word for the newest one; a switch has none
-            named = f"{flag}={spec.knobs.resume_value}" if spec.knobs.resume_value else flag
+        if flag is None:
+            fixes.append(
+                "name it: --resume-knob FLAG=PATH (PATH: the newest complete checkpoint that stoker finds)"
+            )
+        else:
+            named = f"{flag}=DIR/FILE"
+            if flag == spec.knobs.resume:  # its word for the newest one; a switch has none
+                named = f"{flag}={spec.knobs.resume_value}" if spec.knobs.resume_value else flag
+            fixes.append(
+                f"if the script always writes the same checkpoint, name it: --resume-knob '{named}' (used from the second attempt on)"
+            )
+    elif spec.knobs.resumes == NAMED_UNSEEN:
+        bare = spec.knobs.resume
+        missing.append(f"{bare} is set without a value: whether it takes one was not found in the source")
         fixes.append(
-            "if the script always writes the same checkpoint, name it: --resume-knob "
-            f"'{named}' (used from the second attempt on)"
+            f"if it takes a path: --resume-knob '{bare}=PATH' (PATH: the newest complete checkpoint that stoker finds)"
         )
     if not missing:
         yield ok(KNOBS_CHECK, "batch and resume flags are known")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from supervisor.job.oom_plan import oom_plan
+from supervisor.job.spec import NAMED, NAMED_UNSEEN, Knobs
 from tests.job.test_oom_plan import changes, job
 
 ARGS = "import argparse, glob, os, torch\np = argparse.ArgumentParser()\np.add_argument('--batch_size', type=int, default=32)\np.add_argument('--accum_steps', type=int, default=1)\n"
@@ -121,6 +122,48 @@ def test_a_switch_in_a_section_of_the_config() -> None:
     assert (resume.knob, resume.value) == ("c.yaml#impl.resume_run", "true")
     unset = {"train.py": read, "c.yaml": config.replace("out: runs", "out:")}
     assert oom_plan(job("train.py --config c.yaml", unset)).resume.knob is None
+
+
+DECLARED = "import argparse, sys\np = argparse.ArgumentParser()\np.add_argument('--path')\np.add_argument('--go', action='store_true')\np.add_argument('--or', nargs='?', const=1)\np.add_argument('--from_step', type=int)\np.add_argument('--resume_from_checkpoint', help='a path, or \"latest\"')\n"
+DECLARED += "a = p.parse_args()\nif a.resume_from_checkpoint != 'latest':\n    load(a.resume_from_checkpoint)\nif '--bare' in sys.argv:\n    load()\n"
+
+
+@pytest.mark.parametrize(
+    ("declared", "wanted"),
+    [
+        # Without a value: nothing for a switch, else what the flag takes.
+        ("--go", Knobs(resume="--go", resume_value="")),
+        ("--or", Knobs(resume="--or", resume_value="")),
+        ("--bare", Knobs(resume="--bare", resume_value="")),
+        ("--path", Knobs(resume_path="--path")),
+        ("--from_step", Knobs(resume_step="--from_step")),
+        ("--resume_from_checkpoint", Knobs(resume="--resume_from_checkpoint", resume_value="latest")),
+        ("train.ckpt", Knobs(resume_path="train.ckpt")),
+        # The placeholders of the path; any other value literally.
+        ("--path=PATH", Knobs(resume_path="--path")),
+        ("--go={path}", Knobs(resume_path="--go")),
+        ("train.ckpt=PATH", Knobs(resume_path="train.ckpt")),
+        ("--path=latest", Knobs(resume="--path", resume_value="latest")),
+        ("--path=out/last.pt", Knobs(resume="--path", resume_value="out/last.pt")),
+        ("--resume_from_checkpoint=auto", Knobs(resume="--resume_from_checkpoint", resume_value="auto")),
+    ],
+)
+def test_a_declared_flag_gets_what_it_takes(declared: str, wanted: Knobs) -> None:
+    knobs = job(f"--resume-knob {declared} train.py", {"train.py": DECLARED}).knobs
+    assert (knobs.resume, knobs.resume_path, knobs.resume_step) == (
+        wanted.resume,
+        wanted.resume_path,
+        wanted.resume_step,
+    )
+    assert wanted.resume is None or knobs.resume_value == wanted.resume_value
+    assert knobs.resumes == NAMED
+    assert knobs.resume_is_set == (wanted.resume is not None), "a path waits for a checkpoint"
+
+
+def test_a_declared_flag_that_the_source_does_not_show() -> None:
+    knobs = job("--resume-knob --else train.py", {"train.py": DECLARED}).knobs
+    assert (knobs.resume, knobs.resume_value, knobs.resumes) == ("--else", "", NAMED_UNSEEN)
+    assert knobs.resume_is_set
 
 
 ABSENT = "import yaml\ncfg = yaml.safe_load(open(p.parse_args().config))\npart = cfg['train']\nloader = DataLoader(d, batch_size=part['batch_size'])\nif part.get('load_model'):\n    c = torch.load(part['load_model'])\n    optimizer.load_state_dict(c['o'])\nloss.backward()\noptimizer.zero_grad()\n"

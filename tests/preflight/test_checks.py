@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.errors import JobError
-from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec
 from supervisor.preflight import host, interpreter, network, ports, target
 from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import AWAITS_CHECKPOINT, Check, CheckContext
@@ -253,10 +253,10 @@ def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path
     found = found_by(target.check_knobs, SCRIPT, tmp_path)
     assert found.level is FindingLevel.WARNING
     assert "no resume flag is known" in found.what
-    assert "--resume-knob 'FLAG=PATH'" in found.fix
+    assert "--resume-knob FLAG=PATH (PATH: the newest complete checkpoint" in found.fix
     by_path = replace(SCRIPT, knobs=replace(SCRIPT.knobs, resume_path="--resume"))
     found = found_by(target.check_knobs, by_path, tmp_path)
-    assert "--resume-knob '--resume=PATH'" in found.fix
+    assert "--resume-knob '--resume=DIR/FILE'" in found.fix
     assert f"{AWAITS_CHECKPOINT} --resume" in found.what
     by_word = replace(SCRIPT.knobs, resume="--init_from", resume_value="resume", resumes="train.py:31")
     for knobs, wanted in (
@@ -265,6 +265,10 @@ def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path
     ):
         found = found_by(target.check_knobs, replace(SCRIPT, knobs=knobs), tmp_path)
         assert f"--resume-knob {wanted} (used" in found.fix
+    unseen = replace(SCRIPT.knobs, resume="--resume", resume_value="", resumes=NAMED_UNSEEN)
+    found = found_by(target.check_knobs, replace(SCRIPT, knobs=unseen), tmp_path)
+    assert "--resume is set without a value" in found.what
+    assert "--resume-knob '--resume=PATH'" in found.fix
     scratch = replace(by_path, retry=replace(SCRIPT.retry, restart_from_scratch=True))
     found = found_by(target.check_knobs, scratch, tmp_path)
     assert not found.fix, "nothing is resumed"

@@ -250,7 +250,15 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "resume.self_resuming",
         group="batch",
     ),
-    Flag("--resume-knob", _TX, "the script's resume flag", "FLAG[=VALUE]", "resume.knob", group="batch"),
+    Flag(
+        "--resume-knob",
+        _TX,
+        "the script's resume flag; =PATH: the newest complete checkpoint found; another VALUE, as latest: that word; "
+        "without: what the flag takes, nothing or that path",
+        "FLAG[=VALUE]",
+        "resume.knob",
+        group="batch",
+    ),
 )
 
 # What `stoker init` takes besides those of `stoker run` that have a key in a job file.

@@ -51,7 +51,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "batch.fit_steps": Setting(_I, "steps that a probing launch of --fit-batch must make", _FIT.steps, range=_COUNT),
     "batch.fit_timeout_s": Setting(_F, "such a launch is ended after this time in any case", _FIT.timeout_s, range=_POSITIVE),
     "resume.knob": Setting(_T, "the script's own name for what it resumes from"),
-    "resume.value": Setting(_T, "what that is set to; empty for a switch"),
+    "resume.value": Setting(_T, "what that is set to; PATH: the newest complete checkpoint found; empty: nothing for a switch, else that path"),
     "resume.self_resuming": Setting(_S, "the script continues from its newest checkpoint by itself; also read from the script", default=False),
     "policy.retry": Setting(_S, "restart by itself", _RETRY.enabled),
     "policy.max_retries": Setting(_I, "restarts as it was, without progress, before giving up; 0: no restart at all", _RETRY.max_retries, range=_NATURAL),

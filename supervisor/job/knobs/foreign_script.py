@@ -418,7 +418,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     resume = look.get("resume.knob")
     value = look.get("resume.value")
     if resume is not None and value is None:
-        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
+        # `--resume-knob --resume=latest` names flag and value at once; without a value the source shows what the flag takes.
         resume, _, value = resume.partition("=")
     scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
     declared = Knobs(

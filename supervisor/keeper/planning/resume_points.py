@@ -22,7 +22,7 @@ from supervisor.job.errors import NotResumableError
 from supervisor.job.knobs.conventions import HF
 from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS, given_start, takes_path
 from supervisor.job.plan import CheckpointCopy
-from supervisor.job.spec import NAMED, JobSpec, Knobs
+from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.background import within
 from supervisor.keeper.monitoring.found_checkpoints import ranks_of
 from supervisor.keeper.planning.launch_plans import ResumePoint
@@ -89,7 +89,7 @@ def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointComm
 def why_not_now(job: JobSpec) -> str:
     """Why the resume flag that a person named cannot be set yet; empty where it can."""
     knobs = job.knobs
-    if knobs.resume is None or knobs.resumes != NAMED or not _is_path(knobs.resume_value):
+    if knobs.resume is None or not knobs.resume_is_named or not _is_path(knobs.resume_value):
         return ""
     if os.path.exists(os.path.join(job.cwd, os.path.expanduser(knobs.resume_value))):
         return ""
@@ -187,7 +187,7 @@ def _may_set_unseen(job: JobSpec, state: RunState, arguments: tuple[str, ...]) -
         return None
     if not knobs.resume_is_set or any(word.split("=")[0] == knobs.resume for word in arguments):
         return False  # what the command line says stays
-    if knobs.resumes == NAMED and (why_not_now(job) or not _stepped(state)):
+    if knobs.resume_is_named and (why_not_now(job) or not _stepped(state)):
         return False
     return None
 

@@ -236,7 +236,9 @@ def test_a_start_given_by_hand_is_named(tmp_path: Path) -> None:
 def test_the_page_says_the_whole_command_that_would_resume_next_time(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("v")
-        await until(pilot, lambda: "stoker run --resume-knob '--resume=PATH'" in pane(app, "failure"), "it")
+        await until(
+            pilot, lambda: "stoker run --resume-knob '--resume=DIR/FILE'" in pane(app, "failure"), "it"
+        )
 
     drive(held(tmp_path / "run"), play, size=(120, 60))
 

@@ -41,7 +41,7 @@ from supervisor.job.knobs.source.read_source import (
     called,
     leaf,
 )
-from supervisor.job.spec import NAMED, Knobs
+from supervisor.job.spec import NAMED, NAMED_UNSEEN, Knobs
 
 _RESUME_WORDS: Final = frozenset(
     {
@@ -77,6 +77,8 @@ _SAVES: Final = re.compile(r"(enable_|do_)?save_(ckpt|checkpoint)s?|enable_check
 _FILES: Final = re.compile(
     r"(?<!data_)(path|file|model|weights?|init|from|restart|warm_?start)", re.IGNORECASE
 )
+# What stands for the path of the newest checkpoint in a declared flag's value (``--resume=PATH``).
+_PATH: Final = frozenset({"path", "{path}", "<path>"})
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
@@ -96,7 +98,7 @@ def find_resume(
     look = _Look(args, where, row)
     knobs = replace(knobs, framework=row.name if row is not None else "")
     if given.resume:
-        return replace(knobs, resume=given.resume, resume_value=given.resume_value, resumes=NAMED)
+        return look.declared(knobs, given.resume, given.resume_value)
     itself = "named (--self-resuming)" if given.self_resuming else look.by_itself()
     moved = look.moved_by(knobs) if itself is not None and not given.self_resuming else None
     if itself is not None and moved is None:
@@ -260,6 +262,41 @@ class _Look:
         return None
 
     # by a flag
+
+    def declared(self, knobs: Knobs, name: str, value: str) -> Knobs:
+        """`knobs` with the flag that a person named: `value` is passed literally, ``PATH`` stands for the newest checkpoint's path.
+
+        Without a value, a switch is passed as it is, and a setting that takes a value gets what its declaration asks for.
+        """
+        knobs = replace(knobs, resumes=NAMED)
+        if value.lower() in _PATH:
+            return replace(knobs, resume_path=name)
+        flag = self.source.flag(name)
+        if value or (flag is not None and (flag.is_switch or flag.optional_value)) or self._looked_for(name):
+            return replace(knobs, resume=name, resume_value=value)
+        if not name.startswith("-"):
+            if isinstance(self.where.value(name), bool):
+                return replace(knobs, resume=name, resume_value="true")
+            return replace(knobs, resume_path=name)
+        if flag is None:
+            return replace(knobs, resume=name, resume_value="", resumes=NAMED_UNSEEN)
+        if flag.type == "int":
+            return replace(knobs, resume_step=name)
+        found = self._flag_value(flag)
+        if found is not None and found[1]:
+            return replace(knobs, resume=name, resume_value=found[1])
+        return replace(knobs, resume_path=name)
+
+    def _looked_for(self, name: str) -> bool:
+        """Whether the source looks for the bare word itself: ``"--resume" in sys.argv``."""
+        return any(
+            isinstance(n, ast.Compare)
+            and isinstance(n.ops[0], ast.In)
+            and isinstance(n.left, ast.Constant)
+            and n.left.value == name
+            for f in self.source.files
+            for n in f.nodes
+        )
 
     def newest_flag(self) -> tuple[str | None, str, str]:
         """A flag that can mean "the newest checkpoint" without a path: name, value, why."""

@@ -333,7 +333,8 @@ def declared_again(snapshot: Snapshot) -> str:
     knobs = record.job.knobs
     if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.checkpoint is not None):
         return ""
-    return again.replace("stoker run", f"stoker run --resume-knob '{knobs.start or 'FLAG'}=PATH'", 1)
+    named = f"{knobs.start}=DIR/FILE" if knobs.start is not None else "FLAG=PATH"
+    return again.replace("stoker run", f"stoker run --resume-knob '{named}'", 1)
 
 
 def lost_steps(snapshot: Snapshot) -> tuple[int, CheckpointCommitted | None] | None:
