@@ -34,6 +34,8 @@ _WEIGHTS = re.compile(
     r"(?:pytorch_model|model|adapter_model|tf_model)[\w.-]*\.(?:bin|safetensors)|pytorch_model_fsdp_\d+|global_step\d+"
 )
 _RANDOM_STATES = re.compile(r"random_states_(\d{1,6})\.pkl")
+_OPTIMIZER = re.compile(r"optimizer(_\d{1,6})?\.bin")
+_NO_WEIGHTS = re.compile(r"(optimizer|scheduler|sampler|dl_state_dict)[\w.-]*")
 _MODEL_STATES = re.compile(r".*model_states\.pt")
 _SHARDS = re.compile(r".*(?:model|optim)_states\.pt")
 _TUNE_WEIGHTS = re.compile(r".*\.(?:safetensors|bin|pt)")
@@ -152,7 +154,7 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
     numbers = sorted(int(match[1]) for name in states if (match := _RANDOM_STATES.fullmatch(name)))
     if not states or len(states) == len(here.entries) or numbers != list(range(len(numbers))):
         return None
-    if here.ranks is not None and len(numbers) < here.ranks:
+    if here.ranks is not None and len(numbers) < here.ranks and not _saved_by_one(here, numbers):
         return None
     if not all(is_zip(here.inner(name)) for name in states):
         return None
@@ -162,6 +164,21 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
     return FoundCheckpoint(
         here.path, step, max(map(here.written, states)), "accelerate", _number_of(here.name)
     )
+
+
+def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
+    """Whether it is that of the main process alone, with all that load_state needs: it continues without the random states of the others.
+
+    diffusers' scripts call save_state on one process. Sharded states (FSDP, DeepSpeed) have no ``optimizer.bin``.
+    """
+    optimizers = here.matching(_OPTIMIZER)
+    has_weights = any(
+        here.is_dir(name) or name.endswith((".safetensors", ".bin"))
+        for name in here.entries
+        if not _NO_WEIGHTS.fullmatch(name)
+    )
+    whole = all(is_zip(here.inner(name)) for name in optimizers)
+    return numbers == [0] and bool(optimizers) and has_weights and whole
 
 
 def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
@@ -273,7 +290,7 @@ LAYOUTS: Final[tuple[Layout, ...]] = (
         "accelerate",
         _What.FOLDER,
         _accelerate,
-        "random_states_<rank>.pkl of every rank",
+        "random_states_<rank>.pkl of every rank, or of rank 0 alone beside model and optimizer",
         lambda here: bool(here.matching(_RANDOM_STATES)),
     ),
     Layout(

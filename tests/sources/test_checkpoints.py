@@ -97,6 +97,7 @@ LAYOUTS: dict[str, tuple[Callable[[Path], Path], int | None]] = {
     "transformers": (lambda out: transformers(out, 20), 20),
     "accelerate": (accelerate, 20),
     "diffusers": (lambda out: accelerate(out, "checkpoint-20"), 20),
+    "diffusers, saved by the main process alone": (lambda out: accelerate(out, "checkpoint-20", ranks=1), 20),
     "accelerate's own names": (lambda out: accelerate(out / "checkpoints", "checkpoint_3"), None),
     "accelerate's epochs": (lambda out: accelerate(out, "epoch_3"), None),
     "DeepSpeed": (deepspeed, 20),
@@ -116,7 +117,19 @@ LAYOUTS: dict[str, tuple[Callable[[Path], Path], int | None]] = {
     "the tutorial's": (lambda out: saved(out / "snapshot.pt", "MODEL_STATE", "EPOCHS_RUN"), None),
 }
 TORN: dict[str, Callable[[Path], object]] = {
-    "accelerate, one rank missing": lambda out: (accelerate(out) / "random_states_1.pkl").unlink(),
+    "accelerate, rank 0 missing": lambda out: (accelerate(out) / "random_states_0.pkl").unlink(),
+    "accelerate, rank 0 alone without an optimizer": lambda out: (
+        accelerate(out, ranks=1) / "optimizer.bin"
+    ).unlink(),
+    "accelerate, rank 0 alone with half an optimizer": lambda out: torn(
+        accelerate(out, ranks=1) / "optimizer.bin"
+    ),
+    "accelerate, rank 0 alone without a model": lambda out: (
+        accelerate(out, ranks=1) / "model.safetensors"
+    ).unlink(),
+    "accelerate, one rank of a sharded state": lambda out: (
+        accelerate(out, ranks=1).joinpath("optimizer.bin").rename(out / "step_20" / "optimizer_rank0.bin")
+    ),
     "accelerate, one rank half": lambda out: torn(accelerate(out) / "random_states_1.pkl"),
     "accelerate, no random state": lambda out: accelerate(out, ranks=0),
     "DeepSpeed, no tag": lambda out: (deepspeed(out) / "latest").unlink(),
@@ -158,6 +171,11 @@ def test_each_layout_is_found_whole(tmp_path: Path, layout: str) -> None:
 def test_a_torn_one_is_none(tmp_path: Path, what: str) -> None:
     TORN[what](tmp_path / "out")
     assert find_checkpoints([tmp_path], 0.0, ranks=2) == []
+
+
+def test_accelerates_that_some_ranks_have_not_written_yet_is_none(tmp_path: Path) -> None:
+    accelerate(tmp_path, ranks=2)
+    assert find_checkpoints([tmp_path], 0.0, ranks=4) == []
 
 
 def test_a_number_in_a_name_is_kept_also_where_it_is_no_step(tmp_path: Path) -> None:
