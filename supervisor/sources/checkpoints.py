@@ -17,6 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
+from supervisor.run.paths import is_run_directory
 from supervisor.run.regular import open_regular, read_regular
 
 MAX_ENTRIES = 20_000
@@ -331,7 +332,8 @@ def find_checkpoints(
     """The newest whole checkpoints below `folders` that were written from `since_t` on, at most `most`, in the order of their writing.
 
     Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` name what is found anyway. `ranks`: how many
-    there are, where that is known; layouts with a file of each rank are whole only with all of them.
+    there are, where that is known; layouts with a file of each rank are whole only with all of them. Run directories are passed
+    over; a script's own folders beside them, in ``runs``, are not.
     """
     left = [MAX_ENTRIES]
     found: dict[str, FoundCheckpoint] = {}
@@ -438,7 +440,7 @@ def _below(
     folder: str, since_t: float, left: list[int], depth: int, ranks: int | None
 ) -> Iterator[FoundCheckpoint]:
     here = _listing(folder, left, ranks)
-    if here is None:
+    if here is None or (here.is_dir("nodes") and is_run_directory(Path(folder))):
         return
     taken = False
     for row in LAYOUTS:

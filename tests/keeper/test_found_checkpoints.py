@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.checkpoint_owners import (
     SETTLE_S,
@@ -23,6 +24,7 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
     FoundCheckpoints,
+    look_for,
     newest_untaken,
     seen_file,
     untaken_text,
@@ -213,6 +215,18 @@ def test_the_scripts_own_folder_is_looked_through_only_where_no_output_is_named(
     job = replace(job_of(tmp_path).job, cwd=str(tmp_path / "work"), outputs=outputs)
     assert bool(FoundCheckpoints(job, FakeClock(), Emitted())._find(0.0)) is bool(holds)
     assert looked == looked_at
+
+
+def test_a_folder_of_the_script_beside_the_runs_is_looked_through(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "runs" / "20261120-1412-brave-otter")
+    for folder in (run.node().root, tmp_path / "runs" / "exp1" / "checkpoints"):
+        file_of(folder, "ckpt.pt", T + 1)
+        with zipfile.ZipFile(folder / "ckpt.pt", "w") as archive:
+            archive.writestr("c/data.pkl", b"X\x09\x00\x00\x00optimizer")
+    run.node().journal.touch()
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=USUAL_OUTPUTS)
+    sighted = look_for(job, 0.0, lambda _since_t: ())
+    assert [os.path.relpath(one.path, tmp_path) for one in sighted.ours] == ["runs/exp1/checkpoints/ckpt.pt"]
 
 
 @pytest.mark.fault(

@@ -54,7 +54,7 @@ _HF_CLASSES: Final = frozenset(
     }
 )  # fmt: skip
 # Lightning's, Hydra's and transformers' own folders, where the script names none.
-USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "trainer_output")
+USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "trainer_output", "runs")
 
 
 def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
