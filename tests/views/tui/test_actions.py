@@ -124,10 +124,13 @@ def test_an_offer_that_changes_the_global_batch_says_so() -> None:
     assert actions.offer_warning(snapshot_of(state_of(smaller))) == "global batch 32 → 16"
 
 
-def test_what_a_second_enter_does_fits_the_narrowest_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        actions, "overwrite_warning", lambda _snapshot: "restarts from step 0, may overwrite outputs"
-    )
+@pytest.mark.parametrize(
+    "again", ["restarts from step 0, may overwrite outputs", "may restart at step 0 and overwrite outputs"]
+)
+def test_what_a_second_enter_does_fits_the_narrowest_terminal(
+    monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    monkeypatch.setattr(actions, "overwrite_warning", lambda _snapshot, **_: again)
     smaller = replace_decision(SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 2, 2))))
     whole = f" Enter again: {actions.offer_warning(snapshot_of(state_of(smaller)))}"
     assert whole.endswith("outputs")

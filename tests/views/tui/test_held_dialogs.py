@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -99,14 +100,25 @@ def test_a_restart_that_may_overwrite_takes_a_second_enter(tmp_path: Path) -> No
     assert request.args.offered
 
 
-def test_b_takes_a_second_enter_there_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({}, "Enter again: restarts from step 0, may overwrite outputs"),
+        (
+            {"cannot_resume": True, "resume_path": None},
+            "Enter again: restarts from step 0, may overwrite outputs",
+        ),
+        ({"resume_path": None}, "Enter again: stoker cannot tell whether the script resumes by itself: if"),
+    ],
+)
+def test_b_takes_a_second_enter_there_too(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
     run = held(tmp_path / "run")
+    outputs(run, **knobs)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("b")
         await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
         await pilot.press("enter")
-        said = "Enter again: restarts from step 0, may overwrite outputs"
         await until(pilot, lambda: said in shown(app), "the warning")
         assert isinstance(app.screen, BatchScreen)
         await pilot.press("enter")

@@ -94,13 +94,16 @@ def offer_warning(snapshot: Snapshot) -> str:
     entries = []
     if batch is not None and batch.before.global_batch != batch.after.global_batch:
         entries.append(f"global batch {batch.before.global_batch} → {batch.after.global_batch}")
-    if again := overwrite_warning(snapshot):
+    if again := overwrite_warning(snapshot, short=True):
         entries.append(again)
     return ", ".join(entries)
 
 
-def overwrite_warning(snapshot: Snapshot) -> str:
-    """The warning before a restart from scratch although steps were made; empty where it resumes, or no more than the first step was made."""
+def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
+    """The warning before a restart that may begin at step 0 although steps were made; empty where it resumes, or no more than the first step was made.
+
+    `short`: for the one line below the panes.
+    """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
     if (
@@ -114,8 +117,16 @@ def overwrite_warning(snapshot: Snapshot) -> str:
 
     report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
     given = _given_start(snapshot)
+    out = report or "outputs"
+    if given is None and not (record.job.knobs.starts or record.job.knobs.cannot_resume):
+        if short:
+            return f"may restart at step 0 and overwrite {out}"
+        return (
+            "stoker cannot tell whether the script resumes by itself: if it does not, it restarts from step 0 "
+            f"and may overwrite {out}"
+        )
     begins = f"starts from {given}" if given is not None else "restarts from step 0"
-    return f"{begins}, may overwrite {report or 'outputs'}"
+    return f"{begins}, may overwrite {out}"
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
