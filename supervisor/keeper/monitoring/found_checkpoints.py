@@ -35,8 +35,8 @@ from supervisor.sources.checkpoints import (
 )
 
 LOOK_EVERY_S, LOOK_EVERY_MOST_S = 5.0, 60.0
-LOOK_SHARE = 0.01
-"""A person who is asked whether to stop is to read the newest checkpoint; large folders and slow servers are looked at less often."""
+LOOK_SHARE, WATCHED_SHARE = 0.01, 0.2
+"""The part of the time that looking may take. A person at the screen who is asked whether to restart is to read the newest checkpoint."""
 LAST_LOOK_S = 10.0
 """How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
 SEEN_FILE_S = CLOSE_S = 2.0
@@ -201,14 +201,16 @@ class FoundCheckpoints:
         self._looker: Background[list[FoundCheckpoint]] = Background("stoker-checkpoints")
         self._journalled: set[tuple[str, int | None, float]] = set()
         self._taken: dict[str, float] = {}  # path to when it was journalled last
-        self._next_look = clock.mono() + LOOK_EVERY_S
+        self._last_look = clock.mono()
 
-    def look(self, state: RunState) -> None:
-        """Called at each tick: begins a look every few seconds, and journals what the last one found."""
+    def look(self, state: RunState, *, watched: bool = False) -> None:
+        """Called at each tick: begins a look every few seconds, and journals what the last one found. `watched`: a screen is open."""
         self._take(self._looker.poll(), state)
         now = self._clock.mono()
-        if now >= self._next_look and self._begin(state):
-            self._next_look = now + min(max(self._took_s / LOOK_SHARE, LOOK_EVERY_S), LOOK_EVERY_MOST_S)
+        share = WATCHED_SHARE if watched else LOOK_SHARE
+        wait_s = min(max(self._took_s / share, LOOK_EVERY_S), LOOK_EVERY_MOST_S)
+        if now >= self._last_look + wait_s and self._begin(state):
+            self._last_look = now
 
     def finish(self, state: RunState) -> None:
         """The attempt has ended: what it left decides how the next one starts."""

@@ -19,6 +19,7 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
+from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui import commands, request_client
 from supervisor.views.tui.dashboard import actions, keys
 from supervisor.views.tui.request_client import Answer
@@ -257,6 +258,25 @@ def test_what_a_restart_ends_and_where_the_next_attempt_begins() -> None:
         == f"this ends attempt 1 at step 5+; the next begins {again}"
     )
     assert effect(BACKOFF, 5) == f"the next attempt begins {actions.FROM_FIRST_STEP}"
+
+
+def test_a_live_run_may_have_a_checkpoint_that_was_not_seen_yet(record: RunFile) -> None:
+    """The keeper looks every few seconds, and again when the attempt has ended: what it finds then is taken."""
+    knobs = replace(record.job.knobs, resume=None, resume_path="--resume", self_resuming=False)
+
+    def snapshot(condition: st.Condition, **found: Any) -> Snapshot:
+        job = replace(record.job, knobs=replace(knobs, **found))
+        return snapshot_of(state_of(condition, attempt_of(last_step=5)), run_file=changed(record, job))
+
+    live = snapshot(running())
+    assert (
+        actions.restart_effect(live)
+        == f"this ends attempt 1 at step 5; {BEGINS}, or from a newer checkpoint found then"
+    )
+    assert "step 0 unless a checkpoint is found when it has ended, may" in actions.overwrite_warning(live)
+    assert actions.overwrite_warning(snapshot(HELD)).startswith("restarts from step 0, may overwrite")
+    no_flag = snapshot(running(), resume_path=None)
+    assert actions.restart_effect(no_flag) == f"this ends attempt 1 at step 5; {BEGINS}"
 
 
 def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:

@@ -126,6 +126,8 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
             f"and may overwrite {out}"
         )
     begins = f"starts from {given}" if given is not None else "restarts from step 0"
+    if _looks_again(snapshot):
+        return f"{begins} unless a checkpoint is found when it has ended, may overwrite {out}"
     return f"{begins}, may overwrite {out}"
 
 
@@ -381,6 +383,8 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
         if attempt.last_step is None:
             return f"this ends attempt {attempt.number} before its first step; the next begins {where}"
         at = fm.whole(attempt.last_step)
+        if _looks_again(snapshot, typed):
+            return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}, or from a newer checkpoint found then"
         return f"this ends attempt {attempt.number} at step {at}+; the next begins {where}"
     # Of a run that is held nothing more is lost by going on from a checkpoint; a script that starts again may write over all.
     steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
@@ -392,6 +396,16 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
             return f"stoker cannot tell whether {flag} resumes: if it does not, {lost}"
         return f"{lost}: the next attempt begins {where}"
     return f"the next attempt begins {where}"
+
+
+def _looks_again(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> bool:
+    """Whether checkpoints are looked for once more when the live attempt has ended, and a flag takes what is found."""
+    record, state = snapshot.run_file, snapshot.state
+    if record is None or not isinstance(state.condition, st.Running) or _given_start(snapshot, typed):
+        return False
+    knobs, saved = record.job.knobs, state.checkpoint
+    takes_one = (knobs.start or knobs.resume_step) is not None and not knobs.self_resuming
+    return takes_one and (saved is None or saved.found)
 
 
 def _perhaps_start(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str | None:
