@@ -40,6 +40,7 @@ START_EPOCH = script("p.add_argument('--start_epoch', type=int, default=0)", f"i
 SAVED_BY_EPOCH = script("p.add_argument('--num_epochs', type=int)", f"c = torch.load('a.pt')\n{STATE}for epoch in range(args.num_epochs):\n    path = f'epoch-{{epoch}}.pt'\n    save(path)\n")  # fmt: skip
 NEWEST = script("p.add_argument('--out', default='o')", f"files = sorted(glob.glob(os.path.join(args.out, 'ckpt_*.pt')))\nif files:\n    c = torch.load(files[-1])\n{STATE}").replace("torch.load(files[-1])", "files[-1]").replace("    model.load", "    c = torch.load(c)\n    model.load", 1)  # fmt: skip
 BY_FUNCTION = script("p.add_argument('--out', default='o')\np.add_argument('--go_on', action='store_true')", f"def last_of(folder):\n    found = [f for f in os.listdir(folder) if f.endswith('.pt')]\n    return max(found, key=os.path.getmtime)\nif os.path.isdir(args.out):\n    c = torch.load(last_of(args.out))\n{STATE}")  # fmt: skip
+SHORT_NAMES = script("p.add_argument('--dir', default='o')", "def find_last(d):\n    if not os.path.isdir(d): return None\n    c = [(int(m.group(1)), f) for f in os.listdir(d) if (m := re.fullmatch(r'model_(\\d+)\\.pt', f))]\n    return os.path.join(d, max(c)[1]) if c else None\no = torch.optim.AdamW(m.parameters())\nlast = find_last(args.dir)\nif last:\n    s = torch.load(last)\n    m.load_state_dict(s['m'])\n    o.load_state_dict(s['o'])\n")  # fmt: skip
 TYRO = "import tyro\n@dataclass\nclass Train:\n    batch_size: int = 8\n    grad_accum: int = 1\n    checkpoint: str | None = None\n@dataclass\nclass Args:\n    train: Train\nargs = tyro.cli(Args)\nif args.train.checkpoint:\n    c = torch.load(args.train.checkpoint)\n    model.load_state_dict(c['m'])\n    optimizer.load_state_dict(c['o'])\nfor x in DataLoader(d, batch_size=args.train.batch_size):\n    (model(x) / args.train.grad_accum).backward()\n    optimizer.zero_grad()\n"
 FROM_CLI = TYRO.replace("import tyro", "from omegaconf import OmegaConf").replace("tyro.cli(Args)", "OmegaConf.merge(OmegaConf.structured(Args), OmegaConf.from_cli())")  # fmt: skip
 NAMED_FOLDER = script("p.add_argument('--auto_resume', default=True)\np.add_argument('--resume_from')", f"name = f'{{args.batch_size}}x{{args.lr}}'\nfolder = Path('runs') / name\nif folder.exists():\n    args.resume_from = str(folder)\nif args.resume_from:\n    c = torch.load(args.resume_from)\n{STATE}")  # fmt: skip
@@ -87,6 +88,8 @@ LAUNCHER = {
         ("train.py", NEWEST.replace("if files:", "if args.go_on and files:"), "unknown", None, None),
         ("train.py", NEWEST.replace("    optimizer.load_state_dict(c['optimizer'])\n", ""), "unknown", None, None),
         ("train.py", BY_FUNCTION, "self", None, None),
+        ("train.py", SHORT_NAMES, "self", None, None),
+        ("train.py", SHORT_NAMES.replace("torch.optim.AdamW", "Averager"), "unknown", None, None),
         ("train.py", BY_FUNCTION.replace("if os.path.isdir(args.out)", "if args.go_on"), "unknown", None, None),
         # Fields of nested classes.
         ("train.py", TYRO, "flag", "--train.checkpoint", None),

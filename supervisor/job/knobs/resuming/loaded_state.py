@@ -34,6 +34,7 @@ _MODEL: Final = re.compile(
     re.IGNORECASE,
 )
 _NEWEST_FILE: Final = re.compile(r"(last|latest|newest|current)[^/]*\.\w+$")
+_OPTIMIZERS: Final = re.compile(r"(^|\.)\w*(Adam|SGD|Adagrad|Adafactor|RMSprop|Lion|Muon|LBFGS)\w*$")
 _CONTINUES: Final = re.compile(r"^(continue|resume)(_|$)|_(continue|resume)$", re.IGNORECASE)
 _NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
@@ -445,6 +446,11 @@ class LoadedState:
             for key in part.keys
         )
 
+    def _is_made_optimizer(self, name: str) -> bool:
+        """Whether a name of any kind holds an optimizer by what it is assigned: ``o = torch.optim.AdamW(…)``."""
+        made = [part for part in self._computed.get(name, ()) if isinstance(part, ast.Call)]
+        return any(_OPTIMIZERS.search(ast.unparse(call.func)) for call in made)
+
     def _use_of_call(self, call: ast.Call) -> Use | None:
         name = called(call)
         holder = leaf(call.func.value) or "" if isinstance(call.func, ast.Attribute) else ""
@@ -452,7 +458,7 @@ class LoadedState:
         with_optimizer = any(OPTIMIZER.search(n) for n in given)
         if name == "load_state_dict":
             weights = Use.WEIGHTS if _MODEL.search(holder) else Use.CALL
-            return Use.OPTIMIZER if OPTIMIZER.search(holder) else weights
+            return Use.OPTIMIZER if OPTIMIZER.search(holder) or self._is_made_optimizer(holder) else weights
         if _WEIGHTS_CALL.search(name) and not with_optimizer:
             return Use.WEIGHTS
         by_name = _STATE_CALL.search(name) and (name not in self._functions or with_optimizer)
