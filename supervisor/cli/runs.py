@@ -212,6 +212,8 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     of steps.
     Names are a column only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
     """
+    if not runs:
+        return []
     if width is None:
         return [f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}" for run in runs]
     cells = min(max((len(run.name) for run in runs if run is not HEADER), default=0), MAX_NAME)
