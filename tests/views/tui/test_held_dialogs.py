@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import TextArea
 
 from supervisor.job.batch import BatchChange
 from supervisor.job.spec import KnobScope
@@ -20,6 +22,7 @@ from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecCha
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.batch import BatchScreen
+from supervisor.views.tui.dialogs.edit import Checkpoint, EditScreen
 from supervisor.views.tui.dialogs.prompts import Confirm
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
@@ -364,6 +367,72 @@ def test_a_checkpoint_that_no_flag_is_known_for_is_put_in_by_one_key(tmp_path: P
 
     drive(run, play)
     assert (requests(run)[0].args.argv or ())[-2:] == ("--warm", "/out/ckpt.pt")
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "said"),
+    [
+        (None, "grad_accum=2|", "grad_accum=2 |/out/c.pt"),
+        (None, "|", "|/out/c.pt"),
+        (None, "--init |", "--init /out/c.pt|"),
+        (None, "init=|", "init=/out/c.pt|"),
+        (None, "--init | --lr 3", "--init /out/c.pt| --lr 3"),
+        (None, "--init |--lr 3", "--init /out/c.pt| --lr 3"),
+        (None, "init=|old.pt lr=3", "init=/out/c.pt| lr=3"),
+        ("--resume", "--config a.yaml|", "--config a.yaml --resume=/out/c.pt|"),
+        ("--resume", "--resume b.pt --lr 3|", "--resume /out/c.pt --lr 3|"),
+        ("--resume", "--init |", "--init /out/c.pt|"),
+        ("init", "lr=3|", "lr=3 init=/out/c.pt|"),
+        ("-r", "--lr 3|", "--lr 3 -r /out/c.pt|"),
+    ],
+)
+def test_the_path_of_a_checkpoint_is_a_word_of_its_own(flag: str | None, text: str, said: str) -> None:
+    after, at = Checkpoint("/out/c.pt", flag).put_into(text.replace("|", ""), text.index("|"))
+    assert f"{after[:at]}|{after[at:]}" == said
+
+
+def test_a_name_with_an_equals_sign_is_quoted_for_hydra() -> None:
+    text, _ = Checkpoint("/o/epoch=3.ckpt").put_into("ckpt_path=", 10)
+    assert shlex.split(text) == ["ckpt_path='/o/epoch=3.ckpt'"]
+    assert not Checkpoint("/o/epoch=3.ckpt").is_unnamed(shlex.split(text))
+
+
+def test_nothing_is_started_with_a_path_that_no_flag_takes(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+    outputs(run, resume_path=None)
+    writer = JournalWriter(run.node().journal)
+    writer.append(ev.CheckpointCommitted(t=recorded.T0, attempt=1, step=40, path="/out/ckpt.pt", found=True))
+    writer.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e", "ctrl+r")
+        await until(pilot, lambda: "type the flag before the path" in shown(app), "what is missing")
+        await pilot.press("enter", "x", "enter")
+        assert isinstance(app.screen, EditScreen), "neither a path by itself nor one behind a letter"
+        await pilot.press("backspace", *"--warm ", "enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.args.argv or ())[-2:] == ("--warm", "/out/ckpt.pt")
+
+
+def test_e_begins_with_the_change_on_offer(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e")
+        await until(pilot, lambda: "the change on offer is made here" in shown(app), "what they are")
+        assert "--batch_size 8" in app.screen.query_one(TextArea).text
+        await pilot.press("ctrl+z")
+        assert "--batch_size 16" in app.screen.query_one(TextArea).text
+        await until(pilot, lambda: "nothing is changed yet" in shown(app), "the difference")
+        await pilot.press("escape", "e", "enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.args.offered, request.args.argv) == (RequestKind.RESTART_WITH, True, None)
 
 
 def test_the_arguments_shown_are_those_of_the_next_launch(tmp_path: Path) -> None:

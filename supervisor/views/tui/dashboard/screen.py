@@ -22,6 +22,7 @@ from supervisor.views.tui.dashboard.actions import (
     checkpoint_words,
     current_batch,
     is_passing,
+    offer,
     offer_warning,
     overwrite_warning,
     possible,
@@ -492,30 +493,35 @@ class Dashboard(LookingScreen):
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
         from supervisor.run.history.changes import next_job
-        from supervisor.views.tui.dialogs.edit import Edited, EditScreen
+        from supervisor.views.tui.dialogs.edit import Checkpoint, Edited, EditScreen
 
         snapshot = self.snapshot
         if snapshot is None or snapshot.run_file is None:
             return
 
+        job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
+        now = next_job(job, snapshot.state)
+        proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
+
         def closed(edited: Edited | None) -> None:
             if edited == Edited(None, {}):
                 self.tell(Answer("nothing changed; not restarted", None))
+            elif edited == Edited(proposed, {}):  # with what belongs to the plan besides arguments
+                self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
             elif edited is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(argv=edited.argv, env=edited.env))
 
-        job = snapshot.run_file.job
-        words = next_job(job, snapshot.state).words
-
         def effect(typed: tuple[str, ...] | None) -> list[str]:
-            now = (
+            newest = (
                 self.snapshot or snapshot
             )  # a run that continues is further by the time that something is typed
-            added = set_to_resume(now, typed)
+            added = set_to_resume(newest, typed)
             lines = [f"added at the launch: {added}"] if added else []
-            return [*lines, restart_effect(now, typed)]
+            return [*lines, restart_effect(newest, typed)]
 
-        self.app.push_screen(EditScreen(job.entry, words, effect, checkpoint_words(snapshot)), closed)
+        flag, path = checkpoint_words(snapshot) or (None, "")
+        found = Checkpoint(path, flag) if path else None
+        self.app.push_screen(EditScreen(job.entry, now.words, effect, found, proposed), closed)
 
     def _ask(self, kind: RequestKind) -> None:
         """Send a request, after a question where something would be lost."""

@@ -15,7 +15,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, TextArea
 
-from supervisor.job.arguments.assignments import set_value
+from supervisor.job.arguments.assignments import set_value, settings_of
 from supervisor.text.redact import redact
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.screen_base import OverScreen
@@ -23,6 +23,7 @@ from supervisor.views.tui.widgets.panel import tr_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHOWN_DIFFERENCES = 8
+UNNAMED_PATH = "type the flag before the path: --flag PATH or key=PATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,46 @@ class Edited:
 
     argv: tuple[str, ...] | None
     env: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that is not handed over by itself: its path, and the flag or key that takes it, where one is known."""
+
+    path: str
+    flag: str | None = None
+
+    def put_into(self, text: str, at: int) -> tuple[str, int]:
+        """The arguments `text` with the path, and where the cursor then stands; it stood at `at`.
+
+        The path is the value of the flag or key that the cursor stands behind, else of the known one. Without either it is appended,
+        with the cursor before it, where its flag is to be typed.
+
+        Raises:
+            ValueError: a quote is open.
+        """
+        before, behind = text[:at], text[at:]
+        last = re.search(r"(\S+=|(?<!\S)-[^\s=]+\s+)$", before)
+        if last is not None and not _is_number(last[0]):
+            name = last[0].rstrip()
+            if name.endswith("="):
+                before = before[: last.start()]
+                path = shlex.join(set_value((), name[:-1], self.path))
+            else:
+                path = shlex.quote(self.path)
+            old = re.match(r"(?!-)\S*", behind)
+            rest = behind[old.end() :] if old is not None else f" {behind}"
+            return f"{before}{path}{rest}", len(before) + len(path)
+        if self.flag is not None:
+            whole = shlex.join(set_value(shlex.split(text), self.flag, self.path))
+            return whole, len(whole)
+        before = f"{text.rstrip()} ".lstrip()
+        return f"{before}{shlex.quote(self.path)}", len(before)
+
+    def is_unnamed(self, argv: Sequence[str]) -> bool:
+        """Whether the path is among the words, but is the value of no flag or key."""
+        values = [setting.value or "" for setting in settings_of(argv)]
+        return any(self.path in word for word in argv) and not any(v.startswith(self.path) for v in values)
 
 
 class BadEdit(Exception):  # noqa: N818 - named for what it is
@@ -101,7 +142,8 @@ class EditScreen(OverScreen[Edited | None]):
         script: what they belong to.
         before: the words that would follow the script at the next launch.
         consequences: lines on what a restart with other words does (None: with those).
-        checkpoint: a checkpoint that is not handed over by itself: the flag for it, where one is known, and its path.
+        checkpoint: a checkpoint that is not handed over by itself.
+        proposed: the words with the change that is on offer, which the field begins with; None without one.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -116,13 +158,16 @@ class EditScreen(OverScreen[Edited | None]):
         script: str,
         before: Sequence[str],
         consequences: Callable[[tuple[str, ...] | None], list[str]],
-        checkpoint: tuple[str | None, str] | None = None,
+        checkpoint: Checkpoint | None = None,
+        proposed: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.script = script
         self.before = tuple(before)
         self.consequences = consequences
         self.checkpoint = checkpoint
+        self.proposed = tuple(before) if proposed is None else tuple(proposed)
+        self._has_put_path = False
 
     def compose(self) -> ComposeResult:
         """The two fields, the difference."""
@@ -134,6 +179,8 @@ class EditScreen(OverScreen[Edited | None]):
             area = TextArea(shlex.join(self.before), soft_wrap=True, compact=True, id="arguments")
             area.highlight_cursor_line = False
             yield area
+            if self.proposed != self.before:
+                yield Label(Content(tr("the change on offer is made here: Ctrl-Z undoes it")), id="proposed")
             yield Label(Content(tr("environment besides: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")
@@ -143,8 +190,10 @@ class EditScreen(OverScreen[Edited | None]):
             yield Label(key_line(tr, *keys), classes="quiet", id="keys")
 
     def on_mount(self) -> None:
-        """Begin at the end of the arguments."""
+        """Begin at the end of the arguments, with the change on offer made as an edit that can be undone."""
         area = self.query_one(TextArea)
+        if self.proposed != self.before:
+            self._set_text(area, shlex.join(self.proposed))
         area.move_cursor(area.document.end)
         area.focus()
         self._show()
@@ -172,25 +221,39 @@ class EditScreen(OverScreen[Edited | None]):
         (area if field.has_focus else field).focus()
 
     def action_checkpoint(self) -> None:
-        """Put in the checkpoint that was found: behind the flag that takes one, else where the cursor is."""
+        """Put in the checkpoint that was found."""
         if self.checkpoint is None:
             return
-        (flag, path), area = self.checkpoint, self.query_one(TextArea)
-        if flag is None:
-            area.insert(shlex.quote(path))
-            return
+        area = self.query_one(TextArea)
+        at = len(area.get_text_range(area.document.start, area.cursor_location))
         try:
-            area.text = shlex.join(set_value(shlex.split(area.text), flag, path))
+            text, at = self.checkpoint.put_into(area.text, at)
         except ValueError:  # a quote is open, which stands below
             self.app.bell()
-        area.move_cursor(area.document.end)
+            return
+        self._has_put_path = True
+        self._set_text(area, text)
+        above = text[:at].split("\n")
+        area.move_cursor((len(above) - 1, len(above[-1])))
+
+    @staticmethod
+    def _set_text(area: TextArea, text: str) -> None:
+        """Replace the text as an edit: assigning it would empty the undo history."""
+        area.replace(text, area.document.start, area.document.end)
 
     def action_cancel(self) -> None:
         """Close without a change."""
         self.dismiss(None)
 
     def _edited(self) -> Edited:
-        return parse_edit(self.before, self.query_one(TextArea).text, self.query_one(Input).value)
+        edited = parse_edit(self.before, self.query_one(TextArea).text, self.query_one(Input).value)
+        if (
+            self._has_put_path
+            and self.checkpoint is not None
+            and self.checkpoint.is_unnamed(edited.argv or ())
+        ):
+            raise BadEdit(UNNAMED_PATH)
+        return edited
 
     def _show(self) -> None:
         effect, tr = self.query_one("#effect", Label), tr_of(self)
