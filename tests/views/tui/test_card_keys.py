@@ -104,6 +104,15 @@ def test_the_card_is_copied_whole_and_without_secrets(
     assert all(line.isprintable() for line in text.splitlines())
 
 
+def test_a_failed_run_is_continued_before_it_is_started_again(tmp_path: Path) -> None:
+    async def failed(app: StokerApp, _pilot: Pilot[None]) -> None:
+        card = " ".join(pane(app, "card").split())
+        assert "continue stoker continue run" in card
+        assert card.index("stoker continue") < card.index("again stoker run ")
+
+    drive(recorded.failed(tmp_path / "run"), failed, keeper=False)
+
+
 def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))

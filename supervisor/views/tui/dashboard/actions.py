@@ -139,9 +139,8 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
     if snapshot.misplaced:
         return snapshot.misplaced
     if state.is_over:
-        done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
-        if not done and state.mode != "observed" and snapshot.run_file is not None:
-            return f"the run is over: `stoker continue {state.run_id}` starts the next attempt"
+        if command := continue_text(snapshot):
+            return f"the run is over: `{command}` starts the next attempt"
         whole = f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
         return (
             whole
@@ -326,6 +325,15 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
         if value and value not in own and os.path.normpath(os.path.join(cwd, value)) == whole:
             return f"{setting.name} {value}"
     return None
+
+
+def continue_text(snapshot: Snapshot) -> str:
+    """The command that starts the next attempt of a run that is over, with the change that policy plans; empty where it succeeded."""
+    state = snapshot.state
+    done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
+    if not state.is_over or done or state.mode == "observed" or snapshot.run_file is None:
+        return ""
+    return f"stoker continue {state.run_id}"
 
 
 def again_text(snapshot: Snapshot) -> str:

@@ -26,6 +26,7 @@ from supervisor.views.tui.dashboard.actions import (
     again_text,
     checkpoint_path,
     checkpoint_words,
+    continue_text,
     possible,
     resume_text,
 )
@@ -286,6 +287,8 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
         case st.Finished():
             text = tr(f"the run is over, exit code {condition.exit_code}")
             rows.append(_labelled("next", Span(text, TextStyle.DIM), width, tr))
+            if command := continue_text(snapshot):
+                rows.append(_labelled("continue", Span(command, TextStyle.STRONG), width, tr))
             if again := again_text(snapshot):
                 rows += _wrapped("again", again, width, WHY_ROWS, tr)
         case _:
