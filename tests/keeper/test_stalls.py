@@ -128,14 +128,22 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.health.close()
 
 
-def make(folder: Path, settings: HangSettings, *, group_timeout_s: float | None = None) -> Bench:
+def make(
+    folder: Path,
+    settings: HangSettings,
+    *,
+    group_timeout_s: float | None = None,
+    total_steps: int | None = None,
+) -> Bench:
     clock, told = FakeClock(), Emitted()
     bench = Bench(clock, Stacks(clock), told)
     targets = Targets(1, {0: own_identity(), 1: own_identity()}, folder, folder, {}, 0.0, "/nowhere/python")
     run = RunPaths(folder)
     run.node().root.mkdir(parents=True, exist_ok=True)
     around = HangContext(lambda: bench.watched, lambda: bench.can_resume, group_timeout_s)
-    bench.health = Health(run.node(), settings, told, clock, lambda: targets, bench.stacks, around)
+    bench.health = Health(
+        run.node(), settings, told, clock, lambda: targets, bench.stacks, around, total_steps
+    )
     return bench
 
 
@@ -159,6 +167,21 @@ def test_a_hang_is_flagged_early_and_ended_late_with_the_rank_that_did_not_come(
     assert isinstance(hang, ev.HangFound)
     assert (hang.ranks, hang.line_at, hang.line, hang.act_s) == ((1,), "data.py:41", 9, 300.0)
     assert hang.t - countdown.t == pytest.approx(30, abs=1)
+
+
+@pytest.mark.parametrize(("last", "is_flagged"), [(39, True), (40, False), (41, True)])
+def test_nothing_stalls_after_the_last_step_that_the_arguments_ask_for(
+    tmp_path: Path, last: int, is_flagged: bool
+) -> None:
+    bench = make(tmp_path, HangSettings(), total_steps=40)
+    bench.health.begin(1)
+    for step in range(1, last + 1):
+        bench.clock.now += 0.2
+        bench.health.observe(StepSeen(bench.clock.wall(), 0, {"step": float(step)}, from_telemetry=True))
+        assert not bench.health.tick()
+    assert not bench.wait(5)
+    bench.health.close()
+    assert bool(bench.facts(ev.StallFlagged)) == is_flagged
 
 
 def test_a_step_beyond_the_end_of_an_epoch_is_watched_again(bench: Bench) -> None:

@@ -133,6 +133,7 @@ class AttemptMonitor:
                 can_resume=self._can_resume,
                 group_timeout_s=context.record.job.group_timeout_s,
             ),
+            total_steps=context.record.job.total_steps,
         )
         self._live: LiveAttempt | None = None
         self._ending: _Ending | None = None

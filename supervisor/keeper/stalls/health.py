@@ -69,8 +69,10 @@ class Health:
         targets: Callable[[], Targets | None],
         take: Callable[[Targets, Clock], Round] = take_round,
         around: HangContext | None = None,
+        total_steps: int | None = None,
     ) -> None:
         self._node = node
+        self._asked_total = total_steps
         self._settings = settings
         self._emit = emit
         self._clock = clock
@@ -256,6 +258,8 @@ class Health:
         if step is not None and total is not None and total > 0:
             self._total = total
             watch.finish(done=step >= total)
+        elif step is not None and self._asked_total is not None:
+            watch.finish(done=step == self._asked_total)  # beyond it, that number was of something else
         elif step is not None and step > self._total:
             watch.finish(done=False)  # that total was the end of an epoch
         if seen.rank is not None:

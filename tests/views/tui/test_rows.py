@@ -96,6 +96,8 @@ def test_a_run_is_quiet_after_half_a_minute_or_ten_steps(
     behind = state_of(condition, progress=progress(lag_bytes=10))
     assert header.quiet_s(snapshot_of(behind, metrics=metrics), now) is None, "what is unread has steps"
     assert header.quiet_s(snapshot_of(state_of(condition)), now) is None, "no step was ever logged"
+    last = state_of(condition, attempt_of(last_step=40), total_steps=40)
+    assert header.quiet_s(snapshot_of(last, metrics=metrics), now) is None, "the last step was made"
 
 
 def test_a_flagged_stall_counts_from_its_last_sign_of_life() -> None:
@@ -560,6 +562,11 @@ STOPPED = ev.StopIntended(t=1.0, attempt=1, why=ev.StopWhy.REQUEST, by="me", gra
             TextStyle.BAD,
         ),
         (attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY)), "✓ 1 m 01 s", TextStyle.DIM),
+        (
+            attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY, confidence=0.94)),  # steps alone
+            "○ 1 m 01 s",
+            TextStyle.DIM,
+        ),
         (
             attempt_of(ended_t=61.0, verdict=verdict(FailureClass.HEALTHY), verdict_provisional=True),
             "✗ 1 m 01 s",

@@ -189,6 +189,12 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
         return now - attempt.stall.since
     if snapshot.state.progress is not None and snapshot.state.progress.lag_bytes:
         return None  # the steps stand in what is not read yet
+    if (
+        attempt is not None
+        and attempt.last_step is not None
+        and attempt.last_step == snapshot.state.total_steps
+    ):
+        return None  # the last one is made: it saves, or ends
     steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
     if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
         return None

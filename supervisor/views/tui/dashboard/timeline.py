@@ -138,5 +138,7 @@ def _words(attempt: AttemptState, end: float, tr: Tr) -> Row:
     if attempt.exit_code == 0 and attempt.has_unread:
         return row(Span(f"! {tr(unread_text(attempt))}", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))
     if attempt.exit_code == 0 or _is_well(attempt):
-        return row(Span("✓", TextStyle.LIVE), Span(f" {span}", TextStyle.DIM))
+        seen = attempt.exit_code == 0 or (attempt.verdict is not None and attempt.verdict.shows_end)
+        mark = Span("✓", TextStyle.LIVE) if seen else Span("○", TextStyle.WARN)
+        return row(mark, Span(f" {span}", TextStyle.DIM))
     return row(Span("✗", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))
