@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     LOOK_EVERY_S,
     FoundCheckpoints,
     look_for,
+    named_step,
     newest_untaken,
     seen_file,
     untaken_text,
@@ -110,6 +112,30 @@ def test_one_whose_name_says_no_step_is_of_the_step_at_its_time(tmp_path: Path) 
         clock.now += LOOK_EVERY_MOST_S
     assert [one.step for one in saved(told)] == [2, 1, 1, 3, 0]
     assert all(one.step_by_time for one in saved(told))
+
+
+@pytest.mark.parametrize(
+    ("path", "t", "step"),
+    [
+        ("/out/model_75.pt", 7.5, 75),
+        ("/out/model_80.pt", 7.5, 80),
+        ("/out/model_70.pt", 7.5, 70),
+        ("/out/model_7.pt", 7.5, None),  # of an epoch, or the seventh
+        ("/out/epoch_75.pt", 7.5, None),
+        ("/out/model_85.pt", 7.5, None),
+        ("/out/model_100.pt", 9.5, 100),  # the step after it is not seen yet
+        ("/out/model_101.pt", 9.5, None),
+        ("/out/model.pt", 7.5, None),
+        ("/out/model_5.pt", 0.5, None),
+    ],
+)
+def test_a_number_in_the_name_that_the_steps_bear_out_is_the_step(
+    path: str, t: float, step: int | None
+) -> None:
+    steps = [(float(at), 10.0 * at) for at in range(1, 10)]
+    number = next((int(n) for n in re.findall(r"_(\d+)", path)), None)
+    one = FoundCheckpoint(path, None, T, "torch.save", number)
+    assert named_step(one, t, steps) == step
 
 
 def test_a_look_is_taken_every_few_seconds(tmp_path: Path) -> None:

@@ -256,7 +256,9 @@ class FoundCheckpoints:
         if not found or view is None:
             return
         known = {
-            (one.path, one.step if not one.step_by_time else None, one.written_t) for one in state.checkpoints
+            (one.path, step, one.written_t)
+            for one in state.checkpoints
+            for step in ((None,) if one.step_by_time else (one.step, None))
         } | self._journalled
         by_path = {one.path for one in state.checkpoints if one.written_t is None}
         # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
@@ -269,9 +271,12 @@ class FoundCheckpoints:
                 continue
             self._taken[one.path] = now
             self._journalled.add((one.path, one.step, one.t))
-            step = one.step
+            step, by_time = one.step, False
             if step is None:
                 written_t = one.t - self._clock.ahead_s()
+                step = named_step(one, written_t, steps)
+                by_time = step is None
+            if step is None:
                 seen = step_at(written_t, steps)
                 step = seen if seen is not None else view.last_step or 0
             self._emit(
@@ -284,7 +289,7 @@ class FoundCheckpoints:
                     layout=one.layout,
                     number=one.number,
                     written_t=one.t,
-                    step_by_time=one.step is None,
+                    step_by_time=by_time,
                 )
             )
 
@@ -302,3 +307,16 @@ def steps_seen(series: Path | None) -> list[tuple[float, float]]:
 def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
     """The newest step that had been seen at a time."""
     return next((int(n) for seen_t, n in reversed(steps) if seen_t <= t), None)
+
+
+def named_step(found: FoundCheckpoint, t: float, steps: Sequence[tuple[float, float]]) -> int | None:
+    """The number in its name, where the steps seen around its time `t` show that it is the step: ``model_75.pt`` between steps 70 and 80."""
+    if found.number is None or "epoch" in os.path.basename(found.path).lower():
+        return None
+    before = [int(n) for seen_t, n in steps if seen_t <= t]
+    if not before:
+        return None
+    last = before[-1]
+    gap = next((last - n for n in reversed(before) if n < last), 0)
+    after = next((int(n) for seen_t, n in steps if seen_t > t), -1)
+    return found.number if last <= found.number <= (after if after > last else last + gap) else None
