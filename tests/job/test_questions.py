@@ -246,6 +246,12 @@ def test_a_batch_that_is_a_default_in_the_script_is_named_with_its_line() -> Non
     assert plan.help == "change it in train.py"
 
 
+def test_a_batch_in_the_script_is_quoted_as_written() -> None:
+    plan = oom_plan(job("train.py", "import torch\nBATCH_SIZE = 16\nfor x in range(BATCH_SIZE):\n    pass\n"))
+    assert isinstance(plan, OomRefusal)
+    assert plan.why == "the batch is written in train.py:2 (BATCH_SIZE = 16)"
+
+
 def test_a_setting_named_as_lightnings_is_not_lightnings_where_the_source_says_otherwise() -> None:
     """minGPT's own ``--trainer.batch_size``: it has no ``--trainer.accumulate_grad_batches`` beside it."""
     line = "-- python train.py --trainer.batch_size=64"

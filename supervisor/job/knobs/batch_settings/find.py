@@ -231,7 +231,7 @@ class _Finder:
         for name, values in self.source.literals.items():
             if role_of(f"--{name}") is Role.ACCUMULATION and as_number(values[0][0]):
                 return NoPlanError(
-                    f"{named}, but {name} is set in {values[0][1]}, and how it is changed from outside is not known",
+                    f"{named}, but {self.source.spelled[name]} is set in {values[0][1]}, and how it is changed from outside is not known",
                     "name it with --accumulation-knob", micro.name,
                 )  # fmt: skip
         return NoPlanError(f"{named}: {NO_ACCUMULATION}", SMALLER_GLOBAL, micro.name)

@@ -32,7 +32,7 @@ def written_in_script(source: ScriptSource) -> NoPlanError | None:
         if "batch" not in name or number is None or file not in script:
             continue
         if role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
-            what = f"the batch is written in {values[0][1]} ({name} = {number})"
+            what = f"the batch is written in {values[0][1]} ({source.spelled[name]} = {number})"
             return NoPlanError(what, f"change it in {file}")
     return None
 

@@ -119,6 +119,7 @@ class ScriptSource:
     passed: tuple[Passed, ...] = ()
     demands: tuple[Demand, ...] = ()
     literals: Mapping[str, tuple[tuple[Literal, str], ...]] = field(default_factory=dict)
+    spelled: Mapping[str, str] = field(default_factory=dict)
     modules: frozenset[str] = frozenset()
     files: tuple[SourceFile, ...] = ()
     used: frozenset[str] = frozenset()
@@ -259,6 +260,7 @@ class _Facts:
         self.aliases: defaultdict[str, set[str]] = defaultdict(set)
         self.direct: dict[str, str] = {}
         self.literals: defaultdict[str, list[tuple[Literal, str]]] = defaultdict(list)
+        self.spelled: dict[str, str] = {}
         self.undivided: set[str] = set()
         self.divided: set[str] = set()
         self.ratios: list[Ratio] = []
@@ -345,6 +347,7 @@ class _Facts:
             self._computed(target, name, node.value)
             return
         self.literals[name.lower()].append((value, self._at(node)))
+        self.spelled.setdefault(name.lower(), name)
         if isinstance(node, ast.AnnAssign):
             self.fields[name] = value
 
@@ -492,6 +495,7 @@ class _Facts:
             passed=tuple(self.passed),
             demands=tuple(self.demands),
             literals={name: tuple(values) for name, values in self.literals.items()},
+            spelled=self.spelled,
             modules=modules,
             files=files,
             renamed=frozenset(self.renamed),
