@@ -94,7 +94,7 @@ def columns_of(run: RunPaths) -> Columns:
         word = f"failed, waiting{_cost(run)}"
     attempt, job = state.attempt, _job_of(run)
     command = command_of(job)
-    step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
+    step = "-" if state.last_step is None else str(state.last_step)
     step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
     total = f"/{state.total_steps}" if state.total_steps else ""
     return Columns(

@@ -357,6 +357,11 @@ class RunState(Part, frozen=True, kw_only=True):
         """The newest attempt, or None before the first launch."""
         return self.attempts[-1] if self.attempts else None
 
+    @property
+    def last_step(self) -> int | None:
+        """The last step of the newest attempt that made one: where one ended before its first step, the run is as far as before."""
+        return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
+
     def find(self, number: int) -> AttemptState | None:
         """Attempt `number`, None where it is not known."""
         return next((a for a in reversed(self.attempts) if a.number == number), None)

@@ -100,6 +100,18 @@ def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> N
     assert (listed.state, listed.verdict, listed.name) == ("stopped", "cuda_oom→-", "wider batch")
 
 
+def test_an_attempt_that_made_no_step_leaves_the_run_where_it_was(tmp_path: Path) -> None:
+    run = journal(
+        tmp_path / "again",
+        ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
+        ev.Progress(t=2.0, attempt=1, step=40, total_steps=90),
+        ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="again"),
+        ev.AttemptEnded(t=4.0, attempt=2, exit_code=1),
+    )
+    listed = columns_of(run)
+    assert (listed.attempt, listed.step) == ("attempt 2", "step 40/90")
+
+
 def journal(root: Path, *facts: ev.Event) -> RunPaths:
     run = RunPaths(root)
     run.node().root.mkdir(parents=True)

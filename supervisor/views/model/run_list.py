@@ -127,8 +127,8 @@ class RunRow:
 
     @property
     def step(self) -> int | None:
-        """The newest attempt's last step."""
-        return self.state.attempt.last_step if self.state.attempt else None
+        """The last step of the newest attempt that made one."""
+        return self.state.last_step
 
     @property
     def is_cut(self) -> bool:
