@@ -275,6 +275,20 @@ def test_another_batch_names_the_flag_as_it_was_typed(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_a_batch_of_a_config_is_said_to_be_changed_in_a_copy(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+    names = {"batch": "configs/base.yaml#train.micro", "accumulation": "configs/base.yaml#train.accumulation"}
+    outputs(run, **names)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "in a copy of configs/base.yaml" in pane(app, "card")
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
+        assert "in a copy of configs/base.yaml" in shown(app)
+
+    drive(run, play)
+
+
 @pytest.mark.parametrize(
     ("argv", "knobs", "said"),
     [

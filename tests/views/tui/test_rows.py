@@ -125,6 +125,9 @@ def test_the_batch_in_words(batch: BatchSpec, fullest: str, shortest: str) -> No
     forms = header.batch_forms(batch)
     assert (forms[0], forms[-1]) == (fullest, shortest)
     assert [len(form) for form in forms] == sorted((len(form) for form in forms), reverse=True)
+    assert all("accumulation 2" in form for form in forms[:-1]), (
+        "where there is room for more than the global batch"
+    )
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,18 @@ def batch_flag(snapshot: Snapshot) -> str:
     return divided_flag(job.knobs, current_batch(snapshot), local_world_size=job.nproc_per_node)
 
 
+def batch_copy(snapshot: Snapshot) -> str:
+    """That the batch is changed in a copy of the user's config; empty where no config holds it."""
+    if snapshot.run_file is None:
+        return ""
+    from supervisor.job.knobs.places import Place, config_file, place_of
+
+    knobs = snapshot.state.answered_job(snapshot.run_file.job).knobs
+    names = [name for name in (knobs.batch, knobs.accumulation) if name and place_of(name) is Place.FILE]
+    files = dict.fromkeys(config_file(name.partition("#")[0]) for name in names)
+    return f"in a copy of {', '.join(files)}" if files else ""
+
+
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     """What a smaller batch would be: the one policy planned, else the next divisor; the same if none is smaller.
 

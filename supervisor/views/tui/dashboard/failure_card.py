@@ -24,6 +24,7 @@ from supervisor.views.tui.dashboard.actions import (
     ANSWER_KEYS,
     FROM_FIRST_STEP,
     again_text,
+    batch_copy,
     checkpoint_path,
     checkpoint_words,
     continue_text,
@@ -299,6 +300,10 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
     if change and not (held and decision.change == SpecChange()):  # what `r` does by itself is no offer
         label = "on offer" if held else "plan"
         rows.append(_labelled(label, Span(tr(change), TextStyle.STRONG), width, tr))
+        copy = (
+            batch_copy(snapshot) if decision.change is not None and decision.change.batch is not None else ""
+        )
+        rows += [_labelled("", Span(tr(copy)), width, tr)] if copy else []
     over = isinstance(condition, st.Finished)
     if _goes_on(decision, condition) if not over else snapshot.state.checkpoint is not None:
         where, why = resume_text(snapshot)

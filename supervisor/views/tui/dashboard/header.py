@@ -247,9 +247,10 @@ def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
     ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
     each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""
     micro, times = f"micro-batch {batch.micro_batch_per_rank}", f"accumulation {batch.accumulation_steps}"
+    short = f"micro {batch.micro_batch_per_rank}, {times}, global {fm.whole(batch.global_batch)}{unit}"
     return (
         f"{micro}{each} × {times} × {ranks} = {whole}",
         f"{micro}, {times}, {whole}",
-        f"{micro}, {whole}",
+        short if batch.accumulation_steps > 1 else f"{micro}, {whole}",
         whole,
     )

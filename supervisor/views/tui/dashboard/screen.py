@@ -18,6 +18,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
     ACTING,
     ANSWER_KEYS,
+    batch_copy,
     batch_flag,
     checkpoint_words,
     current_batch,
@@ -486,7 +487,7 @@ class Dashboard(LookingScreen):
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
         warning = overwrite_warning(snapshot)
-        flag = batch_flag(snapshot)
+        flag = batch_flag(snapshot) or batch_copy(snapshot)
         asks = BatchScreen(now, wanted.micro_batch_per_rank, restart_effect(snapshot), warning, flag)
         self.app.push_screen(asks, closed)
 

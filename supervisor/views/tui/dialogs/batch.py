@@ -32,7 +32,7 @@ class BatchScreen(OverScreen[int | None]):
         suggested: the micro-batch that stands in the field.
         effect: what a restart does, as one line.
         warning: shown at the first Enter, instead of doing it; empty: none.
-        flag: the script's batch flag with its value, where it holds more than one rank's batch; empty otherwise.
+        flag: the script's batch flag with its value, where it holds more than one rank's batch, or the config that is copied; empty otherwise.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
