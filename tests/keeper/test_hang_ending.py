@@ -44,8 +44,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.health.close()
 
 
-def made_with(folder: Path, settings: HangSettings | None = None, **around: float) -> Bench:
-    made = make(folder, settings or HangSettings(), **around)
+def made_with(
+    folder: Path, settings: HangSettings | None = None, *, group_timeout_s: float | None = None
+) -> Bench:
+    made = make(folder, settings or HangSettings(), group_timeout_s=group_timeout_s)
     made.health.begin(1)
     return made
 
