@@ -97,6 +97,8 @@ PARTS = frozenset(
         "A collective timed out: rank ~ never joined it",
         "waited for ~ ~",
         "stoker attach ~",
+        "stoker continue ~",
+        "micro ~, ~, global ~~",
         " within ~",
         "the same failure as attempt~ ~",
         "stoker run --nproc-per-node 2 train.py",

@@ -271,12 +271,12 @@ def test_a_live_run_may_have_a_checkpoint_that_was_not_seen_yet(record: RunFile)
     live = snapshot(running())
     assert (
         actions.restart_effect(live)
-        == f"this ends attempt 1 at step 5; {BEGINS}, or from a newer checkpoint found then"
+        == f"this ends attempt 1 at step 5+; {BEGINS}, or from a newer checkpoint found then"
     )
     assert "step 0 unless a checkpoint is found when it has ended, may" in actions.overwrite_warning(live)
     assert actions.overwrite_warning(snapshot(HELD)).startswith("restarts from step 0, may overwrite")
     no_flag = snapshot(running(), resume_path=None)
-    assert actions.restart_effect(no_flag) == f"this ends attempt 1 at step 5; {BEGINS}"
+    assert actions.restart_effect(no_flag) == f"this ends attempt 1 at step 5+; {BEGINS}"
 
 
 def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:
