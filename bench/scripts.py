@@ -105,6 +105,7 @@ def main() -> int:
             "holdout6",
             "develop8",
             "holdout8",
+            "holdout9",
         ),
     )
     parser.add_argument("--show", action="store_true")
