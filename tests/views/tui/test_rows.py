@@ -149,6 +149,25 @@ def test_how_far_it_is(step: int | None, total: int | None, text: str) -> None:
     assert cells(panel._progress(state, 30)) <= 30
 
 
+def test_header_and_chart_name_the_same_step() -> None:
+    metrics: dict[str, Track] = {"loss": (single(0.0, 30.0, 2.5, 1),)}
+    state = state_of(running(), attempt_of(last_step=25), total_steps=100)
+    panel = header.HeaderPanel(id="header")
+    for snapshot, step in (
+        (snapshot_of(state, metrics=metrics), "30"),
+        (snapshot_of(state_of(None, attempt_of(last_step=25)), metrics={}), "25"),
+        (
+            snapshot_of(
+                state_of(st.Ended(attempt=1, exit_code=0), attempt_of(last_step=25)), metrics=metrics
+            ),
+            "25",
+        ),
+    ):
+        charted = header.charted_step(snapshot)
+        said = "".join(span.text for span in panel._progress(snapshot.state, 80, charted=charted))
+        assert said.split()[1] == step
+
+
 def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> None:
     panel = header.HeaderPanel(id="header")
 

@@ -76,7 +76,12 @@ class HeaderPanel(Panel):
             left.append(Span(tr(" ⚠ no keeper"), TextStyle.BAD))
         first = between(
             tuple(left),
-            self._progress(state, width - cells(tuple(left)) - 2, in_epochs=_counts_within_epochs(snapshot)),
+            self._progress(
+                state,
+                width - cells(tuple(left)) - 2,
+                in_epochs=_counts_within_epochs(snapshot),
+                charted=charted_step(snapshot),
+            ),
             width,
         )
         times = self._times(snapshot, width)
@@ -91,9 +96,12 @@ class HeaderPanel(Panel):
         ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
         return ", Esc keeps waiting" if ends != (None, None) else ""
 
-    def _progress(self, state: RunState, room: int, *, in_epochs: bool = False) -> Row:
+    def _progress(
+        self, state: RunState, room: int, *, in_epochs: bool = False, charted: int | None = None
+    ) -> Row:
         attempt = state.attempt
         step = attempt.last_step if attempt else None
+        step = max(step, charted) if step is not None and charted is not None else step
         total = state.total_steps
         read = reading_ratio(state)
         if is_unread(state):
@@ -178,6 +186,15 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
     if snapshot.state.mode != "observed" or not track:
         return False
     return axis_for(None, [track]) is Axis.EPOCH
+
+
+def charted_step(snapshot: Snapshot) -> int | None:
+    """The step of the newest loss in the chart, which the journal has up to a second later; None unless a launched run trains."""
+    if snapshot.state.mode == "observed" or not isinstance(snapshot.state.condition, Running):
+        return None
+    track = snapshot.metrics.get("loss", ())
+    step = track[-1].step if track and snapshot.is_current(track[-1].attempt) else None
+    return int(step) if step is not None else None
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
