@@ -15,6 +15,7 @@ from supervisor.run.journal import read_state
 from supervisor.sources.tail.wake import Waker
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
+from supervisor.views.logs.counter import Task
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Interrupted, LogSession
 from supervisor.views.logs.viewport import LogViewport
@@ -293,3 +294,27 @@ def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(
             file.write(b"line %d\n" % (LINES + 2))
         assert wait_until(lambda: last_line(told) == LINES + 2, DEADLINE_S)
         assert any("no such row" in one.text for one in told if isinstance(one, lc.Remark))
+
+
+def test_a_count_that_fails_ends_neither_counting_nor_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that counts ended with it; to start it again failed each time, and no page came any more."""
+    real, steps = Task.step, list[Task]()
+
+    def step(task: Task) -> bool:
+        steps.append(task)
+        if len(steps) == 1:
+            raise ValueError("read of closed file")
+        return real(task)
+
+    monkeypatch.setattr(Task, "step", step)
+    with reading(tmp_path / "run") as (session, told):
+        session.ask(lc.Start())
+        assert wait_until(lambda: len(steps) > 1, DEADLINE_S)
+        session.ask(lc.Follow())
+        path = tmp_path / "run/nodes/0/attempts/1"
+        (log,) = path.rglob("stdout.log")
+        with log.open("ab") as file:
+            file.write(b"line %d\n" % (LINES + 1))
+        assert wait_until(lambda: last_line(told) == LINES + 1, DEADLINE_S)

@@ -131,7 +131,11 @@ class Scanner:
                 continue
             with self._lock:
                 tasks = self._tasks
-            if any(task.step() for task in tasks):
+            try:
+                is_counting = any(task.step() for task in tasks)
+            except Exception:  # noqa: BLE001 - a file was closed or cut under it: what is left is counted at the next look
+                is_counting = False
+            if is_counting:
                 since += 1
                 if since % REPORT_EVERY == 0:
                     self._report()
