@@ -76,6 +76,16 @@ def test_the_newest_loss_is_the_best_before_the_journal_says_so(tmp_path: Path) 
     assert snapshot.best_loss == (0.5, 10)
 
 
+def test_the_best_of_losses_that_name_no_step_has_none(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 9)
+    rec.series.append(METRICS, rec.t + 0.1, "job", 1, {"epoch": 2.9, "loss": 9.0})
+    snapshot = SnapshotReader(rec.run).refresh()
+    assert snapshot.state.best_step is not None, "of the progress bar beside them"
+    assert snapshot.best_loss == (snapshot.state.best_loss, None)
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_the_newest_point_is_never_merged(attempts: int) -> None:
     whole = Whole(8)

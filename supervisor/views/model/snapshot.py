@@ -146,8 +146,9 @@ class Snapshot(msgspec.Struct, frozen=True):
         """The least loss that no later attempt has overwritten, and its step; the newest sample counts before the journal has it."""
         if self.loss_name != "loss":
             return None, None  # the journal keeps the least of a whole loss alone
-        best, newest = self.state.best_loss, self.latest("loss")
+        best, newest, samples = self.state.best_loss, self.latest("loss"), self.metrics["loss"]
         if newest is None or (best is not None and best <= newest):
-            return best, self.state.best_step
-        step = self.metrics["loss"][-1].step
+            # A log whose losses name epochs alone: the step is a progress bar's, which may have moved on.
+            return best, None if samples and samples[-1].step is None else self.state.best_step
+        step = samples[-1].step
         return newest, int(step) if step is not None else None
