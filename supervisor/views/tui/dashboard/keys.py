@@ -11,7 +11,7 @@ from textual.screen import Screen
 from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
 
 # Keys without a character whose silence would be noticed.
-NAMED_KEYS = frozenset({"backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
+NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 # Keys that leave, on the dashboard and in the list of runs: they never wait.
 LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
 # Other keys wait so long for the first that is read.
