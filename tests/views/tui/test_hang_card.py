@@ -325,7 +325,7 @@ def test_what_a_person_stopped_shows_no_failure(tmp_path: Path) -> None:
     ("width", "said"),
     [
         (200, "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64"),
-        (80, "global batch 64"),
+        (80, "micro 16, accumulation 2, global 64"),
     ],
 )
 def test_each_number_of_the_batch_has_its_name_where_there_is_room(

@@ -262,7 +262,7 @@ def test_edit_sends_what_was_shown(tmp_path: Path) -> None:
 
 
 def test_edit_without_a_change_asks_nothing(tmp_path: Path) -> None:
-    run = recorded.held(tmp_path / "run")
+    run = recorded.healthy(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("e", "enter")
