@@ -598,7 +598,7 @@ class Keeper:
         """Take a person's answer about the batch, keep it for later runs of the script, and decide again."""
         question, now, number = self.state.open_question, self._clock.wall(), self._attempt_number()
         if question is None:
-            raise Refused("nothing is asked")
+            raise Refused("there is no open question")
         told = ev.BatchAnswered(t=now, question=question, value=value, by=by)
         batch = fold(self.state, told).answered_job(self._record.job).batch
         self.emit(replace_fields(told, batch=batch), durable=True)

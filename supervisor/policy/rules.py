@@ -55,7 +55,7 @@ class Rule:
 
 
 _NO_CAUSE = "no known cause and no step made, so no restart by itself"
-_CODE = "a restart would meet the same line again: fix it first"
+_CODE = "a restart would fail at the same line: fix it first"
 _SHRINK = Rule(
     Answer.SHRINK,
     max_times=12,

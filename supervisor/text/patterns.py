@@ -76,12 +76,12 @@ def compile_linear(pattern: str) -> LinearPattern:
     it does. RE2 takes time in proportion to the line, and has neither look-around nor back-references for it.
 
     Raises:
-        ValueError: it is no regular expression, or only one that could hang; the message says why, without the pattern.
+        ValueError: it is not a valid regular expression, or one that could hang; the message says why, without the pattern.
     """
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a valid regular expression: {error}") from None
     except (RecursionError, OverflowError):
         raise ValueError("is nested too deeply, or repeats too often") from None
     import re2

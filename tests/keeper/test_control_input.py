@@ -105,7 +105,7 @@ def test_each_request_is_done_and_answered(
 @pytest.mark.parametrize(
     ("raised", "reason"),
     [
-        (Refused("nothing is asked"), "nothing is asked"),
+        (Refused("there is no open question"), "there is no open question"),
         (BadChange("no such flag"), "no such flag"),
         (OSError("no room"), "no room"),
     ],

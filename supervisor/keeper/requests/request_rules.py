@@ -69,7 +69,7 @@ def judge(request: Request, state: st.RunState) -> RequestAction:
         case RequestKind.ANSWER:
             question = state.open_question
             if question is None:
-                raise Refused("nothing is asked")
+                raise Refused("there is no open question")
             if request.args.answer not in {answer.value for answer in question.answers}:
                 raise Refused("that is no answer to what is asked")
             return RequestAction.ANSWER

@@ -38,9 +38,9 @@ REASONS = {
     "restart with micro-batch 8": SHRUNK,
     REDUCED: SHRUNK,
     "how train.py resumes is not known: a restart might overwrite its checkpoint": HELD,
-    "an error in the code: the next attempt would fail alike": "code_error: a restart would meet the same line again: fix it first",
+    "an error in the code: the next attempt would fail alike": "code_error: a restart would fail at the same line: fix it first",
     "1000 of 1000 steps": "finished at step 1000",
-    "NameError: name 'los' is not defined (train.py:97)": "code_error: a restart would meet the same line again: fix it first",
+    "NameError: name 'los' is not defined (train.py:97)": "code_error: a restart would fail at the same line: fix it first",
 }
 TITLES = {
     FailureClass.CUDA_OOM: "GPU memory ran out on rank 1",

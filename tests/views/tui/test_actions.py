@@ -146,7 +146,7 @@ def test_what_a_second_enter_does_fits_the_narrowest_terminal(
         (st.Launching(attempt=1), "restart", "it is only starting"),
         (ENDED, "hold", "a decision is being made"),
         (HELD, "stacks", "nothing runs"),
-        (HELD, "answer", "nothing is asked"),
+        (HELD, "answer", "there is no open question"),
         (HELD, "edit", "run.json cannot be read"),
         (running(), "adopt", "a keeper is there already"),
         (running(), "hold", "it is not possible now"),

@@ -125,7 +125,7 @@ def test_where_nothing_is_asked_the_keys_say_so(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "answer" not in pane(app, "footer")
         await pilot.press("6")
-        await until(pilot, lambda: "nothing is asked" in shown(app), "why it does nothing")
+        await until(pilot, lambda: "there is no open question" in shown(app), "why it does nothing")
 
     drive(run, play)
     assert not requests(run)

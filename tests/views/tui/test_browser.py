@@ -97,14 +97,14 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         assert "Space mark" in shown(app)
         await pilot.press("question_mark")
         text = shown(app)
-        assert "mark the run, to compare" in text
+        assert "mark runs to compare" in text
         assert "dark, light, or safe" in text
         helped = app.screen
         assert isinstance(helped, HelpScreen)
         keys = {line.key: line.word for line in helped.lines}
         assert keys["?"] == "this help"
         assert keys["Enter"] == "open the run: its dashboard; Esc comes back here"
-        assert keys["Space"] == "mark the run, to compare another with it; any number"
+        assert keys["Space"] == "mark runs to compare, as many as you like"
         assert keys["q d"] == "leave; no training is ended by it"
         assert "c" not in keys, "nothing is marked that could be compared with"
         assert "u" not in keys, "nothing was deleted"

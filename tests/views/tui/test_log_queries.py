@@ -37,8 +37,8 @@ def of_ranks(*ranks: int, lines: int = 400) -> str:
         ("f", "rank:1", "rank:1: name ranks as r0 or r0-3,7", "r1"),
         ("f", "r9", "there is no rank 9", "r1"),
         ("f", "node:1", "these logs are of one node", "r0"),
-        ("f", "/[bad/", "is no regular expression", "/[bad]/"),
-        ("slash", "/[bad/", "is no regular expression", "/[bad]/"),
+        ("f", "/[bad/", "is not a valid regular expression", "/[bad]/"),
+        ("slash", "/[bad/", "is not a valid regular expression", "/[bad]/"),
     ],
 )
 @pytest.mark.parametrize("screen", ["dashboard", "log"])

@@ -167,7 +167,7 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
             return "nothing runs"
         case _ if name == "answer":
             asked = state.open_question is not None
-            return "that is no answer to what is asked" if asked else "nothing is asked"
+            return "that is no answer to what is asked" if asked else "there is no open question"
         case _ if name == "edit":
             return "run.json cannot be read: what this run was started with is not known"
         case _:

@@ -114,7 +114,7 @@ KEYS: list[BindingType] = [
         show=False,
     ),
     _key("space", "freeze", "freeze", "Space", "look", "freeze the log, or follow it again"),
-    _key("z", "zoom", "zoom", "z", "look", "the pane that has the keys alone, or all again"),
+    _key("z", "zoom", "zoom", "z", "look", "the focused pane alone, or all panes"),
     _key("n", "match(-1)", "older match", "n", "look", "next match, older", show=False),
     _key("N", "match(1)", "newer match", "N", "look", "next match, newer", show=False),
     _key(
@@ -154,7 +154,7 @@ KEYS: list[BindingType] = [
         "advisories",
         "a",
         "look",
-        "a stall, and what else is worth saying",
+        "stalls and other findings",
         show=False,
     ),
     _key(

@@ -181,7 +181,7 @@ class EditScreen(OverScreen[Edited | None]):
             yield area
             if self.proposed != self.before:
                 yield Label(Content(tr("the change on offer is made here: Ctrl-Z undoes it")), id="proposed")
-            yield Label(Content(tr("environment besides: NAME=VALUE …")), classes="quiet")
+            yield Label(Content(tr("more environment: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")
             yield Label("", id="consequences", classes="cost")
