@@ -196,7 +196,9 @@ def test_a_cancelled_job_that_saved_its_checkpoint_stays_cancelled(cluster: Clus
     "`slurm watch --exclude-failed` names it and keeps the job off it; the job resumes its run on the other nodes",
 )
 def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster) -> None:
-    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *TRAINER)
+    # 600 steps are over in 10 s on an idle machine, before the watch has started and the node is killed.
+    longer = [word.replace("iterations=600", "iterations=1800") for word in TRAINER]
+    job = cluster.submit("--nodes", "2", "--master-addr", "127.0.0.1", *longer)
     assert wait_until(
         lambda: (point := cluster.run_of(job).checkpoint) is not None and point.step >= 50, DEADLINE_S
     )
@@ -230,7 +232,7 @@ def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster
             watch.wait(10)
     state = cluster.run_of(job)
     first, second = state.attempts
-    assert (second.last_step, second.job_exit_code) == (600, 0)
+    assert (second.last_step, second.job_exit_code) == (1800, 0)
     assert second.resumed_step is not None
     assert second.resumed_step >= 50
     assert first.verdict is not None
