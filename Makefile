@@ -119,13 +119,14 @@ $(FRAMEWORKS_VENV)/.installed: tests/frameworks/requirements.txt
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r tests/frameworks/requirements.txt
 	touch $@
 
-# transformers 4.57.1 over the packages of the other environment: its Trainer resumes with the checkpoint's micro-batch.
+# transformers 4.57.1 over the packages of the other environment: its Trainer resumes with the checkpoint's micro-batch. Its
+# huggingface_hub is too old for datasets 5.
 FRAMEWORKS_OLD_VENV := .venv-frameworks-old
 $(FRAMEWORKS_OLD_VENV)/.installed: $(FRAMEWORKS_VENV)/.installed
 	test -x $(FRAMEWORKS_OLD_VENV)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS_OLD_VENV)
 	$(FRAMEWORKS_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 		"$$($(FRAMEWORKS_OLD_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
-	$(FRAMEWORKS_OLD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) transformers==4.57.1
+	$(FRAMEWORKS_OLD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) transformers==4.57.1 'datasets<5'
 	touch $@
 
 # Fetched, never kept here; where the network has it not its test is skipped and says so. NANOGPT=… names a checkout of one's own.

@@ -134,7 +134,7 @@ def test_lightning(tmp_path: Path, python: str, bar: str) -> None:
     assert done.code == 0, done.err
     assert_same(curve, told(tmp_path), 0.2, late=1)
     assert state.attempts[-1].last_step == 128
-    assert state.total_steps == 128
+    assert state.total_steps == (128 if bar == "rich" else None), "tqdm's bar does not name the last epoch"
 
 
 def test_a_smaller_batch_under_accelerate(tmp_path: Path, python: str) -> None:
