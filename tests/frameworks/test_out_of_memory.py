@@ -92,7 +92,10 @@ def assert_restarted_smaller(
     card = card_after_the_failure(cwd, run)
     assert "GPU memory ran out on rank 1" in card
     assert change in card
-    by_name, by_time = f"at step {resumed}", f"about step {resumed}, by its time"  # nanoGPT's ckpt.pt names none
+    by_name, by_time = (
+        f"at step {resumed}",
+        f"about step {resumed}, by its time",
+    )  # nanoGPT's ckpt.pt names none
     assert f"from the checkpoint {by_name}" in card or f"from the checkpoint {by_time}" in card
     return state, second
 
