@@ -133,7 +133,9 @@ def test_two_nodes_are_requeued_before_the_limit_and_end_with_the_same_loss(clus
     )
     cluster.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM does before the limit
     cluster.wait(job, "PENDING")
-    cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # it would wait 2 minutes
+    cluster.call(
+        "scontrol", "update", f"JobId={job}", "StartTime=now+5"
+    )  # it would wait 2 minutes; in the same second slurmd takes the job for killed
     cluster.wait(job, "COMPLETED")
     state = cluster.run_of(job)
     first, second = state.attempts
@@ -224,7 +226,9 @@ def test_a_lost_node_is_excluded_and_the_job_resumes_without_it(cluster: Cluster
             assert wait_until(lambda: "n2 is excluded from it" in said(), DEADLINE_S), said()
             assert "NODE_FAIL: n2 is down" in said()
             assert "ExcNodeList=n2" in cluster.call("scontrol", "show", "job", job)
-            cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")  # it would wait 2 minutes
+            cluster.call(
+                "scontrol", "update", f"JobId={job}", "StartTime=now+5"
+            )  # it would wait 2 minutes; in the same second slurmd takes the job for killed
             cluster.wait(job, "COMPLETED")
             assert watch.wait(DEADLINE_S) == 0, said()
         finally:
