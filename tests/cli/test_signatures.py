@@ -83,7 +83,7 @@ def test_what_matches_at_another_time_or_not_at_all(folder: Path, capsys: pytest
         ("id = 'a'\nregex = 'x'\nclass = 'cuda_om'", "did you mean 'cuda_oom'?"),
         ("id = 'a'\nregex = 'x'\nclass = 'healthy'", "no failure class"),
         ("id = 'A b'\nregex = 'x'\nname = 'n'", "lower-case words"),
-        ("id = 'a'\nregex = '(x'\nname = 'n'", "no regular expression"),
+        ("id = 'a'\nregex = '(x'\nname = 'n'", "not a valid regular expression"),
         ("id = 'a'\nregex = 'x(?=y)'\nname = 'n'", "looks around"),
         ("id = 'a'\nregex = 'x*'\nname = 'n'", "matches any line"),
         (f"id = 'a'\nregex = '{'x' * 2001}'\nname = 'n'", "longer than 2000 characters"),
