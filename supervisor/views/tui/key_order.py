@@ -61,7 +61,7 @@ class KeyOrder:
 
     async def passed(self, message: Passed) -> None:
         """The key under way is done; a screen that it opened is ready before the next is looked at."""
-        if message is not self._under_way:
+        if message is not self._under_way or not self._app.screen_stack:  # none is left while the app closes
             return
         if self._app.screen is not self._screen and self._follow():
             return
