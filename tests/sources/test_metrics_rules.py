@@ -42,7 +42,8 @@ def test_no_rule_of_a_user_can_hang_on_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("regex", "says"), [("(", "not a valid regular expression"), ("abc", "has no group"), (r"(a)(?!b)", "could hang")]
+    ("regex", "says"),
+    [("(", "not a valid regular expression"), ("abc", "has no group"), (r"(a)(?!b)", "could hang")],
 )
 def test_a_bad_rule_in_a_config_is_one_line(tmp_path: Path, regex: str, says: str) -> None:
     (tmp_path / "job.toml").write_text(f"[[metrics]]\nname = 'x'\nregex = '{regex}'\n")
