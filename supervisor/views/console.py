@@ -33,7 +33,14 @@ from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
-from supervisor.views.wording.kinds import end_of_request, failing_line, resume_place, unread_text, values_of
+from supervisor.views.wording.kinds import (
+    end_of_request,
+    failing_line,
+    resume_place,
+    step_place,
+    unread_text,
+    values_of,
+)
 from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
 from supervisor.views.wording.translate import english
 
@@ -273,10 +280,8 @@ def _launch(event: ev.LaunchIntended) -> Iterable[Line]:
 
 
 def _checkpoint(event: ev.CheckpointCommitted) -> Iterable[Line]:
-    if event.step_by_time:
-        yield Level.INFO, f"checkpoint found: about step {event.step}, by its time"
-    else:
-        yield Level.INFO, f"checkpoint committed at step {event.step}"
+    what = "found:" if event.step_by_time else "committed"
+    yield Level.INFO, f"checkpoint {what} {step_place(str(event.step), event.step_by_time)}"
 
 
 def _attempt_started(event: ev.AttemptStarted) -> Iterable[Line]:

@@ -145,6 +145,14 @@ def outcome(nodes: Nodes, node: int = 0) -> tuple[str, int]:
     return condition.outcome.value, condition.exit_code
 
 
+def assert_never_met(nodes: Nodes, codes: list[int]) -> None:
+    """The verdict is the rendezvous', and all nodes ended with the run's exit code."""
+    verdict = nodes.state().attempts[0].verdict
+    assert verdict is not None
+    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
+    assert codes == [outcome(nodes)[1]] * len(nodes.keepers)
+
+
 def judged_and_healed(nodes: Nodes) -> st.AttemptState:
     """The first attempt once a link that was cut has its last verdict, one of communication; the link is whole again."""
 
@@ -217,10 +225,7 @@ def test_a_node_that_cannot_reach_the_master(nodes: Nodes) -> None:
     nodes.start(1, *more)
     nodes.start(0, *more)
     codes = [nodes.keepers[node].wait(DEADLINE_S) for node in (0, 1)]
-    verdict = nodes.state().attempts[0].verdict
-    assert verdict is not None
-    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
-    assert codes == [outcome(nodes)[1]] * 2
+    assert_never_met(nodes, codes)
     assert codes[0] in {1, 4}
 
 
@@ -249,10 +254,7 @@ def test_a_refused_and_a_dropped_port_are_told_apart(nodes: Nodes) -> None:
         line = f"waiting for the rendezvous: {what.format(port=PORT, address=address)}; "
         assert nodes.console(node).count(line) == 1, nodes.console(node)
     assert "waiting for the rendezvous" not in nodes.console(0)
-    verdict = nodes.state().attempts[0].verdict
-    assert verdict is not None
-    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
-    assert codes == [outcome(nodes)[1]] * 3
+    assert_never_met(nodes, codes)
 
 
 @pytest.mark.cluster
@@ -272,10 +274,7 @@ def test_a_wrong_master_is_reported(nodes: Nodes, host: str) -> None:
     reason = refused if host.startswith("node") else f"{master}:{PORT} cannot be reached: No route to host"
     for node in (0, 1):
         assert nodes.console(node).count(f"waiting for the rendezvous: {reason}") == 1, nodes.console(node)
-    verdict = nodes.state().attempts[0].verdict
-    assert verdict is not None
-    assert verdict.failure is FailureClass.RENDEZVOUS, verdict.title
-    assert codes == [outcome(nodes)[1]] * 2
+    assert_never_met(nodes, codes)
 
 
 @pytest.mark.cluster

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
+from supervisor.job.knobs.resuming.checkpoint_flags import ENDINGS, USUAL_OUTPUTS
 from supervisor.job.spec import JobSpec
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.index import known_runs
@@ -27,8 +27,6 @@ LOOK_BACK = 50
 """So many of the newest runs may have trained at the same time."""
 SETTLE_S = 1.0
 """File systems stamp in steps of up to a second, and an attempt's own start is ours."""
-# Endings after which a setting names the file itself, whose names with a step begin as it does.
-_ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
 
 
 class Named(IntEnum):
@@ -152,7 +150,8 @@ def _claim(path: str, setting: Path) -> Claim:
     real, named = os.path.realpath(path), os.path.realpath(setting)
     if os.path.commonpath((real, named)) == named:
         return Claim(Named.BELOW, len(named))
-    stem = next((named.removesuffix(end) for end in _ENDINGS if named.lower().endswith(end)), named)
+    # A setting that names the file itself: names with a step begin as it does.
+    stem = next((named.removesuffix(end) for end in ENDINGS if named.lower().endswith(end)), named)
     rest = real.removeprefix(stem)
     if rest in {real, ""} or "/" in rest or not os.path.basename(stem):
         return Claim()

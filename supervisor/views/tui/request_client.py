@@ -28,7 +28,7 @@ WORDS = {
     RequestKind.NOTE: "note",
 }
 # An answer says that the keeper took a request; what it does then takes seconds. These are over with it.
-_DONE = dict.fromkeys((RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, RequestKind.HOLD), "done")
+_DONE = frozenset({RequestKind.NOTE, RequestKind.STACKS, RequestKind.ANSWER, RequestKind.HOLD})
 
 
 class Answer(NamedTuple):
@@ -98,7 +98,7 @@ class RequestClient:
             if text is not None:
                 self._pending.pop(request_id, None)
                 found.append(
-                    Answer(f"{word}: {_DONE.get(pending.kind, 'accepted')}", True)
+                    Answer(f"{word}: {'done' if pending.kind in _DONE else 'accepted'}", True)
                     if text == "done"
                     else Answer(f"{word} refused: {text}", False)
                 )

@@ -165,16 +165,17 @@ def place_of_end(state: RunState, attempt: AttemptState) -> str:
 
 def checkpoint_place(saved: CheckpointCommitted) -> str:
     """``at step 1 200``, or ``about step 1 200, by its time`` where the checkpoint's name says no step; in English."""
-    return _place(fm.whole(saved.step), saved.step_by_time)
+    return step_place(fm.whole(saved.step), saved.step_by_time)
 
 
 def resume_place(state: RunState, step: int) -> str:
     """The same of the checkpoint that an attempt was to continue from, by its step."""
     steps = {saved.step_by_time for saved in state.checkpoints if saved.step == step}
-    return _place(str(step), steps == {True})
+    return step_place(str(step), steps == {True})
 
 
-def _place(step: str, by_time: bool) -> str:
+def step_place(step: str, by_time: bool) -> str:
+    """How the step of a checkpoint is given: known by its name, or guessed by its time."""
     return f"about step {step}, by its time" if by_time else f"at step {step}"
 
 

@@ -66,6 +66,13 @@ def test_a_held_run_says_where_another_batch_would_begin(tmp_path: Path) -> None
     drive(held(tmp_path / "run"), play)
 
 
+def a_found_checkpoint(run: RunPaths) -> None:
+    """A checkpoint of step 40 that stoker found whole."""
+    writer = JournalWriter(run.node().journal)
+    writer.append(ev.CheckpointCommitted(t=recorded.T0, attempt=1, step=40, path="/out/ckpt.pt", found=True))
+    writer.close()
+
+
 def outputs(run: RunPaths, *folders: str, **knobs: object) -> None:
     """What the script writes to, and what is known of it."""
     record = read_run_file(run.run_json)
@@ -138,10 +145,7 @@ def test_where_it_goes_on_one_enter_is_enough(tmp_path: Path, how: str) -> None:
     if how == "by itself":
         outputs(run, self_resuming=True, resume_path=None)
     else:
-        writer = JournalWriter(run.node().journal)
-        saved = ev.CheckpointCommitted(t=recorded.T0, attempt=1, step=40, path="/out/ckpt.pt", found=True)
-        writer.append(saved)
-        writer.close()
+        a_found_checkpoint(run)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         where = (
@@ -365,9 +369,7 @@ def test_the_page_that_says_why_offers_itself_no_more(tmp_path: Path) -> None:
 def test_a_checkpoint_that_no_flag_is_known_for_is_put_in_by_one_key(tmp_path: Path) -> None:
     run = held(tmp_path / "run")
     outputs(run, resume_path=None)
-    writer = JournalWriter(run.node().journal)
-    writer.append(ev.CheckpointCommitted(t=recorded.T0, attempt=1, step=40, path="/out/ckpt.pt", found=True))
-    writer.close()
+    a_found_checkpoint(run)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "from the first step; e, Ctrl-R: from the checkpoint at step 40" in pane(app, "card")
@@ -414,9 +416,7 @@ def test_a_name_with_an_equals_sign_is_quoted_for_hydra() -> None:
 def test_nothing_is_started_with_a_path_that_no_flag_takes(tmp_path: Path) -> None:
     run = held(tmp_path / "run")
     outputs(run, resume_path=None)
-    writer = JournalWriter(run.node().journal)
-    writer.append(ev.CheckpointCommitted(t=recorded.T0, attempt=1, step=40, path="/out/ckpt.pt", found=True))
-    writer.close()
+    a_found_checkpoint(run)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("e", "ctrl+r")

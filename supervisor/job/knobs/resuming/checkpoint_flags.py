@@ -45,6 +45,13 @@ _MORE_OUTPUTS: Final = frozenset(
         "results", "results_dir", "result_dir", "run_dir", "workdir", "train_dir", "experiment_dir", "prefix",
     }
 )  # fmt: skip
+_NOTHING: Final = frozenset({"", "none", "null", "no", "false"})
+_SHORT: Final = re.compile(r"-\w")
+LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
+"""Names of settings that may hold a checkpoint to continue from, where the source shows that they do."""
+ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
+"""Of a file that holds a checkpoint."""
+_SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
 # transformers.TrainingArguments has the flag and leaves it to the script to use it.
 _HF_FLAG: Final = "--resume_from_checkpoint"
 _HF_CLASSES: Final = frozenset(
@@ -70,14 +77,6 @@ def find_starts(settings: Sequence[Setting], where: Places) -> Iterator[str]:
     words = where.source.words
     if words & _HF_CLASSES and "resume_from_checkpoint" in words:
         yield _HF_FLAG
-
-
-_NOTHING: Final = frozenset({"", "none", "null", "no", "false"})
-_SHORT: Final = re.compile(r"-\w")
-LOADED: Final = re.compile(r"ckpt|checkpoint|snapshot|restore|load|continue|state", re.IGNORECASE)
-"""Names of settings that may hold a checkpoint to continue from, where the source shows that they do."""
-_ENDINGS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".tar")
-_SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
 
 
 def _is_published(value: str) -> bool:
@@ -106,7 +105,7 @@ def perhaps_start(args: Sequence[str], before: Sequence[str]) -> str | None:
         value = (setting.value or "").lower()
         if (setting.name, setting.value) in known or value in _SWITCHED or is_output(setting.name):
             continue
-        if value.endswith(_ENDINGS) or LOADED.search(bare(setting.name)):
+        if value.endswith(ENDINGS) or LOADED.search(bare(setting.name)):
             return setting.name
     return None
 
@@ -157,7 +156,7 @@ def find_prefixes(settings: Sequence[Setting], where: Places) -> tuple[str, ...]
 
 def _may_begin_checkpoints(value: str) -> bool:
     low = value.lower()
-    other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(_ENDINGS)
+    other_file = re.search(r"\.[a-z]\w{0,5}$", low) is not None and not low.endswith(ENDINGS)
     return low not in _SWITCHED and not low.isdecimal() and not other_file
 
 

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from supervisor.job.knobs.resuming.newest_search import (
     OPTIMIZER,
@@ -38,8 +38,8 @@ _OPTIMIZERS: Final = re.compile(r"(^|\.)\w*(Adam|SGD|Adagrad|Adafactor|RMSprop|L
 _CONTINUES: Final = re.compile(r"^(continue|resume)(_|$)|_(continue|resume)$", re.IGNORECASE)
 _NUMBERED_FILE: Final = re.compile(r"(\{[^{}]*\}|%\d*d)(\.[a-z]\w*)+$")
 _STATE_CALL: Final = re.compile(r"resume|restore|state$|checkpoint|ckpt|training", re.IGNORECASE)
+# Calls of frameworks that are handed a checkpoint by such a keyword restore all of it.
 _STATE_KEYWORDS: Final = frozenset({"ckpt_path", "resume_from_checkpoint"})
-# Calls of frameworks that are handed a checkpoint by such a keyword, and restore all of it.
 _CHECKPOINTS: Final = re.compile(
     r"ckpt|checkpoint|snapshot|\.pth?$|\.tar$|model|state|epoch|step|resume", re.IGNORECASE
 )
@@ -90,12 +90,18 @@ class Form(Enum):
     FOLDER = auto()  # the newest checkpoint in it goes by one name
 
 
+class _Listing(NamedTuple):
+    """The statements of a function that list files or name the newest one, and those that take something of these; the names that hold it."""
+
+    made: list[tuple[ast.Assign | ast.Return, Guards]]
+    names: set[str]
+
+
 class LoadedState:
     """The data flow of one source; lives for one call. `known`: what settings are for this command line."""
 
     def __init__(self, source: ScriptSource, known: Known) -> None:
         self._known = known
-        self._listed: dict[str, set[str]] = {}  # names that hold listed files, by function
         self._modules = source.modules
         self._computed = source.computed
         self._functions: defaultdict[str, list[tuple[str, list[str]]]] = defaultdict(list)
@@ -199,16 +205,15 @@ class LoadedState:
                 if self._use_of_any(reached, known) is Use.OPTIMIZER:
                     yield node.value, guards, {name for _, name in names}
 
-    @cached_property
-    def _listings(self) -> dict[str, list[ast.Assign | ast.Return]]:
-        """By function, the statements that list files or name the newest one, and those that take something of these."""
-        found: defaultdict[str, list[ast.Assign | ast.Return]] = defaultdict(list)
-        for node, scope, _ in self._nodes:
+    def _listings(self) -> dict[str, _Listing]:
+        """By function, what it says of listed files."""
+        found: defaultdict[str, _Listing] = defaultdict(lambda: _Listing([], set()))
+        for node, scope, guards in self._nodes:
             if isinstance(node, ast.Assign | ast.Return) and node.value is not None:
-                names = self._listed.setdefault(scope, set())
+                made, names = found[scope]
                 taken = lists(node.value) or leaves_of(ast.walk(node.value)) & names
                 if taken or _NEWEST_FILE.search(last_text(node.value)) or where_it_exists(node.value):
-                    found[scope].append(node)
+                    made.append((node, guards))
                     if isinstance(node, ast.Assign):
                         names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
         return found
@@ -219,21 +224,21 @@ class LoadedState:
         Yields:
             the place, the names that it is made of, those that its function is given, and all tests on the way to it.
         """
-        for scope, made in self._listings.items():
+        for scope, (made, held) in self._listings().items():
             path, _, function = scope.rpartition(":")
-            names = leaves_of(inner for node in made for inner in ast.walk(node))
-            if _NOT_OWN.search(function) or not _speaks_of_checkpoints(made, {*names, function}):
+            nodes = [node for node, _ in made]
+            names = leaves_of(inner for node in nodes for inner in ast.walk(node))
+            if _NOT_OWN.search(function) or not _speaks_of_checkpoints(nodes, {*names, function}):
                 continue
-            for node in made:
-                if self._picks(node, scope):
-                    guards = next(g for n, _, g in self._nodes if n is node)
+            for node, guards in made:
+                if self._picks(node, scope, held):
                     for more, tests in self._ways_to(function):
                         yield f"{path or 'the script'}:{node.lineno}", names, more, (*guards, *tests)
 
-    def _picks(self, node: ast.Assign | ast.Return, scope: str) -> bool:
-        """Whether one of the listed files, or the one that exists, is taken and loaded with the optimizer's state."""
+    def _picks(self, node: ast.Assign | ast.Return, scope: str, held: set[str]) -> bool:
+        """Whether one of the listed files, which the names `held` hold, or the one that exists, is taken and loaded with the optimizer's state."""
         wholes = [w for n in ast.walk(node) if (w := last_of(n)) is not None]
-        picked = any(lists(w) or leaves_of(ast.walk(w)) & self._listed[scope] for w in wholes)
+        picked = any(lists(w) or leaves_of(ast.walk(w)) & held for w in wholes)
         if not picked and not where_it_exists(node.value):
             return False
         reached = self._reached_from(set(_handed_on(node, scope)))
