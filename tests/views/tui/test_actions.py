@@ -275,8 +275,17 @@ def test_a_live_run_may_have_a_checkpoint_that_was_not_seen_yet(record: RunFile)
     )
     assert "step 0 unless a checkpoint is found when it has ended, may" in actions.overwrite_warning(live)
     assert actions.overwrite_warning(snapshot(HELD)).startswith("restarts from step 0, may overwrite")
-    no_flag = snapshot(running(), resume_path=None)
-    assert actions.restart_effect(no_flag) == f"this ends attempt 1 at step 5+; {BEGINS}"
+
+
+def test_a_run_that_trains_is_further_than_the_first_step_that_its_state_has(record: RunFile) -> None:
+    job = replace(record.job, knobs=replace(record.job.knobs, resume=None, self_resuming=False))
+
+    def warning(condition: st.Condition) -> str:
+        state = state_of(condition, attempt_of(last_step=1))
+        return actions.overwrite_warning(snapshot_of(state, run_file=changed(record, job)))
+
+    assert warning(running()), "the state is up to a second old"
+    assert not warning(HELD), "a first step is nothing to lose"
 
 
 def test_a_start_that_was_typed_is_believed(record: RunFile) -> None:

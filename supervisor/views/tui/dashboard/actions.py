@@ -106,9 +106,11 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
     """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
+    # A run that trains is further than its state says, which is up to a second old.
+    nothing_lost = 0 if isinstance(snapshot.state.condition, st.Running) else FIRST_STEP
     if (
         record is None
-        or steps <= FIRST_STEP
+        or steps <= nothing_lost
         or _can_resume(snapshot)
         or record.job.retry.restart_from_scratch
     ):
