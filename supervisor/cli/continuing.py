@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from supervisor.cli.common import (
     WITH_LOG,
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from supervisor.views.appearance import Appearance
 
 VERB = "continue"
+
+BEGINS_S: Final = 10.0
+"""The next attempt's first line is in the journal some 0.1 s after the keeper's lock is taken: later, it is not waited for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -247,6 +251,7 @@ def _start(
     if warning := teardown_warning(env):
         print(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = _has_terminal() and not args.detach
+    before = _attempts(paths)
     try:
         start_detached(
             paths,
@@ -258,10 +263,26 @@ def _start(
         )
     except KeeperDidNotStart as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
+    _wait_for_attempt(paths, before)
     if not has_screen:
         print(paths.run_id)
         return 0
     return show(paths, read_only=False, env=env, appearance=appearance)
+
+
+def _attempts(paths: RunPaths) -> int:
+    from supervisor.run.journal import read_state
+
+    return len(read_state(paths.node().journal).attempts)
+
+
+def _wait_for_attempt(paths: RunPaths, before: int) -> None:
+    """Return once the run no longer reads as ended: whoever looks at it next would take the old end for the new one."""
+    from supervisor.run.access.lock import keeper_is_alive
+
+    deadline = time.monotonic() + BEGINS_S
+    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(paths) == before:
+        time.sleep(0.02)
 
 
 def _has_terminal() -> bool:

@@ -365,6 +365,7 @@ def test_on_a_terminal_the_person_has_the_last_word(folder: Path) -> None:
         asked.expect(r"\[y/N\]")
         asked.sendline("y")
         assert ended(asked) == 0
+    assert len(read_state(run.node().journal).attempts) == 2, "who looks now sees no old end"
     is_continued(run)
 
 
