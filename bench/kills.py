@@ -329,6 +329,7 @@ class Round:
         state = self._state()
         whom = {victim: self._processes_of(victim, state) for victim in hit.victims}
         killed = {victim for victim, processes in whom.items() if sum(map(_kill, processes))}
+        self._wait_until_gone([process for victim in killed for process in whom[victim]], killed)
         self.last_hit = f"{hit.moment}: {', '.join(sorted(killed)) or 'nobody'}"
         if self.verbose:
             print(
@@ -340,6 +341,15 @@ class Round:
         self.tally.done[f"moment: {hit.moment}"] += bool(killed)
         self.tally.done["several at once"] += len(killed) > 1
         self._expect(hit, killed, max(len(state.attempts), 1))
+
+    def _wait_until_gone(self, processes: list[ProcessId], killed: set[Victim]) -> None:
+        """SIGKILL ends a process some time after the call: until then its lock is held, and who looks takes it for alive."""
+
+        def gone() -> bool:
+            lock_is_free = Victim.KEEPER not in killed or not keeper_is_alive(self.run.node().lock)
+            return lock_is_free and not any(map(is_alive, processes))
+
+        self._wait(gone, "what was killed does not end", COMMAND_S)
 
     def _expect(self, hit: Hit, killed: set[Victim], number: int) -> None:
         """What these kills may do to the number of attempts, and to what is known of the end of attempt `number`."""

@@ -23,6 +23,7 @@ Traceback (most recent call last):
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.15 GiB.
 """
 HOUR_S = 3600.0
+READING = r"reading 6\d MB, \d+ %"
 
 
 def old(log: Path, text: str) -> Path:
@@ -62,20 +63,26 @@ def x_labels(screen: str) -> str:
 
 @pytest.mark.e2e
 def test_a_backlog_is_said_with_per_cent_and_no_step_of_its_midst(tmp_path: Path) -> None:
-    log = large(tmp_path / "train.log", end="")
-    with terminal("attach", str(log), cwd=tmp_path) as screen:
-        shown = screen.wait_for("reading 6", "MB, ")
-        assert re.search(r"● reading 6\d MB, \d+ %", shown)
-        assert "no loss seen yet" not in shown
-        assert "no step yet" not in shown
-        while "● reading" in (shown := screen.read()):
-            head = shown.splitlines()[0]
-            assert not re.search(r"step +\d", head), f"a step from the midst of the log: {head}"
-        done = screen.wait_for("quiet for 1 h", "step ")
-        said = re.search(r"step ([\d ]+\d)", done.splitlines()[0])
-        assert said is not None
-        newest = re.findall(r"iter (\d+):", done)[-1]
-        assert said[1].replace(" ", "") == newest, "header and log agree"
+    # Where this process gets no processor for as long as the log is read, it sees the end alone: again, with another log.
+    for again in range(4):
+        log = large(tmp_path / f"train{again}.log", end="")
+        with terminal("attach", str(log), cwd=tmp_path) as screen:
+            screen.until(lambda: re.search(READING + "|quiet for 1 h", screen.read()))
+            shown = screen.read()
+            if not re.search("● " + READING, shown):
+                continue
+            assert "no loss seen yet" not in shown
+            assert "no step yet" not in shown
+            while "● reading" in (shown := screen.read()):
+                head = shown.splitlines()[0]
+                assert not re.search(r"step +\d", head), f"a step from the midst of the log: {head}"
+            done = screen.wait_for("quiet for 1 h", "step ")
+            said = re.search(r"step ([\d ]+\d)", done.splitlines()[0])
+            assert said is not None
+            newest = re.findall(r"iter (\d+):", done)[-1]
+            assert said[1].replace(" ", "") == newest, "header and log agree"
+            return
+    pytest.fail("no screen of four says that the log is being read")
 
 
 @pytest.mark.e2e
@@ -84,8 +91,7 @@ def test_the_verdict_on_a_large_log_stands_while_its_curve_is_read(tmp_path: Pat
     with terminal("attach", str(log), cwd=tmp_path) as screen:
         shown = screen.wait_for("GPU memory ran out")
         # The card comes with the first frame, before the header has been told of the end.
-        state = r"(✗ cuda_oom|ended, reading its logs) · reading 6\d MB, \d+ %"
-        assert re.search(state, shown.splitlines()[0]), shown
+        assert re.search(rf"(✗ cuda_oom|ended, reading its logs) · {READING}", shown.splitlines()[0]), shown
         assert "before its first step" not in shown
         screen.until(lambda: "reading" not in screen.read().splitlines()[0])
         steps = int(re.findall(r"iter (\d+):", log.read_text(encoding="utf-8")[-600:])[-1])
