@@ -77,7 +77,7 @@ def percent(ratio: float | None, *, digits: int = 0) -> str:
 
 def part(ratio: float) -> str:
     """How much of something is done, as ``37%``: 100% only once it is."""
-    return f"{math.floor(100 * ratio)}%"
+    return f"{math.floor(100 * ratio + 1e-9)}%"  # 29 of 100 is 0.28999…
 
 
 def memory(value_bytes: float | None) -> str:

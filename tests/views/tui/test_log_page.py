@@ -353,7 +353,7 @@ def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> st
         ({"size_bytes": 1 << 20}, None, "50% of 1M"),
         ({"size_bytes": 0}, None, "empty"),
         ({"counted_ratio": 0.25}, None, "counting lines 25% · 50% of 2K"),
-        ({"line_count": 2000}, 0, "line 1 500 of 2 000 · 50% of 2K"),
+        ({"line_count": 2000}, 0, "line 1 500 of 2 000 (75%) · 2K"),
         ({"line_count": 2000}, 1, "50% of 2K"),
         ({"line_count": 2000}, None, "50% of 2K"),
         ({}, 0, "50% of 2K"),
@@ -361,6 +361,24 @@ def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> st
 )
 def test_where_the_page_stands(values: dict[str, Any], here: int | None, text: str) -> None:
     assert status(replace(page_of(line_of(0), numbers=(1500,)), **values), here) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "here", "text"),
+    [
+        ({"numbers": (2, 1003, 2004), "below": 97}, 0, "line 98 of 197 kept (49%) · line 2 of the file"),
+        ({"numbers": (2, 1003, 2004), "below": 0}, 2, "line 197 of 197 kept (100%) · line 2 004 of the file"),
+        ({"numbers": (2, 1003, 2004), "following": True}, 1, "line 196 of 197 kept (99%) · line 1 003 of the file"),
+        ({"numbers": (), "below": 10}, 0, "line 185 of 197 kept (93%)"),
+        ({"numbers": (2, 3, 4), "below": None}, 0, "line 2 of 5 000 (0%) · 2K"),
+    ],
+)  # fmt: skip
+def test_with_a_filter_line_and_per_cent_are_of_the_kept_lines(
+    values: dict[str, Any], here: int, text: str
+) -> None:
+    shown = lc.Tally(197, 1.0)
+    page = replace(page_of(*lines(0, 3), shown=shown, line_count=5000), **values)
+    assert status(page, here, 120) == f"{text} 197 of 5 000 lines"
 
 
 def test_a_remark_takes_the_place_until_what_goes_on_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

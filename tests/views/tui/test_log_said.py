@@ -104,7 +104,7 @@ def test_how_large_a_small_log_is(tmp_path: Path) -> None:
         await settled(pilot, lambda: " empty" in shown(app), "nothing yet")
         assert "0K" not in shown(app)
         rec.say(0, "hello")
-        await settled(pilot, lambda: "100% of 6 B" in shown(app), "some bytes")
+        await settled(pilot, lambda: "(100%) · 6 B" in shown(app), "some bytes")
 
     drive(run, play)
 

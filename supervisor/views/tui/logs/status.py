@@ -68,14 +68,34 @@ class LogStatus(Panel):
         return [between(row(Span(f" {self._place(page)}", TextStyle.DIM)), (*right, Span(" ")), width)]
 
     def _place(self, page: lc.Page) -> str:
+        """Where the cursor stands; the per cent is of what the line is counted among."""
         parts = []
-        number = page.numbers[self.here] if self.here is not None and self.here < len(page.numbers) else None
-        if page.line_count is not None and number is not None:
-            parts.append(f"line {fm.whole(number)} of {fm.whole(page.line_count)}")
-        elif page.counted_ratio < 1:
-            parts.append(f"counting lines {fm.part(page.counted_ratio)}")
-        parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}" if page.size_bytes else "empty")
+        here = self.here if self.here is not None and self.here < len(page.rows) else None
+        number = page.numbers[here] if here is not None and here < len(page.numbers) else None
+        kept = _kept_number(page, here) if here is not None else None
+        if kept is not None and page.shown is not None:
+            count = page.shown.found
+            parts.append(f"line {fm.whole(kept)} of {fm.whole(count)} kept ({fm.part(kept / count)})")
+            parts += [f"line {fm.whole(number)} of the file"] if number is not None else []
+        elif page.line_count is not None and number is not None:
+            count = page.line_count
+            parts.append(f"line {fm.whole(number)} of {fm.whole(count)} ({fm.part(number / count)})")
+            parts.append(_bytes(page.size_bytes))
+        else:
+            parts += [f"counting lines {fm.part(page.counted_ratio)}"] if page.counted_ratio < 1 else []
+            parts.append(
+                f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}" if page.size_bytes else "empty"
+            )
         return " · ".join(map(self.tr, parts))
+
+
+def _kept_number(page: lc.Page, here: int) -> int | None:
+    """Which of the lines that the filter keeps is in row `here`, from 1; None: no filter, or not counted yet."""
+    below = 0 if page.following and not page.at_cause else page.below
+    if page.shown is None or page.shown.done_ratio < 1 or below is None:
+        return None
+    number = page.shown.found - below - sum(len(each.parts) for each in page.rows[here + 1 :])
+    return number if number > 0 else None
 
 
 def _found(page: lc.Page, tr: Tr) -> Row:
