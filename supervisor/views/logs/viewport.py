@@ -11,7 +11,7 @@ from typing import assert_never
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
-from supervisor.views.format import ranges
+from supervisor.views.format import ranges, whole
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
@@ -66,6 +66,7 @@ class LogViewport:
         self._cause: lc.CauseLine | None = None
         self._cause_at: tuple[int, int] | None = None  # (log, offset)
         self._cause_passed = self._cause_sought = self._at_cause = False
+        self._notes: list[str] = []  # what a person should know of the last move
 
     # -- what there is -----------------------------------------------------------------------------------
 
@@ -91,7 +92,8 @@ class LogViewport:
             self._place, self._cursor = place, None
         if changed and self._cause_at is None:
             self._cause_sought = False
-        return changed, notes
+        moved, self._notes = self._notes, []
+        return changed, [*moved, *notes]
 
     def counts_grew(self) -> None:
         """Counts have grown: find lines by them; a line that was wanted may be counted now."""
@@ -385,17 +387,45 @@ class LogViewport:
         return False
 
     def _go(self, index: int, offset: int) -> None:
-        """A line of one log, the others as they stood when it was written."""
+        """A line of one log, the others as they stood when it was written; the nearest kept line where it is filtered out."""
         stream = self.logs.streams[index]
         line = next(stream.file.forward(offset), None)
         if line is None:
             raise NothingThereError("that line is not there any more")
+        if stream.is_excluded or not stream.is_whole:
+            index, line = self._kept_line(index, line)
+            stream = self.logs.streams[index]
         place = self._beside(index, line)
         if stream.is_in_report(line.offset):
             self.folds = False
         self._stand()
         self._stand_on(index, line.offset)
         self._centre(place)
+
+    def _kept_line(self, index: int, wanted: TextLine) -> tuple[int, TextLine]:
+        """The first line at or after `wanted` that the query keeps, else the last before it; a note names both."""
+        streams = self.logs.streams
+        line = next(streams[index].forward(wanted.offset), None)
+        if line is not None and line.offset == wanted.offset:
+            return index, line
+        is_later, at = True, index
+        if line is None:  # of any log
+            place = self._beside(index, wanted)
+            row = next(rows_from(streams, place), None)
+            if row is None:
+                is_later, row = False, next(iter(rows_before(streams, place, 1)), None)
+            if row is None:
+                raise NothingThereError("no line matches; f changes the filter, Esc clears it")
+            at, line = row.parts[0]
+        number, kept = (streams[i].file.number_at(x.offset) for i, x in ((index, wanted), (at, line)))
+        name = f"line {whole(number + 1)}" if number is not None else "that line"
+        note = (
+            f"{name} is filtered out: here is the next line that is kept"
+            if is_later
+            else f"{name} is filtered out: here is the last line that is kept"
+        )
+        self._notes.append(f"{note}, {whole(kept + 1)}" if kept is not None and at == index else note)
+        return at, line
 
     def _beside(self, index: int, line: TextLine) -> Place:
         """A line of one log, the others as they stood when it was written."""

@@ -179,6 +179,27 @@ def test_filter_thins_the_page_and_keeps_the_place(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_a_line_that_the_filter_leaves_out_leads_to_the_next_kept_one(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("right_square_bracket", "o")
+        await settled(pilot, lambda: page(screen).line_count == 30_000, "the count of one log")
+        await pilot.press("f", *"error", "enter")
+        await settled(pilot, lambda: "line 30 of 30 kept (100%)" in shown(app), "the count")
+        await pilot.press("colon", *"12000", "enter")
+        note = "line 12 000 is filtered out: here is the next line that is kept, 12 007"
+        await settled(pilot, lambda: cursor(screen).startswith("line 12007 ") and note in shown(app), note)
+        await pilot.press("k", "colon", *"29999", "enter")
+        note = "line 29 999 is filtered out: here is the last line that is kept, 29 007"
+        await settled(pilot, lambda: cursor(screen).startswith("line 29007 ") and note in shown(app), note)
+        await pilot.press("colon", *"15007", "enter")
+        await settled(pilot, lambda: cursor(screen).startswith("line 15007 "), "a line that it keeps")
+
+    drive(run, play)
+
+
 def test_lines_are_searched_and_filtered_while_the_words_are_typed(tmp_path: Path) -> None:
     run, _ = counted(tmp_path / "run")
 
