@@ -51,6 +51,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
         return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     try:
         what, _ = resolve(target, run, check_writers=False, report_unseen=True)
+        _refuse_several_jobs(target, what)
     except BadInputError as error:
         shutil.rmtree(run.root, ignore_errors=True)
         return complain("attach", str(error))
@@ -67,6 +68,19 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
             shutil.rmtree(run.root, ignore_errors=True)
         if what.pipe is not None:
             _let_it_write(0)
+
+
+def _refuse_several_jobs(target: str, what: Target) -> None:
+    """Logs that do not belong together make no run.
+
+    Raises:
+        BadInputError: the folder holds logs of several jobs; one line with how to attach to one.
+    """
+    if len(what.logs) > 1 and os.path.isdir(what.source):
+        from supervisor.cli.attaching.folder_jobs import several_jobs
+
+        if several := several_jobs(os.path.expanduser(target), what.logs):
+            raise BadInputError(several)
 
 
 def _let_it_write(pipe: int) -> None:
