@@ -249,6 +249,7 @@ class Page(msgspec.Struct, frozen=True):
         nodes: of a run on several nodes those whose logs are read, of `node_count`.
         empty_why: why there is no row.
         ranks: that write these logs, as far as is known.
+        doing: what is done before a page of the newest filter or search is there.
     """
 
     made: int
@@ -280,6 +281,7 @@ class Page(msgspec.Struct, frozen=True):
     nodes: tuple[int, ...] = ()
     node_count: int = 0
     ranks: tuple[str, ...] = ()
+    doing: str = ""
 
     def attempt_of(self, row: Row) -> int:
         """Whose line a row is."""
@@ -298,10 +300,11 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """One line for the person. `good`: None while it is going on, False for trouble."""
+    """One line for the person. `good`: None while it is going on, False for trouble. `done_ratio`: how far that is, where known."""
 
     text: str
     good: bool | None = None
+    done_ratio: float | None = None
 
 
 class Copied(msgspec.Struct, frozen=True):

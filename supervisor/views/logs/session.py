@@ -175,11 +175,11 @@ class LogSession:
             self._view.logs.use_counts()
             tally = self._view.logs.progress()
             if tally is None:
-                text = "searching the log…; Esc gives up"
+                self._deliver(lc.Remark("searching the log…; Esc gives up"))
             else:
                 many = whole(tally.found) if tally.found else "none"
                 text = f"{many} so far, {part(tally.done_ratio)} searched; Esc gives up"
-            self._deliver(lc.Remark(text))
+                self._deliver(lc.Remark(text, done_ratio=tally.done_ratio))
 
     def _run(self) -> None:
         due = 0.0

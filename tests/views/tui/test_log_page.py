@@ -466,6 +466,37 @@ def test_a_search_is_asked_for_once_and_a_bad_one_is_said() -> None:
     assert not said
 
 
+def test_the_title_names_what_is_filtered_and_searched_before_there_is_a_page_of_it() -> None:
+    controls, _, shown, _ = controls_of()
+    old = page_of(*lines(0, 2), query=Query.parse("step"), shown=lc.Tally(7, 1.0))
+    controls.query = old.query
+
+    def title() -> str:
+        return text_of([pane(shown[-1])[0].titles()[0]])
+
+    controls.take(old)
+    assert title().endswith("“step”")
+    controls.filter("epoch", None)
+    assert title().endswith("“epoch” · filtering…")
+    assert shown[-1].shown is None, "how many lines the filter before kept is old"
+    controls.progress(lc.Remark("none so far", done_ratio=0.371))
+    assert title().endswith("“epoch” · filtering… 37%")
+    controls.take(replace(old, made=2))
+    assert title().endswith("“epoch” · filtering…"), "a page of the filter before"
+    there = replace(old, made=3, query=controls.query)
+    controls.take(there)
+    assert shown[-1] == there
+    controls.search("loss", None)
+    assert (shown[-1].searched.typed, shown[-1].search) == ("loss", None)
+    controls.progress(lc.Remark("none so far", done_ratio=0.5))
+    assert title().endswith("“epoch” · searching… 50%")
+    controls.take(found := replace(there, made=4, searched=controls.searched, search=lc.Tally(1, 1.0)))
+    assert shown[-1] == found
+    number = len(shown)
+    controls.progress(lc.Remark("1 so far", done_ratio=0.9))
+    assert len(shown) == number, "what is shown is of the newest search"
+
+
 def test_ranks_and_streams_go_round() -> None:
     controls, _, _, said = controls_of()
     controls.take(page_of(made=1))

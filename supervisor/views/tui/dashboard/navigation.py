@@ -128,6 +128,7 @@ class LookingScreen(PaneScreen):
             case lc.Page() as page:
                 self.logs.take(page)
             case lc.Remark() as remark:
+                self.logs.progress(remark)
                 self._report_log(remark)
 
     def _show_log(self, page: lc.Page) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 from textual.app import App
 
+from supervisor.views import format as fm
 from supervisor.views.format import ranges
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
@@ -49,7 +50,23 @@ class LogControls:
         """Show a page, unless a key has led on while it was on its way here."""
         if self.page is None or page.made > self.page.made:
             self.page = page
+            self._show(self._awaiting(page))
+
+    def progress(self, remark: lc.Remark) -> None:
+        """Show how far a filter or search is of which there is no page yet."""
+        if self.page is not None and (page := self._awaiting(self.page, remark.done_ratio)).doing:
             self._show(page)
+
+    def _awaiting(self, page: lc.Page, done_ratio: float | None = None) -> lc.Page:
+        """The page with the newest filter and search, and what is being done where it is not theirs yet."""
+        part = f" {fm.part(done_ratio)}" if done_ratio is not None else ""
+        if page.query != self.query:
+            doing = f"filtering…{part}" if self.query else ""
+            return replace(page, query=self.query, shown=None, empty_why=doing or "searching…", doing=doing)
+        if page.searched != self.searched:
+            doing = f"searching…{part}" if self.searched else ""
+            return replace(page, searched=self.searched, search=None, doing=doing)
+        return page
 
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something that is answered by a page."""
@@ -103,9 +120,15 @@ class LogControls:
             return str(error)
         if query != self.searched:
             self.searched = query
+            self._show_begun()
             self.ask(lc.Find(query, start))
             self._changed()
         return ""
+
+    def _show_begun(self) -> None:
+        """What is shown and was said of another filter or search is no longer so."""
+        if self.page is not None:
+            self._show(self._awaiting(self.page))
 
     def match(self, way: int) -> None:
         """The next match, up or down."""
@@ -162,8 +185,7 @@ class LogControls:
         begins, self.query = query != self.query, query
         if not begins:
             return
-        if self.page is not None and not self.page.rows:  # that nothing matched was said of another query
-            self._show(replace(self.page, empty_why="searching…"))
+        self._show_begun()
         self.ask(lc.Show(query, row))
         self._changed()
 

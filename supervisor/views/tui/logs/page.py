@@ -142,6 +142,8 @@ class LogPage(Panel, can_focus=True):
         left = [Span(tr("log"), TextStyle.STRONG), Span(f" · {what}" if what else "")]
         if page.query:
             left.append(Span(f" · {page.query}", TextStyle.LIVE))
+        if page.doing:
+            left.append(Span(f" · {tr(page.doing)}", TextStyle.WARN))
         return tuple(left), row(
             Span(tr("following"), TextStyle.DIM) if page.following else Span(tr("frozen"), TextStyle.WARN)
         )

@@ -130,6 +130,12 @@ class LogPanel(Panel, can_focus=True):
             count = "" if found.ordinal is None else f" {fm.whole(found.ordinal)}/{fm.whole(found.found)}"
             missing = tr(" (not found)") if found.done_ratio >= 1 and not found.found else ""
             left.append(Span(f" · /{page.searched.typed}{count}{missing}", TextStyle.WARN))
+            if found.done_ratio < 1:
+                left.append(Span(f" · {tr(f'searching… {fm.part(found.done_ratio)}')}", TextStyle.WARN))
+        elif page.searched:
+            left.append(Span(f" · /{page.searched.typed}", TextStyle.WARN))
+        if page.doing:
+            left.append(Span(f" · {tr(page.doing)}", TextStyle.WARN))
         below = fm.whole(page.below) if page.below is not None else "…"
         state = (
             Span(tr(f"at the failure · {below} below"), TextStyle.BAD)

@@ -162,6 +162,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
             case lc.Page() as page:
                 self._controls.take(page)
             case lc.Remark() as remark:
+                self._controls.progress(remark)
                 self.status.say(remark)
             case lc.Copied() as copied:
                 self.app.copy_to_clipboard(copied.text)
