@@ -213,6 +213,30 @@ def test_a_failure_is_on_the_card_while_its_logs_are_still_being_read(tmp_path: 
     drive(rec.close(), play)
 
 
+def test_news_from_before_a_failure_goes_when_its_card_comes(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 30)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        app.dashboard.notice.say("3 lines copied")
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=31, loss=3.0))
+        await until(pilot, lambda: "31" in pane(app, "header"), "the next step")
+        assert "3 lines copied" in pane(app, "notice"), "the state is the same"
+        rec.fact(ev.ProcessesGone(t=rec.t, attempt=1, exit_code=1))
+        rec.fact(
+            ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM), provisional=True)
+        )
+        await until(pilot, lambda: "it broke" in pane(app, "card"), "the card")
+        assert "copied" not in pane(app, "notice")
+        app.dashboard.notice.say("4 lines copied")
+        await pilot.pause()
+        assert "4 lines copied" in pane(app, "notice"), "news of now"
+
+    drive(rec.run, play)
+    rec.close()
+
+
 def test_an_end_that_was_not_read_to_the_last_line_says_so(tmp_path: Path) -> None:
     rec = recorded.Recording(tmp_path / "run")
     rec.launch("first start")

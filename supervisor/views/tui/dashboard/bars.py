@@ -67,6 +67,11 @@ class NoticeBar(Panel):
         """The answer that is shown, empty without one."""
         return self._answer.text if self._answer is not None else ""
 
+    def drop_older(self) -> None:
+        """The run's state has changed: what was said before that is old, as "copied" below a failure card."""
+        if self._answer is not None:
+            self._fade()
+
     def withdraw(self, text: str) -> None:
         """This answer no longer holds; another one stays."""
         if self.says == text:

@@ -42,6 +42,7 @@ from supervisor.views.tui.dashboard.state_words import (
     hang_ends_in,
     is_live,
     restarts_in,
+    shows_failure,
     wait_ends_in,
 )
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
@@ -163,6 +164,8 @@ class Dashboard(LookingScreen):
         ):
             self._log_screen.take(snapshot.state, snapshot.node_logs)
         if before is None or any(map(is_not, before.facts(), snapshot.facts())):
+            if before is not None and _stage(before) != _stage(snapshot):
+                self.notice.drop_older()
             self._take_facts(snapshot)
             self._say_countdown(before, snapshot)
         now = time.monotonic()
@@ -545,3 +548,8 @@ class Dashboard(LookingScreen):
         number = attempt.number if attempt and kind is not RequestKind.NOTE else None
         report = self._report
         self._feeder.submit(self._client.sender(kind, number, args, self._clock(), report))
+
+
+def _stage(snapshot: Snapshot) -> tuple[object, ...]:
+    """What makes news of before old: another state, another attempt, a failure on the screen."""
+    return type(snapshot.state.condition), len(snapshot.state.attempts), shows_failure(snapshot)
