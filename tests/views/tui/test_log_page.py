@@ -497,6 +497,25 @@ def test_the_title_names_what_is_filtered_and_searched_before_there_is_a_page_of
     assert len(shown) == number, "what is shown is of the newest search"
 
 
+def test_a_rank_that_a_log_of_several_is_not_seen_to_have_is_answered_before_the_scan() -> None:
+    controls, session, shown, _ = controls_of()
+    log = LogRef(1, "", "stdout", Path("/runs/a/train.log"))
+    controls.take(page_of(*lines(0, 3), logs=(log,), ranks=("0", "1", "10")))
+    assert controls.filter("r7", None) == ""
+    assert session.commands[-1] == lc.Show(controls.query, None), "it may stand in the midst of the log"
+    why = "no rank 7 seen, but ranks 0-1,10; looking through all of it…"
+    assert (shown[-1].rows, shown[-1].empty_why) == ((), why)
+    controls.progress(lc.Remark("none so far", done_ratio=0.5))
+    assert (shown[-1].empty_why, shown[-1].doing) == (why, "filtering… 50%")
+    assert controls.filter("r1,7", None) == ""
+    assert len(shown[-1].rows) == 3
+    assert controls.filter("r2", None) == ""
+    assert shown[-1].empty_why.startswith("no rank 2 seen")
+    controls.take(page_of(*lines(0, 3), made=2, logs=(log,), query=controls.query))
+    assert controls.filter("r3", None) == ""
+    assert shown[-1].empty_why.startswith("the log does not say which rank wrote a line")
+
+
 def test_ranks_and_streams_go_round() -> None:
     controls, _, _, said = controls_of()
     controls.take(page_of(made=1))

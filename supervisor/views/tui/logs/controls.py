@@ -62,7 +62,10 @@ class LogControls:
         part = f" {fm.part(done_ratio)}" if done_ratio is not None else ""
         if page.query != self.query:
             doing = f"filtering…{part}" if self.query else ""
-            return replace(page, query=self.query, shown=None, empty_why=doing or "searching…", doing=doing)
+            if why := _unseen_ranks(page, self.query):
+                page = replace(page, rows=(), numbers=())
+            why = why or doing or "searching…"
+            return replace(page, query=self.query, shown=None, empty_why=why, doing=doing)
         if page.searched != self.searched:
             doing = f"searching…{part}" if self.searched else ""
             return replace(page, searched=self.searched, search=None, doing=doing)
@@ -171,14 +174,12 @@ class LogControls:
         if beyond := {number for number in query.nodes if number >= page.node_count}:
             known = ranges(tuple(range(page.node_count)))
             return f"there is no node {ranges(tuple(beyond))}: name nodes as node:1 or node:0-3; nodes {known} are there"
-        known_ranks = tuple(map(int, page.ranks))
-        if not known_ranks or any(log.is_mixed and not log.who for log in page.logs):
-            return ""  # a log of several ranks may name more of them further on
-        missing = {int(name) for name in query.who if name.isdigit()} - set(known_ranks)
-        if not missing:
+        missing = _missing_ranks(page, query)
+        if not missing or _may_name_more(page):
             return ""
-        there = f"rank{'s' if len(known_ranks) > 1 else ''} {ranges(known_ranks)}"
-        return f"there is no rank {ranges(tuple(missing))}: name ranks as r0 or r0-3,7; this log has {there}"
+        return (
+            f"there is no rank {ranges(missing)}: name ranks as r0 or r0-3,7; this log has {_ranks_of(page)}"
+        )
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
         """Let only these lines through; the row stays in sight. A query that holds already is not begun again."""
@@ -230,3 +231,30 @@ class LogControls:
         else:
             return False
         return True
+
+
+def _may_name_more(page: lc.Page) -> bool:
+    """Whether a log of several ranks may name more of them in its midst."""
+    return any(log.is_mixed and not log.who for log in page.logs)
+
+
+def _missing_ranks(page: lc.Page, query: Query) -> tuple[int, ...]:
+    """The ranks that a query names and that are not known to write these logs; none where no writer is known."""
+    named = {int(name) for name in query.who if name.isdigit()}
+    return tuple(sorted(named - set(map(int, page.ranks)))) if page.ranks else ()
+
+
+def _ranks_of(page: lc.Page) -> str:
+    return f"rank{'s' if len(page.ranks) > 1 else ''} {ranges(tuple(map(int, page.ranks)))}"
+
+
+def _unseen_ranks(page: lc.Page, query: Query) -> str:
+    """What is known at once of a query for ranks none of which is seen in a log of several; empty: some are, or it names none."""
+    named = tuple(sorted(int(name) for name in query.who if name.isdigit()))
+    if not named or len(named) < len(query.who) or not page.rows or not _may_name_more(page):
+        return ""
+    if not page.ranks:
+        return "the log does not say which rank wrote a line; looking through all of it…"
+    if _missing_ranks(page, query) != named:
+        return ""
+    return f"no rank {ranges(named)} seen, but {_ranks_of(page)}; looking through all of it…"
