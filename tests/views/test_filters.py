@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from supervisor.run.state import AttemptState, RankState
+from supervisor.run.events import Outcome
+from supervisor.run.state import AttemptState, Condition, Finished, RankState
 from supervisor.views.logs.query import BadQueryError, Query
-from supervisor.views.model.run_list import filter_trouble
+from supervisor.views.model.run_list import STATES, filter_trouble
 from supervisor.views.wording.places import place_of
 
 
@@ -18,10 +21,23 @@ from supervisor.views.wording.places import place_of
         ("loss<2.5 step>=100", ""),
         ("name<ada", "name<ada: name is no number: use : or = with it, as in name:ada"),
         ("a<b words", ""),
+        ("state:fail state:no_k state!=held state:live", ""),
+        ("failure:oom failure=hang", ""),
+        (
+            "failure:cuda_omm",
+            "failure:cuda_omm: no such class of failure; near: cuda_oom, cuda_error, usage_error; docs/failures.md lists all",
+        ),
+        ("state=run", "state=run: no such state; the states are " + ", ".join(STATES)),
+        ("otter state:bogus", "state:bogus: no such state; the states are " + ", ".join(STATES)),
     ],
 )
-def test_the_list_of_runs_says_where_a_number_is_missing(typed: str, said: str) -> None:
+def test_the_list_of_runs_says_what_is_wrong_with_a_filter(typed: str, said: str) -> None:
     assert filter_trouble(typed) == said
+
+
+def test_every_state_of_a_run_can_be_filtered_for() -> None:
+    tags = {each.__struct_config__.tag for each in get_args(Condition) if each is not Finished}
+    assert set(STATES) == {*tags, *map(str, Outcome), "no_keeper", "live"}
 
 
 @pytest.mark.parametrize("typed", ["loss<x", "loss<2", "step>=100", "error lr!=0"])

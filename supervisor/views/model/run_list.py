@@ -5,6 +5,7 @@ A journal that did not change is not read again.
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import re
@@ -22,7 +23,7 @@ from supervisor.run.access.ownership import has_keeper
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import DecisionKind
+from supervisor.run.records import DecisionKind, FailureClass
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.state import AttemptState, Finished, MomentKind, RunState
 from supervisor.text.decode import strip_escapes
@@ -39,6 +40,23 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
+# What `RunRow.word` may be, the ones that people look for first; "live" is added to those of a live run.
+STATES = (
+    *(
+        "running",
+        "held",
+        "backoff",
+        "failed",
+        "succeeded",
+        "stopped",
+        "lost",
+        "gave_up",
+        "live",
+        "no_keeper",
+        "refused",
+    ),
+    *("preflight", "launching", "stopping", "ended", "diagnosed"),
+)
 _TERM = re.compile(r"(state|id|name|failure|host|step|total|loss|duration|attempts)(<=|>=|!=|[:=<>])(.+)")
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
 
@@ -296,9 +314,17 @@ def filtered(rows: Sequence[RunRow], query: str, now: float) -> list[RunRow]:
 
 
 def filter_trouble(query: str) -> str:
-    """What is wrong with a filter, in one line: a number is missing where one is compared. Empty: nothing is."""
+    """What is wrong with a filter, in one line: no number where one is compared, no known state or failure. Empty: nothing is."""
     for term in query.lower().split():
         found = _TERM.fullmatch(term)
+        if found is not None and found[1] in {"state", "failure"} and found[2] not in _NUMBERS:
+            known = STATES if found[1] == "state" else tuple(map(str, FailureClass))
+            if any(_same(each, found[3], part=found[2] == ":") for each in known):
+                continue
+            if found[1] == "state":
+                return f"{term}: no such state; the states are {', '.join(known)}"
+            near = difflib.get_close_matches(found[3], known, n=3, cutoff=0.3) or known[:3]
+            return f"{term}: no such class of failure; near: {', '.join(near)}; docs/failures.md lists all"
         if found is None or found[2] not in _NUMBERS or found[3] == "=":  # ``loss>=`` continues
             continue
         if found[1] not in NUMBERS:
