@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 from rich.cells import cell_len
+from textual import on
 from textual.binding import Binding
-from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.command import Command, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.fuzzy import Matcher
+from textual.widgets import OptionList
 
 from supervisor.views.tui.widgets.paint import fit
 from supervisor.views.tui.widgets.panel import tr_of
@@ -58,6 +60,13 @@ class Palette(CommandPalette):
         """Its titles."""
         tr, box = tr_of(self), self.query_one("#--container")
         box.border_title, box.border_subtitle = tr("commands"), tr("Enter does it · Esc closes")
+
+    @on(OptionList.OptionSelected)
+    def _stay_open(self, event: OptionList.OptionSelected) -> None:
+        """A line that only says that nothing is named so does nothing: the words stay, to be corrected."""
+        if isinstance(event.option, Command) and event.option.hit.command is _nothing:
+            event.prevent_default()
+            event.stop()
 
 
 class KeyCommands(Provider):
@@ -134,7 +143,7 @@ def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
 
 
 def _nothing() -> None:
-    """Close the palette."""
+    """What a line does that only reports."""
 
 
 def rank(

@@ -307,6 +307,22 @@ def test_the_palette_says_that_no_command_has_a_name_and_offers_the_nearest(tmp_
     drive(run, play)
 
 
+def test_enter_on_words_that_name_no_command_leaves_the_palette_open(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("colon", *"qqqq")
+        await until(pilot, lambda: "no command named qqqq here" in shown(app), "the report")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, CommandPalette)
+        assert "no command named qqqq here" in shown(app)
+        await pilot.press(*["backspace"] * 4, *"origin")
+        await until(pilot, lambda: "settings" in shown(app), "the hit")
+        await pilot.press("enter")
+        await until(pilot, lambda: any(page.display for page in app.dashboard.query("#settings")), "the page")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
 def test_the_palette_offers_no_batch_that_cannot_be_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
