@@ -249,6 +249,7 @@ class Page(msgspec.Struct, frozen=True):
         nodes: of a run on several nodes those whose logs are read, of `node_count`.
         empty_why: why there is no row.
         ranks: that write these logs, as far as is known.
+        alone: the one log that the query does not leave out, where it is one.
         doing: what is done before a page of the newest filter or search is there.
     """
 
@@ -281,6 +282,7 @@ class Page(msgspec.Struct, frozen=True):
     nodes: tuple[int, ...] = ()
     node_count: int = 0
     ranks: tuple[str, ...] = ()
+    alone: int | None = None
     doing: str = ""
 
     def attempt_of(self, row: Row) -> int:

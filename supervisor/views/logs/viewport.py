@@ -188,6 +188,7 @@ class LogViewport:
             nodes=logs.nodes_read if logs.node_count else (),
             node_count=logs.node_count,
             ranks=logs.ranks(),
+            alone=streams.index(one) if one is not None else None,
         )
 
     def _rows(self) -> tuple[list[Row], bool]:

@@ -325,6 +325,7 @@ def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
         ),
         ({"merged_by": "time", "logs": ()}, "log · merged by time", "frozen"),
         ({"rows": ()}, "log", "frozen"),
+        ({"rows": (), "alone": 1}, "log · 1/stdout.log", "frozen"),
     ],
 )
 def test_the_title_says_which_logs(values: dict[str, Any], left: str, right: str) -> None:
@@ -352,6 +353,7 @@ def status(page: lc.Page | None, here: int | None = None, width: int = 90) -> st
         ({"size_bytes": 1024}, None, "50% of 1K"),
         ({"size_bytes": 1 << 20}, None, "50% of 1M"),
         ({"size_bytes": 0}, None, "empty"),
+        ({"rows": ()}, 0, "2K"),
         ({"counted_ratio": 0.25}, None, "counting lines 25% · 50% of 2K"),
         ({"line_count": 2000}, 0, "line 1 500 of 2 000 (75%) · 2K"),
         ({"line_count": 2000}, 1, "50% of 2K"),
@@ -579,5 +581,5 @@ def tally(found: int, ordinal: int | None, done: float) -> lc.Tally:
     ],
 )
 def test_how_much_was_found(shown: lc.Tally | None, search: lc.Tally | None, text: str) -> None:
-    page = page_of(searched=Query.search("loss"), shown=shown, search=search)
+    page = page_of(line_of(0), searched=Query.search("loss"), shown=shown, search=search)
     assert status(page) == f"50% of 2K {text}"

@@ -179,6 +179,18 @@ def test_filter_thins_the_page_and_keeps_the_place(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_one_log_of_which_the_filter_keeps_no_line_is_still_named(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run", lines=100)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("f", *"zzz stream:stdout", "enter", "right_square_bracket")
+        await settled(pilot, lambda: not page(screen).rows and bool(page(screen).query.who), "no line")
+        assert "log · 0/stdout.log · rank 0 · stdout · “zzz”" in shown(app)
+
+    drive(run, play)
+
+
 def test_a_line_that_the_filter_leaves_out_leads_to_the_next_kept_one(tmp_path: Path) -> None:
     run, _ = counted(tmp_path / "run")
 

@@ -326,7 +326,7 @@ def _what(page: Page, tr: Tr) -> str:
     numbers = tuple(int(log.who) for log in logs if log.who.isdigit())
     attempt = tr(f"attempt {page.attempt} of {page.attempts}") if page.attempts > 1 else ""
     if not page.merged_by:
-        named = next((each.parts[0][0] for each in page.rows), None)
+        named = next((each.parts[0][0] for each in page.rows), page.alone)
         which = fm.short_path(str(page.logs[named].path)) if named is not None else ""
     else:
         which = (

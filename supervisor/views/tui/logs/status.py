@@ -83,9 +83,8 @@ class LogStatus(Panel):
             parts.append(_bytes(page.size_bytes))
         else:
             parts += [f"counting lines {fm.part(page.counted_ratio)}"] if page.counted_ratio < 1 else []
-            parts.append(
-                f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}" if page.size_bytes else "empty"
-            )
+            at = f"{page.place_ratio:.0%} of " if page.rows else ""  # nowhere, where no line is kept
+            parts.append(f"{at}{_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))
 
 
