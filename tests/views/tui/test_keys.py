@@ -109,6 +109,22 @@ def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
     assert request.args.micro_batch == 4
 
 
+def test_the_batch_dialog_names_its_keys(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        assert "? help" in shown(app)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen), "the help")
+        assert isinstance(app.screen, HelpScreen)
+        assert [line.key for line in app.screen.lines] == ["Enter", "Esc Ctrl-c", "↑", "↓", "?"]
+        assert "the next larger number" in shown(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, BatchScreen)
+        assert app.screen.query_one(Input).value == "8", "the key was not typed"
+
+    drive(recorded.held(tmp_path / "run"), play, size=(80, 24))
+
+
 def test_note_is_text_as_typed(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 

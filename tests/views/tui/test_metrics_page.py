@@ -420,6 +420,20 @@ def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path
     drive(some(tmp_path), play)
 
 
+def test_the_list_over_the_page_names_its_keys(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M", "c")
+        picker = app.screen
+        await until(pilot, lambda: "? help" in shown(app), "the keys below the list")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "mark runs to compare" in shown(app), "the help")
+        assert "ten down" in shown(app), "the table's own keys too"
+        await pilot.press("escape")
+        assert app.screen is picker
+
+    drive(some(tmp_path), play)
+
+
 def test_the_list_over_the_page_is_filtered(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("M", "c")

@@ -19,9 +19,18 @@ from supervisor.job.batch import (
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
+
+
+class _Number(Input):
+    """A field for digits: other keys, such as `?`, are the screen's."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002 - textual's own signature
+        """Whether a key is typed into the field."""
+        return character is not None and character.isdigit()
 
 
 class BatchScreen(OverScreen[int | None]):
@@ -36,9 +45,10 @@ class BatchScreen(OverScreen[int | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "cancel", "cancel"),
-        Binding("up", "other(-1)", "larger", priority=True),
-        Binding("down", "other(1)", "smaller", priority=True),
+        Binding("escape,ctrl+c", "cancel", "cancel", tooltip="close; nothing is restarted"),
+        Binding("up", "other(-1)", "larger", tooltip="the next larger number that divides", priority=True),
+        Binding("down", "other(1)", "smaller", tooltip="the next smaller number that divides", priority=True),
+        Binding("question_mark,f1", "help", "help", key_display="?", tooltip="this help", priority=True),
     ]
 
     def __init__(
@@ -62,11 +72,13 @@ class BatchScreen(OverScreen[int | None]):
                 yield Label(Content(tr(self.flag)), classes="quiet")
             with Horizontal(classes="field"):
                 yield Label(tr("micro-batch per rank  "))
-                yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
+                yield _Number(str(self.suggested), compact=True, type="integer", max_length=9)
             yield Label("", id="effect")
             yield Label(Content(tr(self.effect)), classes="cost")
             yield Label(
-                key_line(tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")),
+                key_line(
+                    tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("?", "help"), ("Esc", "back")
+                ),
                 classes="quiet",
                 id="keys",
             )
@@ -104,6 +116,12 @@ class BatchScreen(OverScreen[int | None]):
             found = next((number for number in reversed(known) if number > current), known[0])
         field.value = str(found)
         field.cursor_position = len(field.value)
+
+    def action_help(self) -> None:
+        """The keys of this window."""
+        group = "restart with another batch"
+        enter = HelpLine(tr_of(self)(group), "Enter", tr_of(self)("restart with this micro-batch"))
+        self.app.push_screen(HelpScreen([enter, *lines_of(self, group, self.BINDINGS)]))
 
     def action_cancel(self) -> None:
         """Close without a number."""

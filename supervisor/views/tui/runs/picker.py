@@ -18,6 +18,7 @@ from supervisor.run.index import known_runs
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, RunsReader, Scope
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.runs.table import RunsPanel
@@ -29,6 +30,7 @@ KEYS = (
     ("Enter", "compare"),
     ("/", "filter"),
     ("a", "all folders"),
+    ("?", "help"),
     ("Esc", "close"),
 )
 
@@ -44,11 +46,14 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "mark", "mark"),
-        Binding("enter", "done", "compare"),
-        Binding("slash", "filter", "filter"),
-        Binding("a", "widen", "all folders"),
-        Binding("escape,q,ctrl+c", "cancel", "close"),
+        Binding("space", "mark", "mark", tooltip="mark runs to compare, as many as you like"),
+        Binding("enter", "done", "compare", tooltip="draw the marked runs' series beside this one's"),
+        Binding(
+            "slash", "filter", "filter", tooltip="filter: words, state:failed, failure:cuda_oom, loss<2.5"
+        ),
+        Binding("a", "widen", "all folders", tooltip="show or hide your runs in other folders"),
+        Binding("question_mark,f1", "help", "help", key_display="?", tooltip="this help"),
+        Binding("escape,q,ctrl+c", "cancel", "close", tooltip="close; the comparison stays as it was"),
     ]
 
     def __init__(
@@ -100,6 +105,11 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
         """Compare with the run under the cursor, or no longer."""
         if self.panel.chosen is not None:
             self.panel.mark(self.panel.chosen)
+
+    def action_help(self) -> None:
+        """The keys of this list."""
+        lines = lines_of(self, "the list of runs", self.BINDINGS)
+        self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
 
     def action_done(self) -> None:
         """Compare with those that are marked, or with none."""
