@@ -117,7 +117,7 @@ def test_launch_filter_help_fail_restart_smaller_leave_attach_stop(tmp_path: Pat
         pane.wait_for("attempt 1", "stepping", "loss", "log")
 
         pane.keys("f")
-        pane.wait_for("filter (words")
+        pane.wait_for("words, -without")
         pane.keys("-l", "r0 loss")
         pane.keys("Enter")
         whole(pane.wait_for("rank 0 · “loss”"))

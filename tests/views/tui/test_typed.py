@@ -68,7 +68,7 @@ def test_a_key_right_behind_esc_is_not_lost_and_nor_is_esc(tmp_path: Path, typed
         wire.press("/loss\r")
         wire.wait_for("/loss: 425 of 425")
         wire.press(typed)
-        wire.wait_for({"f": "filter (words", "/": "search (words", ":": "go to line"}[typed[1]])
+        wire.wait_for({"f": "words, -without", "/": "words, or /expr", ":": "a line (812)"}[typed[1]])
         assert "/loss:" not in wire.text(), "Esc closed the search"
 
 

@@ -16,6 +16,8 @@ from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.translate import Tr
 
+SEARCH_HINT = "words, or /expression/"
+
 
 def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
     """Keys and what they do, in one line."""
@@ -52,8 +54,9 @@ class AskLine(OverScreen[str | None]):
     """Asks for a line of text; None when it was left. What stands there already is selected: typing replaces it.
 
     Args:
-        label: what is asked for.
+        label: what is asked for, in a word or two: the field has the rest of the line.
         value: what stands there already.
+        hint: what may be typed; it stands above the field, and gives way to what is wrong with the text.
         changed: called with the text at every change; it returns what is wrong with the text, in one line, or nothing. Enter keeps such a text.
     """
 
@@ -64,20 +67,29 @@ class AskLine(OverScreen[str | None]):
     ]
 
     def __init__(
-        self, label: str, value: str = "", changed: Callable[[str], str | None] | None = None
+        self,
+        label: str,
+        value: str = "",
+        changed: Callable[[str], str | None] | None = None,
+        hint: str = "",
     ) -> None:
         super().__init__()
         self.label = label
+        self.hint = hint
         self.value = value
         self.changed = changed
 
     def compose(self) -> ComposeResult:
-        """Label and field, above them what is wrong with the text."""
+        """Label and field, above them what may be typed, or what is wrong with it."""
         with Vertical(classes="asking"):
-            yield Label(id="wrong")
+            yield Label(id="above")
             with Horizontal(classes="bar"):
                 yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
                 yield Input(self.value, compact=True)
+
+    def on_mount(self) -> None:
+        """What may be typed."""
+        self._show_above("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Report the text as it is now."""
@@ -86,10 +98,15 @@ class AskLine(OverScreen[str | None]):
     def _report(self, text: str) -> bool:
         """Whether nothing is wrong with the text."""
         trouble = self.changed(text) if self.changed is not None else None
-        label = self.query_one("#wrong", Label)
-        label.update(Content(f" {tr_of(self)(trouble)}" if trouble else ""))
-        label.display = bool(trouble)
+        self._show_above(trouble or "")
         return not trouble
+
+    def _show_above(self, trouble: str) -> None:
+        label = self.query_one("#above", Label)
+        above = trouble or self.hint
+        label.update(Content(f" {tr_of(self)(above)}" if above else ""))
+        label.set_class(bool(trouble), "-wrong")
+        label.display = bool(above)
 
     def action_submit(self) -> None:
         """Close with the text, unless something is wrong with it."""

@@ -14,8 +14,9 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import Tone
-from supervisor.views.tui.dialogs.prompts import AskLine
+from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 
+FILTER_HINT = "words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr"
 STREAMS = ("", "stdout", "stderr")
 
 
@@ -113,7 +114,7 @@ class LogControls:
             elif text == before:
                 self.match(-1)
 
-        app.push_screen(AskLine("search (words, or /expression/)", before, typed), closed)
+        app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
     def search(self, typed: str, start: LogRow | None) -> str:
         """Search for this, from a row back; None: from the newest line. What is wrong with it comes back."""
@@ -150,8 +151,7 @@ class LogControls:
             if text is None:
                 self.show_only(before, start)
 
-        label = "filter (words, -without, /expression/, r0-3, node:1, level:warn)"
-        app.push_screen(AskLine(label, f"{before.typed} ".lstrip(), typed), closed)
+        app.push_screen(AskLine("filter", f"{before.typed} ".lstrip(), typed, FILTER_HINT), closed)
 
     def filter(self, typed: str, row: LogRow | None) -> str:
         """Let only the lines through that are typed as a filter. What is wrong with it comes back: then all stays as it is."""

@@ -274,7 +274,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
                 except BadJumpError as error:
                     self.status.say(lc.Remark(str(error), good=False))
 
-        self.app.push_screen(AskLine("go to line (812) or time (14:52)"), closed)
+        self.app.push_screen(
+            AskLine("go to", hint="a line (812) or a time (14:52, 2026-11-21 14:52)"), closed
+        )
 
     def _stream(self) -> int:
         here = self.log_page.row

@@ -486,7 +486,7 @@ class MetricsPage(ChartPanel):
         def closed(text: str | None) -> None:
             typed(before if text is None else text)
 
-        self.app.push_screen(AskLine("charts (a part of their name; empty: all)", before, typed), closed)
+        self.app.push_screen(AskLine("charts", before, typed, "a part of their name; empty: all"), closed)
 
     def action_choose(self) -> None:
         """The log at the cursor; without a cursor this chart at full size."""

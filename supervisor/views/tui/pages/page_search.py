@@ -9,7 +9,7 @@ from typing import Protocol
 from textual.app import App
 
 from supervisor.views.logs.query import BadQueryError, Query
-from supervisor.views.tui.dialogs.prompts import AskLine
+from supervisor.views.tui.dialogs.prompts import SEARCH_HINT, AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, row
 from supervisor.views.wording.translate import Tr
 
@@ -100,4 +100,4 @@ def open_page_search(app: App[None], page: Searchable, changed: Callable[[], obj
             search.begin(Query(), start)
         changed()
 
-    app.push_screen(AskLine("search (words, or /expression/)", before.typed, typed), closed)
+    app.push_screen(AskLine("search", before.typed, typed, SEARCH_HINT), closed)

@@ -256,8 +256,8 @@ class RunsPanel(Panel, can_focus=True):
                 self.chosen = chosen
             typed(before if text is None else text)
 
-        label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
-        self.app.push_screen(AskLine(label, before, typed), closed)
+        hint = "words, state:failed, failure:cuda_oom, loss<2.5"
+        self.app.push_screen(AskLine("filter", before, typed, hint), closed)
 
     def mark(self, run: RunPaths) -> None:
         """Mark a run, to be compared with; or take its mark away."""
