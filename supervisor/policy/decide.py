@@ -282,16 +282,19 @@ def _why_not_resumed(history: PolicyInput) -> str:
         )
     switch = history.knobs.resume or history.knobs.resume_step
     if flag is None and switch is not None:
-        why = f"steps were made and no whole checkpoint of this run was found for {switch}: a restart may overwrite what is there"
+        why = f"steps were made and no whole checkpoint of this run was found for {switch}, and a restart may overwrite what is there"
         return _with_file(why, history)
     if flag is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {flag}"
         if history.interactive:
             return _with_file(
-                f"{why}: e and add {_spelt(flag)}, or start with --resume-knob '{flag}=DIR/FILE'", history
+                f"{why}; press e and add {_spelt(flag)}, or start with --resume-knob '{flag}=DIR/FILE'",
+                history,
             )
-        return _with_file(f"{why}: start with --resume-knob '{flag}=DIR/FILE'", history)
-    why = "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
+        return _with_file(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
+    why = (
+        "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
+    )
     return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
 
 

@@ -39,7 +39,7 @@ def test_what_to_type_is_said_and_a_file_that_may_serve_is_only_named() -> None:
     known = PolicyInput(attempts=(CRASH,), knobs=Knobs(resume_path="--resume"), seen_file=seen)
     headless = decide(known)
     assert headless.kind is DecisionKind.FAIL
-    assert f": start with --resume-knob '--resume=DIR/FILE'; {seen}" in headless.reason
+    assert f"; start with --resume-knob '--resume=DIR/FILE'; {seen}" in headless.reason
     held = decide(replace(known, interactive=True))
     assert held.kind is DecisionKind.HOLD
     assert "e and add --resume PATH, or start with --resume-knob" in held.reason

@@ -128,7 +128,7 @@ def test_noise_that_would_hide_a_wrong_resume_certifies_nothing() -> None:
     found = said(replace(AFTER, own=0.5, fields=alone.fields), before=alone)
     assert found.result is Sameness.UNKNOWN, found.text
     assert re.match(
-        r"too noisy to show weights that raise the loss by less than \d+% or another order of the data: 30 ",
+        r"too noisy to show weights that raise the loss by less than \d+% or another order of the data; 30 ",
         found.text,
     )
     gap = dict(found.numbers)["loss_gap"]
@@ -191,7 +191,7 @@ def test_where_no_step_was_trained_twice_the_trend_must_go_on() -> None:
     before = Log(range(1, 101))
     found = said(AFTER, before=before)
     assert found.result is Sameness.UNKNOWN, "other samples would not show"
-    assert "no step was trained twice: another order of the data" in found.text
+    assert "no step was trained twice, so another order of the data" in found.text
     assert "loss continues where it was" in found.text
     assert said(replace(AFTER, rate_shift=100), before=before).difference is Difference.LR_RESTARTED
     assert said(replace(AFTER, samples=8), before=before).difference is Difference.GLOBAL_BATCH

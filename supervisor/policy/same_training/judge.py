@@ -431,7 +431,7 @@ def _agreement(case: Case) -> Judgement:
     ):
         parts.append("loss continues where it was")
         hidden = "another order of the data or another optimizer would not show"
-        text = f"no step was trained twice: {hidden}: {len(after)} new steps: {', '.join(parts)}"
+        text = f"no step was trained twice, so {hidden}; {len(after)} new steps: {', '.join(parts)}"
     return Judgement(Sameness.UNKNOWN, text, None, (), twice, new)
 
 
@@ -450,7 +450,7 @@ def _of_the_same_steps(
     if not near and (hidden := hidden_by_noise(case)):
         few = len(pairs) < ORDER_PAIRS
         result = Sameness.UNKNOWN
-        text = f"too few steps to show {hidden}: {text}" if few else f"too noisy to show {hidden}: {text}"
+        text = f"too few steps to show {hidden}; {text}" if few else f"too noisy to show {hidden}; {text}"
     return Judgement(result, text, None, (("loss_gap", share),), len(case.twice), len(case.new))
 
 

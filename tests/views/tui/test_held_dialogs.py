@@ -32,7 +32,7 @@ BEGINS = (
     "47 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself"
 )
 GIVEN = ("--resume", "c2.pt")
-REASON = "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume: e and add --resume PATH"
+REASON = "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume; press e and add --resume PATH"
 
 
 def held(root: Path, argv: tuple[str, ...] | None = None) -> RunPaths:
@@ -55,6 +55,18 @@ def held(root: Path, argv: tuple[str, ...] | None = None) -> RunPaths:
     knobs = replace(record.job.knobs, resume=None, resume_path="--resume")
     write_run_file(run.run_json, msgspec.structs.replace(record, job=replace(record.job, knobs=knobs)))
     return run
+
+
+def test_the_reason_on_the_card_does_not_repeat_the_class_of_its_title(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert "cuda_oom · " in card.splitlines()[0]
+        assert "why      steps were made and no whole checkpoint" in card
+        assert "--resume; press e and add --resume PATH" in " ".join(card.replace("│", " ").split())
+        await pilot.press("v", "G")
+        assert "cuda_oom: steps were made" not in shown(app)
+
+    drive(held(tmp_path / "run"), play, size=(80, 40))
 
 
 def test_a_held_run_says_where_another_batch_would_begin(tmp_path: Path) -> None:

@@ -324,8 +324,13 @@ def _why(attempt: st.AttemptState, snapshot: Snapshot, width: int, tr: Tr) -> li
     return (
         []
         if change and change in decision.reason
-        else _wrapped("why", tr(decision.reason), width, WHY_ROWS, tr)
+        else _wrapped("why", tr(reason_text(attempt, decision)), width, WHY_ROWS, tr)
     )
+
+
+def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
+    """The reason of a decision without the class of failure before it, which the frame's title has."""
+    return decision.reason.removeprefix(f"{attempt.failure}: ")
 
 
 def keys_now(snapshot: Snapshot) -> list[str]:

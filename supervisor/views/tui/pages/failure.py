@@ -27,6 +27,7 @@ from supervisor.views.tui.dashboard.failure_card import (
     copied_rows,
     own_code,
     own_line_of,
+    reason_text,
 )
 from supervisor.views.tui.dashboard.state_words import failures
 from supervisor.views.tui.pages.page import Page, labelled, section
@@ -308,7 +309,9 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int
     if decision is None:
         return [*rows, row(Span(tr("policy has not decided yet"), TextStyle.DIM))]
     who = "" if attempt.decided_by == "policy" else tr(f" (decided by {attempt.decided_by})")
-    rows += labelled(tr.sentence("decision", decision.kind), f"{tr(decision.reason)}{who}", width)
+    rows += labelled(
+        tr.sentence("decision", decision.kind), f"{tr(reason_text(attempt, decision))}{who}", width
+    )
     if decision.change is not None:
         label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
         rows += labelled(tr(label), tr(change_text(decision.change)), width, TextStyle.STRONG)
