@@ -332,9 +332,9 @@ def test_keys_typed_before_the_screen_is_there_are_kept(tmp_path: Path) -> None:
         run = wait_for_run(tmp_path)
         screen.wait_for("restart? this ends attempt 1 before its first step")
         screen.press("n/loss 1")
-        screen.wait_for("words, or /expression/", "loss 1")
+        screen.wait_for("search loss 1")
         screen.press("\r")
-        screen.until(lambda: "words, or /expression/" not in screen.read())
+        screen.until(lambda: "search loss 1" not in screen.read())
         screen.press("Sy")
         screen.until_state(run, Finished)
 

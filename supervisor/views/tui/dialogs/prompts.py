@@ -56,7 +56,7 @@ class AskLine(OverScreen[str | None]):
     Args:
         label: what is asked for, in a word or two: the field has the rest of the line.
         value: what stands there already.
-        hint: what may be typed; it stands above the field, and gives way to what is wrong with the text.
+        hint: what may be typed; it stands in the field while that is empty.
         changed: called with the text at every change; it returns what is wrong with the text, in one line, or nothing. Enter keeps such a text.
     """
 
@@ -80,16 +80,12 @@ class AskLine(OverScreen[str | None]):
         self.changed = changed
 
     def compose(self) -> ComposeResult:
-        """Label and field, above them what may be typed, or what is wrong with it."""
+        """Label and field, above them what is wrong with the text."""
         with Vertical(classes="asking"):
-            yield Label(id="above")
+            yield Label(id="wrong")
             with Horizontal(classes="bar"):
                 yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
-                yield Input(self.value, compact=True)
-
-    def on_mount(self) -> None:
-        """What may be typed."""
-        self._show_above("")
+                yield Input(self.value, tr_of(self)(self.hint), compact=True)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Report the text as it is now."""
@@ -98,15 +94,10 @@ class AskLine(OverScreen[str | None]):
     def _report(self, text: str) -> bool:
         """Whether nothing is wrong with the text."""
         trouble = self.changed(text) if self.changed is not None else None
-        self._show_above(trouble or "")
+        label = self.query_one("#wrong", Label)
+        label.update(Content(f" {tr_of(self)(trouble)}" if trouble else ""))
+        label.display = bool(trouble)
         return not trouble
-
-    def _show_above(self, trouble: str) -> None:
-        label = self.query_one("#above", Label)
-        above = trouble or self.hint
-        label.update(Content(f" {tr_of(self)(above)}" if above else ""))
-        label.set_class(bool(trouble), "-wrong")
-        label.display = bool(above)
 
     def action_submit(self) -> None:
         """Close with the text, unless something is wrong with it."""
