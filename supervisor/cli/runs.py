@@ -86,10 +86,19 @@ def columns_of(run: RunPaths) -> Columns:
     """What its journal says of a run now."""
     from supervisor.run.journal import read_state
     from supervisor.run.state import HeldOpen
-    from supervisor.views.model.run_list import batch_of, command_of, note_of, rate_of, recovered_from
+    from supervisor.views.model.run_list import (
+        RunRow,
+        batch_of,
+        command_of,
+        note_of,
+        rate_of,
+        recovered_from,
+        watched_word,
+    )
 
     state = read_state(run.node().journal)
     word = _state_word(run, state)
+    word = watched_word(state, live=word == "live") or word
     if isinstance(state.condition, HeldOpen) and word == "live":
         word = f"failed, waiting{_cost(run)}"
     attempt, job = state.attempt, _job_of(run)
@@ -102,7 +111,7 @@ def columns_of(run: RunPaths) -> Columns:
         word,
         f"attempt {len(state.attempts)}",
         f"step {step}{total}",
-        "→".join([*dict.fromkeys(recovered_from(state)), _verdict_of(state) or "-"]),
+        "→".join([*dict.fromkeys(recovered_from(state)), RunRow(run, state, live=False).failure or "-"]),
         str(run.root),
         " · ".join(filter(None, (_given_name(job), note_of(state)))),
         batch_of(attempt.batch if attempt is not None else None),
@@ -157,7 +166,7 @@ def facts_of(run: RunPaths) -> dict[str, Any]:
         "script": job.entry if job is not None else None,
         "arguments": list(redact_argv(job.entry_args)) if job is not None else None,
         "attempts": len(state.attempts),
-        "step": attempt.last_step if attempt is not None else None,
+        "step": state.last_step,
         "total_steps": state.total_steps,
         "verdict": _verdict_of(state),
         "recovered_from": recovered_from(state),

@@ -414,6 +414,12 @@ class RunState(Part, frozen=True, kw_only=True):
         return attempt.started_t if attempt.started_t != attempt.planned_t else None
 
     @property
+    def is_end_unseen(self) -> bool:
+        """Whether it is a watched job, and nothing shows that it ended, or how: its log breaks off, or nobody could see its exit."""
+        verdict = self.attempt.verdict if self.attempt is not None else None
+        return self.mode == "observed" and (verdict is None or not verdict.shows_end)
+
+    @property
     def is_over(self) -> bool:
         """True once the run has an outcome."""
         return isinstance(self.condition, Finished)

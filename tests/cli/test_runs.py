@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.cli import main as cli
-from supervisor.cli.runs import HEADER, Columns, columns_of, lines_of
+from supervisor.cli.runs import HEADER, Columns, columns_of, facts_of, lines_of
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock
 from supervisor.run.journal import JournalWriter, read_state
@@ -110,6 +110,7 @@ def test_an_attempt_that_made_no_step_leaves_the_run_where_it_was(tmp_path: Path
     )
     listed = columns_of(run)
     assert (listed.attempt, listed.step) == ("attempt 2", "step 40/90")
+    assert facts_of(run)["step"] == 40
 
 
 def journal(root: Path, *facts: ev.Event) -> RunPaths:
@@ -142,6 +143,17 @@ def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -
         for lock in locks:
             lock.release()
     assert columns_of(held).state == "no keeper"
+
+
+def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:
+    watched = ev.RunStarted(t=1.5, run_id="log", name="dead.log", mode="observed", host="box")
+    first = ev.LaunchIntended(t=2.0, attempt=1, argv=(), reason="watched")
+    run = journal(tmp_path / "log", watched, first, ev.LogQuiet(t=3.0, attempt=1, since_t=1.0))
+    lock = KeeperLock(run.node().lock, start_time=1.0)
+    try:
+        assert columns_of(run).state == "quiet"
+    finally:
+        lock.release()
 
 
 def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

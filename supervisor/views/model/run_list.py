@@ -20,12 +20,13 @@ from pathlib import Path
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
 from supervisor.run.access.ownership import has_keeper
+from supervisor.run.events import Outcome
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind, FailureClass
 from supervisor.run.runfile import BadRunFile, read_run_file
-from supervisor.run.state import AttemptState, Finished, MomentKind, RunState
+from supervisor.run.state import AttemptState, DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_argv, redact_text
 
@@ -103,6 +104,22 @@ def note_of(state: RunState) -> str:
     return " ".join(redact_text(strip_escapes(str(next(notes, "")))).split())
 
 
+def watched_word(state: RunState, *, live: bool) -> str:
+    """The state of a watched job by what is seen of its log: live, quiet, unknown (how it ended), unwatched; empty where its outcome has the word."""
+    condition, attempt = state.condition, state.attempt
+    if state.mode != "observed" or attempt is None:
+        return ""
+    if isinstance(condition, Finished):
+        if condition.outcome is Outcome.STOPPED and not attempt.ended_on_request:
+            return "unwatched"
+        return "unknown" if condition.outcome is Outcome.LOST and state.is_end_unseen else ""
+    if not live:
+        return ""
+    if isinstance(condition, DiagnosedAs):
+        return "unknown" if state.is_end_unseen else ""
+    return "live" if attempt.quiet_since is None else "quiet"
+
+
 def recovered_from(state: RunState) -> list[str]:
     """The classes of the failures that a later attempt followed, oldest first."""
     return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
@@ -125,9 +142,16 @@ class RunRow:
         return "→".join([*earlier, self.failure or "-"]) if earlier else self.failure
 
     @property
+    def keeper_alive(self) -> bool:
+        """As a snapshot has it."""
+        return self.live
+
+    @property
     def word(self) -> str:
         """Its state in one word: the outcome, or what it is doing, or that it has no keeper."""
         condition = self.state.condition
+        if word := watched_word(self.state, live=self.live):
+            return word
         if isinstance(condition, Finished):
             return str(condition.outcome)
         return type(condition).__struct_config__.tag if self.live else "no_keeper"  # type: ignore[return-value]  # our tags are strings
@@ -136,10 +160,12 @@ class RunRow:
     def failure(self) -> str:
         """The class of the newest attempt's verdict; empty without one, and where somebody ended it.
 
-        What was recovered from is not shown.
+        What was recovered from is not shown, nor that a log without an end shows no failure.
         """
         attempt = self.state.attempt
         if attempt is None or attempt.verdict is None or attempt.ended_on_request:
+            return ""
+        if attempt.verdict.failure is FailureClass.HEALTHY and self.state.is_end_unseen:
             return ""
         return str(attempt.verdict.failure)
 

@@ -124,7 +124,7 @@ def test_the_rows_around_the_cursor_and_what_a_click_does() -> None:
 def test_columns_come_with_the_width(width: int, texts: list[str]) -> None:
     made, _ = runs_panel(run_row("run-0", total_steps=2000, best_loss=2.1))
     head, line = text_of(made.body(width, 9)).splitlines()
-    assert line.startswith("▸ ● running")
+    assert line.startswith("▸ ● stepping")
     at = 0
     for text in texts:
         assert text in line[at:], line
@@ -177,10 +177,10 @@ def test_the_mark_and_the_state_of_a_run() -> None:
     made.marked = [made.rows[1].run]
     rows = list(made.body(130, 9))[1:]
     assert [text_of([row])[:14].strip() for row in rows] == [
-        "▸ ● running",
+        "▸ ● stepping",
         "◆? no keeper",
         "✗ failed",
-        "● held",
+        "‖ held",
     ]
     assert [row[2].style for row in rows] == [
         TextStyle.LIVE,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
+from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
+from supervisor.views.model.run_list import RunRow
 from supervisor.views.tui.dashboard import state_words as words
+from supervisor.views.tui.runs.table import STATE_CELLS
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.wording.kinds import place_of_end
 from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
@@ -83,6 +88,60 @@ def test_a_log_that_nobody_has_looked_at_yet_is_neither_live_nor_quiet() -> None
     assert words.condition_span(snapshot_of(live), NOW).text == "● live"
     named = msgspec.structs.replace(live, progress=ev.Progress(t=1.0, attempt=1, epoch=46, total_epochs=100))
     assert place_of_end(named, seen) == "epoch 46 / 100"
+
+
+QUIET = attempt_of(log_checked=True, quiet_since=NOW - 7200)
+UNSEEN = attempt_of(log_checked=True, ended_t=5.0, verdict=verdict(FailureClass.HEALTHY, confidence=0.5))
+
+
+@pytest.mark.parametrize(
+    ("state", "whole", "listed", "word"),
+    [
+        (state_of(running(), QUIET, mode="observed"), "○ quiet for 2 h", "○ quiet 2 h", "quiet"),
+        (state_of(running(), attempt_of(), mode="observed"), "● reading", "● reading", "live"),
+        (
+            state_of(finished(Outcome.LOST), UNSEEN, mode="observed"),
+            "○ ended: how is not known",
+            "○ end unknown",
+            "unknown",
+        ),
+        (
+            state_of(finished(Outcome.STOPPED), QUIET, mode="observed"),
+            "○ no longer watched",
+            "○ not watched",
+            "unwatched",
+        ),
+        (state_of(finished(Outcome.SUCCEEDED), mode="observed"), "✓ succeeded", "✓ succeeded", "succeeded"),
+        (state_of(running(), attempt_of(stall=STALL)), "⚠ stalled", "⚠ stalled", "running"),
+        (
+            state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN)),
+            "⚠ hang: ending in 30 s",
+            "⚠ hang",
+            "running",
+        ),
+        (
+            state_of(st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN)),
+            "↻ restarts in 1 m 01 s",
+            "↻ backoff",
+            "backoff",
+        ),
+        (
+            state_of(st.HeldOpen(attempt=1, reason="", decision=None)),
+            "‖ held: you decide",
+            "‖ held",
+            "held",
+        ),
+    ],
+)
+def test_the_list_of_runs_has_the_state_by_the_rules_of_the_screen(
+    state: st.RunState, whole: str, listed: str, word: str
+) -> None:
+    row = RunRow(RunPaths(Path("/runs/20261121-1412-brave-otter")), state, live=True)
+    assert words.condition_span(snapshot_of(state), NOW).text == whole
+    assert words.listed_span(row, NOW).text == listed
+    assert len(listed) <= STATE_CELLS
+    assert row.word == word
+    assert row.failure == ""
 
 
 def test_a_stall_and_a_countdown() -> None:

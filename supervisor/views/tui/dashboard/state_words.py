@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, Phase, StopWhy
@@ -15,12 +15,57 @@ from supervisor.views.wording.kinds import end_of_request, failing_text, reading
 
 # So long before it, the end of a held run is counted down.
 SOON_S = 3600.0
+END_UNSEEN = "○ ended: how is not known"
+UNWATCHED = "○ no longer watched"
 
 
-def condition_span(snapshot: Snapshot, now: float) -> Span:
+class Shown(Protocol):
+    """A run of which the state is shown: a snapshot, or a row of the list of runs."""
+
+    @property
+    def state(self) -> st.RunState:
+        """The folded state."""
+
+    @property
+    def keeper_alive(self) -> bool:
+        """Whether a keeper holds the lock."""
+
+
+def listed_span(shown: Shown, now: float) -> Span:
+    """The state by the same rules in the few cells of a column: what is counted down is left out."""
+    attempt = shown.state.attempt
+    if not shown.keeper_alive and not shown.state.is_over:
+        return Span("? no keeper", TextStyle.WARN)
+    whole = condition_span(shown, now)
+    match shown.state.condition:
+        case st.Running() if attempt is not None and attempt.failing is not None:
+            return Span("✗ failing", whole.style)
+        case st.Running() if hang_ends_in(shown, now) is not None:
+            return Span("⚠ hang", whole.style)
+        case st.Running() if reading_text(shown.state):
+            return Span("● reading", whole.style)
+        case st.Running() if attempt is not None and attempt.quiet_since is not None:
+            return Span(f"○ quiet {_quiet_age(attempt.quiet_since, now)}", whole.style)
+        case st.Stopping():
+            return Span("◆ stopping", whole.style)
+        case st.Ended():
+            return Span("◆ ended", whole.style)
+        case st.Backoff():
+            return Span("↻ backoff", whole.style)
+        case st.HeldOpen():
+            return Span("‖ held", whole.style)
+        case _ if whole.text == END_UNSEEN:
+            return Span("○ end unknown", whole.style)
+        case _ if whole.text == UNWATCHED:
+            return Span("○ not watched", whole.style)
+        case _:
+            return whole
+
+
+def condition_span(shown: Shown, now: float) -> Span:
     """Glyph and word of the run's state."""
-    condition = snapshot.state.condition
-    attempt = snapshot.state.attempt
+    condition = shown.state.condition
+    attempt = shown.state.attempt
     requested = end_of_request(attempt) if attempt is not None else ""
     match condition:
         case st.Preflight():
@@ -29,20 +74,19 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span("○ launching", TextStyle.LIVE)
         case st.Running() if attempt is not None and attempt.failing is not None:
             return Span(f"✗ {failing_text(attempt, attempt.failing)}", TextStyle.BAD)
-        case st.Running() if (left_s := hang_ends_in(snapshot, now)) is not None:
+        case st.Running() if (left_s := hang_ends_in(shown, now)) is not None:
             return Span(f"⚠ hang: ending in {left_s:.0f} s", TextStyle.BAD)
-        case st.Running() if is_stalled(snapshot):
+        case st.Running() if is_stalled(shown):
             return Span("⚠ stalled", TextStyle.WARN)
-        case st.Running() if reading := reading_text(snapshot.state):
+        case st.Running() if reading := reading_text(shown.state):
             return Span(f"● {reading}", TextStyle.LIVE)
         case st.Running() if attempt is not None and attempt.quiet_since is not None:
-            quiet = fm.age(max(0.0, now - attempt.quiet_since))
-            return Span(f"○ quiet for {quiet}", TextStyle.WARN)
-        case st.Running(phase=Phase.RENDEZVOUS) if snapshot.state.mode == "observed" and attempt is not None:
+            return Span(f"○ quiet for {_quiet_age(attempt.quiet_since, now)}", TextStyle.WARN)
+        case st.Running(phase=Phase.RENDEZVOUS) if shown.state.mode == "observed" and attempt is not None:
             return Span("● live", TextStyle.LIVE)
         case st.Running():
             # Without a keeper nobody knows: what is shown is the last that one wrote.
-            known = snapshot.keeper_alive
+            known = shown.keeper_alive
             return Span(
                 f"{'●' if known else '?'} {condition.phase}", TextStyle.LIVE if known else TextStyle.WARN
             )
@@ -52,8 +96,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span("◆ ended, reading its logs", TextStyle.WARN)
         case st.DiagnosedAs() if requested:
             return Span(f"■ {requested}", TextStyle.PLAIN)
-        case st.DiagnosedAs() if is_end_unseen(snapshot):
-            return Span("○ ended: how is not known", TextStyle.WARN)
+        case st.DiagnosedAs() if shown.state.is_end_unseen:
+            return Span(END_UNSEEN, TextStyle.WARN)
         case st.DiagnosedAs():
             healthy = condition.verdict.failure is FailureClass.HEALTHY
             return Span(
@@ -62,52 +106,52 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             )
         case st.Backoff():
             return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", TextStyle.WARN)
-        case st.HeldOpen() if (left_s := wait_ends_in(snapshot, now)) is not None:
+        case st.HeldOpen() if (left_s := wait_ends_in(shown, now)) is not None:
             return Span(f"‖ held: ends in {fm.duration(left_s)}", TextStyle.WARN)
         case st.HeldOpen():
             return Span("‖ held: you decide", TextStyle.WARN)
-        case st.Finished(outcome=Outcome.LOST) if is_end_unseen(snapshot):
-            return Span("○ ended: how is not known", TextStyle.WARN)
+        case st.Finished(outcome=Outcome.LOST) if shown.state.is_end_unseen:
+            return Span(END_UNSEEN, TextStyle.WARN)
         case st.Finished(outcome=Outcome.STOPPED) if requested:
             return Span(f"■ {requested}", TextStyle.PLAIN)
+        case st.Finished(outcome=Outcome.STOPPED) if shown.state.mode == "observed":
+            return Span(UNWATCHED, TextStyle.PLAIN)
         case st.Finished():
             return outcome_span(condition.outcome)
         case _ as unreachable:
             assert_never(unreachable)
 
 
-def is_end_unseen(snapshot: Snapshot) -> bool:
-    """Whether a watched job is over, and nothing says whether well: its log breaks off, or nobody could see its exit."""
-    verdict = snapshot.state.attempt.verdict if snapshot.state.attempt is not None else None
-    return snapshot.state.mode == "observed" and (verdict is None or not verdict.shows_end)
+def _quiet_age(since: float, now: float) -> str:
+    return fm.age(max(0.0, now - since))
 
 
-def is_stalled(snapshot: Snapshot) -> bool:
+def is_stalled(shown: Shown) -> bool:
     """Whether a keeper flagged that nothing moves, and looks on."""
-    attempt = snapshot.state.attempt
-    return snapshot.keeper_alive and attempt is not None and attempt.stall is not None
+    attempt = shown.state.attempt
+    return shown.keeper_alive and attempt is not None and attempt.stall is not None
 
 
-def hang_ends_in(snapshot: Snapshot, now: float) -> float | None:
+def hang_ends_in(shown: Shown, now: float) -> float | None:
     """Seconds until the attempt is ended as a hang; None: that is not about to be done."""
-    attempt = snapshot.state.attempt
-    if not snapshot.keeper_alive or attempt is None or attempt.countdown is None:
+    attempt = shown.state.attempt
+    if not shown.keeper_alive or attempt is None or attempt.countdown is None:
         return None
     return max(0.0, attempt.countdown.until - now)
 
 
-def restarts_in(snapshot: Snapshot, now: float) -> float | None:
+def restarts_in(shown: Shown, now: float) -> float | None:
     """Seconds until the next attempt starts by itself; None: none is about to."""
-    condition = snapshot.state.condition
-    if not snapshot.keeper_alive or not isinstance(condition, st.Backoff):
+    condition = shown.state.condition
+    if not shown.keeper_alive or not isinstance(condition, st.Backoff):
         return None
     return max(0.0, condition.until - now)
 
 
-def wait_ends_in(snapshot: Snapshot, now: float) -> float | None:
+def wait_ends_in(shown: Shown, now: float) -> float | None:
     """Seconds until a held run ends as nobody decided; None: that is not about to happen."""
-    condition = snapshot.state.condition
-    if not snapshot.keeper_alive or not isinstance(condition, st.HeldOpen) or condition.until is None:
+    condition = shown.state.condition
+    if not shown.keeper_alive or not isinstance(condition, st.HeldOpen) or condition.until is None:
         return None
     left_s = max(0.0, condition.until - now)
     return left_s if left_s <= SOON_S else None

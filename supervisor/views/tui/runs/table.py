@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import (
     RunList,
@@ -26,7 +25,7 @@ from supervisor.views.model.run_list import (
     rate_of,
 )
 from supervisor.views.tui.charts.hues import run_style
-from supervisor.views.tui.dashboard.state_words import outcome_span
+from supervisor.views.tui.dashboard.state_words import listed_span
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -347,7 +346,7 @@ def _head(width: int, tr: Tr, *, folders: bool) -> Row:
 
 def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, mark: Span, folders: bool) -> Row:
     state = found.state
-    condition = spoken(_mark(found), tr)
+    condition = spoken(listed_span(found, now), tr)
     roomy = width >= ROOMY_FROM
     total = f"/{fm.whole(state.total_steps)}" if state.total_steps and roomy else ""
     texts = {
@@ -375,13 +374,3 @@ def _run_text(found: RunRow, width: int) -> str:
     if found.given and width < NAME_FROM:
         return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given
     return run_id if width >= ROOMY_FROM or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:]
-
-
-def _mark(found: RunRow) -> Span:
-    """Glyph and word, so that the colour is never the only sign."""
-    condition = found.state.condition
-    if isinstance(condition, Finished):
-        return outcome_span(condition.outcome)
-    if not found.live:
-        return Span("? no keeper", TextStyle.WARN)
-    return Span(f"● {found.word}", TextStyle.WARN if found.word in {"held", "backoff"} else TextStyle.LIVE)
