@@ -150,6 +150,7 @@ def _verdict_of(state: RunState) -> str | None:
 
 def facts_of(run: RunPaths) -> dict[str, Any]:
     """What `--json` prints of a run: times in seconds since the epoch, None for what is not known."""
+    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
     from supervisor.text.redact import redact_argv
     from supervisor.views.model.run_list import command_of, note_of, rate_of, recovered_from
@@ -175,6 +176,7 @@ def facts_of(run: RunPaths) -> dict[str, Any]:
         "global_batch": batch.global_batch if batch is not None and batch.ranks_known else None,
         "learning_rate": rate_of(command_of(job)) or None,
         "best_loss": state.best_loss,
+        "elapsed_s": state.elapsed_s(state.now(time.time()), has_keeper=has_keeper(run)),
         "started": state.started_t,
         "ended": state.ended_t,
         "folder": str(run.root),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -412,6 +413,23 @@ class RunState(Part, frozen=True, kw_only=True):
         if self.mode != "observed" or attempt is None or self.source == A_PIPE:
             return self.started_t
         return attempt.started_t if attempt.started_t != attempt.planned_t else None
+
+    def elapsed_s(self, now: float, *, has_keeper: bool) -> float | None:
+        """Seconds that the attempts took until `now`; None where it is not known.
+
+        It stands still between two attempts, while a person decides, and from the last fact on where no keeper is left.
+        """
+        attempt, began_t = self.attempt, self.began_t
+        ends = [self.ended_t] if attempt is None else [attempt.ended_t, attempt.gone_t, attempt.quiet_since]
+        end = next((t for t in ends if t is not None), None)
+        if end is None and attempt is not None and attempt.found_over:
+            return None  # its log says when it began, and not yet when it ended
+        if end is None:
+            end = now if has_keeper and not self.is_over else self.ended_t or self.last_t
+        if began_t is None or end is None:
+            return None
+        between = (b.planned_t - a.ended_t for a, b in pairwise(self.attempts) if a.ended_t is not None)
+        return max(0.0, end - began_t - sum(between))
 
     @property
     def is_end_unseen(self) -> bool:

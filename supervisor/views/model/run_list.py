@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 
 from supervisor.job.batch import BatchSpec
@@ -24,9 +23,9 @@ from supervisor.run.events import Outcome
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.run.records import FailureClass
 from supervisor.run.runfile import BadRunFile, read_run_file
-from supervisor.run.state import AttemptState, DiagnosedAs, Finished, MomentKind, RunState
+from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_argv, redact_text
 
@@ -180,32 +179,8 @@ class RunRow:
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
-        """Seconds from its start to the end of its newest attempt, to `now` while that lives, else to its last fact.
-
-        How long it waited for a person is no part of it.
-        """
-        state, attempt = self.state, self.state.attempt
-        end = attempt.ended_t if attempt is not None else None
-        if end is None:
-            end = now if self.live and not state.is_over else state.ended_t or state.last_t
-        if (
-            state.began_t is None
-            or end is None
-            or (attempt is not None and attempt.found_over and attempt.ended_t is None)
-        ):
-            return None
-        waits = (
-            later.planned_t - one.ended_t
-            for one, later in pairwise(state.attempts)
-            if one.ended_t is not None and not _restarted_by_itself(one)
-        )
-        return end - state.began_t - sum(waits)
-
-
-def _restarted_by_itself(attempt: AttemptState) -> bool:
-    """Whether the policy restarted it: what lies between it and the next one is no person's time."""
-    decision = attempt.decision
-    return decision is not None and decision.kind is DecisionKind.RESTART and attempt.decided_by == "policy"
+        """Seconds that its attempts took, as its header has them."""
+        return self.state.elapsed_s(self.state.now(now), has_keeper=self.live)
 
 
 class SortKey(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -11,8 +12,12 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access.ownership import Offer
-from supervisor.run.records import FailureClass, Finding, FindingLevel, Reason
+from supervisor.run.events import Outcome
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Finding, FindingLevel, Reason
+from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
+from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Machine
 from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
 from supervisor.views.tui.dashboard.trends import trends
@@ -184,22 +189,47 @@ def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> 
     assert shown.startswith("step 657 / 657 "), "a count of the whole training says more"
 
 
-@pytest.mark.parametrize(
-    ("condition", "elapsed"),
-    [
-        (running(), "00:02:05"),
-        (st.HeldOpen(attempt=1, reason="", decision=None), "00:00:05"),
-        (st.DiagnosedAs(attempt=1, verdict=verdict(FailureClass.CUDA_OOM)), "00:00:05"),
-    ],
-)
-def test_time_stops_with_the_training(
-    condition: st.Condition, elapsed: str, monkeypatch: pytest.MonkeyPatch
+DECISION = Decision(DecisionKind.RESTART, "again")
+TIMES = [
+    (running(), [attempt_of()], True, "00:02:05"),
+    (running(), [attempt_of()], False, "00:00:20"),  # its keeper died: nobody knows whether it trains
+    (st.HeldOpen(attempt=1, reason="", decision=None), [attempt_of(ended_t=5.0)], True, "00:00:05"),
+    (st.Ended(attempt=1, exit_code=1), [attempt_of(gone_t=5.0)], True, "00:00:05"),
+    (
+        st.DiagnosedAs(attempt=1, verdict=verdict(FailureClass.CUDA_OOM)),
+        [attempt_of(ended_t=5.0)],
+        True,
+        "00:00:05",
+    ),
+    (st.Backoff(attempt=1, until=200.0, decision=DECISION), [attempt_of(ended_t=5.0)], True, "00:00:05"),
+    (running(2), [attempt_of(ended_t=5.0), attempt_of(2, planned_t=100.0)], True, "00:00:30"),
+    (
+        st.Finished(outcome=Outcome.FAILED, exit_code=1, reason=""),
+        [attempt_of(ended_t=5.0)],
+        False,
+        "00:00:05",
+    ),
+]
+
+
+@pytest.mark.parametrize(("condition", "attempts", "keeper", "elapsed"), TIMES)
+def test_the_time_of_a_run_is_that_of_its_attempts(
+    condition: st.Condition,
+    attempts: list[st.AttemptState],
+    keeper: bool,
+    elapsed: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """While a person decides, or a restart is waited for, it stands still, and it continues from there."""
     monkeypatch.setattr(header.HeaderPanel, "_pace", lambda _panel, _snapshot: ())
     panel = header.HeaderPanel(id="header")
-    state = state_of(condition, attempt_of(ended_t=5.0))
-    panel.view = View(snapshot_of(state), 125.0)
+    state = state_of(condition, *attempts, last_t=20.0, ended_t=110.0 if not keeper else None)
+    if isinstance(condition, st.Running):
+        state = replace(state, ended_t=None)
+    panel.view = View(snapshot_of(state, keeper=keeper), 125.0)
     assert f"elapsed {elapsed}" in "".join(span.text for span in panel._times(panel.view.snapshot, 120))
+    row = RunRow(RunPaths(Path("/runs/x")), state, live=keeper)
+    assert fm.clock(row.duration_s(125.0)) == elapsed, "the list has the same time"
 
 
 # -- the line that says what is worth saying --------------------------------------------------------

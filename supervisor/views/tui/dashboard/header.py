@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from supervisor.job.batch import BatchSpec, BatchUnit, describe
 from supervisor.run.events import Phase
-from supervisor.run.state import DiagnosedAs, Finished, HeldOpen, Running, RunState, Stopping
+from supervisor.run.state import Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis, axis_for
@@ -140,17 +140,9 @@ class HeaderPanel(Panel):
         assert self.view is not None
         tr = self.tr
         state = snapshot.state
-        end = state.ended_t if isinstance(state.condition, Finished) else self.view.now
-        if isinstance(state.condition, (DiagnosedAs, HeldOpen)) and state.attempt is not None:
-            end = (
-                state.attempt.ended_t
-            )  # the training's time: waiting for a person, or for more of a log, is none of it
-        if state.mode == "observed" and state.attempt is not None:
-            # Of a log: how long it was read, or is quiet, is no time of the job's.
-            known = (state.attempt.ended_t, state.attempt.quiet_since)
-            end = next((t for t in known if t is not None), self.view.now)
         began_t = None if is_unread(state) else state.began_t
-        elapsed = end - began_t if began_t is not None and end is not None else None
+        elapsed = state.elapsed_s(self.view.now, has_keeper=snapshot.keeper_alive)
+        elapsed = None if began_t is None else elapsed
         spans = [*self._loss(snapshot), *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
