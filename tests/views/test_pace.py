@@ -18,6 +18,7 @@ from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.step_pace import APART_S, Pace
 from supervisor.views.tui.dashboard.header import eta_s
+from supervisor.views.tui.dashboard.trends import trends
 from tests.views.tui.recording import Recording
 
 
@@ -133,9 +134,26 @@ def test_an_eta_needs_steps_of_the_attempt_that_runs(
 
 
 def test_what_the_log_says_itself_comes_first(tmp_path: Path) -> None:
-    snapshot = said(plain(tmp_path / "run"), 10, 0.5, step_time_s=0.4)
-    assert snapshot.step_time_s == (0.4, False)
+    snapshot = said(plain(tmp_path / "run"), 10, 0.5, step_time_s=0.45)
+    assert snapshot.step_time_s == (0.45, False)
     assert snapshot.ranks["0"].pace_s is None
+
+
+@pytest.mark.parametrize(("steps", "logged_s"), [(10, 0.08), (10, 5.0)])
+def test_a_ranks_own_time_of_a_step_is_not_the_pace_of_the_run(
+    steps: int, logged_s: float, tmp_path: Path
+) -> None:
+    """80 ms of a rank that then waits for the others, or the time of ten steps."""
+    snapshot = said(plain(tmp_path / "run"), steps, 0.5, step_time_s=logged_s)
+    took_s, is_derived = snapshot.step_time_s
+    assert took_s == pytest.approx(0.5)
+    assert is_derived
+    (chart,) = [trend for trend in trends(snapshot) if "step time" in trend.name]
+    assert (chart.name, chart.latest) == ("logged step time", logged_s)
+
+
+def test_a_logged_step_time_stands_until_enough_steps_came_to_tell(tmp_path: Path) -> None:
+    assert said(plain(tmp_path / "run"), 4, 0.5, step_time_s=0.08).step_time_s == (0.08, False)
 
 
 def test_a_log_read_after_the_fact_has_no_speed(tmp_path: Path) -> None:

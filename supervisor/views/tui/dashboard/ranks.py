@@ -366,8 +366,7 @@ class RanksPanel(ListPanel, can_focus=True):
         """The newest values that were logged without a rank."""
         progress = snapshot.state.progress
         step = progress.step if progress is not None else None
-        reported_s, is_derived = snapshot.step_time_s
-        return {"step": step, "step_time_s": None if is_derived else reported_s}
+        return {"step": step, "step_time_s": snapshot.latest("step_time_s")}
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         return _columns(width, several=self.view is not None and bool(self.view.snapshot.nodes))

@@ -70,8 +70,8 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
     metrics = snapshot.metrics
     took_s, is_derived = snapshot.step_time_s
     whole = snapshot.series
+    logged = whole.get("step_time_s", ())
     fast = "tokens_per_sec" if len(whole.get("tokens_per_sec", ())) > 1 else "samples_per_sec"
-    took = snapshot.pace if is_derived else whole.get("step_time_s", ())
     vals = metrics["val_loss"]
     known = [
         Trend(
@@ -81,7 +81,15 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
             snapshot.latest(fast),
         ),
         Trend("grad norm", metrics["grad_norm"], fm.short, snapshot.latest("grad_norm"), TextStyle.PLAIN),
-        Trend("step time", took, fm.about(fm.seconds) if is_derived else fm.seconds, took_s),
+        # What was logged is there from the first step on; of the pace there are the newest gaps alone.
+        Trend(
+            "logged step time" if is_derived else "step time",
+            logged,
+            fm.seconds,
+            snapshot.latest("step_time_s"),
+        )
+        if logged
+        else Trend("step time", snapshot.pace, fm.about(fm.seconds), took_s),
         Trend("val loss", vals, fm.loss, vals[-1].mean if vals else None, TextStyle.LOSS),
         Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
     ]
