@@ -258,10 +258,30 @@ def test_round_numbers_of_a_logarithm(low: float, high: float, most: int, found:
         ([0.25, 0.5], ["0.2", "0.5"]),
         ([0.25, 0.26], ["0.25", "0.26"]),
         ([1.00001, 1.00002], ["1.00001", "1.00002"]),
+        ([0.1104940, 0.1104942, 0.1104944], ["0.1104940", "0.1104942", "0.1104944"]),
+        ([3.599e-4, 3.5992e-4, 3.5994e-4], ["3.5990e-4", "3.5992e-4", "3.5994e-4"]),
+        ([3_933_200.0, 3_933_400.0], ["3.9332e6", "3.9334e6"]),
+        ([2e3, 1.2e5, 1.4e5], ["2000", "1.2e+05", "1.4e+05"]),
     ],
 )
 def test_numbers_of_an_axis(values: list[float], texts: list[str]) -> None:
     assert labels(values) == texts
+
+
+@pytest.mark.parametrize("axis", [Axis.STEP, Axis.NUMBER])
+@pytest.mark.parametrize("log", [False, True])
+def test_a_young_chart_has_each_number_once(axis: Axis, log: bool) -> None:
+    """Between two steps there is none: four steps over a hundred columns are four numbers."""
+    points = tuple(
+        single(float(at), float(at), 3.6e-4 - at * 1e-8, 1)._replace(number=at) for at in (1, 2, 3, 4)
+    )
+    drawn = plot([Curve(points)], Look(axis=axis, log=log), 100, 20)
+    assert drawn is not None
+    lines = text_of(drawn.rows).splitlines()
+    assert lines[-1].split() == ["1", "2", "3", "4"]
+    numbers = [line.split("┤")[0].strip() for line in lines if "┤" in line]
+    assert len(numbers) > 2
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_a_scale_maps_its_ends_and_beyond() -> None:

@@ -416,8 +416,9 @@ def _with_axes(
         spans = time_ticks(x.low - start_t, x.high - start_t, max(2, canvas.columns // SPAN_CELLS))
         at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
     else:
-        at = ticks(x.low, x.high, max(2, canvas.columns // 7))
-        texts = labels(at) if axis is Axis.EPOCH else [fm.whole(v) for v in at]
+        counted = axis is not Axis.EPOCH  # between two steps there is none
+        at = ticks(x.low, x.high, max(2, canvas.columns // 7), least=1.0 if counted else 0.0)
+        texts = [fm.whole(v) for v in at] if counted else labels(at)
     stops = [(x.dot(v) // 2, text) for v, text in zip(at, texts, strict=True)]
     numbers = [(column, text, TextStyle.DIM) for column, text in stops]
     taken = [*below, *numbers]

@@ -27,6 +27,9 @@ SPARSE = 0.05
 # The learning rates: `3e-4`.
 POWERS_BELOW = 0.002
 MOST_DIGITS = 6
+MOST_IN_POWERS = 3
+# More than these are written only where two labels would be the same: at most so many more.
+MORE_DIGITS = 10
 # How far apart the numbers of an axis of time may be; beyond these by whole days.
 TIME_STEPS_S = (
     1,
@@ -174,14 +177,14 @@ def draw_area(
             canvas.span(layer, x, dot(values[x]), canvas.dot_rows - 1)
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round numbers within the bounds: steps of 1, 2 or 5 times a power of ten."""
+def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[float]:
+    """At most `most` round numbers within the bounds: steps of 1, 2 or 5 times a power of ten, of at least `least`."""
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
     rough = span / most
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10, 20) if span / (power * factor) <= most)
+    step = max(least, next(power * f for f in (1, 2, 5, 10, 20) if span / (power * f) <= most))
     first = math.ceil(low / step - 1e-9)
     found: list[float] = []
     while (first * step) <= high + 1e-9 * span and len(found) <= most:
@@ -242,27 +245,37 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """Ticks as text, all with as many digits as their step needs."""
+    """Ticks as text, all with as many digits as it takes to tell them apart."""
+    found: list[str] = []
+    for more in range(MORE_DIGITS):
+        found = _labels(values, more)
+        if len(set(found)) == len(found):
+            break
+    return found
+
+
+def _labels(values: Sequence[float], more: int) -> list[str]:
+    """With the digits that are usual and `more`."""
     if len(values) < 2:
         return [f"{value:g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}" for value in values]
     if values[0] > 0 and values[-1] / values[0] >= 50:
-        return [f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.0e}" for value in values]
+        return [f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.{more}e}" for value in values]
     most, step = max(map(abs, values)), abs(values[1] - values[0])
     power, unit = (1e6, "M") if most >= 1e6 else (1e3, "k")
     if 1e4 <= most < 1e9 and step >= 1e-3 * power:  # six digits are written
-        return [f"{value / power:g}{unit if value else ''}" for value in values]
+        return [f"{value / power:.{6 + more}g}{unit if value else ''}" for value in values]
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     if most < POWERS_BELOW or most >= 1e5:
-        return [_in_powers(value, step) for value in values]
-    return [f"{value:.{min(digits, MOST_DIGITS)}f}" for value in values]
+        return [_in_powers(value, step, MOST_IN_POWERS + more) for value in values]
+    return [f"{value:.{min(digits, MOST_DIGITS + more)}f}" for value in values]
 
 
-def _in_powers(value: float, step: float) -> str:
+def _in_powers(value: float, step: float, most: int) -> str:
     """``2e-4``, ``1.5e-4``: with no more digits than the step needs."""
     if abs(value) < step / 2:
         return "0"
     digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
-    number, _, exponent = f"{value:.{min(digits, 3)}e}".partition("e")
+    number, _, exponent = f"{value:.{min(digits, most)}e}".partition("e")
     return f"{number}e{int(exponent)}"
 
 
