@@ -9,7 +9,7 @@ from supervisor.views.model.history import single
 from supervisor.views.tui.charts import curves, plotting
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.canvas import Canvas
-from supervisor.views.tui.charts.curves import Curve, Look, Mark, lives_on, nearest, plot, readout
+from supervisor.views.tui.charts.curves import Curve, Look, Mark, in_one_row, lives_on, nearest, plot, readout
 from supervisor.views.tui.charts.plotting import Scale, buckets, labels, log_ticks, loss_bounds, ticks
 from supervisor.views.tui.logs import rows as log_rows
 from supervisor.views.tui.widgets import paint
@@ -266,6 +266,15 @@ def test_round_numbers_of_a_logarithm(low: float, high: float, most: int, found:
 )
 def test_numbers_of_an_axis(values: list[float], texts: list[str]) -> None:
     assert labels(values) == texts
+
+
+def test_a_curve_without_room_for_axes_is_a_row_of_blocks() -> None:
+    points = track(4.0, 3.0, 2.0, 1.0)
+    assert plot([Curve(points)], Look(), 26, 1) is None
+    assert text_of([in_one_row([points], Look(), 26)]) == "▇▅▃▁".rjust(26)
+    assert text_of([in_one_row([points], Look(window=(1.0, 2.0)), 26)]).split() == ["▇▁"]
+    for width, text in ((28, "nothing of it in this window"), (26, "nothing here"), (5, "noth…")):
+        assert text_of([in_one_row([points], Look(window=(8.0, 9.0)), width)]) == text
 
 
 @pytest.mark.parametrize("axis", [Axis.STEP, Axis.NUMBER])

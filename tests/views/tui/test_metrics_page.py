@@ -177,6 +177,18 @@ def test_one_cursor_reads_all_charts_at_the_same_step(tmp_path: Path) -> None:
     drive(recorded.healthy(tmp_path / "run"), play)
 
 
+def test_a_chart_in_a_tiny_terminal_is_drawn_without_axes(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
+        await until(pilot, lambda: "loss" in pane(app, "metrics"), "the page")
+        shown = pane(app, "metrics")
+        assert "nothing" not in shown
+        assert "…" not in shown
+        assert set(shown) & set("▁▂▃▄▅▆▇")
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(30, 8))
+
+
 def test_log_scale_and_smoothing_hold_for_all_charts(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("M", "y", "w")

@@ -30,7 +30,7 @@ from supervisor.views.tui.charts.plotting import (
     ticks,
     time_ticks,
 )
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, first_that_fits, spark
 from supervisor.views.wording.translate import Tr, english
 
 # A window is never narrower than this share of the whole.
@@ -243,6 +243,19 @@ def plot(
         canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart, start_t=start_t
     )
     return Plot(drawn, x, left, rows).with_cursor(look.cursor)
+
+
+def in_one_row(tracks: Sequence[Track], look: Look, width: int, tr: Tr = english) -> Row:
+    """What stands where `plot` has no room for axes: the first curve as blocks, or that none has a point in the window."""
+    axis = axis_for(look.axis, tracks)
+    low, high = look.window or (-math.inf, math.inf)
+    for track in tracks:
+        pairs = zip(track, places(track, axis), strict=True)
+        if values := [point.mean for point, at in pairs if low <= at <= high]:
+            return (Span(spark(values, width), TextStyle.LOSS),)
+    return (
+        Span(first_that_fits(width, tr("nothing of it in this window"), tr("nothing here")), TextStyle.DIM),
+    )
 
 
 Laid: TypeAlias = tuple[Curve, Sequence[float]]

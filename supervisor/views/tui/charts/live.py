@@ -15,7 +15,16 @@ from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.canvas import Canvas
-from supervisor.views.tui.charts.curves import SMOOTHING, Curve, Mark, axis_word, lives_on, plot, readout
+from supervisor.views.tui.charts.curves import (
+    SMOOTHING,
+    Curve,
+    Mark,
+    axis_word,
+    in_one_row,
+    lives_on,
+    plot,
+    readout,
+)
 from supervisor.views.tui.charts.hues import Gauge, value_style
 from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -134,9 +143,11 @@ class LossPanel(ChartPanel):
                 lost=snapshot.lost,
                 start_t=start_of(snapshot.state, self.tracks()),
             )
-        return (
-            self.plotted.rows if self.plotted is not None else _nothing_yet(snapshot, width, height, self.tr)
-        )
+        if self.plotted is not None:
+            return self.plotted.rows
+        if len(points) >= 2:
+            return [in_one_row([points], self.look, width, self.tr)]
+        return _nothing_yet(snapshot, width, height, self.tr)
 
 
 class UsePanel(Panel):

@@ -28,6 +28,7 @@ from supervisor.views.tui.charts.curves import (
     Plot,
     axis_word,
     extent,
+    in_one_row,
     nearest,
     plot,
     readout,
@@ -37,7 +38,16 @@ from supervisor.views.tui.charts.live import attempt_marks, start_of
 from supervisor.views.tui.charts.plotting import Scale
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, row
+from supervisor.views.tui.widgets.paint import (
+    EMPTY,
+    Row,
+    Span,
+    TextStyle,
+    between,
+    cells,
+    first_that_fits,
+    row,
+)
 from supervisor.views.tui.widgets.panel import framed_rows
 
 # A chart is at least so large, with its frame; and about so much wider than high where there is space to choose.
@@ -328,9 +338,7 @@ class MetricsPage(ChartPanel):
             drawn = drawn.with_cursor(self.look.cursor)
             if here:
                 self.plotted = Plot(drawn.rows, drawn.x, drawn.left + cell.x + 1, drawn.height)
-        few = all(len(track) < 2 for track in self.runs(name))
-        empty = "one value so far: a second makes a curve" if few else "nothing of it in this window"
-        rows = drawn.rows if drawn is not None else [row(Span(f" {self.tr(empty)}", TextStyle.DIM))]
+        rows = drawn.rows if drawn is not None else [self._without_curve(name, look, inner[0])]
         rows = [*rows[: inner[1]], *[EMPTY] * (inner[1] - len(rows))]
         signs = ("▸ " if here else "") + ("◆ " if name in self.pinned else "")
         left = row(
@@ -341,6 +349,14 @@ class MetricsPage(ChartPanel):
         return framed_rows(
             rows, left, self._values(name, look, inner[0] - cells(left) - 6, here=here), cell.width, edge
         )
+
+    def _without_curve(self, name: str, look: Look, width: int) -> Row:
+        """Why there is no curve; where there is only no room for one, its values in one row."""
+        tracks = [track for track in self.runs(name) if track]
+        if all(len(track) < 2 for track in tracks):
+            whole, short = "one value so far: a second makes a curve", "one value so far"
+            return row(Span(first_that_fits(width, self.tr(whole), self.tr(short)), TextStyle.DIM))
+        return in_one_row(tracks, replace(look, window=self.look.window), width, self.tr)
 
     def _values(self, name: str, look: Look, room: int, *, here: bool) -> Row:
         """The newest value, or the one at the cursor; with several runs that of each."""

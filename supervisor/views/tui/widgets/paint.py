@@ -181,6 +181,11 @@ def bar(ratio: float | None, width: int, style: TextStyle, mark: float | None = 
     )
 
 
+def first_that_fits(width: int, *texts: str) -> str:
+    """The first text that is no wider, else the last one, cut."""
+    return next((text for text in texts if cell_len(text) <= width), fit(texts[-1], width))
+
+
 def spark(
     values: Sequence[float],
     width: int,
