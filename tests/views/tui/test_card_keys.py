@@ -119,8 +119,8 @@ def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("v")
-        assert "Y copy" in pane(app, "footer")
-        await pilot.press("Y")
+        assert "y copy" in pane(app, "footer")
+        await pilot.press("y")
         assert "lines copied" in pane(app, "notice")
 
     drive(recorded.failed(tmp_path / "run"), play, size=(80, 24))
@@ -128,6 +128,29 @@ def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.Mo
     assert text.startswith("failure · attempt 1")
     for part in ("NameError: name 'los' is not defined", "what to do", "what stoker does"):
         assert part in text, "also what lies below the terminal's edge"
+
+
+def test_without_a_card_the_chosen_pane_is_copied_else_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+    monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("y")
+        await pilot.press("3", "y")
+        await pilot.press("1", "Y")
+        await pilot.press("P", "y")
+        assert "lines copied" in pane(app, "notice")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+    log, ranks, loss, page = copied
+    assert log.startswith("log · all ranks")
+    assert "step 1840" in log.replace(" ", "").replace("step", "step ")
+    assert ranks.startswith("ranks")
+    assert loss.startswith("loss")
+    assert page.startswith("pre-flight")
+    assert not any("│ " in line for line in log.splitlines()), "without the frame"
 
 
 def test_the_recommended_key_is_first_and_stands_out(tmp_path: Path) -> None:

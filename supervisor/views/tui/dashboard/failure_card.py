@@ -15,8 +15,6 @@ from supervisor.job.spec import EntryKind
 from supervisor.run import state as st
 from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
-from supervisor.text.decode import strip_escapes
-from supervisor.text.redact import redact_lines
 from supervisor.text.user_line import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
@@ -32,8 +30,8 @@ from supervisor.views.tui.dashboard.actions import (
     resume_text,
 )
 from supervisor.views.tui.dashboard.state_words import is_failing, is_held_unwatched
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, plain, row, wrap
-from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
+from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
 from supervisor.views.wording.kinds import (
     checkpoint_place,
     failing_line,
@@ -53,8 +51,7 @@ ADVICE_ROWS = 2
 WHY_ROWS = 4
 CAUSE_ROWS = 3
 RESUME_ROWS = 2
-# A copy is as wide as an issue or a mail shows it, and has all of the card.
-COPIED_CELLS = 120
+# A copy has all of the card.
 COPIED_ROWS = 100
 
 
@@ -168,12 +165,6 @@ class FailureCard(Panel, can_focus=True):
         after = "the verdict comes with its end" if watched else after
         rows.append(_labelled("next", Span(tr(after), TextStyle.DIM), inner, tr))
         return [(Span(" "), *spans) for spans in rows[:height]]
-
-
-def copied_rows(rows: Sequence[Row]) -> str:
-    """Rows as plain lines, without control characters and secrets."""
-    lines = ["".join(span.text for span in spans).strip() for spans in rows]
-    return "\n".join(redact_lines([plain(strip_escapes(line)) for line in lines])).strip()
 
 
 def _labelled(label: str, text: Span, width: int, tr: Tr) -> Row:

@@ -430,17 +430,23 @@ class LookingScreen(PaneScreen):
         else:
             self.app.push_screen(Confirm(f"it lies outside the job's folder: open {spot.path}?"), lend)
 
-    def action_copy_card(self) -> None:
-        """The failure page where it is in sight, else the failure card, to the clipboard."""
-        from supervisor.views.tui.pages.failure import FailurePage
+    def action_copy(self) -> None:
+        """The page in sight, else the failure card, else the pane that has the keys, to the clipboard."""
+        pane = self._to_copy()
+        text = pane.copied() if pane is not None else ""
+        if text:
+            self.app.copy_to_clipboard(text)
+            lines = len(text.splitlines())
+            self.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
 
-        on_page = self._zoomed == "failure"
-        text = (
-            self.query_one("#failure", FailurePage) if on_page else self.query_one("#card", FailureCard)
-        ).copied()
-        self.app.copy_to_clipboard(text)
-        lines = len(text.splitlines())
-        self.tell(Answer(f"{lines} lines copied (where the terminal allows it: OSC 52)", True))
+    def _to_copy(self) -> Panel | None:
+        """What a copy is of; without a page, card or chosen pane the log."""
+        if self._zoomed is not None:
+            return self.query_one(f"#{self._zoomed}", Panel)
+        if self._card_shown():
+            return self.query_one("#card", FailureCard)
+        pane = self.focused if isinstance(self.focused, Panel) else self.query_one("#log", Panel)
+        return pane if pane.display else None
 
     def action_search(self) -> None:
         """Look for words in the page, else in the log, while they are typed."""

@@ -310,8 +310,8 @@ class Dashboard(LookingScreen):
             return self.is_mounted and self.logs.can_fold
         if action == "open_code":
             return self.is_mounted and self._own_code() is not None
-        if action == "copy_card":
-            return self.is_mounted and (self._card_shown() or self._zoomed == "failure")
+        if action == "copy":
+            return self.is_mounted and self._to_copy() is not None
         if action == "match":
             page = self._searchable() if self.is_mounted else None
             return bool(page.search if page is not None else self.logs.searched)

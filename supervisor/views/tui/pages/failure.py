@@ -19,12 +19,10 @@ from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import declared_again, resume_text, suggested_batch
 from supervisor.views.tui.dashboard.failure_card import (
-    COPIED_CELLS,
     LABEL,
     UNSURE,
     change_text,
     compared_rows,
-    copied_rows,
     own_code,
     own_line_of,
     reason_text,
@@ -130,14 +128,8 @@ class FailurePage(Page):
         place = self.place()
         if place is not None:
             own.append(("L", "stacks" if is_stacks(place.path) else "its log", "open_log"))
-            own.append(("Y", "copy", "copy_card"))
+            own.append(("y", "copy", "copy"))
         return [*own, *super().inner_keys()]
-
-    def copied(self) -> str:
-        """The whole page as plain lines; empty where there is none."""
-        if self.view is None:
-            return ""
-        return copied_rows([self.titles()[0], *self.rows(self.view, COPIED_CELLS)])
 
     def place(self) -> LogAt | None:
         """The line that the page points at."""

@@ -9,7 +9,7 @@ from supervisor.views.tui.logs.rows import marked
 from supervisor.views.tui.pages.page_search import PageSearch
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
-from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
 from supervisor.views.wording.translate import Tr
 
 LABEL = 12
@@ -68,6 +68,12 @@ class Page(MovingPanel):
             ),
             *((Span(" "), *spans) for spans in foot),
         ]
+
+    def copied(self) -> str:
+        """The whole page as plain lines; empty where there is none."""
+        if self.view is None:
+            return ""
+        return copied_rows([self.titles()[0], *self.rows(self.view, COPIED_CELLS)])
 
     @property
     def scrolls(self) -> bool:

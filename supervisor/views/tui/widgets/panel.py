@@ -17,6 +17,8 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
+from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import redact_lines
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.theme.textual_theme import styles_of
 from supervisor.views.tui.widgets.paint import (
@@ -29,10 +31,13 @@ from supervisor.views.tui.widgets.paint import (
     cells,
     clip,
     padded,
+    plain,
     to_strip,
 )
 from supervisor.views.wording.translate import Tr, english
 
+# A copy of a card or page is as wide as an issue or a mail shows it.
+COPIED_CELLS = 120
 # A pane's text is plain, and the themes' colours are true ones: a third of a repaint went into finding that out again.
 DONE = (ANSIToTruecolor, HarmlessFilter)
 
@@ -100,6 +105,13 @@ class Panel(Widget):
     def closes(self) -> str:
         """What Esc ends in this pane (its action is `plain`), before anything around it; empty: nothing."""
         return ""
+
+    def copied(self) -> str:
+        """What it shows as plain lines, for the clipboard."""
+        edge = 2 if self.framed else 0
+        (left, right), size = self.titles(), self.size
+        title = (*left, Span("  "), *right) if self.framed else EMPTY
+        return copied_rows([title, *self.body(size.width - edge, size.height - edge)]) if self.ready else ""
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """What is drawn from. A pane whose inputs are the very same objects as before is not composed again."""
@@ -227,6 +239,12 @@ class Panel(Widget):
     def _filled(rows: Sequence[Row], height: int) -> list[Row]:
         kept = list(rows[:height])
         return kept + [EMPTY] * (height - len(kept))
+
+
+def copied_rows(rows: Sequence[Row]) -> str:
+    """Rows as plain lines, without control characters and secrets."""
+    lines = ["".join(span.text for span in spans).strip() for spans in rows]
+    return "\n".join(redact_lines([plain(strip_escapes(line)) for line in lines])).strip()
 
 
 def framed_rows(inside: Sequence[Row], left: Row, right: Row, width: int, style: TextStyle) -> list[Row]:
