@@ -91,6 +91,11 @@ def test_each_sort_key(runs: list[RunPaths]) -> None:
     live = RunRow(runs[0], RunState(name="a"), live=True)
     assert ordered([*rows, live], SortKey.STATE, NOW)[0] is live
     assert ordered([*rows, live], SortKey.NAME, NOW)[0] is live
+    assert names(SortKey.NAME) == ["able-ant", "brave-otter", "calm-crane"], (
+        "of one script by their own words"
+    )
+    named = RunRow(runs[0], RunState(name="zebra"), live=False, given="Aardvark")
+    assert ordered([*rows, named], SortKey.NAME, NOW)[0] is named, "the name that a person gave it"
 
 
 def test_a_run_lasts_to_the_end_of_its_newest_attempt_and_else_until_now(runs: list[RunPaths]) -> None:

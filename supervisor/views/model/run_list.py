@@ -28,6 +28,7 @@ from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_argv, redact_text
+from supervisor.views.format import short_id
 
 # A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
 SLICE_S = 0.2
@@ -344,10 +345,15 @@ def ordered(rows: Sequence[RunRow], key: SortKey, now: float) -> list[RunRow]:
     if key is SortKey.STATE:
         return sorted(rows, key=lambda row: (not row.live, row.word))
     if key is SortKey.NAME:
-        return sorted(rows, key=lambda row: row.state.name)
+        return sorted(rows, key=_name)
     if key is SortKey.LOSS:
         return sorted(rows, key=lambda row: _or_last(row.state.best_loss))
     return sorted(rows, key=lambda row: -(row.duration_s(now) or 0.0))
+
+
+def _name(row: RunRow) -> tuple[str, str]:
+    """The name that a person gave it, else its script's; runs of one name by the words of their ids."""
+    return (row.given or row.state.name).lower(), short_id(row.run.run_id)
 
 
 def _or_last(value: float | None) -> float:

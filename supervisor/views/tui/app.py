@@ -360,7 +360,7 @@ class StokerApp(ThemedApp):
         from supervisor.views.model.replay import ReplayClock
 
         if self.browser is not None and self.screen is self.browser:  # nothing else was opened meanwhile
-            self.browser.tell("")
+            self.browser.notice.withdraw(self.browser.notice.says)
             clock = ReplayClock(recording.start_t, recording.end_t)
             await self.push_screen(self._open_replay(recording, clock, back=self._back))
 

@@ -21,6 +21,7 @@ from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.trash import KEPT_S, empty, throw_away
 from supervisor.views.model.run_list import Scope, SortKey
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dashboard import bars
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
 from tests.views.tui import recorded
@@ -206,6 +207,11 @@ def test_watched_run_says_how_to_supervise(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def notice_of(app: StokerApp) -> str:
+    """The line above the footer."""
+    return shown(app).splitlines()[-2]
+
+
 def test_a_run_is_deleted_and_brought_back(runs: list[RunPaths]) -> None:
     folder = runs[0].root.parent
 
@@ -218,7 +224,8 @@ def test_a_run_is_deleted_and_brought_back(runs: list[RunPaths]) -> None:
         assert (folder / name).is_dir(), "only y is yes"
         await pilot.press("x", "y")
         await until(pilot, lambda: not (folder / name).exists(), "its folder to move")
-        await until(pilot, lambda: "u brings it back" in shown(app), "what to do about it")
+        await until(pilot, lambda: "u brings it back" in notice_of(app), "what to do about it")
+        assert "brings it back" not in shown(app).splitlines()[0], "no part of the list's frame"
         await until(pilot, lambda: not panel.rows, "the list without it")
         assert (folder / ".trash" / name).is_dir()
         await pilot.press("u")
@@ -227,6 +234,17 @@ def test_a_run_is_deleted_and_brought_back(runs: list[RunPaths]) -> None:
         assert "u undo" not in shown(app)
 
     browse(runs, play, known=lambda: known_runs(folder, {"XDG_STATE_HOME": str(folder)}))
+
+
+def test_a_message_goes_after_a_while(runs: list[RunPaths], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars, "ANSWER_S", 0.2)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        await until(pilot, lambda: "b does nothing here" in notice_of(app), "what the key does")
+        await until(pilot, lambda: not notice_of(app).strip(), "an empty line")
+
+    browse(runs, play)
 
 
 def test_the_cursor_stays_where_a_run_was_deleted_and_comes_back_from_a_filter(runs: list[RunPaths]) -> None:
@@ -312,7 +330,10 @@ def test_a_given_name_stands_in_the_list_and_in_the_legend_of_a_comparison(runs:
     browse(runs, play)
 
 
-@pytest.mark.parametrize(("typed", "sort"), [("sort loss", SortKey.LOSS), ("sort dur", SortKey.DURATION)])
+@pytest.mark.parametrize(
+    ("typed", "sort"),
+    [("sort loss", SortKey.LOSS), ("sort dur", SortKey.DURATION), ("sort name", SortKey.NAME)],
+)
 def test_the_palette_sorts_the_list_by_what_is_named(runs: list[RunPaths], typed: str, sort: SortKey) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await found_in_palette(app, pilot, typed, f"sort {sort}")

@@ -219,10 +219,10 @@ def test_a_long_folder_keeps_its_end(cells: int, shown: str) -> None:
 
 def test_the_title_counts_and_says_how_it_is_sorted() -> None:
     made, _ = runs_panel(*RUNS, complete=False)
-    made.query_text, made.sort, made.said = "run-1", SortKey.LOSS, "deleted"
+    made.query_text, made.sort = "run-1", SortKey.LOSS
     made.renew()
     left, right = (text_of([title]) for title in made.titles())
-    assert left == "runs · deleted · run-1"
+    assert left == "runs · run-1"
     assert right == "1 of 9 · by best loss · reading…"
     unread = table.RunsPanel(lambda: 0.0, Scope(), id="r")
     assert not unread.ready

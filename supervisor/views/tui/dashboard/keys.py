@@ -106,7 +106,7 @@ KEYS: list[BindingType] = [
         "copy",
         "y",
         "look",
-        "copy the page, the failure card, or the pane that has the keys",
+        "copy the page, card or pane",
         show=False,
     ),
     _key("slash", "search", "search", "/", "look", "search the page, else the log"),

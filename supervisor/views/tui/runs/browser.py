@@ -10,17 +10,17 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.timer import Timer
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, Scope, SortKey
-from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S
+from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
         super().__init__()
         self.panel = RunsPanel(clock, scope, id="runs")
         self.thrown: list[RunPaths] = []
-        self._fading: Timer | None = None
+        self.notice = NoticeBar(id="notice")
         self._first: RunList | None = None
         self._read = False
         self._made_t = time.monotonic()
@@ -88,8 +88,9 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self._first = runs
 
     def compose(self) -> ComposeResult:
-        """The table and the keys."""
+        """The table, what became of a key, and the keys."""
         yield self.panel
+        yield self.notice
         yield FooterBar(id="footer")
 
     def on_mount(self) -> None:
@@ -196,24 +197,16 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """Bring back what was deleted last."""
         self.post_message(RunsPanel.Thrown(None))
 
-    def tell(self, text: str, for_s: float = REFUSAL_S) -> None:
+    def tell(self, text: str, style: TextStyle = TextStyle.WARN) -> None:
         """Say what became of it, for a while or until the next time."""
-        self.panel.said = text
-        if self._fading is not None:
-            self._fading.stop()
-        self._fading = self.set_timer(for_s, self._fade)
-        self.panel.repaint()
+        self.notice.say(text, style)
         self._offer()
-
-    def _fade(self) -> None:
-        self.panel.said = ""
-        self.panel.repaint()
 
     def on_key(self, event: events.Key) -> None:
         """A key that nothing here answers says so, once."""
         text = silence_of(self, event)
-        if text is not None and text != self.panel.said:
-            self.tell(text, ANSWER_S)
+        if text is not None and text != self.notice.says:
+            self.tell(text, TextStyle.PLAIN)
 
     def action_sort(self, name: str = "") -> None:
         """By the key of a name, else by the next one."""

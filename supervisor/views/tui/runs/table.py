@@ -103,7 +103,6 @@ class RunsPanel(Panel, can_focus=True):
         self.rows: list[RunRow] = []
         self.chosen: RunPaths | None = None
         self.marked: list[RunPaths] = []
-        self.said = ""
         self._top = 0
         self._shown = 0
         self._at = 0  # where the chosen run stood last
@@ -157,8 +156,6 @@ class RunsPanel(Panel, can_focus=True):
         total = len(self.list.rows) if self.list else 0
         tr = self.tr
         left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_text()]
-        if self.said:
-            left.append(Span(tr(f" · {self.said}"), TextStyle.WARN))
         if self.query_text:
             left.append(Span(f" · {self.query_text}", TextStyle.LIVE))
         chosen = self.chosen if self._shows_folders else None
