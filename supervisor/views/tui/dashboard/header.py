@@ -20,7 +20,18 @@ from supervisor.views.tui.dashboard.state_words import (
     restarts_in,
     wait_ends_in,
 )
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
+from supervisor.views.tui.widgets.paint import (
+    EMPTY,
+    Row,
+    Span,
+    TextStyle,
+    bar,
+    between,
+    cells,
+    clip,
+    row,
+    spoken,
+)
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import epoch_text, is_unread, reading_ratio, reading_text, unread_text
 from supervisor.views.wording.translate import Tr
@@ -28,7 +39,6 @@ from supervisor.views.wording.translate import Tr
 # A run that steps is called quiet after this many seconds, or steps if those are longer.
 QUIET_S = 30.0
 QUIET_STEPS = 10
-ROOMY_FROM = 60
 # An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
 ETA_GAPS = 3
 ETA_STEPS = 5
@@ -45,25 +55,52 @@ class HeaderPanel(Panel):
         """Two rows."""
         if self.view is None:
             return []
-        snapshot = self.view.snapshot
-        state = snapshot.state
-        tr = self.tr
-        roomy = width >= ROOMY_FROM  # below that its state comes before its attempt and our name
+        snapshot, tr = self.view.snapshot, self.tr
+        condition, left, progress = self._condition(snapshot, self.view.now), EMPTY, EMPTY
+        for is_roomy in (True, False):  # ours and the attempt give way to the step
+            left = (*self._who(snapshot.state, is_roomy=is_roomy), Span(" · "), *condition)
+            progress = self._progress(
+                snapshot.state,
+                width - cells(left) - 2,
+                in_epochs=_counts_within_epochs(snapshot),
+                charted=charted_step(snapshot),
+            )
+            if cells(left) + cells(progress) < width:
+                times = self._times(snapshot, width)
+                job = _job(snapshot, width - cells(times) - 2, tr)
+                return [between(left, progress, width), between(job, times, width)][:height]
+        first = left if cells(left) <= width else clip((Span(" "), *condition), width)
+        return [first, self._how_far(snapshot, progress, width)][:height]
+
+    def _how_far(self, snapshot: Snapshot, progress: Row, width: int) -> Row:
+        """The second line where the first has no room for it: step and loss before all else, each whole."""
+        loss = self._loss(snapshot)[:-1]
+        forms = [progress, progress[:-1], progress[:2]] if progress[1:] else [progress]
+        lines = [(Span(" "), *form, Span(" "), *loss) for form in forms]
+        return next((line for line in lines if cells(line) <= width), clip((Span(" "), *forms[-1]), width))
+
+    def _who(self, state: RunState, *, is_roomy: bool) -> Row:
+        """Its name, and whether it is watched; where there is room also ours, and the attempt."""
         left = [
-            Span(" stoker  " if roomy else " ", TextStyle.DIM),
+            Span(" stoker  " if is_roomy else " ", TextStyle.DIM),
             Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG),
         ]
-        if state.attempt is not None and state.mode != "observed" and roomy:
-            left.append(Span(tr(f" · attempt {state.attempt.number}")))
+        if state.attempt is not None and state.mode != "observed" and is_roomy:
+            left.append(Span(self.tr(f" · attempt {state.attempt.number}")))
         if state.mode == "observed":
-            left.append(Span(tr(" · observed"), TextStyle.DIM))
-        left += [Span(" · "), spoken(condition_span(snapshot, self.view.now), tr)]
-        quiet = quiet_s(snapshot, self.view.now)
+            left.append(Span(self.tr(" · observed"), TextStyle.DIM))
+        return tuple(left)
+
+    def _condition(self, snapshot: Snapshot, now: float) -> Row:
+        """The state, and what it needs saying beside it."""
+        state, tr = snapshot.state, self.tr
+        left = [spoken(condition_span(snapshot, now), tr)]
+        quiet = quiet_s(snapshot, now)
         if is_failing(snapshot):
             pass  # why no step comes is said
-        elif veto := self._veto(snapshot, self.view.now):
+        elif veto := self._veto(snapshot, now):
             left.append(Span(tr(veto), TextStyle.WARN))
-        elif hang_ends_in(snapshot, self.view.now) is not None:
+        elif hang_ends_in(snapshot, now) is not None:
             pass
         elif quiet is not None:
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
@@ -74,18 +111,7 @@ class HeaderPanel(Panel):
             left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
             left.append(Span(tr(" ⚠ no keeper"), TextStyle.BAD))
-        first = between(
-            tuple(left),
-            self._progress(
-                state,
-                width - cells(tuple(left)) - 2,
-                in_epochs=_counts_within_epochs(snapshot),
-                charted=charted_step(snapshot),
-            ),
-            width,
-        )
-        times = self._times(snapshot, width)
-        return [first, between(_job(snapshot, width - cells(times) - 2, tr), times, width)][:height]
+        return tuple(left)
 
     def _veto(self, snapshot: Snapshot, now: float) -> str:
         """What Esc would do about what is counted down; empty where it would do something else."""
@@ -143,7 +169,10 @@ class HeaderPanel(Panel):
         began_t = None if is_unread(state) else state.began_t
         elapsed = state.elapsed_s(self.view.now, has_keeper=snapshot.keeper_alive)
         elapsed = None if began_t is None else elapsed
-        spans = [*self._loss(snapshot), *self._pace(snapshot)]
+        attempt = state.attempt
+        has_card = attempt is not None and attempt.failure is not None and not attempt.verdict_provisional
+        loss = self._loss(snapshot) if has_card else EMPTY  # else the chart has it
+        spans = [*loss, *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
             still = state.attempt is not None and state.attempt.quiet_since is not None
@@ -156,9 +185,8 @@ class HeaderPanel(Panel):
         return (*spans, Span(" "))
 
     def _loss(self, snapshot: Snapshot) -> Row:
-        """The last loss, where a failure's card stands in the chart's place."""
-        loss, attempt = snapshot.latest("loss"), snapshot.state.attempt
-        if loss is None or attempt is None or attempt.failure is None or attempt.verdict_provisional:
+        loss = snapshot.latest("loss")
+        if loss is None:
             return EMPTY
         name = self.tr("loss ") if snapshot.loss_name == "loss" else f"{snapshot.loss_name} "
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")

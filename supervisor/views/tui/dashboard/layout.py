@@ -15,6 +15,8 @@ NARROW = 100
 WIDE = 160
 LOW = 30
 LOG_LEAST = 3
+# In fewer rows a frame would take half of what is shown.
+FRAMED_FROM = 7
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
 # A row of two curves beside the loss has at least this many lines; there are at most two such rows.
@@ -28,6 +30,7 @@ ALWAYS = frozenset(["header", "notice", "footer"])
 class Layout(msgspec.Struct, frozen=True):
     """`shown`: ids of panes. Heights in rows; None: what is left. `right_width` None: all of the width.
 
+    `framed`: whether log and failure card have room for a frame; `framed_devices`: the devices.
     `trends`: how many curves there is room for; `trends_height`: of all of them.
     """
 
@@ -42,6 +45,7 @@ class Layout(msgspec.Struct, frozen=True):
     timeline_width: int
     trends_height: int = 0
     trends: int = 0
+    framed: bool = True
 
 
 class Needs(msgspec.Struct, frozen=True):
@@ -89,13 +93,14 @@ def _narrow(height: int, needs: Needs) -> Layout:
     devices = min(needs.devices, 4 if height >= 20 else 1)
     loss = 0
     if needs.card_rows:
-        middle = min(max(room - 7, 6), needs.card_rows)
+        middle = min(max(room - 7, 6), needs.card_rows, room)
         if room - middle < LOG_LEAST:
             middle = room  # a log without a line is none
             shown.remove("log")
         shown.add("card")
     else:
         loss = max(8, room * 2 // 5) if room >= 15 else 0
+        devices = devices if room - devices >= LOG_LEAST else 0
         if devices:
             shown.add("devices")
         if loss:
@@ -114,6 +119,7 @@ def _narrow(height: int, needs: Needs) -> Layout:
         loss_height=loss,
         right_width=None,
         timeline_width=0,
+        framed=room >= FRAMED_FROM,
     )
 
 

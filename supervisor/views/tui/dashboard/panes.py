@@ -172,6 +172,7 @@ class PaneScreen(QuickFrames, Screen[None]):
         side.styles.width = "1fr" if layout.right_width is None else layout.right_width
         devices = self.query_one("#devices", DevicesPanel)
         devices.framed = layout.framed_devices
+        self.log_panel.framed = self.query_one("#card", FailureCard).framed = layout.framed
         devices.styles.height = "1fr" if layout.devices_height is None else layout.devices_height
         self.query_one("#charts").styles.height = layout.charts_height
         self.query_one("#loss").styles.height = "1fr" if layout.loss_height is None else layout.loss_height

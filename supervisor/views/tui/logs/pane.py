@@ -86,7 +86,15 @@ class LogPanel(Panel, can_focus=True):
 
     def on_resize(self, _event: events.Resize) -> None:
         """Other rows fit."""
-        height = max(self.size.height - 2, 1)
+        self._fit()
+
+    def watch_framed(self) -> None:
+        """So they do without a frame."""
+        super().watch_framed()
+        self._fit()
+
+    def _fit(self) -> None:
+        height = max(self.size.height - (2 if self.framed else 0), 1)
         if height != self._height:
             self._height = height
             self.post_message(self.Sized(height))
