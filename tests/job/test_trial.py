@@ -102,6 +102,42 @@ def test_the_steps_are_set_where_their_setting_is_known(
     assert noted != bool(steps)
 
 
+HYDRA = """
+import hydra
+
+@hydra.main(config_path="conf", config_name="config")
+def main(cfg):
+    for step in range(cfg.trainer.max_steps):
+        pass
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "total"),
+    [
+        ("train.py --conf c.yaml", {"c.yaml": "train:\n  max_steps: 900\n"}, 900),
+        ("train.py --conf c.yaml --max_steps 50", {"c.yaml": "train:\n  max_steps: 900\n"}, 50),
+        ("train.py", {"train.py": HYDRA, "conf/config.yaml": "trainer:\n  max_steps: 800\n"}, 800),
+        (
+            "train.py trainer.max_steps=700",
+            {"train.py": HYDRA, "conf/config.yaml": "trainer:\n  max_steps: 800\n"},
+            700,
+        ),
+        # An evaluation's, no number, of two nobody knows which; a script's own default is no word of the person's.
+        ("train.py --conf c.yaml", {"c.yaml": "eval:\n  max_steps: 900\n"}, None),
+        ("train.py --conf c.yaml", {"c.yaml": "max_steps: -1\n"}, None),
+        ("train.py --conf c.yaml", {"c.yaml": "a:\n  max_steps: 9\nb:\n  max_iters: 8\n"}, None),
+        ("train.py", {"train.py": script("max_iters")}, None),
+    ],
+)
+def test_the_steps_in_all_are_known_from_a_config(
+    line: str, files: dict[str, str], total: int | None
+) -> None:
+    assert resolved(line, files).total_steps == total
+
+
 def test_a_script_that_makes_fewer_steps_is_left_as_it_is() -> None:
     job = resolved("--trial train.py --max_steps 5")
     assert job.trial is not None

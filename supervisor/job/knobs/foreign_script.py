@@ -25,7 +25,7 @@ from supervisor.job.knobs.questions import Outcome, question_of, with_declared
 from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs, find_prefixes
 from supervisor.job.knobs.source.program import Program, read_program
 from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
-from supervisor.job.knobs.trial_settings import plan_trial, trial_notes
+from supervisor.job.knobs.trial_settings import configured_steps, plan_trial, trial_notes
 from supervisor.job.spec import (
     AccumulationCounts,
     AnswerGiven,
@@ -140,7 +140,7 @@ def with_knobs(
         group_timeout_s=group_timeout_s,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
-        total_steps=spec.total_steps or _total_steps(args),
+        total_steps=spec.total_steps or _total_steps(args, where),
     )
 
 
@@ -397,11 +397,11 @@ def _note_origins(look: Resolver, knobs: Knobs) -> None:
             look.note(f"knob.{label}", knob, origin)
 
 
-def _total_steps(args: tuple[str, ...]) -> int | None:
-    """How many steps the arguments ask for."""
+def _total_steps(args: tuple[str, ...], where: Places) -> int | None:
+    """How many steps the arguments ask for, else a config."""
     given = (value_of(args, name) for name in _TOTAL_STEPS)
     text = next((value for value in given if value and value.isascii() and value.isdigit()), "")
-    return int(text) if 0 < len(text) < 12 else None
+    return int(text) if 0 < len(text) < 12 else configured_steps(args, where)
 
 
 def _set_knob(

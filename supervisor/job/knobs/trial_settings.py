@@ -96,6 +96,12 @@ def plan_trial(
     return replace(trial, ends_itself=ends, knobs=tuple(knobs))
 
 
+def configured_steps(args: Sequence[str], where: Places) -> int | None:
+    """How many steps the training makes in all, by the command line or a config; None where no one setting is known to mean that."""
+    found = _steps(list(_settings(args, where)), args, where)
+    return as_number(found.value) if found is not None and found.nearness > 0 else None
+
+
 def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
     """What the trial changes, and how it ends, for people."""
     if trial is None:
