@@ -461,6 +461,43 @@ def test_e_begins_with_the_change_on_offer(tmp_path: Path) -> None:
     assert (request.kind, request.args.offered, request.args.argv) == (RequestKind.RESTART_WITH, True, None)
 
 
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [
+        (("enter",), {"offered": True}),
+        ((*" --seed 7", "enter"), {"micro_batch": 8, "argv": ("--seed", "7")}),
+        (("ctrl+o", *" --seed 7", "enter"), {"argv": ("--seed", "7")}),
+        (("ctrl+o", "enter"), None),
+    ],
+)
+def test_a_change_on_offer_in_a_copy_of_a_config_is_made_with_e_too(
+    tmp_path: Path, keys: tuple[str, ...], asked: dict[str, object] | None
+) -> None:
+    run = recorded.held(tmp_path / "run")
+    outputs(
+        run, batch="configs/base.yaml#train.batch_size", accumulation="configs/base.yaml#train.accumulate"
+    )
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e")
+        change = "+ micro-batch 16 → 8, accumulation 2 → 4, in a copy of configs/base.yaml"
+        await until(pilot, lambda: change in shown(app), "what is on offer")
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "nothing is changed yet" in shown(app), "without it")
+        await pilot.press("ctrl+o", *keys)
+        if asked is None:
+            await until(pilot, lambda: "not restarted" in pane(app, "notice"), "why not")
+        else:
+            await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    assert [request.kind for request in requests(run)] == [RequestKind.RESTART_WITH] * (asked is not None)
+    for request in requests(run):
+        typed = {"argv": (request.args.argv or ())[-2:]} if request.args.argv else {}
+        found = {"offered": request.args.offered, "micro_batch": request.args.micro_batch} | typed
+        assert {name: value for name, value in found.items() if value} == asked
+
+
 def test_the_arguments_shown_are_those_of_the_next_launch(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first launch")

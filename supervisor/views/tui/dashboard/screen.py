@@ -50,6 +50,7 @@ from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
+from supervisor.views.wording.kinds import changed_text
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -506,14 +507,21 @@ class Dashboard(LookingScreen):
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
         now = next_job(job, snapshot.state)
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
+        # Of a change that is partly an argument the whole is made with the words as they are proposed.
+        batch = offered.batch.after if offered and offered.batch and proposed == now.words else None
+        place = batch_copy(snapshot) if batch is not None else ""
+        copied = f"{changed_text(offered)}, {place}" if offered and place else ""
 
         def closed(edited: Edited | None) -> None:
             if edited == Edited(None, {}):
                 self.tell(Answer("nothing changed; not restarted", None))
-            elif edited == Edited(proposed, {}):  # with what belongs to the plan besides arguments
+            elif edited in (Edited(proposed, {}), Edited(None, {}, with_copy=True)):
+                # With what belongs to the plan besides arguments.
                 self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
             elif edited is not None:
-                self._send(RequestKind.RESTART_WITH, RequestArgs(argv=edited.argv, env=edited.env))
+                micro = batch.micro_batch_per_rank if batch is not None and edited.with_copy else None
+                args = RequestArgs(micro_batch=micro, argv=edited.argv, env=edited.env)
+                self._send(RequestKind.RESTART_WITH, args)
 
         def effect(typed: tuple[str, ...] | None) -> list[str]:
             newest = (
@@ -525,7 +533,7 @@ class Dashboard(LookingScreen):
 
         flag, path = checkpoint_words(snapshot) or (None, "")
         found = Checkpoint(path, flag) if path else None
-        self.app.push_screen(EditScreen(job.entry, now.words, effect, found, proposed), closed)
+        self.app.push_screen(EditScreen(job.entry, now.words, effect, found, proposed, copied), closed)
 
     def _ask(self, kind: RequestKind) -> None:
         """Send a request, after a question where something would be lost."""

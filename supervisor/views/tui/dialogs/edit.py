@@ -6,7 +6,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -28,10 +28,14 @@ UNNAMED_PATH = "type the flag before the path: --flag PATH or key=PATH"
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What a person changed: `argv` replaces all that follows the script (None: as it was), `env` is set besides."""
+    """What a person changed: `argv` replaces all that follows the script (None: as it was), `env` is set besides.
+
+    `with_copy`: the batch on offer is set too, in a copy of a config.
+    """
 
     argv: tuple[str, ...] | None
     env: dict[str, str]
+    with_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,7 @@ class EditScreen(OverScreen[Edited | None]):
         consequences: lines on what a restart with other words does (None: with those).
         checkpoint: a checkpoint that is not handed over by itself.
         proposed: the words with the change that is on offer, which the field begins with; None without one.
+        copied: the change that is on offer where a copy of a config holds it, in words; empty without one.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -151,6 +156,7 @@ class EditScreen(OverScreen[Edited | None]):
         Binding("enter", "submit", "restart", priority=True),
         Binding("tab", "other", "other field", priority=True),
         Binding("ctrl+r", "checkpoint", "checkpoint", priority=True),
+        Binding("ctrl+o", "copied", "the change on offer", priority=True),
     ]
 
     def __init__(
@@ -160,6 +166,7 @@ class EditScreen(OverScreen[Edited | None]):
         consequences: Callable[[tuple[str, ...] | None], list[str]],
         checkpoint: Checkpoint | None = None,
         proposed: Sequence[str] | None = None,
+        copied: str = "",
     ) -> None:
         super().__init__()
         self.script = script
@@ -167,6 +174,8 @@ class EditScreen(OverScreen[Edited | None]):
         self.consequences = consequences
         self.checkpoint = checkpoint
         self.proposed = tuple(before) if proposed is None else tuple(proposed)
+        self.copied = copied
+        self._with_copy = bool(copied)
         self._has_put_path = False
 
     def compose(self) -> ComposeResult:
@@ -181,6 +190,8 @@ class EditScreen(OverScreen[Edited | None]):
             yield area
             if self.proposed != self.before:
                 yield Label(Content(tr("the change on offer is made here: Ctrl-Z undoes it")), id="proposed")
+            if self.copied:
+                yield Label(Content(tr("the change on offer is made too: Ctrl-O leaves it out")), id="copied")
             yield Label(Content(tr("more environment: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")
@@ -220,6 +231,11 @@ class EditScreen(OverScreen[Edited | None]):
         area, field = self.query_one(TextArea), self.query_one(Input)
         (area if field.has_focus else field).focus()
 
+    def action_copied(self) -> None:
+        """Leave the change on offer out, or make it again."""
+        self._with_copy = bool(self.copied) and not self._with_copy
+        self._show()
+
     def action_checkpoint(self) -> None:
         """Put in the checkpoint that was found."""
         if self.checkpoint is None:
@@ -253,13 +269,14 @@ class EditScreen(OverScreen[Edited | None]):
             and self.checkpoint.is_unnamed(edited.argv or ())
         ):
             raise BadEdit(UNNAMED_PATH)
-        return edited
+        return replace(edited, with_copy=self._with_copy)
 
     def _show(self) -> None:
         effect, tr = self.query_one("#effect", Label), tr_of(self)
         try:
             edited = self._edited()
-            lines = differences(self.before, edited)
+            lines = [f"+ {tr(self.copied)}"] if edited.with_copy else []
+            lines += differences(self.before, edited)
         except BadEdit as error:
             effect.set_class(True, "-wrong")
             effect.update(Content(tr(str(error))))
