@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
@@ -28,6 +29,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import with_knobs
 from supervisor.job.knobs.group_timeout import longer_than_usual
+from supervisor.job.knobs.shell_script import with_script_knobs
 from supervisor.job.knobs.trial_settings import trial_notes
 from supervisor.job.spec import (
     AnswerGiven,
@@ -154,20 +156,42 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     spec = (
         _with_trainer(spec, inputs, files[0], look, world)
         if kind is EntryKind.TRAINER
-        else with_knobs(
+        else with_script_knobs(
             spec,
             look,
-            world,
-            script_text=inputs.script_text,
-            script_configs=inputs.script_configs,
+            partial(_with_knobs, inputs=inputs, look=look, world=world, alone=alone),
             read=inputs.read,
+            given=inputs.script_configs,
             gpus=min(inputs.gpus, 1) if alone else inputs.gpus,
-            alone=alone,
-            accelerate_config=inputs.accelerate_config,
-            answered=inputs.answered,
         )
     )
     return replace(spec, origins=tuple(look.origins))
+
+
+def _with_knobs(
+    spec: JobSpec,
+    read: Callable[[str], str | None],
+    configs: Mapping[str, str],
+    gpus: int,
+    *,
+    inputs: JobInputs,
+    look: Resolver,
+    world: int | None,
+    alone: str,
+) -> JobSpec:
+    """The job with its knobs found in what it is given."""
+    return with_knobs(
+        spec,
+        look,
+        world,
+        script_text=inputs.script_text,
+        script_configs=configs,
+        read=read,
+        gpus=gpus,
+        alone=alone,
+        accelerate_config=inputs.accelerate_config,
+        answered=inputs.answered,
+    )
 
 
 def resolve_retry(inputs: JobInputs) -> RetrySettings:
