@@ -11,6 +11,8 @@ PURE = ("job", "policy", "diagnosis", "run", "preflight")
 WORKING = {
     "job/config/settings.py": {"Resolver"},
     "job/knobs/batch_settings/find.py": {"_Finder"},
+    "job/shell/expand.py": {"Expander", "State"},
+    "job/shell/started.py": {"Seen"},
     "policy/health/early_signs.py": {"_Gpu", "_Rank"},
     "policy/health/straggler.py": {"_Rank"},
     "diagnosis/hang/flight_recorder.py": {"_Group"},

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from supervisor.job.shell.syntax import Assign, Function, Kind, Part, ShellError, Word, parse_word
+from supervisor.job.shell.syntax import ShellError, parse_word
+from supervisor.job.shell.tree import Assign, Function, Kind, Part, Word
 
 # Around a text that is not known: one word; any number of words; between text and reason; its end. No script holds them.
 _ONE: Final = "\ue000"
@@ -156,37 +157,25 @@ class Expander:
         return (Part(Kind.TEXT, home, quoted=True), Part(Kind.TEXT, first.text[1:]), *word[1:])
 
     def _fields_of(self, word: Word) -> list[str]:
-        done: list[str] = []
-        current: str | None = None
-        none = False  # "$@" without arguments is no word, not an empty one
         word = self._with_home(word)
-        bare = "".join(p.text if not p.quoted else "" for p in word if p.kind is Kind.TEXT)
+        bare = "".join(p.text for p in word if p.kind is Kind.TEXT and not p.quoted)
         if re.search(r"\{[^{}]*(,|\.\.)[^{}]*\}", bare):
             written = "".join(p.text for p in word)
             return [unknown(written, f"{self.at} has {written}, which stands for several words", one=False)]
+        fields: list[str | None] = [None]  # the last one is open; None: nothing of it is there yet
+        none = False  # "$@" without arguments is no word, not an empty one
         for part in word:
             value = self._value(part)
-            if part.kind is Kind.TEXT:
-                current = (current or "") + str(value)
-                continue
-            items = value if isinstance(value, list) else [value]
-            none = part.quoted and not items
+            items = [value] if isinstance(value, str) else value
+            none |= part.quoted and not items
             for i, item in enumerate(items):
-                if i and current is not None:
-                    done.append(current)
-                    current = None
-                if part.quoted:
-                    current = (current or "") + _one_word(item)
-                    continue
-                pieces: list[str] = _PIECE.findall(item)
-                for piece in pieces:
-                    if piece.isspace():
-                        if current is not None:
-                            done.append(current)
-                        current = None
-                    else:
-                        current = (current or "") + piece
-        return done if current is None or (none and not current) else [*done, current]
+                if i and fields[-1] is not None:
+                    fields.append(None)
+                if part.quoted or part.kind is Kind.TEXT:
+                    fields[-1] = (fields[-1] or "") + (_one_word(item) if part.quoted else item)
+                else:
+                    _split(item, fields)
+        return [text for text in fields if text is not None and (text or not none)]
 
     def _value(self, part: Part) -> Value:
         match part.kind:
@@ -229,7 +218,7 @@ class Expander:
             case ast.Constant(value=int() as number) if not isinstance(number, bool):
                 found = number
             case ast.Name(id=name):
-                held = self.state.variables.get(name, "0")
+                held = "" if name in _CHANGING else self.state.variables.get(name, "0")
                 found = int(held) if isinstance(held, str) and re.fullmatch(r"-?\d{1,15}", held) else None
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 inner = self._number(operand)
@@ -279,7 +268,7 @@ class Expander:
             return args[int(name) - 1] if int(name) <= len(args) else None
         if name == "#":
             return unknown("$#", self.state.why, one=True) if args is None else str(len(args))
-        if name in {"?", "$", "!", "RANDOM", "SECONDS", "EPOCHSECONDS", "BASHPID"}:
+        if name in _CHANGING:
             return unknown(f"${name}", f"{self.at} uses ${name}", one=True)
         if name == "-":
             return ""
@@ -308,24 +297,27 @@ class Expander:
             return "" if value is None else value
         default = re.match(r"(:?)([-=?+])(.*)", rest, re.DOTALL)
         if default is not None:
-            unset = value is None or (default[1] == ":" and value in ("", []))
-            if default[2] in "-=" and not (name.isdigit() or name in {"@", "*"}):
-                self.defaulted.add(name)
-            if MARKS & set("".join(value or "")) and default[1]:
-                return self._not_known(text) if default[2] == "+" else value or ""
-            if unset != (default[2] != "+"):
-                return "" if unset or value is None else value
-            if default[2] == "?":
-                raise ShellError(self.line, f"needs {name} to be set")
-            word = self._default(default[3], quoted)
-            if default[2] == "=":
-                self.state.variables[name] = word if isinstance(word, str) else " ".join(word)
-            return word
-        if isinstance(value, list):
-            part = self._slice(name, value, rest)
-            return self._not_known(text) if part is None else part
-        cut = self._cut(value or "", rest)
-        return self._not_known(text) if cut is None else cut
+            return self._defaulted(name, value, default, quoted, text)
+        changed = self._slice(name, value, rest) if isinstance(value, list) else self._cut(value or "", rest)
+        return self._not_known(text) if changed is None else changed
+
+    def _defaulted(
+        self, name: str, value: Value | None, form: re.Match[str], quoted: bool, text: str
+    ) -> Value:
+        """``${X:-word}``, ``${X:=word}``, ``${X:?word}``, ``${X:+word}``, and the same without the colon."""
+        unset = value is None or (form[1] == ":" and value in ("", []))
+        if form[2] in "-=" and not (name.isdigit() or name in {"@", "*"}):
+            self.defaulted.add(name)
+        if value is not None and MARKS & set("".join(value)) and form[1]:
+            return self._not_known(text) if form[2] == "+" else value
+        if unset == (form[2] == "+"):
+            return "" if unset or value is None else value
+        if form[2] == "?":
+            raise ShellError(self.line, f"needs {name} to be set")
+        word = self._default(form[3], quoted)
+        if form[2] == "=":
+            self.state.variables[name] = word if isinstance(word, str) else " ".join(word)
+        return word
 
     def _default(self, text: str, quoted: bool) -> Value:
         word = parse_word(text, quoted=quoted)
@@ -366,6 +358,21 @@ class Expander:
         return value
 
 
+def _split(text: str, fields: list[str | None]) -> None:
+    """Adds an unquoted value to the open field, cut at its blanks."""
+    pieces: list[str] = _PIECE.findall(text)
+    for piece in pieces:
+        if piece.isspace():
+            if fields[-1] is not None:
+                fields.append(None)
+        else:
+            fields[-1] = (fields[-1] or "") + piece
+
+
+# Parameters whose value is another at each start.
+_CHANGING: Final = frozenset(
+    {"?", "$", "!", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "BASHPID", "PPID", "LINENO"}
+)
 # Commands that print one word, whatever it is.
 _PRINT_ONE_WORD: Final = frozenset(
     {"date", "hostname", "shuf", "basename", "dirname", "nproc", "wc", "realpath", "readlink", "pwd", "whoami", "uuidgen", "mktemp", "expr", "uname", "which", "id", "bc"}

@@ -11,9 +11,26 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
+
+from supervisor.job.shell.tree import (
+    AndOr,
+    Arithmetic,
+    Assign,
+    Case,
+    Commands,
+    For,
+    Function,
+    Group,
+    If,
+    Kind,
+    Node,
+    Part,
+    Pipeline,
+    Simple,
+    While,
+    Word,
+)
 
 _BLANK: Final = " \t"
 _META: Final = " \t\n;&|<>()"
@@ -34,143 +51,6 @@ class ShellError(Exception):
         super().__init__(why)
         self.line = line
         self.why = why
-
-
-class Kind(StrEnum):
-    """What a part of a word is."""
-
-    TEXT = "text"
-    PARAM = "param"  # what stands within ${}
-    COMMAND = "command"  # what stands within $()
-    ARITHMETIC = "arithmetic"  # what stands within $(())
-    PROCESS = "process"  # <(...), >(...)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a word: literal text, or the text of an expansion."""
-
-    kind: Kind
-    text: str
-    quoted: bool = False
-
-
-Word = tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """``NAME=word``, ``NAME+=word`` or ``NAME=(word word)``."""
-
-    name: str
-    value: Word = ()
-    items: tuple[Word, ...] = ()
-    is_array: bool = False
-    append: bool = False
-    element: bool = False  # NAME[i]=word
-
-
-@dataclass(frozen=True, slots=True)
-class Simple:
-    """A command with its words; also ``[[ ... ]]``."""
-
-    line: int
-    assigns: tuple[Assign, ...]
-    words: tuple[Word, ...]
-    reads_input: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """``(( ... ))``."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """Commands joined by ``|``."""
-
-    nodes: tuple[Node, ...]
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AndOr:
-    """A command, and what ``&&`` and ``||`` add to it."""
-
-    first: Node
-    rest: tuple[tuple[str, Node], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Commands:
-    """A list; each with whether it is started in the background."""
-
-    nodes: tuple[tuple[Node, bool], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class If:
-    """Conditions with what each leads to."""
-
-    line: int
-    arms: tuple[tuple[Commands, Commands], ...]
-    otherwise: Commands | None
-
-
-@dataclass(frozen=True, slots=True)
-class For:
-    """``for NAME in WORDS``; `words` None: over the arguments, or an arithmetic one. `shown`: for people."""
-
-    line: int
-    name: str
-    words: tuple[Word, ...] | None
-    body: Commands
-    shown: str
-    counted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class While:
-    """``while``, or ``until``."""
-
-    line: int
-    condition: Commands
-    body: Commands
-    until: bool
-    shown: str
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """``case WORD in``: the patterns of each arm, and what it runs."""
-
-    line: int
-    word: Word
-    arms: tuple[tuple[tuple[Word, ...], Commands], ...]
-    shown: str
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function's definition."""
-
-    line: int
-    name: str
-    body: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """``{ ... }``, or ``( ... )`` in a shell of its own."""
-
-    body: Commands
-    subshell: bool
-
-
-Node = Simple | Arithmetic | Pipeline | AndOr | Commands | If | For | While | Case | Function | Group
 
 
 def parse_script(text: str) -> Commands:
@@ -260,8 +140,9 @@ class _Parser:
                 self.at += 1
                 parts += self.double_quoted(closed=True)
             elif char == "\\":
-                if self.text[self.at + 1 : self.at + 2] != "\n":
-                    parts.append(Part(Kind.TEXT, self.text[self.at + 1 : self.at + 2], quoted=True))
+                after = self.text[self.at + 1 : self.at + 2]
+                if after and after != "\n":
+                    parts.append(Part(Kind.TEXT, after, quoted=True))
                 self.at += 2
             elif self._starts("$'"):
                 self.at += 1
