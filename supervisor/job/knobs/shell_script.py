@@ -25,6 +25,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import ENV, Place, config_file, place_of
 from supervisor.job.knobs.source.program import read_program
 from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
+from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.shell.expand import as_shell_text, may_be_several, shown, why_unknown
 from supervisor.job.shell.run import NotKnownError, ScriptRun, Started, follow, shell_words
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, LoaderKnobs
@@ -34,8 +35,12 @@ Read = Callable[[str], str | None]
 Find = Callable[[JobSpec, Read, Mapping[str, str], int], JobSpec]
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-# What is appended to see what the script does with it: one word each, the last with a blank.
-_PROBES: Final = (("--stoker-a=1",), ("--stoker-a=1", "--stoker-b", "2"), ("--stoker-a=1",) * 12)
+# What is appended to see what the script does with it.
+_PROBES: Final = (
+    tuple(f"--stoker-{i}=1" for i in range(12)),
+    ("--stoker-0=1",),
+    ("--stoker-0=1", "--stoker-1", "2"),
+)
 _BLANK: Final = ("--stoker-a=b c",)
 _OTHER: Final = 7919
 # Flags of launchers that say nothing of ranks.
@@ -174,10 +179,13 @@ class _Route:
             except NotKnownError as error:
                 return f"with a further argument {error.why}"
             after = tried.training
-            if after.words == training.words:
-                return f"{training.at} starts it and hands no arguments on"
             if after.words != (*training.words, *probe):
-                return f"{training.at} hands its arguments on, but not all of them at the end of the command"
+                how = "no further arguments on"
+                if probe[-1] == after.words[-1]:
+                    how = "its arguments on, but takes a further one for itself"
+                elif probe[-1] in after.words:
+                    how = "its arguments on, but not at its end"
+                return f"{training.at} starts it and hands {how}"
             if (after.env, after.cwd) != (training.env, training.cwd) or tried.others != self._run.others:
                 return f"a further argument changes more than the command in {training.at}"
         return ""
@@ -216,24 +224,40 @@ class _Route:
         """The training script's own arguments."""
         return self._inner[max(self._launch.args_at - 1, 0) :]
 
-    @cached_property
-    def _not_last(self) -> str:
-        """Why the last of two flags does not count; empty where it does."""
+    def _not_last(self, name: str) -> str:
+        """Why the training would not take a setting behind its other arguments; empty where it does."""
+        if value_of(self._own, name) is None:
+            return ""  # behind the command alone it would be added just so
         source, at = self._source, self._run.training.at
-        once = sorted(_ONCE & source.modules)
+        once = sorted(_ONCE & source.modules) or ([] if name.startswith("-") else ["its parser"])
+        if once:
+            return f"{at} sets {name} already, and {once[0]} may not take it twice"
+        if not source.files:
+            return f"{at} sets {name} already, and its parser could not be read"
         if "--" in self._own:
             return f"{at} has `--` before the arguments that it hands on"
-        if once:
-            return f"{at} sets it already, and {once[0]} may refuse it twice"
-        if not source.files:
-            return f"the source of what {at} starts could not be read"
         if "add_subparsers" in source.used | source.calls():
-            return (
-                f"the command that {at} starts has subcommands, so that a flag behind them may be another's"
-            )
+            return f"{at} starts a command with subcommands, and a flag behind them may be another's"
         if "REMAINDER" in source.used:
-            return f"the command that {at} starts takes all that follows as one list"
+            return f"{at} starts a command that takes all that follows as one list"
         return ""
+
+    def _not_arriving(self, name: str) -> str:
+        """Why a setting of the user's command line would not reach the training under its name; empty where it does."""
+        training, own = self._run.training, self._own
+        words = (self._script.words[0], *set_value(self._script.words[1:], name, str(_OTHER)))
+        try:
+            tried = self._script.run(words, {})
+        except NotKnownError as error:
+            return f"with {name} {error.why}"
+        after = tried.training
+        here = list(after.words[len(training.words) - len(own) :])
+        others = [
+            [(s.name, s.value) for s in settings_of(w) if not _alike(s.name, name)] for w in (own, here)
+        ]
+        same = others[0] == others[1] and (after.env, after.cwd) == (training.env, training.cwd)
+        arrives = value_of(here, name) == str(_OTHER) and same and tried.others == self._run.others
+        return "" if arrives else f"{training.at} takes {name} for something else"
 
     # -- names
 
@@ -252,7 +276,7 @@ class _Route:
             case Place.FILE:
                 return self._outer_file(name)
             case Place.ARGUMENT:
-                why = self._not_handed_on or self._not_accepted(name)
+                why = self._not_handed_on or self._not_last(name) or self._not_arriving(name)
                 if not why:
                     return name
                 open_ = self._variable(name, what)
@@ -260,13 +284,6 @@ class _Route:
                     return f"{ENV}{open_}"
                 self._why.append(why)
         return None
-
-    def _not_accepted(self, name: str) -> str:
-        """Why the training would not take a setting behind its other arguments; empty where it does."""
-        if not name.startswith("-"):
-            new = value_of(self._own, name) is None and "hydra" in self._source.modules
-            return "" if new else f"{self._run.training.at} sets {name}, which may not stand there twice"
-        return self._not_last
 
     def _outer_file(self, name: str) -> str | None:
         """A config's key where its changed copy can be named by a flag behind the others."""
@@ -278,7 +295,7 @@ class _Route:
                 f"{self._run.training.at} names the config {file}, and no flag that could come after it"
             )
             return None
-        why = self._not_handed_on or self._not_last
+        why = self._not_handed_on or self._not_last(flag) or self._not_arriving(flag)
         if why:
             self._why.append(why)
             return None
@@ -333,9 +350,12 @@ class _Route:
             outputs=tuple(self._placed(name) for name in found.outputs),
             output_prefixes=tuple(self._placed(name) for name in found.output_prefixes),
         )
-        if found.trial is not None:
-            job = replace(job, trial=replace(found.trial, args=spec.entry_args))
-        return job
+        if found.trial is None:
+            return job
+        lost = {knob.name for knob in found.trial.knobs if self._outer(knob.name, "") is None}
+        if not lost:
+            return replace(job, trial=replace(found.trial, args=spec.entry_args))
+        return replace(job, trial=replace(found.trial, args=spec.entry_args, knobs=(), ends_itself=False))
 
     def _placed(self, name: str) -> str:
         return posixpath.normpath(posixpath.join(self._folder, name)) if self._folder != "." else name
@@ -347,12 +367,21 @@ class _Route:
             JobError: it does not reach the training.
         """
         before, after = self._inner, self._found.entry_args
-        changed = [(s.name, s.value or "") for s in settings_of(after) if value_of(before, s.name) != s.value]
-        pairs = [*dict(changed).items(), *self._found.set_knobs]
-        outer = [(self._outer(name, "micro"), value) for name, value in pairs]
-        if any(name is None for name, _ in outer) or (len(after) != len(before) and not changed):
-            raise JobError(f"{pairs[0][0] if pairs else 'one rank'} cannot be set: {self._why[-1] if self._why else ''}; start {self.command}")  # fmt: skip
-        return tuple((name, value) for name, value in outer if name is not None)
+        start, at = len(before) - len(self._own), self._run.training.at
+        if after[:start] != before[:start]:
+            raise JobError(f"{at} starts several ranks: give the command itself: {self.command}")
+        of_trial = {knob.name for knob in self._found.trial.knobs} if self._found.trial is not None else set()
+        changed = {s.name: s.value or "" for s in settings_of(after) if value_of(before, s.name) != s.value}
+        pairs = {}
+        for name, value in {**changed, **dict(self._found.set_knobs)}.items():
+            outer = self._outer(name, "micro")
+            if outer is not None:
+                pairs[outer] = value
+            elif name not in of_trial:
+                raise JobError(
+                    f"{name} cannot be set: {self._why[-1]}: give the command itself: {self.command}"
+                )
+        return tuple(pairs.items())
 
     def _loader(self) -> LoaderKnobs:
         known = self._found.loader
@@ -375,22 +404,25 @@ class _Route:
         names = {name: self._outer(name, what) for name, what in roles if name is not None}
         batch_why = next(iter(self._why), "")
         at = self._run.training.at
-        found = tuple(replace(n, where=at) if n.where == "command line" else n for n in knobs.found)
-        knobs = replace(knobs, found=found)
-        knobs = self._with_resume(knobs)
+        numbers = tuple(replace(n, where=at) if n.where == "command line" else n for n in knobs.found)
         if None in names.values():
-            smaller = knobs.can_change_batch or bool(knobs.help)
+            plan = oom_plan(self._found) if knobs is self._found.knobs else None
+            why, help_ = (plan.why, plan.help) if isinstance(plan, OomRefusal) else (batch_why, "--")
+            knobs = self._with_resume(replace(knobs, found=numbers))
             return replace(
                 knobs,
                 batch=None,
                 accumulation=None,
                 global_batch=None,
                 same=(),
-                refusal=batch_why if knobs.can_change_batch else knobs.refusal or batch_why,
-                help=self._command_with(knobs.help) if smaller else "",
+                refusal=why,
+                help=self._command_with(help_) if "--" in help_ else help_,
                 unread=None,
                 choices=(),
             )
+        knobs = self._with_resume(replace(knobs, found=numbers))
+        if knobs.refusal and self._not_handed_on and "--" in knobs.help:
+            knobs = replace(knobs, help=self._command_with(knobs.help), unread=None, choices=())
         renamed = {name: outer for name, outer in names.items() if outer is not None}
         return replace(
             knobs,
@@ -434,8 +466,9 @@ class _Route:
 
     def _command_with(self, help_: str) -> str:
         """The training's own command, to be pasted, with the flag that would help it."""
-        flag = help_ if re.fullmatch(r"--[a-z-]+", help_) else ""
-        return self.command.replace("stoker run --", f"stoker run {flag} --", 1) if flag else self.command
+        flags = help_.replace(" with ", " ")
+        known = re.fullmatch(r"--[a-z-]+( --[a-z-]+ [a-z_]+)*", flags) is not None
+        return self.command.replace("stoker run --", f"stoker run {flags} --", 1) if known else self.command
 
     @cached_property
     def command(self) -> str:
@@ -449,6 +482,10 @@ class _Route:
         start = ["stoker run --", *(["env", *env] if env else []), *words]
         folder = [] if self._folder == "." else ["cd", shlex.quote(self._folder), "&&"]
         return " ".join([*folder, *start])
+
+
+def _alike(left: str, right: str) -> bool:
+    return left.replace("_", "-") == right.replace("_", "-")
 
 
 def _env_value(name: str, value: str) -> str:

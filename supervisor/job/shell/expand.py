@@ -144,12 +144,9 @@ class Expander:
 
     def _with_home(self, word: Word) -> Word:
         first = word[0] if word else None
-        if (
-            first is None
-            or first.kind is not Kind.TEXT
-            or first.quoted
-            or not re.match(r"~(/|$)", first.text)
-        ):
+        if first is None or first.kind is not Kind.TEXT or first.quoted:
+            return word
+        if not first.text.startswith("~/") and (first.text != "~" or len(word) > 1):
             return word
         home = self.state.variables.get("HOME")
         if not isinstance(home, str):
@@ -270,8 +267,6 @@ class Expander:
             return unknown("$#", self.state.why, one=True) if args is None else str(len(args))
         if name in _CHANGING:
             return unknown(f"${name}", f"{self.at} uses ${name}", one=True)
-        if name == "-":
-            return ""
         if name == "PWD":
             return self._folder()
         if name == "BASH_SOURCE":
@@ -371,7 +366,7 @@ def _split(text: str, fields: list[str | None]) -> None:
 
 # Parameters whose value is another at each start.
 _CHANGING: Final = frozenset(
-    {"?", "$", "!", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "BASHPID", "PPID", "LINENO"}
+    {"?", "$", "!", "-", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "BASHPID", "PPID", "LINENO"}
 )
 # Commands that print one word, whatever it is.
 _PRINT_ONE_WORD: Final = frozenset(

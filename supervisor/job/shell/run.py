@@ -52,6 +52,7 @@ from supervisor.job.shell.tree import (
     Simple,
     While,
     leaves,
+    local_names,
     plain,
     returns,
 )
@@ -378,10 +379,15 @@ class _Shell:
         if self._depth > _DEEPEST * 4:
             raise NotKnownError(f"{self._expand.at} calls functions too deeply")
         args, self._state.args = self._state.args, list(words[1:])
+        kept = {name: self._state.variables.get(name) for name in local_names(function.body)}
         self._depth += 1
         status = self._node(function.body)
         self._depth -= 1
         self._state.args = args
+        for name, value in kept.items():
+            self._state.variables.pop(name, None)
+            if value is not None:
+                self._state.variables[name] = value
         if len(self._seen.started) > mark:
             raise NotKnownError(f"{self._seen.started[mark].at} starts it in the function {words[0]}")
         del self._seen.aside[aside:]

@@ -79,16 +79,15 @@ class Seen:
 
 def one_training(seen: Seen, name: str) -> Started:
     """The training among all that is started."""
-    found = list({s.same: s for s in seen.started}.values()) or list({s.same: s for s in seen.aside}.values())
-    if not found and seen.through:
+    starts = seen.started or seen.aside
+    if not starts and seen.through:
         raise NotKnownError(seen.through[0])
-    if not found:
+    if not starts:
         raise NotKnownError(f"{name} starts no training that is recognised")
-    if len(found) > 1:
-        lines = ", ".join(dict.fromkeys(s.at.rpartition(":")[2] for s in found[:6]))
-        raise NotKnownError(f"{name} starts several commands (lines {lines})")
-    if len(seen.started or seen.aside) > 1:
-        raise NotKnownError(f"{found[0].at} starts it more than once")
-    if found[0].background:
-        raise NotKnownError(f"{found[0].at} starts it in the background and does not wait for it")
-    return found[0]
+    if len(starts) > 1:
+        what = "it more than once" if len({start.same for start in starts}) == 1 else "several commands"
+        lines = ", ".join(dict.fromkeys(str(start.line) for start in starts[:6]))
+        raise NotKnownError(f"{name} starts {what} (lines {lines})")
+    if starts[0].background:
+        raise NotKnownError(f"{starts[0].at} starts it in the background and does not wait for it")
+    return starts[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from supervisor.job.shell.tree import (
@@ -53,6 +54,7 @@ class ShellError(Exception):
         self.why = why
 
 
+@lru_cache(maxsize=16)  # a script is followed once for each setting that is tried
 def parse_script(text: str) -> Commands:
     """The commands of a script.
 
@@ -197,6 +199,8 @@ class _Parser:
             else:
                 found.append(self.text[at])
                 at += 1
+        if at >= len(self.text):
+            raise self._error("has a quote that is not closed")
         self.at = at + 1
         return "".join(found)
 

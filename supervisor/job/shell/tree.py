@@ -173,6 +173,15 @@ def returns(body: Node) -> bool:
     return any(word == "return" for word, _ in first_words(body))
 
 
+def local_names(body: Node) -> list[str]:
+    """The variables that a function has of its own."""
+    found = [simple for word, simple in first_words(body) if word in {"local", "declare", "typeset"}]
+    return [
+        *(given.name for simple in found for given in simple.assigns),
+        *(plain(word) for simple in found for word in simple.words[1:]),
+    ]
+
+
 def plain(word: Word) -> str:
     """The unquoted text of a word."""
     return "".join(part.text for part in word if not part.quoted)
