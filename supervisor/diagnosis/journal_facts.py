@@ -156,7 +156,7 @@ def run_values_of(
     return values._replace(
         batch_knob=job.knobs.batch or values.batch_knob,
         divided_batch=divided_flag(state.answered_job(job).knobs, batch, local_world_size=job.nproc_per_node),
-        keeps_global=job.knobs.can_change_batch or not job.knobs.refusal,
+        keeps_global=job.knobs.keeps_global_batch or not job.knobs.refusal,
         workers_knob=workers[0] if workers is not None else values.workers_knob,
         workers=workers[1] if workers is not None else None,
         port=job.master_port,

@@ -267,14 +267,13 @@ def _batch_line(spec: JobSpec) -> str:
     whole = knobs.batch_scope is KnobScope.GLOBAL and world_size(spec) is None
     named = "of all ranks" if whole else "micro-batch"
     parts = (
-        [f"{named} {micro.value} ({_read_from(knobs.batch, micro.where)})"]
+        [f"{named} {micro.value} ({knobs.batch}, {micro.where})"]
         if micro is not None
         else [f"{named} not known"]
     )
     if steps is not None:
-        ranks = "of all ranks, " if knobs.counts is AccumulationCounts.ALL_RANKS else ""
-        name = _shown(knobs.accumulation) if knobs.accumulation else None
-        parts.append(f"accumulation {steps.value} ({_read_from(name, ranks + steps.where)})")
+        ranks = ", of all ranks" if knobs.counts is AccumulationCounts.ALL_RANKS else ""
+        parts.append(f"accumulation {steps.value} ({_shown(knobs.accumulation or '')}{ranks}, {steps.where})")
     if total is not None:
         parts.append(
             f"accumulation follows from {knobs.global_batch} {total.value if total.value is not None else 'auto'}"
@@ -283,11 +282,6 @@ def _batch_line(spec: JobSpec) -> str:
     if not whole:
         parts.append("× ranks" if world is None else f"× {world} rank{'s' if world > 1 else ''}")
     return " · ".join(parts)
-
-
-def _read_from(name: str | None, where: str) -> str:
-    """A setting's name and where its number was read; without a name no setting reaches the script."""
-    return where if name is None else f"{name}, {where}"
 
 
 def _text(changes: Sequence[KnobChange]) -> str:

@@ -28,7 +28,7 @@ from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.shell.expand import as_shell_text, may_be_several, shown, why_unknown
 from supervisor.job.shell.run import NotKnownError, ScriptRun, Started, follow, shell_words
-from supervisor.job.spec import EntryKind, JobSpec, Knobs, LoaderKnobs
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, LoaderKnobs
 from supervisor.text.redact import HIDDEN, redact, redact_argv
 
 Read = Callable[[str], str | None]
@@ -347,6 +347,7 @@ class _Route:
             question=found.question if reached else None,
             if_answered=answers if reached else (),
             loader=self._loader(),
+            notes=(*found.notes, *self._notes()),
             outputs=tuple(self._placed(name) for name in found.outputs),
             output_prefixes=tuple(self._placed(name) for name in found.output_prefixes),
         )
@@ -356,6 +357,15 @@ class _Route:
         if not lost:
             return replace(job, trial=replace(found.trial, args=spec.entry_args))
         return replace(job, trial=replace(found.trial, args=spec.entry_args, knobs=(), ends_itself=False))
+
+    def _notes(self) -> tuple[str, ...]:
+        """What a failure would be taken for."""
+        training = self._run.training
+        if not training.code_lost:
+            return ()
+        return (
+            f"{training.at}: a failure of the training does not end the script with its exit code: add `set -eo pipefail` to it",
+        )
 
     def _placed(self, name: str) -> str:
         return posixpath.normpath(posixpath.join(self._folder, name)) if self._folder != "." else name
@@ -409,12 +419,10 @@ class _Route:
             plan = oom_plan(self._found) if knobs is self._found.knobs else None
             why, help_ = (plan.why, plan.help) if isinstance(plan, OomRefusal) else (batch_why, "--")
             knobs = self._with_resume(replace(knobs, found=numbers))
+            # The names stay, for people; without a scope nobody can set them either.
             return replace(
                 knobs,
-                batch=None,
-                accumulation=None,
-                global_batch=None,
-                same=(),
+                batch_scope=KnobScope.UNKNOWN,
                 refusal=why,
                 help=self._command_with(help_) if "--" in help_ else help_,
                 unread=None,

@@ -13,13 +13,15 @@ from supervisor.job.shell.shell_conditions import Status, status_of, test
 from supervisor.job.shell.started import Seen
 from supervisor.job.shell.tree import Assign, Simple
 
+_OPTIONS: Final = {"a": "allexport", "e": "errexit"}
+
 Builtin = Callable[[Sequence[str], Simple, Expander, Seen], Status]
 
 
 def set_variable(state: State, name: str, value: Value) -> None:
     """Sets a variable."""
     state.variables[name] = value
-    if state.exports_all:
+    if "allexport" in state.options:
         state.exported.add(name)
 
 
@@ -101,12 +103,12 @@ def _shift(words: Sequence[str], _: Simple, expand: Expander, __: Seen) -> Statu
 
 
 def _set(words: Sequence[str], _: Simple, expand: Expander, __: Seen) -> Status:
-    rest = list(words[1:])
+    state, rest = expand.state, list(words[1:])
     while rest and re.fullmatch(r"[-+]\w+", rest[0]):
         flag = rest.pop(0)
-        name = rest.pop(0) if flag.endswith("o") and rest else ""
-        if "a" in flag[1:] or name == "allexport":
-            expand.state.exports_all = flag[0] == "-"
+        names = {_OPTIONS[letter] for letter in flag[1:] if letter in _OPTIONS}
+        names |= {rest.pop(0)} if flag.endswith("o") and rest else set()
+        state.options = state.options | names if flag[0] == "-" else state.options - names
     if rest:
         expand.state.args = rest[1:] if rest[0] == "--" else rest
     return Status.YES
@@ -127,7 +129,9 @@ def _read(words: Sequence[str], _: Simple, expand: Expander, __: Seen) -> Status
 
 def _wait(_: Sequence[str], __: Simple, ___: Expander, seen: Seen) -> Status:
     for started in (seen.started, seen.aside):
-        started[:] = [replace(one, background=False) for one in started]
+        started[:] = [
+            replace(one, background=False, code_lost=True) if one.background else one for one in started
+        ]
     return Status.RAN
 
 

@@ -83,7 +83,7 @@ def _one_word(text: str) -> str:
 
 @dataclass
 class State:
-    """What a shell holds: variables, arguments, folder. `args`, `cwd` None: not known, `why` says why."""
+    """What a shell holds: variables, arguments, folder. `args`, `cwd` None: not known, `why` says why. `options`: of ``set``, by their long names."""
 
     variables: dict[str, Value]
     exported: set[str]
@@ -92,7 +92,7 @@ class State:
     name: str
     functions: dict[str, Function] = field(default_factory=dict)
     ended: bool = False
-    exports_all: bool = False
+    options: frozenset[str] = frozenset()
     why: str = ""
 
     def copy(self) -> State:
@@ -100,7 +100,7 @@ class State:
         variables = {n: list(v) if isinstance(v, list) else v for n, v in self.variables.items()}
         args = None if self.args is None else list(self.args)
         return State(
-            variables, set(self.exported), args, self.cwd, self.name, dict(self.functions), self.ended, self.exports_all, self.why,
+            variables, set(self.exported), args, self.cwd, self.name, dict(self.functions), self.ended, self.options, self.why,
         )  # fmt: skip
 
 

@@ -54,6 +54,17 @@ def shell_arguments(words: Sequence[str]) -> tuple[str, str | None, list[str]]:
     return words[at], None, list(words[at + 1 :])
 
 
+def shell_options(words: Sequence[str], text: str | None) -> frozenset[str]:
+    """The options of ``set`` that a shell is started with, by its flags or a script's first line."""
+    if posixpath.basename(words[0]) not in SHELLS:
+        words = (text or "").partition("\n")[0].removeprefix("#!").split()[1:]
+    flags = [word for word in words if re.fullmatch(r"-[a-z]+", word)]
+    named = {
+        words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("-") and word.endswith("o")
+    }
+    return frozenset({"errexit"} if any("e" in flag for flag in flags) else ()) | named
+
+
 def is_script(name: str, text: str | None) -> bool:
     """Whether a file that is started by its name is a shell script."""
     if text is not None and text.startswith("#!"):

@@ -33,6 +33,7 @@ from supervisor.job.shell.programs import (
     is_script,
     judge,
     shell_arguments,
+    shell_options,
     unwrapped,
 )
 from supervisor.job.shell.shell_conditions import OPPOSITE, Status, compare, test
@@ -141,6 +142,7 @@ class _Shell:
             if text is None:
                 raise NotKnownError(f"{file} could not be read")
         self._state.args, self._state.name = args, file
+        self._state.options |= shell_options(words[: len(words) - len(args)], text)
         return self._follow_text(text, name, depth)
 
     def _follow_text(self, text: str, name: str, depth: int) -> State:
@@ -162,6 +164,8 @@ class _Shell:
         for node, background in commands.nodes:
             if self._state.ended:
                 break
+            if "errexit" not in self._state.options:
+                self._seen.lose_code(0)  # that of the last command counts
             if background:
                 self._in_background(node)
             else:
@@ -189,9 +193,7 @@ class _Shell:
             case Commands():
                 return self._commands(node)
             case Pipeline():
-                one = len(node.nodes) == 1
-                ends = [self._node(each) if one else self._apart(each) for each in node.nodes]
-                return OPPOSITE[ends[-1]] if node.negated else ends[-1]
+                return self._pipeline(node)
             case AndOr():
                 return self._and_or(node)
             case If():
@@ -209,6 +211,18 @@ class _Shell:
             case Arithmetic():
                 return self._arithmetic(node)
         return Status.YES
+
+    def _pipeline(self, node: Pipeline) -> Status:
+        if len(node.nodes) == 1:
+            status = self._node(node.nodes[0])
+        else:
+            mark = len(self._seen.started)
+            for each in node.nodes[:-1]:
+                self._apart(each)
+            if "pipefail" not in self._state.options:
+                self._seen.lose_code(mark)
+            status = self._apart(node.nodes[-1])
+        return OPPOSITE[status] if node.negated else status
 
     def _and_or(self, node: AndOr) -> Status:
         status = self._node(node.first)
