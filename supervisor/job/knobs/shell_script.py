@@ -28,7 +28,7 @@ from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.shell.expand import as_shell_text, may_be_several, shown, why_unknown
 from supervisor.job.shell.run import NotKnownError, ScriptRun, Started, follow, shell_words
-from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, LoaderKnobs
+from supervisor.job.spec import EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, LoaderKnobs
 from supervisor.text.redact import HIDDEN, redact, redact_argv
 
 Read = Callable[[str], str | None]
@@ -413,8 +413,9 @@ class _Route:
         ]
         names = {name: self._outer(name, what) for name, what in roles if name is not None}
         batch_why = next(iter(self._why), "")
-        at = self._run.training.at
-        numbers = tuple(replace(n, where=at) if n.where == "command line" else n for n in knobs.found)
+        numbers = tuple(
+            self._number(n, {what: name for name, what in roles}.get(n.what)) for n in knobs.found
+        )
         if None in names.values():
             plan = oom_plan(self._found) if knobs is self._found.knobs else None
             why, help_ = (plan.why, plan.help) if isinstance(plan, OomRefusal) else (batch_why, "--")
@@ -439,6 +440,14 @@ class _Route:
             global_batch=renamed.get(knobs.global_batch or ""),
             same=tuple((renamed[name], what) for name, what in knobs.same),
         )
+
+    def _number(self, found: FoundNumber, name: str | None) -> FoundNumber:
+        """A number with the line of the script that gives it; of a flag that stands there twice the last counts."""
+        if found.where != "command line":
+            return found
+        last = value_of(self._own, name) if name is not None else None
+        value = int(last) if last is not None and last.isascii() and last.isdigit() else found.value
+        return replace(found, value=value, where=self._run.training.at)
 
     def _with_resume(self, knobs: Knobs) -> Knobs:
         """The knobs with a resume that reaches the training; what does not is not known."""
