@@ -381,7 +381,8 @@ class _Route:
         if after[:start] != before[:start]:
             raise JobError(f"{at} starts several ranks: give the command itself: {self.command}")
         of_trial = {knob.name for knob in self._found.trial.knobs} if self._found.trial is not None else set()
-        changed = {s.name: s.value or "" for s in settings_of(after) if value_of(before, s.name) != s.value}
+        names = dict.fromkeys(s.name for s in settings_of(after))
+        changed = {n: value_of(after, n) or "" for n in names if value_of(after, n) != value_of(before, n)}
         pairs = {}
         for name, value in {**changed, **dict(self._found.set_knobs)}.items():
             outer = self._outer(name, "micro")
