@@ -107,6 +107,22 @@ def test_a_change_that_would_not_reach_it_is_refused_with_the_command(
     assert (plan.why, plan.help) == (why, command)
 
 
+def test_a_script_that_divides_a_total_by_the_micro_batch_gets_the_micro_batch_alone() -> None:
+    script = (
+        "TOTAL=${TOTAL:-64}\nMICRO=${MICRO:-8}\nGPUS=${GPUS:-2}\nSTEPS=$((TOTAL / MICRO / GPUS))\n"
+        "torchrun --nproc_per_node=$GPUS train.py --batch_size $MICRO --accum_iter $STEPS\n"
+    )
+    files = {"train.sh": script, "train.py": TRAIN}
+    spec = job("-- bash train.sh", files)
+    assert changed(spec) == {"env:MICRO": "4"}
+    assert four_lines(spec)[0] == "micro-batch 8 (env:MICRO, train.sh:5) · accumulation follows from env:TOTAL 64 · × 2 ranks"  # fmt: skip
+    fixed = {**files, "train.sh": script.replace("${TOTAL:-64}", "64")}
+    assert (
+        refused(job("-- bash train.sh", fixed)).why
+        == "train.sh:5 starts it and hands no further arguments on"
+    )
+
+
 def test_what_the_refusal_names_is_a_plan_of_its_own() -> None:
     files = {"train.sh": f"python train.py {GIVEN}\n", "train.py": TRAIN}
     help_ = refused(job("-- bash train.sh", files)).help

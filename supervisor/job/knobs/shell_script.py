@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -28,7 +28,15 @@ from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.shell.expand import as_shell_text, may_be_several, shown, why_unknown
 from supervisor.job.shell.run import NotKnownError, ScriptRun, Started, follow, shell_words
-from supervisor.job.spec import EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, LoaderKnobs
+from supervisor.job.spec import (
+    AccumulationCounts,
+    EntryKind,
+    FoundNumber,
+    JobSpec,
+    Knobs,
+    KnobScope,
+    LoaderKnobs,
+)
 from supervisor.text.redact import HIDDEN, redact, redact_argv
 
 Read = Callable[[str], str | None]
@@ -310,19 +318,25 @@ class _Route:
             return None
         parts = divisors(number)
         values = [*parts] if what == "micro" else [int(held) * part for part in parts]
-        return next((v for v in self._run.settable if self._sets(v, name, [*values, _OTHER])), None)
+        return next(
+            (v for v in self._run.settable if self._gives(v, [(n, {name: n}) for n in (*values, _OTHER)])),
+            None,
+        )
 
-    def _sets(self, variable: str, name: str, values: Sequence[int]) -> bool:
+    def _gives(self, variable: str, cases: Iterable[tuple[int, Mapping[str, int]]]) -> bool:
+        """Whether each value of a variable leads to these settings of the training, and changes nothing else."""
         training = self._run.training
         start = len(training.words) - len(self._own)
-        for value in values:
+        for value, wanted in cases:
             try:
                 tried = self._script.run(self._script.words, {variable: str(value)})
             except NotKnownError:
                 return False
-            wanted = (*training.words[:start], *set_value(training.words[start:], name, str(value)))
+            own = training.words[start:]
+            for name, number in wanted.items():
+                own = set_value(own, name, str(number))
             env = tuple(pair for pair in tried.training.env if pair[0] != variable)
-            if tried.training.words != wanted or tried.training.cwd != training.cwd:
+            if tried.training.words != (*training.words[:start], *own) or tried.training.cwd != training.cwd:
                 return False
             if env != training.env or tried.others != self._run.others:
                 return False
@@ -417,6 +431,8 @@ class _Route:
         numbers = tuple(
             self._number(n, {what: name for name, what in roles}.get(n.what)) for n in knobs.found
         )
+        if None in names.values() and (computed := self._computed(replace(knobs, found=numbers))) is not None:
+            return self._with_resume(computed)
         if None in names.values():
             plan = oom_plan(self._found) if knobs is self._found.knobs else None
             why, help_ = (plan.why, plan.help) if isinstance(plan, OomRefusal) else (batch_why, "--")
@@ -440,6 +456,39 @@ class _Route:
             accumulation=renamed.get(knobs.accumulation or ""),
             global_batch=renamed.get(knobs.global_batch or ""),
             same=tuple((renamed[name], what) for name, what in knobs.same),
+        )
+
+    def _computed(self, knobs: Knobs) -> Knobs | None:
+        """The knobs where the script divides a total that it leaves open by a micro-batch that it leaves open; None elsewhere."""
+        batch, name, steps = self._found.batch, knobs.batch, knobs.accumulation
+        per_rank = knobs.batch_scope is KnobScope.PER_RANK and knobs.counts is AccumulationCounts.PER_RANK
+        if (
+            batch is None
+            or not batch.ranks_known
+            or name is None
+            or steps is None
+            or knobs.same
+            or not per_rank
+        ):
+            return None
+        micro, total = batch.micro_batch_per_rank, batch.global_batch
+        whole = micro * batch.accumulation_steps
+        parts = [part for part in divisors(whole) if part <= micro]
+        smaller = [(part, {name: part, steps: whole // part}) for part in parts]
+        larger = [(total, {}), (total * 2, {steps: batch.accumulation_steps * 2})]
+        of_micro = next((v for v in self._run.settable if self._gives(v, smaller)), None)
+        of_total = next((v for v in self._run.settable if self._gives(v, larger)), None)
+        if of_micro is None or of_total is None:
+            return None
+        at = self._run.training.at
+        found = [number for number in knobs.found if number.what != "accumulation"]
+        return replace(
+            knobs,
+            batch=f"{ENV}{of_micro}",
+            accumulation=None,
+            global_batch=f"{ENV}{of_total}",
+            paired=False,
+            found=(*found, FoundNumber("total", total, at)),
         )
 
     def _number(self, found: FoundNumber, name: str | None) -> FoundNumber:
