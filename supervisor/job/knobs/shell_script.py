@@ -82,7 +82,7 @@ def with_script_knobs(
     script = _Script(spec, look, words, read)
     try:
         run = script.run(words, {})
-        inside = script.inside(run.training)
+        inside = script.inside(run.training, run.touched)
     except NotKnownError as error:
         as_given = find(spec, opened, given, gpus)
         return as_given if look.get("batch.knob") else _refused(as_given, error.why, _DECLARE_IT)
@@ -133,17 +133,35 @@ class _Script:
         env = {**self.look.env, **dict(self.spec.env), **more}
         return follow(words, read=self.read, env=env, cwd=self.spec.cwd)
 
-    def inside(self, training: Started) -> JobSpec:
+    def inside(self, training: Started, touched: frozenset[str] = frozenset()) -> JobSpec:
         """The job of the training command alone.
 
         Raises:
             NotKnownError: too much of it is not known.
         """
         _require_known(training)
+        for name in _configs_of(training):
+            if posixpath.normpath(name) in touched:
+                why = (
+                    f"{training.file} writes {name}, which the training reads, or hands it to another command"
+                )
+                raise NotKnownError(why)
         here = training.cwd.rstrip("/") + "/"
         words = [shown(word).removeprefix(here) for word in training.words]
         env = {**dict(self.spec.env), **{name: shown(value) for name, value in training.env}}
         return replace(self.spec, entry=words[0], entry_args=tuple(words[1:]), env=tuple(env.items()))
+
+
+def _configs_of(training: Started) -> list[str]:
+    """The configs that a command names; a JSON file behind another kind of flag is data."""
+    found = []
+    for at, word in enumerate(training.words):
+        flag, equals, value = word.partition("=")
+        name = flag if equals else training.words[at - 1] if at else ""
+        for file in config_words([value if equals else word]):
+            is_data = file.lower().endswith(".json") and name.startswith("-") and not _CONFIGS.search(name)
+            found += [] if is_data else [file]
+    return found
 
 
 def _require_known(training: Started) -> None:

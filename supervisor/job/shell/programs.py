@@ -24,6 +24,8 @@ _TRAINS: Final = re.compile(r"train|tun(e|ing)|(^|[_.-])fit([_.-]|$)", re.IGNORE
 _TRAINING_VERBS: Final = frozenset({"train", "sft", "fit", "pretrain", "finetune", "fine-tune", "pt", "dpo"})
 # Modules that are no training.
 _TOOLS: Final = frozenset({"pip", "venv", "http", "json", "zipfile", "wandb", "site", "ensurepip", "compileall", "nltk", "spacy", "pytest", "unittest", "build", "ipykernel", "tensorboard"})  # fmt: skip
+# Those of them that leave the files which they name as they are.
+ONLY_READ: Final = frozenset({"echo", "printf", "cat", "ls", "grep", "egrep", "head", "tail", "wc", "test", "mkdir", "diff", "du", "less"})  # fmt: skip
 # Programs whose words name files, and that start none of them.
 _HARMLESS: Final = frozenset(
     {

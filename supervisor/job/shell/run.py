@@ -27,6 +27,7 @@ from supervisor.job.shell.expand import (
     why_unknown,
 )
 from supervisor.job.shell.programs import (
+    ONLY_READ,
     SHELLS,
     Judged,
     is_login_file,
@@ -98,7 +99,12 @@ def follow(words: Sequence[str], *, read: Read, env: Mapping[str, str], cwd: str
         raise NotKnownError(f"{name} is nested too deeply") from error
     if ends and not (seen.started or seen.aside or seen.through) and seen.ends:
         raise NotKnownError(seen.ends[-1])
-    return ScriptRun(one_training(seen, name), tuple(seen.others), tuple(sorted(seen.defaulted)))
+    return ScriptRun(
+        one_training(seen, name),
+        tuple(seen.others),
+        tuple(sorted(seen.defaulted)),
+        frozenset(map(posixpath.normpath, seen.touched)),
+    )
 
 
 def _script_name(words: Sequence[str]) -> str:
@@ -152,7 +158,9 @@ class _Shell:
             raise NotKnownError(f"{name} has line ends of Windows, or characters that no shell takes")
         inner = _Shell(self._seen, self._state, name, depth)
         try:
-            inner._commands(parse_script(text))
+            tree = parse_script(text)
+            inner._commands(tree)
+            self._seen.touched.update(inner._expand.text(word) for word in tree.written)
         except ShellError as error:
             raise NotKnownError(f"{name}:{error.line} {error.why}") from error
         return inner._state
@@ -470,6 +478,8 @@ class _Shell:
     def _program(self, words: Sequence[str], prefix: Sequence[tuple[str, str]]) -> None:
         seen, state, at = self._seen, self._state, self._expand.at
         kind = judge([shown(word) for word in words])
+        if kind is not Judged.TRAINING and posixpath.basename(words[0]) not in ONLY_READ:
+            seen.touched.update(words[1:])
         if kind in {Judged.OTHER, Judged.STARTS_OTHERS, Judged.ASIDE}:
             seen.others.append(tuple(words))
         if kind is Judged.STARTS_OTHERS:

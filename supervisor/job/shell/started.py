@@ -52,11 +52,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """What a script would do: the one training, the other commands, and variables that whoever starts it may set."""
+    """What a script would do: the one training, the other commands, and variables that whoever starts it may set.
+
+    `touched`: files that the script writes, or names to other commands, which may change them.
+    """
 
     training: Started
     others: tuple[tuple[str, ...], ...]
     settable: tuple[str, ...]
+    touched: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -71,6 +75,7 @@ class Seen:
     others: list[tuple[str, ...]] = field(default_factory=list)
     through: list[str] = field(default_factory=list)
     defaulted: set[str] = field(default_factory=set)
+    touched: set[str] = field(default_factory=set)
     keeps_code: bool = False
     ends: list[str] = field(default_factory=list)
     commands: int = 0

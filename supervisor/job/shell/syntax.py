@@ -79,6 +79,7 @@ class _Parser:
         self.text = text
         self.at = 0
         self._depth = 0
+        self._written: list[Word] = []
         self._heredocs: list[tuple[str, bool]] = []
         self._newlines = [i for i, char in enumerate(text) if char == "\n"]
 
@@ -261,7 +262,7 @@ class _Parser:
         found = self._commands(frozenset())
         if self.at < len(self.text):
             raise self._error(f"has a {self._char()!r} that is not understood")
-        return found
+        return Commands(found.nodes, tuple(self._written))
 
     def _commands(self, ends: frozenset[str]) -> Commands:
         """Commands up to one of the words `ends`, to a closing bracket, or to the end of a case's arm."""
@@ -373,6 +374,8 @@ class _Parser:
             if found[2].startswith("<<") and found[2] != "<<<":
                 self._heredocs.append(("".join(p.text for p in word), found[2] == "<<-"))
             reads |= found[2].startswith("<")
+            if ">" in found[2]:
+                self._written.append(word)
 
     def _simple(self) -> Node:
         line = self.line

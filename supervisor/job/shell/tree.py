@@ -77,9 +77,10 @@ class AndOr:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """A list; each with whether it is started in the background."""
+    """A list; each with whether it is started in the background. `written`: of a whole script the files that its output goes to."""
 
     nodes: tuple[tuple[Node, bool], ...]
+    written: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
