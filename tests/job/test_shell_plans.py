@@ -175,6 +175,27 @@ def test_a_resume_is_appended_too_and_a_self_resuming_script_needs_none() -> Non
     assert oom_plan(job("-- bash train.sh", {**closed, "train.py": HF + itself})).resume.how == "self"
 
 
+@pytest.mark.parametrize(
+    ("more", "knob"),
+    [
+        ('--resume "${RESUME:-}"', "env:RESUME"),
+        ("${RESUME:+--resume $RESUME}", "env:RESUME"),
+        ("$(echo $EXTRA)", None),
+        ("--resume last.pt --out ${RESUME:-x}", None),
+    ],
+)
+def test_a_resume_is_set_as_the_variable_that_the_script_leaves_open(more: str, knob: str | None) -> None:
+    files = {"train.sh": f"python train.py {GIVEN} {more}\n", "train.py": TRAIN}
+    resume = oom_plan(job("-- bash train.sh", files)).resume
+    assert (resume.how, resume.knob) == ("flag" if knob else "unknown", knob)
+
+
+def test_a_variable_that_is_given_from_outside_is_open_without_a_default() -> None:
+    files = {"train.sh": "python train.py --batch_size $BATCH --accum_iter ${ACC}\n", "train.py": TRAIN}
+    spec = job("-- bash train.sh", files, env={"BATCH": "16", "ACC": "1"})
+    assert changed(spec) == {"env:BATCH": "8", "env:ACC": "2"}
+
+
 def test_a_path_with_blanks_is_not_handed_to_a_script_that_splits_it() -> None:
     files = {"train.sh": f"python train.py {GIVEN} $@\n", "train.py": TRAIN}
     assert oom_plan(job("-- bash train.sh", files)).resume.how == "flag"

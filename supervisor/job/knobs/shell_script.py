@@ -11,23 +11,24 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
-from supervisor.job.arguments.launchers import LAUNCHERS, Launch, read_launch
+from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.batch import divisors
-from supervisor.job.config.edit import SUFFIXES, config_words
+from supervisor.job.config.edit import config_words
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import ENV, Place, config_file, place_of
+from supervisor.job.knobs.script_training import Read, Script
 from supervisor.job.knobs.source.program import read_program
 from supervisor.job.knobs.source.read_source import ScriptSource, scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
-from supervisor.job.shell.expand import as_shell_text, may_be_several, shown, why_unknown
-from supervisor.job.shell.run import NotKnownError, ScriptRun, Started, follow, shell_words
+from supervisor.job.shell.expand import as_shell_text, why_unknown
+from supervisor.job.shell.run import NotKnownError, ScriptRun, Started, shell_words
 from supervisor.job.spec import (
     AccumulationCounts,
     EntryKind,
@@ -39,7 +40,6 @@ from supervisor.job.spec import (
 )
 from supervisor.text.redact import HIDDEN, redact, redact_argv
 
-Read = Callable[[str], str | None]
 Find = Callable[[JobSpec, Read, Mapping[str, str], int], JobSpec]
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -51,9 +51,7 @@ _PROBES: Final = (
 )
 _BLANK: Final = ("--stoker-a=b c",)
 _OTHER: Final = 7919
-# Flags of launchers that say nothing of ranks.
-_MEETING: Final = re.compile(r"port|addr|rdzv|node_rank|machine_rank|_ip$|log_dir|job_?name|partition|account|^-p$|^-J$")  # fmt: skip
-_CONFIGS: Final = re.compile(r"conf|cfg|yaml|json|deepspeed|params", re.IGNORECASE)
+_PATH: Final = "/stoker/checkpoint"
 # Parsers that refuse a flag that is given twice, or of which that is not known.
 _ONCE: Final = frozenset({"hydra", "docopt", "sacred", "tyro"})
 _DECLARE_IT: Final = "name the training command itself behind `--`"
@@ -79,7 +77,7 @@ def with_script_knobs(
     opened = read or (lambda _: None)
     if spec.entry_kind is not EntryKind.COMMAND or read is None or not shell_words(words, read):
         return find(spec, opened, given, gpus)
-    script = _Script(spec, look, words, read)
+    script = Script(spec, look, words, read)
     try:
         run = script.run(words, {})
         inside = script.inside(run.training, run.touched)
@@ -119,73 +117,10 @@ def _refused(spec: JobSpec, why: str, help_: str) -> JobSpec:
     return replace(spec, knobs=knobs, question=None, if_answered=(), loader=LoaderKnobs())
 
 
-@dataclass(frozen=True)
-class _Script:
-    """The script of a job."""
-
-    spec: JobSpec
-    look: Resolver
-    words: tuple[str, ...]
-    read: Read
-
-    def run(self, words: Sequence[str], more: Mapping[str, str]) -> ScriptRun:
-        """What the script would start with these words and these variables more."""
-        env = {**self.look.env, **dict(self.spec.env), **more}
-        return follow(words, read=self.read, env=env, cwd=self.spec.cwd)
-
-    def inside(self, training: Started, touched: frozenset[str] = frozenset()) -> JobSpec:
-        """The job of the training command alone.
-
-        Raises:
-            NotKnownError: too much of it is not known.
-        """
-        _require_known(training)
-        for name in _configs_of(training):
-            if posixpath.normpath(name) in touched:
-                why = (
-                    f"{training.file} writes {name}, which the training reads, or hands it to another command"
-                )
-                raise NotKnownError(why)
-        here = training.cwd.rstrip("/") + "/"
-        words = [shown(word).removeprefix(here) for word in training.words]
-        env = {**dict(self.spec.env), **{name: shown(value) for name, value in training.env}}
-        return replace(self.spec, entry=words[0], entry_args=tuple(words[1:]), env=tuple(env.items()))
-
-
-def _configs_of(training: Started) -> list[str]:
-    """The configs that a command names; a JSON file behind another kind of flag is data."""
-    found = []
-    for at, word in enumerate(training.words):
-        flag, equals, value = word.partition("=")
-        name = flag if equals else training.words[at - 1] if at else ""
-        for file in config_words([value if equals else word]):
-            is_data = file.lower().endswith(".json") and name.startswith("-") and not _CONFIGS.search(name)
-            found += [] if is_data else [file]
-    return found
-
-
-def _require_known(training: Started) -> None:
-    """Refuses a command with unknown words that may be settings, configs, or the number of ranks."""
-    launch = read_launch([shown(word) for word in training.words])
-    torchrun = all("torch" in name for name in launch.launchers)
-    for at, word in enumerate(training.words):
-        why = may_be_several(word)
-        if why is not None:
-            raise NotKnownError(f"{training.at} starts it with {shown(word)}: {why}")
-        if (why := why_unknown(word)) is None:
-            continue
-        flag, equals, _ = word.partition("=")
-        name = flag if equals else training.words[at - 1] if at else ""
-        own = at < launch.args_at
-        risky = not torchrun and not _MEETING.search(name) if own else _CONFIGS.search(name)
-        if risky or word.lower().endswith((*SUFFIXES, ".py")) or posixpath.basename(name) in LAUNCHERS:
-            raise NotKnownError(f"{training.at} starts it with {shown(word)}: {why}")
-
-
 class _Route:
     """How settings reach the training through its script."""
 
-    def __init__(self, script: _Script, run: ScriptRun, found: JobSpec, folder: str, read: Read) -> None:
+    def __init__(self, script: Script, run: ScriptRun, found: JobSpec, folder: str, read: Read) -> None:
         self._script = script
         self._run = run
         self._found = found
@@ -270,20 +205,27 @@ class _Route:
 
     def _not_arriving(self, name: str) -> str:
         """Why a setting of the user's command line would not reach the training under its name; empty where it does."""
-        training, own = self._run.training, self._own
+        training = self._run.training
         words = (self._script.words[0], *set_value(self._script.words[1:], name, str(_OTHER)))
         try:
             tried = self._script.run(words, {})
         except NotKnownError as error:
             return f"with {name} {error.why}"
-        after = tried.training
-        here = list(after.words[len(training.words) - len(own) :])
-        others = [
-            [(s.name, s.value) for s in settings_of(w) if not _alike(s.name, name)] for w in (own, here)
-        ]
-        same = others[0] == others[1] and (after.env, after.cwd) == (training.env, training.cwd)
-        arrives = value_of(here, name) == str(_OTHER) and same and tried.others == self._run.others
+        arrives = self._sets_alone(tried, name, str(_OTHER))
         return "" if arrives else f"{training.at} takes {name} for something else"
+
+    def _sets_alone(self, tried: ScriptRun, name: str, value: str, variable: str = "") -> bool:
+        """Whether a start of the script with `variable`, or with an argument, sets this of the training and nothing else."""
+        training, after = self._run.training, tried.training
+        here = list(after.words[len(training.words) - len(self._own) :])
+        head = training.words[: len(training.words) - len(self._own)]
+        env = tuple(pair for pair in after.env if pair[0] != variable)
+        others = [
+            [(s.name, s.value) for s in settings_of(w) if not _alike(s.name, name)] for w in (self._own, here)
+        ]
+        same = others[0] == others[1] and (env, after.cwd) == (training.env, training.cwd)
+        same = same and after.words[: len(head)] == head and tried.others == self._run.others
+        return value_of(here, name) == value and same
 
     # -- names
 
@@ -522,7 +464,8 @@ class _Route:
         self._why.clear()
         own = value_of(self._own, knobs.resume) if knobs.resume is not None else None
         flags = [name for name in (knobs.resume, knobs.resume_path, knobs.resume_step) if name is not None]
-        outer = {name: self._outer_start(name) for name in flags}
+        values = {knobs.resume: knobs.resume_value}
+        outer = {name: self._outer_start(name, values.get(name, _PATH)) for name in flags}
         resume = outer.get(knobs.resume or "")
         if own is not None and own != knobs.resume_value:
             resume = None
@@ -537,17 +480,24 @@ class _Route:
             resumes=self._why[0] if lost and self._why and not knobs.self_resuming else knobs.resumes,
         )
 
-    def _outer_start(self, name: str) -> str | None:
-        outer = self._outer(name, "")
-        if (
-            outer == name
-            and place_of(name) is Place.ARGUMENT
-            and not self._keeps_blanks
-            and " " in self._script.spec.cwd
-        ):
+    def _outer_start(self, name: str, value: str = _PATH) -> str | None:
+        """The name under which a start is set from outside; by default to a checkpoint's path."""
+        outer, is_argument = self._outer(name, ""), place_of(name) is Place.ARGUMENT
+        blanks = is_argument and " " in self._script.spec.cwd
+        if outer == name and blanks and not self._keeps_blanks:
             self._why.append(f"{self._run.training.at} splits its arguments at blanks")
             return None
-        return outer
+        if outer is not None or not is_argument or not value:
+            return outer
+        value = value if value != _PATH or not blanks else f"{value} 2"
+        for variable in self._run.settable:
+            try:
+                tried = self._script.run(self._script.words, {variable: value})
+            except NotKnownError:
+                continue
+            if self._sets_alone(tried, name, value, variable):
+                return f"{ENV}{variable}"
+        return None
 
     def _command_with(self, help_: str) -> str:
         """The training's own command, to be pasted, with the flag that would help it."""

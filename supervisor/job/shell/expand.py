@@ -113,13 +113,13 @@ class Expander:
         file: its script, for reasons.
         line: of the present command.
         output: what a command substitution prints; None: not known.
-        defaulted: collects the variables that a script leaves to whoever starts it.
+        open: collects the variables that a script leaves to whoever starts it.
     """
 
     state: State
     file: str
     output: Callable[[str, Expander], str | None]
-    defaulted: set[str]
+    open: set[str]
     line: int = 0
 
     @property
@@ -271,6 +271,8 @@ class Expander:
             return self._folder()
         if name == "BASH_SOURCE":
             return [self.state.name]
+        if name not in self.state.variables or name in self.state.exported:
+            self.open.add(name)
         return self.state.variables.get(name)
 
     def _folder(self) -> str:
@@ -301,8 +303,6 @@ class Expander:
     ) -> Value:
         """``${X:-word}``, ``${X:=word}``, ``${X:?word}``, ``${X:+word}``, and the same without the colon."""
         unset = value is None or (form[1] == ":" and value in ("", []))
-        if form[2] in "-=" and not (name.isdigit() or name in {"@", "*"}):
-            self.defaulted.add(name)
         if value is not None and MARKS & set("".join(value)) and form[1]:
             return self._not_known(text) if form[2] == "+" else value
         if unset == (form[2] == "+"):

@@ -102,7 +102,7 @@ def follow(words: Sequence[str], *, read: Read, env: Mapping[str, str], cwd: str
     return ScriptRun(
         one_training(seen, name),
         tuple(seen.others),
-        tuple(sorted(seen.defaulted)),
+        tuple(sorted(seen.open)),
         frozenset(map(posixpath.normpath, seen.touched)),
     )
 
@@ -123,7 +123,7 @@ class _Shell:
         self._depth = depth
         self._file = file
         self._state = state
-        self._expand = Expander(state, file, self._output, seen.defaulted)
+        self._expand = Expander(state, file, self._output, seen.open)
 
     def _use(self, state: State) -> None:
         """Continues in another state."""

@@ -74,7 +74,7 @@ class Seen:
     aside: list[Started] = field(default_factory=list)
     others: list[tuple[str, ...]] = field(default_factory=list)
     through: list[str] = field(default_factory=list)
-    defaulted: set[str] = field(default_factory=set)
+    open: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
     keeps_code: bool = False
     ends: list[str] = field(default_factory=list)
