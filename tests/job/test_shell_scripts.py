@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,27 @@ def test_what_is_not_known_is_named_with_its_line(text: str, why: str) -> None:
     with pytest.raises(NotKnownError) as caught:
         run(text)
     assert caught.value.why == why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=xxxxxxxx\nfor i in $(echo 1 2 3) 4 5 6 7 8 9 a b c d e f g h i j k l m n; do A=$A$A$A; done\npython train.py $A\n",
+        'B=(x y)\nwhile [ 1 = 1 ]; do B+=("${B[@]}"); done\npython train.py\n',
+        "python train.py --a ${A:-" * 300 + "}" * 300 + "\n",
+        "if true; then\n" * 300 + "python train.py\n" + "fi\n" * 300,
+        "(" * 5000 + "python train.py" + ")" * 5000,
+        "python train.py " + "x" * 300_000,
+        "f() { g; g; }\ng() { f; f; }\nf\npython train.py\n",
+        "for a in 1 2 3 4 5 6 7 8 9; do for b in 1 2 3 4 5 6 7 8 9; do for c in 1 2 3 4 5 6 7 8 9; do for d in 1 2 3 4 5 6 7 8 9; do :; done; done; done; done\npython train.py\n",
+    ],
+    ids=["a word that doubles", "an array that doubles", "nested defaults", "nested conditions", "nested shells", "long", "recursion", "nested loops"],
+)  # fmt: skip
+def test_a_script_that_would_take_for_ever_is_refused_at_once(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(NotKnownError):
+        run(text)
+    assert time.process_time() - began < 10
 
 
 def test_a_variable_of_unknown_content_stays_unknown() -> None:

@@ -10,16 +10,23 @@ from typing import Final
 
 from supervisor.job.shell.expand import MARKS, Expander, State, Value, unknown, why_unknown
 from supervisor.job.shell.shell_conditions import Status, status_of, test
-from supervisor.job.shell.started import Seen
+from supervisor.job.shell.started import NotKnownError, Seen
 from supervisor.job.shell.tree import Assign, Simple
 
+_LONGEST: Final = 200_000  # a script that doubles a variable in a loop would fill the memory
 _OPTIONS: Final = {"a": "allexport", "e": "errexit"}
 
 Builtin = Callable[[Sequence[str], Simple, Expander, Seen], Status]
 
 
 def set_variable(state: State, name: str, value: Value) -> None:
-    """Sets a variable."""
+    """Sets a variable.
+
+    Raises:
+        NotKnownError: it grows beyond what a launch script needs.
+    """
+    if len(value) + sum(map(len, value)) > _LONGEST:
+        raise NotKnownError(f"{state.name} is too long or starts too many others")
     state.variables[name] = value
     if "allexport" in state.options:
         state.exported.add(name)

@@ -30,6 +30,7 @@ _PARAM: Final = re.compile(
     re.DOTALL,
 )
 _LARGEST: Final = 10**12
+_LONGEST_CUT: Final = 2_000  # each length of it is compared with a pattern
 _OPERATORS: Final[dict[type[ast.operator], Callable[[int, int], int | None]]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
@@ -201,7 +202,7 @@ class Expander:
     def arithmetic(self, text: str) -> int | None:
         """The value of ``$((text))``; None: not known."""
         plain = self.text(parse_word(text, quoted=True)).strip()
-        if MARKS & set(plain):
+        if MARKS & set(plain) or len(plain) > _LONGEST_CUT:
             return None
         try:
             tree = ast.parse(plain, mode="eval").body
@@ -333,7 +334,7 @@ class Expander:
 
     def _cut(self, value: str, rest: str) -> str | None:
         """``${X%.*}``, ``${X##*/}``, ``${X^^}``; None: not understood."""
-        if MARKS & set(value):
+        if MARKS & set(value) or len(value) > _LONGEST_CUT:
             return None
         if rest in {"^^", ",,"}:
             return value.upper() if rest == "^^" else value.lower()
