@@ -75,6 +75,7 @@ def launch(spec: JobSpec, batch: BatchSpec | None) -> LaunchPlan:
         ("bash train.sh", "python train.py --batch_size ${BATCH:-8} --accum_iter ${ACC:-2}\n", {"env:BATCH": "4", "env:ACC": "4"}),
         ("bash train.sh", ": ${BATCH:=8}\nACC=${ACC-2}\npython train.py --batch_size=$BATCH --accum_iter=$ACC\n", {"env:BATCH": "4", "env:ACC": "4"}),
         ("bash train.sh", f'cd sub/..\npython train.py {GIVEN} 2>&1 "$@" | tee log\n', HALVED),
+        ("bash train.sh 8", 'OUT=out_$(date +%F)\npython "$PWD/train.py" --batch_size $1 --accum_iter 2 --out $OUT "${@:2}"\n', HALVED),
         ("env A=1 nohup bash train.sh", f'python train.py {GIVEN} "$@"\n', HALVED),
         ("bash -ex train.sh", f'if [ -f x ]; then echo x; fi\npython train.py {GIVEN} "$@"\n', HALVED),
     ],
@@ -218,6 +219,14 @@ def test_a_script_that_is_not_read_is_refused_with_the_line(script: str, why: st
     assert plan.help == "name the training command itself behind `--`"
     named = job("--batch-knob --batch_size --accumulation-knob --accum_iter -- bash train.sh --batch_size 8 --accum_iter 2", {"train.sh": script})  # fmt: skip
     assert changed(named) == HALVED
+
+
+def test_a_declared_setting_is_used_where_it_reaches_the_training_and_as_before_elsewhere() -> None:
+    files = {"train.sh": f'python train.py {GIVEN} "$@"\n', "train.py": TRAIN}
+    assert changed(job("--batch-knob --batch_size -- bash train.sh", files)) == HALVED
+    closed = {**files, "train.sh": 'python train.py --batch_size "$1" --accum_iter "$2"\n'}
+    own = job("--batch-knob --bs --accumulation-knob --acc -- bash train.sh --bs 8 --acc 2", closed)
+    assert changed(own) == {"--bs": "4", "--acc": "4"}
 
 
 def test_ranks_and_batch_are_read_from_the_training() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.shell.expand import shown, why_unknown
+from supervisor.job.shell.expand import may_be_several, shown, why_unknown
 from supervisor.job.shell.run import NotKnownError, ScriptRun, follow, shell_words
 
 BASH = shutil.which("bash")
@@ -168,6 +168,27 @@ def test_a_variable_of_unknown_content_stays_unknown() -> None:
         "--port", "$RANDOM", "--at", "$(date)", "--device", "$DEVICE", "$MORE", "--held", "$HELD",
     ]  # fmt: skip
     assert why_unknown(words[8]) == "train.sh:1 decides only at the start what MORE is"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_one"),
+    [
+        ("nvidia-smi -L | wc -l", True),
+        ("shuf -i 1-9 -n 1", True),
+        ('date "+%Y%m%d-%H%M"', True),
+        ("date +%F", True),
+        ("date +'%F_%T'", True),
+        ("date", False),
+        ('date "+%F %T"', False),
+        ("hostname", True),
+        ("hostname -I", False),
+        ("cat flags.txt", False),
+        ("wc -l x | cut -d' ' -f1-9", False),
+    ],
+)
+def test_what_a_command_prints_is_one_word_or_any_number(command: str, is_one: bool) -> None:
+    words = run(f"python train.py --x $({command})\n").training.words
+    assert (may_be_several(words[-1]) is None) == is_one
 
 
 def test_variables_that_are_left_open_are_named() -> None:

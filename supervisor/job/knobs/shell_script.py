@@ -112,7 +112,6 @@ def _refused(spec: JobSpec, why: str, help_: str) -> JobSpec:
         resumes=spec.knobs.resumes if spec.knobs.self_resuming else why,
         declared=spec.knobs.declared,
         batch=spec.knobs.batch,
-        batch_scope=spec.knobs.batch_scope,
     )
     return replace(spec, knobs=knobs, question=None, if_answered=(), loader=LoaderKnobs())
 
@@ -217,11 +216,11 @@ class _Route:
     def _sets_alone(self, tried: ScriptRun, name: str, value: str, variable: str = "") -> bool:
         """Whether a start of the script with `variable`, or with an argument, sets this of the training and nothing else."""
         training, after = self._run.training, tried.training
-        here = list(after.words[len(training.words) - len(self._own) :])
-        head = training.words[: len(training.words) - len(self._own)]
+        start = len(training.words) - len(self._own)
+        head, own, here = training.words[:start], training.words[start:], after.words[start:]
         env = tuple(pair for pair in after.env if pair[0] != variable)
         others = [
-            [(s.name, s.value) for s in settings_of(w) if not _alike(s.name, name)] for w in (self._own, here)
+            [(s.name, s.value) for s in settings_of(w) if not _alike(s.name, name)] for w in (own, here)
         ]
         same = others[0] == others[1] and (env, after.cwd) == (training.env, training.cwd)
         same = same and after.words[: len(head)] == head and tried.others == self._run.others

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import posixpath
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -192,9 +191,7 @@ class Expander:
                 if printed is not None:
                     return printed
                 text = f"$({part.text.strip()})"
-                first = part.text.split()
-                one = bool(first) and posixpath.basename(first[0]) in _PRINT_ONE_WORD
-                return unknown(text, f"{self.at} takes what {text} prints", one=one)
+                return unknown(text, f"{self.at} takes what {text} prints", one=_prints_one_word(part.text))
             case Kind.PROCESS:
                 text = f"<({part.text})"
                 return unknown(text, f"{self.at} reads {text}", one=True)
@@ -369,7 +366,12 @@ def _split(text: str, fields: list[str | None]) -> None:
 _CHANGING: Final = frozenset(
     {"?", "$", "!", "-", "RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "BASHPID", "PPID", "LINENO"}
 )
-# Commands that print one word, whatever it is.
-_PRINT_ONE_WORD: Final = frozenset(
-    {"date", "hostname", "shuf", "basename", "dirname", "nproc", "wc", "realpath", "readlink", "pwd", "whoami", "uuidgen", "mktemp", "expr", "uname", "which", "id", "bc"}
-)  # fmt: skip
+# Commands that print one word, whatever it is, unless they are asked for more.
+_PRINT_ONE_WORD: Final = re.compile(
+    r"(basename|dirname|nproc|wc|shuf|realpath|readlink|pwd|whoami|uuidgen|mktemp|expr|which|bc|hostname(?!\s+-I)|date(?=\s+([\"']?\+[^\s\"']+[\"']?|\+[\"'][^\s\"']+[\"'])\s*$))\b"
+)
+
+
+def _prints_one_word(text: str) -> bool:
+    """Whether the last command of a pipeline is one that prints one word."""
+    return _PRINT_ONE_WORD.match(text.rpartition("|")[2].strip()) is not None
