@@ -33,7 +33,7 @@ STYLES = {
     "empty": 'EXTRA=()\npython train.py "${EXTRA[@]}" $NONE "$NONE" ""\n',
     "shift": 'GPUS=$1\nshift\ntorchrun --nproc_per_node=$GPUS train.py "$@"\n',
     "folder": 'cd "$(dirname "$0")/.." || exit 1\ncd sub\npython train.py --at "$PWD" --root "$(cd .. && pwd)" --name $(basename /x/y.z .z)\n',
-    "conditions": 'if [ -z "$NONE" ] && [[ $1 -gt 3 ]]; then\n  BATCH=8\nelif [ "$1" = 7 ]; then\n  BATCH=9\nelse\n  BATCH=10\nfi\n[ "$1" == 7 ] && W=w || W=v\ncase "$1" in\n  1|2) C=1 ;;\n  7*) C=7 ;;\n  *) C=x ;;\nesac\n[[ $GIVEN == from* ]] && M=1\npython train.py --batch $BATCH --w $W --c $C --m $M\n',
+    "conditions": 'if [ -z "$NONE" ] && [[ $1 -gt 3 ]]; then\n  BATCH=8\nelif [ "$1" = 7 ]; then\n  BATCH=9\nelse\n  BATCH=10\nfi\n[ "$1" == 7 ] && W=w || W=v\ncase "$1" in\n  1|2) C=1 ;;\n  7*) C=7 ;;\n  *) C=x ;;\nesac\n[[ $GIVEN == from* ]] && M=1\n[[ -n $1 && $W == w ]] || M=2\n[[ $1 == 7 && $W != w || -z $NONE && ! $1 == 8 ]] && M+=3\n[[ $1 == 8 || $W == v && $1 == 7 ]] && M+=4\npython train.py --batch $BATCH --w $W --c $C --m $M\n',
     "parsed": 'LR=1\nREST=()\nwhile [[ $# -gt 0 ]]; do\n  case $1 in\n    --lr) LR="$2"; shift 2 ;;\n    *) REST+=("$1"); shift ;;\n  esac\ndone\npython train.py --rate $LR "${REST[@]}"\n',
     "collected": 'for word in "$@"; do\n  ALL="$ALL $word"\ndone\npython train.py$ALL\n',
     "command in a variable": 'CMD="python train.py --batch 8"\nCMD="$CMD --lr 1"\necho "$CMD"\neval $CMD "$@"\n',

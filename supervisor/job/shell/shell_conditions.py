@@ -53,6 +53,12 @@ def compare(left: int | None, operator: str, right: int | None) -> Status:
 
 def test(words: Sequence[str], patterns: Sequence[bool] | None) -> Status:
     """``[ ... ]``; with `patterns` ``[[ ... ]]``: which of the words are patterns where they stand on the right."""
+    if patterns is not None and "(" not in words and not {"&&", "||"}.isdisjoint(words):
+        operator = "||" if "||" in words else "&&"
+        at = list(words).index(operator)
+        sides = {test(words[:at], patterns[:at]), test(words[at + 1 :], patterns[at + 1 :])}
+        decides = Status.YES if operator == "||" else Status.NO
+        return decides if decides in sides else Status.MAYBE if Status.MAYBE in sides else OPPOSITE[decides]
     if words[:1] == ["!"]:
         return OPPOSITE[test(words[1:], patterns[1:] if patterns is not None else None)]
     if any(MARKS & set(word) for word in words):
