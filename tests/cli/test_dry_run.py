@@ -167,3 +167,26 @@ def test_log_level_of_the_shell_counts_where_it_is_one_of_ours(
     assert f"run.log_level {effective}" in said
     assert main(["run", "--show-config", "--log-level", "error", "train.py"]) == 0
     assert "run.log_level error flag --log-level" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("handed_on", "expected"),
+    [
+        (' "$@"', {"changes": [{"knob": "--batch_size", "from": "8", "to": "4"}, {"knob": "--accum", "from": "2", "to": "4"}]}),
+        ("", {"why": "train.sh:2 starts it and hands no further arguments on", "what_would_help": "stoker run -- python train.py --batch_size 8 --accum 2"}),
+    ],
+)  # fmt: skip
+def test_a_training_behind_a_shell_script_is_answered_in_the_same_form(
+    handed_on: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "train.sh").write_text(
+        f"# never run\npython train.py --batch_size 8 --accum 2{handed_on}\ntouch ran\n"
+    )
+    done = dry_run(tmp_path, "--json", "--", "bash", "train.sh")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert faults(answer, SCHEMA) == []
+    assert {key: answer["on_oom"][key] for key in expected} == expected
+    assert answer["argv"] == ["bash", "train.sh"]
+    assert not (tmp_path / "ran").exists()
