@@ -98,12 +98,13 @@ def test_a_change_reaches_the_training(line: str, script: str, expected: dict[st
         ("OUT=out_${BATCH:-8}\npython train.py --batch_size ${BATCH:-8} --accum_iter 2 --out $OUT\n", "train.sh:2 starts it and hands no further arguments on", "stoker run -- python train.py --batch_size 8 --accum_iter 2 --out out_8"),
         ("BATCH=8\npython train.py --batch_size ${BATCH:-4} --accum_iter 2\n", "train.sh:2 starts it and hands no further arguments on", "stoker run -- python train.py --batch_size 8 --accum_iter 2"),
         (f'export TAG="a b" API_KEY=abc123\ncd sub\nCUDA_VISIBLE_DEVICES=0 python ../train.py {GIVEN} --port $RANDOM --name "$(date) x"\n', "train.sh:3 starts it and hands no further arguments on", f'cd sub && stoker run -- env API_KEY="$API_KEY" CUDA_VISIBLE_DEVICES=0 TAG=\'a b\' python ../train.py {GIVEN} --port "$RANDOM" --name "$(date) x"'),
+        (f"cd /a/b\npython train.py {GIVEN}\n", "train.sh:2 starts it and hands no further arguments on", f"cd /a/b && stoker run -- python train.py {GIVEN}"),
     ],
 )  # fmt: skip
 def test_a_change_that_would_not_reach_it_is_refused_with_the_command(
     script: str, why: str, command: str
 ) -> None:
-    files = {"train.sh": script, "train.py": TRAIN, "sub/../train.py": TRAIN}
+    files = {"train.sh": script, "train.py": TRAIN, "sub/../train.py": TRAIN, "../a/b/train.py": TRAIN}
     plan = refused(job("-- bash train.sh", files))
     assert (plan.why, plan.help) == (why, command)
 

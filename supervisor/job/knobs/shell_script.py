@@ -514,7 +514,9 @@ class _Route:
         ]
         env = [f"{name}={_env_value(name, value)}" for name, value in training.env]
         start = ["stoker run --", *(["env", *env] if env else []), *words]
-        folder = [] if self._folder == "." else ["cd", shlex.quote(self._folder), "&&"]
+        above = self._folder.startswith("..")  # elsewhere: as the script itself names it, mostly absolute
+        place = self._run.training.cwd if above else self._folder
+        folder = [] if place == "." else ["cd", shlex.quote(place), "&&"]
         return " ".join([*folder, *start])
 
 
