@@ -57,7 +57,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="numbers of logs, with commas")
     args = parser.parse_args()
     truth = json.loads(TRUTH.read_text(encoding="utf-8"))
-    logs = truth["logs"] | truth["second draw"]["logs"] | truth["third draw"]["logs"]
+    logs = truth["logs"]
+    for draw in ("second draw", "third draw", "fourth draw"):
+        logs |= truth[draw]["logs"]
     args.captures.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         env = {name: value for name, value in os.environ.items() if not name.startswith("TMUX")}
