@@ -76,6 +76,16 @@ def test_a_line_does_not_wait_past_the_next_loss_of_its_log() -> None:
     assert shown(sense.due(99.0)) == []
 
 
+def test_lines_that_waited_for_a_first_step_come_before_those_that_have_it() -> None:
+    """A collector puts each state of the bar on a line of its own; of a backlog the first states may be left out."""
+    sense = StepSense()
+    assert shown(sense.take(replace(line(loss=2.5), log="output.log"), 0.0)) == []
+    list(sense.take(replace(bar(30, 40), log="output.log", drawn=False, bar=True), 0.0))
+    after = shown(sense.take(replace(line(loss=2.4), log="output.log"), 0.0))
+    assert after == [(None, 2.5), (30, 2.4)]
+    assert shown(sense.due(99.0)) == []
+
+
 def test_a_bar_that_comes_too_late_is_not_taken_for_the_next_lines() -> None:
     sense = StepSense()
     list(sense.take(bar(3, 40), 0.0))

@@ -143,11 +143,12 @@ class StepSense:
             if len(rank.waiting) > MAX_WAITING:
                 yield rank.waiting.popleft().seen
         else:
+            yield from _overtaken(rank, seen.log, now)
             yield _at(seen, rank.step)
 
 
 def _overtaken(rank: _Rank, log: str | None, now: float) -> Iterator[StepSeen]:
-    """The samples that wait for a bar, where the next loss of their log bears its own step: later they would look like the newest."""
+    """The samples that wait for a bar, where the next loss of their log has its step: later they would look like the newest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
         rank.given_up.append(now)
