@@ -50,6 +50,11 @@ def test_the_set_is_told_by_what_stands_beside(line: str, want: dict[str, float]
             "41/100 [00:03<00:05, 4.0it/s, loss=0.31]",
             {"step": 41, "total_steps": 100, "eta_s": 5, "step_time_s": 0.25},
         ),
+        (
+            "disc: -0.012;gen: 0.31:  50%|█████     | 5/10 [00:10<00:10,  2.00s/it]",
+            {"step": 5, "total_steps": 10, "step_time_s": 2.0},
+        ),
+        ("disc: -0.012;gen: 0.31: : 11it [00:30,  2.50s/it]", {"step": 11, "step_time_s": 2.5}),
         ("epoch 3 batch_idx 20/400 loss 0.31", {"epoch": 3, "step": 20, "total_steps": 400, "loss": 0.31}),
         ("LR: (0.00002/0.001) | Step: 264 | loss: 0.31", {"lr": 2e-05, "step": 264, "loss": 0.31}),
         ('{"name": "loss", "step": 12, "value": 0.31}', {"step": 12, "loss": 0.31}),

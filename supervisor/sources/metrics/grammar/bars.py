@@ -86,8 +86,8 @@ _METRIC_HINT = re.compile(r"loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失
 
 _LOSSES = re.compile(r"[\w/.-]*loss\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
-# "d: 0.43; g: 2.13": values before the bar.
-_PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+\S*[,;|]?\s+\w[\w ]*[:=]\s*[-\d.]+")
+# "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
+_PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")
 
 
 def of_samples(unit: str) -> bool:
