@@ -28,6 +28,8 @@ from tests.sources.metric_lines import values
             {"step": 20, "loss": 2.125, "step_time_s": 1.2305},
         ),
         ("step 20 loss 2.125 (best 1230.5 ms)", {"step": 20, "loss": 2.125}),
+        ("step:20 - actor/pg_loss:0.0 - actor/kl_loss:0.9 - actor/loss:-0.25", {"step": 20, "loss": -0.25}),
+        ("step:20 - actor/pg_loss:0.5 - actor/kl_loss:0.9", {"step": 20, "loss": 0.5}),
         ("step 20 (loss, lr) = (2.125, 3e-4)", {"step": 20, "loss": 2.125, "lr": 3e-4}),
         ("step 20 [loss, lr]: [2.125, 3e-4, 7]", {}),
         ("Source set: loss 0.31", {"val_loss": 0.31}),

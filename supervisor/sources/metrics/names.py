@@ -258,6 +258,10 @@ def _is_part_of_loss(name: _Name) -> bool:
     return "loss/" in name.lower and name.words[-1] != "total"
 
 
+def _is_loss_of_scope(name: _Name) -> bool:
+    return name.lower.endswith("/loss")
+
+
 def _whole_loss(name: _Name) -> Meaning:
     """A loss of the whole objective: the plain one before a total, that before a mean over steps; of held-out data the mean before all."""
     rank = 10 if len(name.words) == 1 else 9
@@ -296,6 +300,7 @@ _LOSSES = (
     _Rule("the whole", lambda n: not _beside_loss(n), _whole_loss),
     _Rule("PPYoloELoss/loss", lambda n: _is_part_of_loss(n) and n.words[-2:] == ["loss", "loss"], _a_loss(7)),
     _Rule("a part", lambda n: _is_part_of_loss(n) and not _kinds_of_loss(n) <= LOSS_OF_POLICY, _own),
+    _Rule("actor/loss, beside actor/pg_loss", lambda n: _is_loss_of_scope(n) and _kinds_of_loss(n) <= LOSS_OF_POLICY, _a_loss(4)),
     _Rule("a policy's", lambda n: _kinds_of_loss(n) <= LOSS_OF_POLICY, _a_loss(3)),
     _Rule(
         "a kind of the one objective",

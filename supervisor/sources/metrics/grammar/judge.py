@@ -261,7 +261,7 @@ def _chosen(
     if LOSS in best and best[LOSS].rank <= PART_RANK and _ENTRY.match(masked):
         part = best.pop(LOSS)
         own.setdefault(part.name, part._replace(field=""))
-    if in_record and LOSS in best and best[LOSS].rank == 3:
+    if in_record and LOSS in best and best[LOSS].rank in {3, 4}:
         part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
         own.setdefault(part.name, part._replace(field=""))
     if LOSS not in best and "total" in own and len(_PARTS & own.keys()) >= 2:
