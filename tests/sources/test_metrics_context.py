@@ -77,6 +77,30 @@ def test_counters_and_rates_in_more_spellings(line: str, want: dict[str, float |
     assert {name: found.get(name) for name in want} == want
 
 
+def test_a_time_alone_before_each_step_is_the_time_of_the_step() -> None:
+    lines = ["Timer: 1.25", "epoch:0 || iter:0 || Loss:3.5", "Timer: 0.5", "epoch:0 || iter:10 || Loss:3.25"]
+    lines += [
+        "start eval....",
+        "Timer: 140.5",
+        "test epoch:0 || Loss:3.75",
+        "Timer: 0.75",
+        "epoch:1 || iter:20 || Loss:3.0",
+    ]
+    reader = MetricReader()
+    found = [reader.feed(line) for line in lines]
+    assert [one.values.get("step_time_s") if one is not None else None for one in found] == [
+        *(None, None, 0.5, None),
+        *(None, None, None, 0.75, None),
+    ]
+
+
+def test_a_time_alone_between_epochs_is_no_time_of_a_step() -> None:
+    epoch = ["step 10 loss 3.5", "step 20 loss 3.25", "Time: 35.5 s"]
+    reader = MetricReader()
+    found = [reader.feed(line) for line in [*epoch, *epoch, *epoch]]
+    assert not any("step_time_s" in one.values for one in found if one is not None)
+
+
 @pytest.mark.parametrize(
     ("line", "rank"),
     [

@@ -71,6 +71,11 @@ _REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
 _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
+# "Timer: 0.6698", "time: 0.21 sec.": a time on a line of its own.
+_LONE_TIME = re.compile(
+    r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
+)
+
 # A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
 # More names than a training has stages.
@@ -84,6 +89,15 @@ class Below(Enum):
     INDENTED = auto()  # its values, as far as they are indented
     SET = auto()  # its values, until a counter: it is training's
     PASS = auto()  # a pass over it, with counters of its own
+
+
+class Timed(Enum):
+    """Whether the times on lines of their own are those of steps: one stands right before each step."""
+
+    NEVER = auto()
+    NOW = auto()  # on the line before, for the first time
+    ONCE = auto()  # on the line before a step, as the newest one that reported
+    AGAIN = auto()  # the same, and the line before is another
 
 
 class State(NamedTuple):
@@ -107,6 +121,7 @@ class State(NamedTuple):
     in_code: bool = False
     in_best: bool = False
     kinds: tuple[str, ...] | None = ()
+    timed: Timed = Timed.NEVER
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -190,8 +205,11 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         state = state._replace(below=Below.OTHER)
     in_record = state.in_record or (state.in_settings and indented)
     evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
+    is_time = _LONE_TIME.match(message) is not None
+    in_record = in_record or (is_time and state.timed in {Timed.ONCE, Timed.AGAIN})
     parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
     fields = {reading.field for reading in parsed.readings}
+    state = state._replace(timed=_timed(state.timed, fields, is_time=is_time))
     if state.below is Below.SET and not fields.isdisjoint((STEP, EPOCH)):
         state = state._replace(below=Below.OTHER)
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
@@ -205,6 +223,15 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         in_record=state.in_record or parsed.heading,
         in_summary=max(0, state.in_summary - 1),
     )
+
+
+def _timed(before: Timed, fields: set[str], *, is_time: bool) -> Timed:
+    """What is known of the times on lines of their own below a line with these fields."""
+    if is_time:
+        return Timed.NOW if before is Timed.NEVER else Timed.AGAIN if before is Timed.ONCE else before
+    if {STEP, LOSS} <= fields:
+        return Timed.ONCE if before in {Timed.NOW, Timed.AGAIN} else Timed.NEVER
+    return Timed.NEVER if before is Timed.NOW else before
 
 
 def _ends_evaluation(message: str, below: Below) -> bool:
