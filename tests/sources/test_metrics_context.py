@@ -57,6 +57,7 @@ def test_the_set_is_told_by_what_stands_beside(line: str, want: dict[str, float]
             {"step": 5, "total_steps": 10, "step_time_s": 2.0},
         ),
         ("disc: -0.012;gen: 0.31: : 11it [00:30,  2.50s/it]", {"step": 11, "step_time_s": 2.5}),
+        ("Batch 20 - Train error  0.0863", {"step": 20}),
         ("epoch 3 batch_idx 20/400 loss 0.31", {"epoch": 3, "step": 20, "total_steps": 400, "loss": 0.31}),
         ("LR: (0.00002/0.001) | Step: 264 | loss: 0.31", {"lr": 2e-05, "step": 264, "loss": 0.31}),
         ('{"name": "loss", "step": 12, "value": 0.31}', {"step": 12, "loss": 0.31}),

@@ -316,7 +316,7 @@ class LineValues:
         if (
             name.lower() in PROSE
             or not _NAME.match(name)
-            or (token.bare and (" " in name and not SCORES & set(words_of(name))))
+            or (token.bare and " " in name and not (SCORES & set(words_of(name)) or _is_of_set(token)))
         ):
             return
         if token.bare and token.text.isdigit() and not SCORES & set(words_of(name)):
@@ -343,6 +343,12 @@ def _scale_of_eta(token: Token, words: list[str], unit: str) -> float | None:
     if unit:
         return time_scale(unit)
     return 1.0 if "eta" in token.name.lower() and "." not in token.text else None
+
+
+def _is_of_set(token: Token) -> bool:
+    """Whether a decimal is named by a set and what of it was measured: "Train error 0.31"."""
+    first, _, rest = token.name.lower().partition(" ")
+    return first in EVAL_WORDS | TRAIN_WORDS and rest in {"error", "err", "cost"} and "." in token.text
 
 
 def _tail_unit(tail: str) -> str:
