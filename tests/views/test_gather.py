@@ -85,6 +85,11 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
         (["lossy", "loss_G", "val_loss_G"], "loss_G"),
         (["g_loss", "loss"], "loss"),
         (["test_d_loss", "closs", "reward"], "loss"),
+        (["data", "G_GAN", "G_L1", "D_real", "D_fake"], "G_GAN"),
+        (["d", "gen"], "gen"),
+        (["D_real", "G_GAN", "g_loss"], "g_loss"),
+        (["G_GAN", "data"], "loss"),
+        (["box", "obj", "cls"], "box"),
     ],
 )
 def test_of_several_losses_without_a_sum_the_first_is_charted_under_its_name(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,23 @@ TOGETHER_S = 0.5
 _A_LOSS = re.compile(
     r"^(?!.*(?:val|test|eval|dev)).*(?<![^\W_])loss$|^loss[_/ .](?!val|test|eval|dev)", re.IGNORECASE
 )
+
+# Losses that are called by what they are of, in a log that names none: those of a generator beside a discriminator's, and
+# that of a detector's boxes beside its classes.
+_PARTS = (
+    (re.compile(r"(?:G|g|gen|generator)(?:_\w+)?$"), re.compile(r"(?:D|d|dis|disc|discriminator)(?:_\w+)?$")),
+    (re.compile(r"(?:train/)?box$"), re.compile(r"(?:train/)?cls$")),
+)
+
+
+def _named_loss(names: Sequence[str]) -> str:
+    """Of several losses and no sum, the name of the first that the log names; "loss" where there is none."""
+    if (loss := next(filter(_A_LOSS.search, names), None)) is not None:
+        return loss
+    for part, beside in _PARTS:
+        if (loss := next(filter(part.match, names), None)) is not None and any(map(beside.match, names)):
+            return loss
+    return "loss"
 
 
 class _Pool:
@@ -302,10 +320,10 @@ class Gatherer:
         series = {name: track for name, track in metrics.items() if track}
         series |= {name: whole.view() for name, whole in self._others.items()}
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
-        # Of several losses and no sum (a GAN's), the first that the log names stands for it, under its own name.
+        # Of several losses and no sum (a GAN's), one stands for it, under its own name.
         loss_name = "loss"
         if not metrics["loss"] and not self._lost.view():
-            loss_name = next(filter(_A_LOSS.search, self._others), "loss")
+            loss_name = _named_loss([*self._others])
             metrics["loss"] = series.get(loss_name, ())
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
