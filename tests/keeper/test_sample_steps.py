@@ -109,6 +109,16 @@ def test_without_bars_the_step_of_the_line_before_holds() -> None:
     assert shown(sense.take(line(loss=2.5), 0.0)) == [(10, 2.5)]
 
 
+def test_a_counter_that_starts_again_says_no_step_of_the_lines_below() -> None:
+    """`Batch 9` of each epoch, and the loss of the epoch on a line of its own."""
+    sense = StepSense()
+    found = []
+    for epoch in (1, 2, 3):
+        found += [one for n in range(10) for one in shown(sense.take(line(step=float(n)), 0.0))][:1]
+        found += shown(sense.take(line(loss=3.0 - epoch, epoch=float(epoch)), 0.0))
+    assert found == [(0, None), (9, 2.0), (0, None), (None, 1.0), (0, None), (None, 0.0)]
+
+
 def test_where_nothing_names_a_step_it_stays_unknown() -> None:
     sense = StepSense()
     assert shown(sense.take(line(loss=2.5), 0.0)) == []

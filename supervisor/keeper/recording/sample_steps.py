@@ -58,6 +58,7 @@ class _Rank:
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None  # of the training's bar
+    begins_again: bool = False  # its counter names neither total nor epoch, and starts again with each epoch
     places: Places = field(default_factory=Places)
 
 
@@ -88,6 +89,7 @@ class StepSense:
         if not LOSSES.isdisjoint(seen.values):
             yield from _overtaken(rank, seen.log, now)
         seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
+        rank.begins_again = rank.begins_again or _begins_again(rank, seen.values)
         rank.step = seen.values["step"]
         rank.has_bar = rank.has_bar or seen.drawn
         yield seen
@@ -144,7 +146,13 @@ class StepSense:
                 yield rank.waiting.popleft().seen
         else:
             yield from _overtaken(rank, seen.log, now)
-            yield _at(seen, rank.step)
+            yield _at(seen, None if rank.begins_again else rank.step)
+
+
+def _begins_again(rank: _Rank, values: dict[str, float]) -> bool:
+    """Whether a counter goes back to its beginning, and no line can tell how far the training is."""
+    places = {"total_steps", EPOCH}
+    return rank.step is not None and places.isdisjoint(values) and values["step"] < rank.step / 2
 
 
 def _overtaken(rank: _Rank, log: str | None, now: float) -> Iterator[StepSeen]:
