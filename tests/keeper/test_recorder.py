@@ -424,6 +424,21 @@ def test_losses_of_held_out_data_are_not_called_as_the_trainings(tmp_path: Path)
     assert not {"loss_g", "loss_d"} & test.keys()
 
 
+def test_a_line_that_begins_with_its_first_state_is_no_state(tmp_path: Path) -> None:
+    """What a program printed without a newline yet, and the bar behind it."""
+    log = tmp_path / "nohup.out"
+    bar_drawn = "\r100%|##########| 30/30 [00:04<00:00,  7.11it/s]"
+    log.write_text(
+        "{'loss': 2.5}" + bar_drawn + "\n{'train_runtime': 12.5, 'epoch': 1.0}\n", encoding="utf-8"
+    )
+    with watched(log) as seen:
+        assert wait_until(
+            lambda: any("train_runtime" in one.values for one in seen if isinstance(one, StepSeen)), 20
+        )
+        steps = [one.values["step"] for one in seen if isinstance(one, StepSeen) and "step" in one.values]
+    assert steps == [30]
+
+
 def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     with watched(log) as seen:

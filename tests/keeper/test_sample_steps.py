@@ -39,13 +39,35 @@ def test_a_bar_that_a_save_wiped_is_of_no_line_of_its_log() -> None:
     found = []
     for step in range(5, 45, 5):
         found += shown(sense.take(replace(line(loss=float(step)), log="train.log"), 0.0))
-        found += shown(sense.hint(replace(hint(step), log="train.log"), 0.0))
+        found += shown(sense.hint(replace(hint(step), log="train.log", below=True), 0.0))
         if step % 20 == 0:  # the bar of the save's own shards is gone again
             found += shown(sense.hint(replace(hint(step), log="train.log"), 0.0))
     assert found == [(step, step) for step in range(5, 45, 5)]
     # Where the bar has a log of its own, it may be read first.
     assert shown(sense.hint(replace(hint(40), log="stderr.log"), 0.0)) == []
     assert shown(sense.take(replace(line(loss=1.0), log="stdout.log"), 0.0)) == [(40, 1.0)]
+
+
+def test_a_line_that_no_bar_follows_takes_none_of_those_below() -> None:
+    """What a program prints before its bar is drawn, numbers as they are."""
+    sense = StepSense()
+    assert shown(sense.take(replace(line(accuracy=0.5), log="train.log"), 0.0)) == []
+    found = []
+    for step in (5, 10):
+        found += shown(sense.take(replace(line(loss=float(step)), log="train.log"), 0.0))
+        found += shown(sense.hint(replace(hint(step), log="train.log", below=True), 0.0))
+    assert found == [(None, None), (5, 5), (10, 10)]
+
+
+def test_lines_that_were_written_in_blocks_stand_below_all_their_bars() -> None:
+    sense = StepSense()
+    found = shown(sense.take(replace(line(accuracy=0.5), log="train.log"), 0.0))
+    for block in ((5, 10, 15), (20, 25)):
+        for step in block:
+            found += shown(sense.hint(replace(hint(step), log="train.log"), 0.0))
+        for step in block:
+            found += shown(sense.take(replace(line(loss=float(step)), log="train.log"), 0.0))
+    assert found == [(None, None), *((step, step) for step in (5, 10, 15, 20, 25))]
 
 
 def test_the_bars_file_may_be_read_first() -> None:

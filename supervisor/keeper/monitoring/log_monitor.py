@@ -256,13 +256,13 @@ class LogWatch:
         lines = batch.in_order() if batch.drawn else batch.lines
         now = self._clock.wall()
         rows = reader.read_rows([line.raw for line in lines])
-        drawn = {state.offset for state in batch.drawn}
+        drawn = set(map(id, batch.drawn))  # a line may begin where its first state does
         if drawn:
             states = [(columns.step(at), loss) for _, columns, at, loss in rows]
             stands = standing_states(states, self._newest.get(key.name))
             if states:
                 self._newest[key.name] = states[-1]
-            is_line = [lines[row].offset not in drawn for row, *_ in rows]
+            is_line = [id(lines[row]) not in drawn for row, *_ in rows]
             rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
@@ -313,7 +313,7 @@ class LogWatch:
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
             stamp = stamp_of(line.text, changed_t)
             values[LINE_T] = stamp if stamp is not None else math.nan
-        drawn = b"\r" in line.raw or line.offset in states
+        drawn = b"\r" in line.raw or id(line) in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)
         return StepSeen(
             t=now,
@@ -351,7 +351,10 @@ class LogWatch:
                 if sample is not None and STEP in sample.values:
                     done = match.end(group)
                     rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-                    yield begin + done, StepHint(now, rank, dict(sample.values), log=key.name)
+                    yield (
+                        begin + done,
+                        StepHint(now, rank, dict(sample.values), log=key.name, below=group == 2),
+                    )
                     break
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))

@@ -44,13 +44,17 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True)
 class StepHint:
-    """A bar's state after it was wiped for a line: where the job stood when that line was written. `log`: the name of its log."""
+    """A bar's state after it was wiped for a line: where the job stood when that line was written.
+
+    `log`: the name of its log. `below`: the line stands right above; else it went to another log, or is written later.
+    """
 
     t: float
     rank: int | None
     values: dict[str, float]
     from_telemetry: bool = False
     log: str = ""
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,14 @@ LOSSES = frozenset({"loss", "val_loss"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 
 
+class _Hint(NamedTuple):
+    """A bar's step after it was wiped for a line that was not read yet: when, and in which log the bar is."""
+
+    since: float
+    step: float
+    log: str
+
+
 class _Waiting(NamedTuple):
     """A sample without a step, when it came, and the step that was known then."""
 
@@ -47,11 +55,9 @@ class _Rank:
     """What is known of one rank's lines."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
-    hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))  # when, step
+    hints: deque[_Hint] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
     has_hints: bool = False
-    printed: dict[str, int] = field(
-        default_factory=dict
-    )  # by log that prints losses: lines without a step that no bar followed yet
+    below: set[str] = field(default_factory=set)  # logs in which the bar is drawn again below its lines
     given_up: deque[float] = field(
         default_factory=lambda: deque(maxlen=MAX_WAITING)
     )  # when a line waited in vain
@@ -103,10 +109,12 @@ class StepSense:
         step = self._counters.count_on(rank.places, hint.values)["step"]
         rank.has_hints = True
         rank.step = step
-        if rank.printed.get(hint.log) == 0:
-            return  # lines and bar stand in one log: this one was wiped for something else, as a save's own bar
-        if hint.log in rank.printed:
-            rank.printed[hint.log] -= 1
+        if hint.below:
+            rank.below.add(hint.log)
+            yield from _above(rank, hint.log, step)
+            return
+        if hint.log in rank.below:
+            return  # this one was wiped for something else, as a save's own bar
         while rank.given_up and now - rank.given_up[0] > WAIT_AGAIN_S:
             rank.given_up.popleft()
         if rank.given_up:
@@ -114,10 +122,10 @@ class StepSense:
             return
         while rank.waiting and _is_anothers(rank.waiting[0].seen, hint.log):
             yield rank.waiting.popleft().seen
-        if rank.waiting:
+        if rank.waiting and not _is_of(rank.waiting[0].seen, hint.log):
             yield _at(rank.waiting.popleft().seen, step)
         else:
-            rank.hints.append((now, step))
+            rank.hints.append(_Hint(now, step, hint.log))  # its line is read, or written to this log, later
 
     def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
         """Samples that have waited long enough: no bar was drawn again after them."""
@@ -134,12 +142,14 @@ class StepSense:
         if EPOCH in rank.places.heading and EPOCH not in seen.values and not LOSSES.isdisjoint(seen.values):
             # It may wait for its step while the next heading comes.
             seen = replace(seen, values={**seen.values, EPOCH: rank.places.heading[EPOCH]}, headed=True)
-        if seen.log and (seen.log in rank.printed or not LOSSES.isdisjoint(seen.values)):
-            rank.printed[seen.log] = rank.printed.get(seen.log, 0) + 1
-        while rank.hints and now - rank.hints[0][0] > WAIT_S:
+        while rank.hints and now - rank.hints[0].since > WAIT_S:
             rank.hints.popleft()
-        if rank.hints:
-            yield _at(seen, rank.hints.popleft()[1])
+        # Of a log that is written in blocks, the lines of some steps stand below the bars of all of them.
+        in_blocks = bool(rank.hints) and _is_of(seen, rank.hints[0].log)
+        if rank.hints and not (in_blocks and LOSSES.isdisjoint(seen.values)):
+            if in_blocks:
+                yield from _overtaken(rank, seen.log, now)
+            yield _at(seen, rank.hints.popleft().step)
         elif rank.has_bar or rank.step is None:
             rank.waiting.append(_Waiting(seen, now, rank.step))
             if len(rank.waiting) > MAX_WAITING:
@@ -159,8 +169,22 @@ def _overtaken(rank: _Rank, log: str | None, now: float) -> Iterator[StepSeen]:
     """The samples that wait for a bar, where the next loss of their log has its step: later they would look like the newest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
-        rank.given_up.append(now)
+        if not LOSSES.isdisjoint(one.seen.values):
+            rank.given_up.append(now)
         yield _at(one.seen, one.before)
+
+
+def _above(rank: _Rank, log: str, step: float) -> Iterator[StepSeen]:
+    """The sample of the line right above a bar; those that waited before it had none below."""
+    mine = [place for place, one in enumerate(rank.waiting) if _is_of(one.seen, log)]
+    for place in range(mine[-1] + 1 if mine else 0):
+        one = rank.waiting.popleft()
+        yield _at(one.seen, step if place == mine[-1] else one.before)
+
+
+def _is_of(seen: StepSeen, log: str) -> bool:
+    """Whether a sample stands in this log."""
+    return bool(log) and seen.log == log
 
 
 def _is_anothers(seen: StepSeen, log: str) -> bool:
