@@ -616,8 +616,10 @@ def test_losses_of_a_long_finished_log_stand_at_the_steps_of_their_bar(tmp_path:
 def test_what_a_backlog_says_last_of_each_number_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     lines = "".join(f"epoch 1 loss {2 + n % 7 / 10:.1f} val_loss {3 + n % 5 / 10:.1f}\n" for n in range(2000))
+    more = "epoch 1 loss 2.75\n" * 600
     log.write_text(
-        f"{lines}epoch 1 val_loss 3.25\nepoch 1 loss 2.35\nepoch 1 accuracy 0.5\n", encoding="utf-8"
+        f"{lines}val_loss 3.25\n{more}epoch 1 loss 2.35\nepoch 1 accuracy 0.5\n",
+        encoding="utf-8",
     )
     make_old(log)
     target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)

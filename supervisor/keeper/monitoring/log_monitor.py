@@ -53,8 +53,6 @@ BACKLOG_SAMPLES = 60
 # batch: a sample costs some 60 us until it is in the series, a quarter of the time of reading its log when each batch gave 60.
 EXISTING_LOG_SAMPLES = 8000
 MIN_BATCH_SAMPLES = 12
-# So far from its end it is looked what a batch said last of each number.
-LOOKED_BACK = 400
 STEP = "step"
 EPOCH = "epoch"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
@@ -416,7 +414,9 @@ def last_of_each(rows: Sequence[Row]) -> set[int]:
     """The places of the rows that say each number last: what a chart shows as current is what the log said last."""
     found: set[int] = set()
     known: set[str] = set()
-    for place in range(len(rows) - 1, max(-1, len(rows) - 1 - LOOKED_BACK), -1):
+    lasts = sorted({id(columns): place for place, (_, columns, *_) in enumerate(rows)}.values())
+    of_kinds = {(*rows[place][1].values, rows[place][1].off_curve): place for place in lasts}
+    for place in sorted(of_kinds.values(), reverse=True):
         _, columns, at, loss = rows[place]
         named = {name for name, column in columns.values.items() if column[at] is not None}
         if columns.off_curve and loss is None:
