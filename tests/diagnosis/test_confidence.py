@@ -86,3 +86,10 @@ def test_a_stop_of_the_only_process_is_of_rank_0(end: str, engine: Engine) -> No
     assert examined(STEPS + end, engine).verdict.rank == 0
     several = "".join(f"[rank{rank}]: step 1 loss 2.0\n" for rank in (0, 1, 2))
     assert examined(several + end, engine).verdict.rank is None
+
+
+def test_training_that_continues_below_a_closing_line_has_not_ended(engine: Engine) -> None:
+    """It closed an epoch, or an earlier program in the same file; an evaluation's few lines may follow an end."""
+    more = "".join(f"step {n} loss 2.{n}\n" for n in range(100, 140))
+    assert not examined(STEPS + "Training completed!\n" + more, engine).verdict.shows_end
+    assert examined(STEPS + "Training completed!\n" + more[:100], engine).verdict.shows_end

@@ -12,7 +12,7 @@ from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.candidates import steps_seen
 from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
-from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.scan.hit import Candidate, SourceScan
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import HEAD, frames_above
@@ -362,8 +362,18 @@ class Facts:
 
     @cached_property
     def good_end(self) -> bool:
-        """Whether a log reports the end of training."""
-        return any(hit.has(Trait.GOOD_END) for scan in self.case.scans for hit in scan.hits)
+        """Whether a log reports the end of training, and training did not continue after that."""
+        return any(
+            hit.has(Trait.GOOD_END) and not (hit.has(Trait.CLOSING_LINE) and _trains_below(scan, hit.line))
+            for scan in self.case.scans
+            for hit in scan.hits
+        )
+
+
+def _trains_below(scan: SourceScan, line: int) -> bool:
+    """Whether training continued below a line: it closes an epoch, or another program came after it."""
+    steps = {text for number, text in scan.tail_steps() if number > line}
+    return len(steps) >= STEPS_OF_ANOTHER
 
 
 def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
