@@ -97,11 +97,19 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float) -> tuple
         for text in head[: len(head) // 2 + 1]
     ):
         return None
-    first, last = _clock_of(head, written_t), _clock_of(tail, written_t)
+    # A copy was written later than its lines: what they name of a year is theirs.
+    day_t = max((t for text in (*head, *tail) if (t := _whole_date(text)) is not None), default=written_t)
+    first, last = _clock_of(head, day_t), _clock_of(tail, day_t)
     if not first or not last or first[0] > last[-1]:
         return None
     shift = shift_of(last[-1], written_t)
     return first[0] + shift, last[-1] + shift
+
+
+def _whole_date(text: str) -> float | None:
+    """The time of a stamp that names its year."""
+    head = text[:HEAD_CHARS]
+    return stamp_of(text, 0.0) if ":" in head and _ISO.search(head) else None
 
 
 def _clock_of(texts: Sequence[str], day_t: float) -> list[float]:

@@ -129,3 +129,12 @@ def test_stamps_that_only_a_save_at_the_end_bears_do_not_say_when_a_log_began() 
     saved = "2026-11-21 10:00:07,448 - checkpoint - INFO - saved"
     assert span_of([*["step 1 loss 2.5"] * 20, saved], [saved], 1795255207.0) is None
     assert span_of([saved, *["step 1 loss 2.5"] * 20], [saved], 1795255207.0) is not None
+
+
+def test_a_copied_logs_stamps_without_a_year_are_of_the_year_that_others_name() -> None:
+    lines = ["INFO:2025-11-01 01:06:35,616:jax: no TPU", "E1101 01:09:26.050426 2605436 x.cc:30] failed"]
+    began = stamp_of("2025-11-01 01:09:26", 0.0)
+    assert began is not None
+    found = span_of(lines, lines, NOON)  # written in 2026
+    assert found is not None
+    assert abs(found[0] - local_shift(NOON) - began) < 1
