@@ -61,6 +61,8 @@ JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
 # A log that grew this lately is live, or may be: nobody need be seen to write it (NFS, containers, other users' jobs).
 LATELY_S = 60.0
+# A file whose last stamp is older than this by the time that it was changed is a copy: zones differ by less.
+COPIED_S = 2 * 86400.0
 STAT_S = 1.0
 # How often it is said how much of a backlog is read.
 BEHIND_S = 1.0
@@ -122,6 +124,7 @@ class Observer(Powerless):
         self._last_news = self._clock.mono()
         self._changed_t = last_written_t(target.logs)
         self._written_t = min(self._changed_t, self._clock.wall())
+        self._stamped_t: float | None = None  # the last stamp of the logs
         self._grew_at = self._stat_at = self._clock.mono()
         self._belief = Belief.ASSUMED_OVER if target.ended else Belief.HELD
         sees_end = target.ended or bool(target.processes)
@@ -284,6 +287,7 @@ class Observer(Powerless):
         over = found_over and (self._closed is not None or not self._is_lately_written())
         span = span_of_logs(logs)
         began_t, over_t = span if span is not None else (None, None)
+        self._stamped_t = over_t
         known = self.state.attempt
         if began_t is not None or over or (known is not None and known.found_over):
             dated = ev.LogsDated(
@@ -402,10 +406,16 @@ class Observer(Powerless):
             and (lately == (since_t is not None) or not attempt.log_checked)
             and not self._logs.backlog().unread_bytes
         ):
-            told = None if lately else self._written_t
-            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=told))
+            since = None if lately else self._quiet_since_t
+            self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=since))
             if since_t is not None:
                 self._date()
+
+    @property
+    def _quiet_since_t(self) -> float:
+        """When the logs were last written: a copy's time of change is that of the copying, days after its last stamp."""
+        stamped_t = self._written_t if self._watched or self._stamped_t is None else self._stamped_t
+        return stamped_t if self._written_t - stamped_t > COPIED_S else self._written_t
 
     def _look_at_files(self) -> None:
         """Whether the logs were written since they were looked at last."""
