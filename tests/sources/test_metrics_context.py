@@ -16,6 +16,8 @@ from tests.sources.metric_lines import values
     ("line", "want"),
     [
         ("[val: 1, 50 / 156] Loss/total: 0.31", {"val_loss": 0.31}),
+        ("[ Train | 003/100 ] loss = 0.31, acc = 0.9", {"epoch": 3, "loss": 0.31}),
+        ("[ Valid | 003/100 ] loss = 0.31, acc = 0.9", {"epoch": 3, "val_loss": 0.31}),
         ("Epoch 3: Dev.  Loss: 7.445", {"epoch": 3, "val_loss": 7.445}),
         ("Test Iter:   12/  35. Loss: 0.31:  34%|███ | 12/35 [00:10<00:20,  1.2it/s]", {"val_loss": 0.31}),
         ("Epoch 3 iter 20 Train: 0.31 loss", {"epoch": 3, "step": 20, "loss": 0.31}),
