@@ -93,3 +93,7 @@ def test_training_that_continues_below_a_closing_line_has_not_ended(engine: Engi
     more = "".join(f"step {n} loss 2.{n}\n" for n in range(100, 140))
     assert not examined(STEPS + "Training completed!\n" + more, engine).verdict.shows_end
     assert examined(STEPS + "Training completed!\n" + more[:100], engine).verdict.shows_end
+    scored = "".join(
+        f"Images mAP50 mAP50-95: {n}%|#    | {n}/100 [00:12<00:09, 9.9it/s]\n" for n in range(1, 99)
+    )
+    assert examined(STEPS + "Training completed!\n" + scored, engine).verdict.shows_end

@@ -24,6 +24,7 @@ _SHELL_TOOL = Lazy(
     r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
 )
 _ABORTED = Lazy(r"Aborted|terminate called")
+_EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
 FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 STOP_SIGNALS = frozenset((-15, -2, -1))
 # At least this many steps after the last report of an ended process belong to another run in the same file.
@@ -371,8 +372,9 @@ class Facts:
 
 
 def _trains_below(scan: SourceScan, line: int) -> bool:
-    """Whether training continued below a line: it closes an epoch, or another program came after it."""
-    steps = {text for number, text in scan.tail_steps() if number > line}
+    """Whether training continued below a line: it closes an epoch, or another program came after it. A last evaluation is none."""
+    below = (text for number, text in scan.tail_steps() if number > line)
+    steps = {text for text in below if not _EVALUATES.search(text)}
     return len(steps) >= STEPS_OF_ANOTHER
 
 
