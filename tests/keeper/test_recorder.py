@@ -439,6 +439,18 @@ def test_a_line_that_begins_with_its_first_state_is_no_state(tmp_path: Path) -> 
     assert steps == [30]
 
 
+def test_where_the_bar_stands_is_known_also_where_it_was_wiped_for_the_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "nohup.out"
+    bars = "".join(f"\r {n}%|#####     | {n}/30 [00:02<00:02,  7.11it/s]" for n in (14, 15))
+    log.write_text(
+        bars + "\r" + " " * 48 + "\r{'loss': 2.5}\nTraceback (most recent call last):\n", encoding="utf-8"
+    )
+    with watched(log) as seen:
+        assert wait_until(lambda: any("loss" in one.values for one in seen if isinstance(one, StepSeen)), 20)
+        steps = [one.values["step"] for one in seen if isinstance(one, StepSeen) and "step" in one.values]
+    assert steps == [15]
+
+
 def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:
     log = tmp_path / "stderr.log"
     with watched(log) as seen:

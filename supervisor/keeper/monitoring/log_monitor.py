@@ -258,6 +258,9 @@ class LogWatch:
         if drawn:
             states = [(columns.step(at), loss) for _, columns, at, loss in rows]
             stands = standing_states(states, self._newest.get(key.name))
+            stepped = [place for place, (step, _) in enumerate(states) if step is not None]
+            if stepped:  # where the bar stands, also above a last line that names no step
+                stands[stepped[-1]] = True
             if states:
                 self._newest[key.name] = states[-1]
             is_line = [id(lines[row]) not in drawn for row, *_ in rows]
