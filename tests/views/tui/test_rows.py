@@ -20,7 +20,7 @@ from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Machine
 from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
-from supervisor.views.tui.dashboard.trends import trends
+from supervisor.views.tui.dashboard.trends import TrendPanel, trends
 from supervisor.views.tui.widgets import footer
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -394,6 +394,16 @@ def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None
         TextStyle.LOSS,
         TextStyle.PLAIN,
     ]
+
+
+def test_a_curve_by_time_counts_from_the_start_of_the_training() -> None:
+    began = 1_700_000_000.0
+    rates = tuple(single(began + 600.0 * n, None, 3e-4 / (n + 1), 1) for n in range(6))
+    state = state_of(None, attempt_of(started_t=began))
+    panel = TrendPanel(id="trend0", place=0)
+    panel.view = View(snapshot_of(state, metrics={"lr": rates}), began)
+    drawn = "\n".join("".join(span.text for span in one) for one in panel.body(40, 8))
+    assert "40 m" in drawn
 
 
 # -- ranks ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.curves import Curve, Look, plot
+from supervisor.views.tui.charts.live import start_of
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import Panel
 
@@ -50,13 +51,12 @@ class TrendPanel(Panel):
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart."""
         assert self.view is not None
-        trend = self._trend(self.view.snapshot)
-        curve = (
-            Curve(trend.track, style=trend.style, cuts=self.view.snapshot.state.cuts)
-            if trend is not None
-            else None
-        )
-        drawn = plot([curve], Look(), width, height, least_span=LEAST_SPAN) if curve is not None else None
+        snapshot = self.view.snapshot
+        trend, drawn = self._trend(snapshot), None
+        if trend is not None:
+            curve = Curve(trend.track, style=trend.style, cuts=snapshot.state.cuts)
+            start_t = start_of(snapshot.state, snapshot.series.values())
+            drawn = plot([curve], Look(), width, height, least_span=LEAST_SPAN, start_t=start_t)
         if drawn is None:
             return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
         return drawn.rows
