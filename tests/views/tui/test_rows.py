@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from textual.geometry import Size
 
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
@@ -396,7 +397,7 @@ def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None
     ]
 
 
-def test_a_curve_by_time_counts_from_the_start_of_the_training() -> None:
+def test_a_curve_by_time_counts_from_the_start_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     began = 1_700_000_000.0
     rates = tuple(single(began + 600.0 * n, None, 3e-4 / (n + 1), 1) for n in range(6))
     state = state_of(None, attempt_of(started_t=began))
@@ -404,6 +405,10 @@ def test_a_curve_by_time_counts_from_the_start_of_the_training() -> None:
     panel.view = View(snapshot_of(state, metrics={"lr": rates}), began)
     drawn = "\n".join("".join(span.text for span in one) for one in panel.body(40, 8))
     assert "40 m" in drawn
+    monkeypatch.setattr(TrendPanel, "size", Size(60, 10))
+    assert "".join(span.text for span in panel.titles()[0]) == "lr by time since the start"
+    monkeypatch.setattr(TrendPanel, "size", Size(30, 10))
+    assert "".join(span.text for span in panel.titles()[0]) == "lr"
 
 
 # -- ranks ---------------------------------------------------------------------------------------------

@@ -8,13 +8,16 @@ from typing import NamedTuple
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.charts.curves import Curve, Look, plot
+from supervisor.views.tui.charts.axes import axis_for
+from supervisor.views.tui.charts.curves import Curve, Look, axis_word, plot
 from supervisor.views.tui.charts.live import start_of
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row
 from supervisor.views.tui.widgets.panel import Panel
 
 # The y axis spans at least this share of the greatest value, so that noise looks like noise.
 LEAST_SPAN = 0.25
+# What a frame takes of the row of its titles.
+FRAME_CELLS = 8
 
 
 class Trend(NamedTuple):
@@ -44,9 +47,14 @@ class TrendPanel(Panel):
         trend = self._trend(self.view.snapshot) if self.view is not None else None
         if trend is None:
             return EMPTY, EMPTY
-        return row(Span(self.tr(trend.name), TextStyle.STRONG)), row(
-            Span(trend.say(trend.latest), trend.style)
+        name, newest = (
+            row(Span(self.tr(trend.name), TextStyle.STRONG)),
+            row(Span(trend.say(trend.latest), trend.style)),
         )
+        word = axis_word(axis_for(None, [trend.track]))
+        by = Span(f" {self.tr(word)}" if word else "", TextStyle.DIM)
+        has_room = cells((*name, by, *newest)) + FRAME_CELLS <= self.size.width
+        return (*name, by) if has_room else name, newest
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart."""
