@@ -108,6 +108,15 @@ def test_lines_that_waited_for_a_first_step_come_before_those_that_have_it() -> 
     assert shown(sense.due(99.0)) == []
 
 
+def test_the_summary_of_an_epoch_does_not_wait_past_the_bar_of_the_next() -> None:
+    sense = StepSense()
+    list(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0))
+    assert shown(sense.take(replace(line(loss=2.6, epoch=1.0), log="train.log"), 0.0)) == []
+    assert shown(sense.take(replace(bar(40, 40, epoch=1.0), log="train.log"), 0.0)) == [(40, None)]
+    after = shown(sense.take(replace(bar(10, 40, epoch=2.0), log="train.log"), 0.0))
+    assert after == [(40, 2.6), (50, None)]
+
+
 def test_a_bar_that_comes_too_late_is_not_taken_for_the_next_lines() -> None:
     sense = StepSense()
     list(sense.take(bar(3, 40), 0.0))

@@ -92,7 +92,7 @@ class StepSense:
             return
         if (seen.drawn or seen.bar) and _is_second_bar(rank, seen.values):
             return
-        if not LOSSES.isdisjoint(seen.values):
+        if not LOSSES.isdisjoint(seen.values) or _is_of_later_epoch(rank, seen.values):
             yield from _overtaken(rank, seen.log, now)
         seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
         rank.begins_again = rank.begins_again or _begins_again(rank, seen.values)
@@ -157,6 +157,12 @@ class StepSense:
         else:
             yield from _overtaken(rank, seen.log, now)
             yield _at(seen, None if rank.begins_again else rank.step)
+
+
+def _is_of_later_epoch(rank: _Rank, values: dict[str, float]) -> bool:
+    """Whether a bar is of a later epoch than the line that waits for one."""
+    epoch = values.get(EPOCH)
+    return epoch is not None and bool(rank.waiting) and rank.waiting[0].seen.values.get(EPOCH, epoch) < epoch
 
 
 def _begins_again(rank: _Rank, values: dict[str, float]) -> bool:
