@@ -72,6 +72,13 @@ def test_the_set_is_told_by_what_stands_beside(line: str, want: dict[str, float]
         ("第[3/50]轮 训练损失: 0.512", {"epoch": 3, "loss": 0.512}),
         ("第3エポック 損失: 0.51", {"epoch": 3, "loss": 0.51}),
         ("3에폭 손실: 0.51", {"epoch": 3, "loss": 0.51}),
+        ("21st epoch, 28th mini-batch, loss is 0.51", {"epoch": 21, "step": 28, "loss": 0.51}),
+        ("INFO: Epoch 3 out of 20", {"epoch": 3, "total_epochs": 20}),
+        ("Epoch 3 out of 20, loss: 0.51", {"epoch": 3, "total_epochs": 20, "loss": 0.51}),
+        ("epoch: 3, 2.92s per iter, lr: 0.0003", {"epoch": 3, "step_time_s": 2.92, "lr": 0.0003}),
+        ("[Ep 09] loss 0.8122/0.8130 | Acc 75.21%", {"epoch": 9, "loss": 0.8122, "val_loss": None}),
+        ("Epoch 3: val loss 0.81/0.83", {"epoch": 3, "loss": None, "val_loss": 0.81}),
+        ("epoch 3 loss 1/2", {"epoch": 3, "loss": None}),
         ("Epoch 5, speed: 1.52s/itr, loss: 0.31", {"epoch": 5, "step_time_s": 1.52, "loss": 0.31}),
     ],
 )

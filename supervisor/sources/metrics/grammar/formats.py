@@ -78,6 +78,15 @@ FORMATS: tuple[Format, ...] = (
             r"(?<![\w.第])(?:(?P<e>\d+)(?:/(?P<E>\d+))?\s?(?:에폭|에포크|エポック)|(?P<s>\d+)(?:/(?P<S>\d+))?\s?(?:스텝|ステップ))"
         ),
     ),
+    Format(
+        "3rd epoch, 28th mini-batch, loss is 2.31",
+        Where.EVERYWHERE,
+        5,
+        re.compile(
+            r"(?<![\w.])(?:(?P<e>\d+)(?:st|nd|rd|th) epoch|(?P<s>\d+)(?:st|nd|rd|th) (?:mini-?batch|batch|step|iter(?:ation)?))\b",
+            re.IGNORECASE,
+        ),
+    ),
     # ESPnet: batches of an epoch, as a range.
     Format(
         "1epoch:train:101-200batch: loss=3.2",

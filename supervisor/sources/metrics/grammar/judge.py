@@ -324,7 +324,11 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     if _LONE_COUNTER.match(masked):
         return True
     if EPOCH in fields:
-        return len(words) <= 2 or ("/" in masked and len(words) <= 8 and masked.rstrip(" ]).")[-1:].isdigit())
+        return len(words) <= 2 or (
+            ("/" in masked or TOTAL_EPOCHS in fields)
+            and len(words) <= 8
+            and masked.rstrip(" ]).")[-1:].isdigit()
+        )
     if {word.lower() for word in words} <= {
         "step",
         "global",

@@ -61,7 +61,7 @@ class _Bare:
         self.place = place
         self.is_alone = alone
         self.word = after[1].lower() if after is not None else ""
-        self.unit = token.unit.lower()
+        self.unit = _PER.sub("/", token.unit.lower())
         self.scale = time_scale(self.unit)
         self.rate = field_of_rate(self.unit)
 

@@ -42,6 +42,7 @@ _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|b
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
+_TWO_DECIMALS = re.compile(r"([-+]?\d+\.\d+)\s?/\s?\d+\.\d+\s*")
 # What may stand before a pair that counts steps: marks, and words in brackets.
 _NOTHING_AHEAD = re.compile(
     r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
@@ -138,13 +139,18 @@ def _add_counter(line: LineValues, token: Token, rank: int, *, weak: bool = Fals
 
 
 def read_ratio(line: LineValues, token: Token) -> None:
-    """Add what a pair with decimals is of: used and total memory, or rates of two groups; the first of both is meant."""
+    """Add what a pair with decimals is of: used and total memory, rates of two groups, or two losses; the first of both is meant."""
     found = meaning(token.name) if token.name else Meaning(None)
     if found.field == LR and not token.bare:  # "LR: (0.00002/0.001)"
         first = token.text.partition("/")[0].rstrip()
         line.readings.append(
             Reading(LR, token.name, found.rank, token.start, token.start + len(first), PLAIN)
         )
+        return
+    if found.field in {LOSS, VAL_LOSS} and (both := _TWO_DECIMALS.fullmatch(token.text)) is not None:
+        # "loss 0.81/0.83": training's and the held-out set's, or the newest and the mean
+        one = token._replace(text=both[1], end=token.start + both.end(1), kind="num")
+        line.add_named(one, found, words_of(token.name))
         return
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:
