@@ -70,6 +70,15 @@ def test_a_time_that_never_falls_is_the_one_since_the_start() -> None:
     assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.4]
 
 
+def test_a_time_that_rose_and_fell_again_is_the_one_of_a_step() -> None:
+    """The mean of the last steps rises from the first ones on, and falls to a fraction after an evaluation."""
+    made = Gatherer()
+    rose = [0.2 + 0.01 * n for n in range(12)]
+    for n, value in enumerate([*rose, 3.1, 0.34, 0.35, 0.34]):
+        made.take(METRICS, sample(n, step=float(n), loss=2.0, step_time_s=value))
+    assert means(shown(made).metrics["step_time_s"]) == [0.34, 0.35, 0.34]
+
+
 def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
     made = Gatherer()
     took = [0.5 + 0.1 * (n % 7) + n / 100 for n in range(60)]

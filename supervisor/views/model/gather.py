@@ -242,7 +242,8 @@ class Gatherer:
     def _is_elapsed(self, attempt: int, value: float) -> bool:
         """Whether what a log calls its time is that since its start, which never falls ("time: 125602.7" of many GANs)."""
         known = self._rising
-        if known.attempt != attempt or (value <= known.last and known.count < RISING):
+        is_less = value <= known.last
+        if known.attempt != attempt or (is_less and (known.count < RISING or value * RISEN < known.last)):
             known = _Rising(attempt, first=value)
         elif value > known.last:
             known = replace(known, count=known.count + 1)
