@@ -79,6 +79,10 @@ def test_the_set_is_told_by_what_stands_beside(line: str, want: dict[str, float]
         ("[Ep 09] loss 0.8122/0.8130 | Acc 75.21%", {"epoch": 9, "loss": 0.8122, "val_loss": None}),
         ("Epoch 3: val loss 0.81/0.83", {"epoch": 3, "loss": None, "val_loss": 0.81}),
         ("epoch 3 loss 1/2", {"epoch": 3, "loss": None}),
+        ("Loss: 0.887, MeanIU:  0.6256, Best_mIoU:  0.6349", {"loss": None, "val_loss": 0.887}),
+        ("Train loss: 0.887, acc: 0.62, best_acc: 0.63", {"loss": 0.887, "val_loss": None}),
+        ("Epoch 3 loss: 0.887, acc: 0.62, best_acc: 0.63", {"loss": 0.887, "val_loss": None}),
+        ("loss: 0.887 best_loss: 0.85", {"loss": 0.887, "val_loss": None}),
         ("Epoch 5, speed: 1.52s/itr, loss: 0.31", {"epoch": 5, "step_time_s": 1.52, "loss": 0.31}),
     ],
 )

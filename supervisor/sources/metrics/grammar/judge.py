@@ -35,6 +35,7 @@ from supervisor.sources.metrics.names import (
     VAL_LOSS,
     words_of,
 )
+from supervisor.sources.metrics.words import TRAINS
 
 # What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
@@ -216,6 +217,16 @@ class _Case:
                     self.own.setdefault(timed.name, timed._replace(field="", conversion=PLAIN))
         if STEP not in self.best:
             self.best.pop(TOTAL_STEPS, None)
+        if LOSS in self.best and VAL_LOSS not in self.best and self._reports_best_score:
+            self.best[VAL_LOSS] = self.best.pop(LOSS)._replace(field=VAL_LOSS)
+
+    @property
+    def _reports_best_score(self) -> bool:
+        """Whether the line has no counter and the best score so far, as an evaluation's does ("Loss: 0.88, mIoU: 0.62, best_mIoU: 0.63")."""
+        if self.is_counted or self.in_record or self.has_bar or TRAINS.search(self.masked):
+            return False
+        words = [words_of(name) for name in self.own]
+        return any(len(one) > 1 and one[0] == "best" and "loss" not in one for one in words)
 
     def drop_weak(self) -> None:
         """Leave out what is believed only beside a counter or a loss."""
