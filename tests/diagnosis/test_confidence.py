@@ -88,6 +88,19 @@ def test_a_stop_of_the_only_process_is_of_rank_0(end: str, engine: Engine) -> No
     assert examined(several + end, engine).verdict.rank is None
 
 
+def test_done_alone_is_an_end_below_the_last_step_of_all(engine: Engine) -> None:
+    def bar(step: int, ahead: str = "SFT") -> str:
+        return f"{ahead}: {step}%|####| {step}/100 [00:{step % 60:02d}<00:09, 1.0it/s, loss {3 - step / 100:.2f}]\n"
+
+    bars = "".join(bar(step) for step in range(1, 101))
+    assert examined(bars + "Saving to out/model.pt\nDone!\n", engine).verdict.shows_end
+    assert not examined(bars + "Saving to out/model.pt\n", engine).verdict.shows_end
+    assert not examined("Done!\n" + bars, engine).verdict.shows_end
+    assert not examined("".join(bar(step) for step in range(1, 90)) + "Done!\n", engine).verdict.shows_end
+    of_epoch = "".join(bar(step, "Epoch 3/20") for step in range(1, 101))
+    assert not examined(of_epoch + "Done!\n", engine).verdict.shows_end
+
+
 def test_training_that_continues_below_a_closing_line_has_not_ended(engine: Engine) -> None:
     """It closed an epoch, or an earlier program in the same file; an evaluation's few lines may follow an end."""
     more = "".join(f"step {n} loss 2.{n}\n" for n in range(100, 140))
