@@ -91,6 +91,29 @@ def test_counters_and_rates_in_more_spellings(line: str, want: dict[str, float |
     assert {name: found.get(name) for name in want} == want
 
 
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("world=2 batch=8 accum=4 global=64", {}),
+        ("batch: 8 | accum: 4 | world: 2", {}),
+        ("batch=16 lr=0.001", {}),
+        ("batch=8 accum=4 loss=0.31", {"loss": 0.31}),
+        ("step=4 batch=16 accum=2 loss=0.31", {"step": 4, "loss": 0.31}),
+        ("batch=40 loss=0.31 lr=0.001", {"step": 40, "loss": 0.31}),
+        ("batch 20, error 0.31", {"step": 20}),
+        ("batch 20/400 loss 0.31", {"step": 20, "total_steps": 400, "loss": 0.31}),
+        ("Epoch 3 batch 40: loss 0.31", {"epoch": 3, "step": 40, "loss": 0.31}),
+        ("Epoch 3, batch 40", {"epoch": 3, "step": 40}),
+    ],
+)
+def test_a_batch_beside_settings_is_its_size_and_beside_a_measurement_the_step(
+    line: str, want: dict[str, float]
+) -> None:
+    found = values(line)
+    names = ("epoch", "step", "total_steps", "loss")
+    assert {name: found[name] for name in names if found.get(name) is not None} == want
+
+
 def test_a_time_alone_before_each_step_is_the_time_of_the_step() -> None:
     lines = ["Timer: 1.25", "epoch:0 || iter:0 || Loss:3.5", "Timer: 0.5", "epoch:0 || iter:10 || Loss:3.25"]
     lines += [

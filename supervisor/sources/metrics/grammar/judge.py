@@ -96,6 +96,12 @@ _LONE_COUNTER = re.compile(
     r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
 )
+# "batch=8", "batch size 8": without a total, how many samples as well as which step.
+_BARE_BATCH = re.compile(r"\b(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?\s*[:=]?\s*$", re.IGNORECASE)
+# Settings that stand beside the size of a batch.
+_BESIDE_BATCH_SIZE = frozenset(
+    {"accum", "accumulation", "acc_steps", "grad_acc", "grad_accum", "ga", "gas", "micro", "global", "effective", "world", "ranks", "gpus", "nodes", "workers"}
+)  # fmt: skip
 # What was done at a step, where nothing was measured.
 _SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
@@ -147,6 +153,12 @@ class _Case:
         self.masked = masked
         self.has_bar = has_bar
         self.in_record = in_record
+        if not has_bar and not in_record and (size := _batch_size(found.readings, masked)) is not None:
+            found = found._replace(
+                readings=[reading for reading in found.readings if reading is not size],
+                settings=found.settings + 1,
+            )
+            self.found = found
         best, self.own = _chosen(found.readings, masked, in_record=in_record)
         self.best, self.pair = _same_counter(best, found.readings)
         self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
@@ -236,6 +248,22 @@ class _Case:
             for field, reading in self.best.items()
             if not reading.weak and (field != LR or _is_current(reading.name) or is_rated or self.says_rate)
         }
+
+
+def _batch_size(readings: list[Reading], masked: str) -> Reading | None:
+    """The reading of a step that is the size of a batch: a setting beside other settings, or beside nothing that was measured."""
+    if any(reading.field in {EPOCH, TOTAL_STEPS} for reading in readings):
+        return None
+    steps = [reading for reading in readings if reading.field == STEP]
+    if len(steps) != 1 or not _BARE_BATCH.search(masked, 0, steps[0].start):
+        return None
+    others = [reading for reading in readings if reading.field not in {STEP, RANK}]
+    settings = [r for r in others if not r.field and "_".join(words_of(r.name)) in _BESIDE_BATCH_SIZE]
+    is_measured = any(
+        reading.field not in {"", LR} or (not reading.field and "." in masked[reading.start : reading.end])
+        for reading in others
+    )
+    return steps[0] if settings or (others and not is_measured) else None
 
 
 def _talks(case: _Case) -> bool:
