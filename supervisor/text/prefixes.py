@@ -84,6 +84,21 @@ MIN_NUMBERED_LINES = 8
 MIN_NUMBERED_SHARE = 0.5
 # The mark in a set of hosts that says: a bare number in brackets leads the lines.
 NUMBERED = "[N]"
+# What a script's own logger puts before a message: times, levels, names of loggers and files, all in brackets or with signs between.
+_LOGGED_FIRST = Lazy(
+    r"(?:\[[^\[\]]{1,60}\]|\(?\d[\d:.,/TZ+-]*\)?|[A-Z][a-z]{2}(?=,? \d)|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|[IWEF]\d{4}\b"
+    r"|(?:time|ts|level|lvl)=\S+|[\w./-]+\.py:\d+[\])]?|[A-Za-z_][\w.]*(?=:| [-|:] )|[-|:•>*])[\s:|,-]*",
+    re.IGNORECASE,
+)
+_RANK_MARK = Lazy(
+    r"\[(?:global[ _])?rank[ :=_-]{0,2}(\d{1,6})\]|\((?:global[ _])?rank[ :=_-]{0,2}(\d{1,6})\)|(?:global[ _])?rank[ _-]?(\d{1,6})(?=\]?(?::|\s[|-]\s|\s?\|))|rank=(\d{1,6})\b"
+    # "(2/8) Epoch 1": icefall's. Without a counter behind it, it may itself be one.
+    r"|\((\d{1,6})/\d{1,6}\) (?=(?:Epoch|Step|Iter)\w*\b)",
+    re.IGNORECASE,
+)
+# A mark is looked for behind so many words, and within so many characters, of a line.
+MOST_WORDS_BEFORE_RANK = 8
+RANK_MARK_CHARS = 160
 _PATH_ATTEMPT = Lazy(r"(?:^|[/\\])attempts?[_/\\](\d+)[/\\]")
 _PATH_LOCAL = Lazy(r"(?:^|[/\\])attempt_(\d+)[/\\](\d+)[/\\](stdout|stderr)\.log")
 _PATH_NODE = Lazy(
@@ -199,6 +214,23 @@ _STYLES: dict[str, tuple[Callable[[str, Origin], _Found], ...]] = {
     **dict.fromkeys(_WRAPPED_FIRST, (_logger, _node)),
 }
 _OTHER_STYLES: tuple[Callable[[str, Origin], _Found], ...] = (_node,)
+
+
+def rank_mark(text: str) -> int | None:
+    """The rank that a script's own logger names among the first words of a line: ``2026-11-20 10:00:00 WARNING [rank2] …``.
+
+    Only times, levels and names of loggers may stand before it: a message that is about a rank does not say who wrote it.
+    """
+    rest = text[:RANK_MARK_CHARS].lstrip()
+    if "ank" not in rest and "ANK" not in rest and "(" not in rest:
+        return None
+    for _ in range(MOST_WORDS_BEFORE_RANK):
+        if (mark := _RANK_MARK.match(rest)) is not None:
+            return int(mark[mark.lastindex or 1])
+        if (word := _LOGGED_FIRST.match(rest)) is None:
+            return None
+        rest = rest[word.end() :]
+    return None
 
 
 def learn_hosts(lines: Iterable[str]) -> frozenset[str]:

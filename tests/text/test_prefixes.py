@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_path, split_prefix
+from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_path, rank_mark, split_prefix
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,30 @@ from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_pat
 )
 def test_prefixes(line: str, origin: Origin, rest: str) -> None:
     assert split_prefix(line) == (origin, rest)
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("2026-11-20 10:00:00,123 WARNING [rank2] grad norm 3", 2),
+        ("WARNING [rank 2] y", 2),
+        ("rank2: WARNING z", 2),
+        ("[Rank 2] z", 2),
+        ("2026-11-20T10:00:00Z INFO (rank=2) z", 2),
+        ("[2026-11-20 10:00:00,123][trainer][INFO] - [rank2] z", 2),
+        ("2026-11-20 10:00:00 - trainer.loop - INFO - rank 2: z", 2),
+        ("W1120 10:00:00.123 1234 train.py:12] [rank2] z", 2),
+        ("time=10:00 level=info rank=2 msg=z", 2),
+        ("2022-05-01 10:00:00,000 INFO [train.py:874] (2/8) Epoch 3, batch 2000", 2),
+        ("waiting for [rank2] to join", None),
+        ("WARNING waiting for rank 2: no answer", None),
+        ("2026-11-20 ERROR rank 2 failed with exit code 1", None),
+        ("[2/8] step 14", None),
+        ("2026-11-20 10:00:00 WARNING ranking (2/8) done", None),
+    ],
+)
+def test_a_scripts_own_logger_names_the_rank_behind_time_and_level(line: str, rank: int | None) -> None:
+    assert rank_mark(line) == rank
 
 
 def test_hosts_are_learnt_by_recurrence() -> None:

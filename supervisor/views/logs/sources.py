@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import AttemptState, RankState, RunState
-from supervisor.text.prefixes import split_prefix
+from supervisor.text.prefixes import rank_mark, split_prefix
 
 AGENT = "agent"
 # The stream of a replay's facts.
@@ -79,12 +79,18 @@ def logs_of(
 
 
 def split_rank(text: str, who: str) -> tuple[str, str]:
-    """Who wrote a line, and the line without the rank prefix that names the writer; `who` writes the file."""
+    """Who wrote a line, and the line without the rank prefix that names the writer; `who` writes the file.
+
+    In a log of several ranks a mark that the script's own logger puts behind the time and the level counts too; it stays in the line.
+    """
     if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
         return who, text
     origin, rest = split_prefix(text)
     rank = origin.rank if origin.rank is not None else origin.local_rank
-    return (str(rank), rest) if rank is not None else (who, text)
+    if rank is not None:
+        return str(rank), rest
+    marked = rank_mark(text) if who in {AGENT, ""} else None
+    return (str(marked) if marked is not None else who), text
 
 
 def rank_label(rank: RankState) -> str:

@@ -574,7 +574,13 @@ class LogViewport:
         if ranks and not self.logs.query.is_by(*ranks, AGENT):
             there = f"rank{'s' if len(ranks) > 1 else ''} {ranges(tuple(map(int, ranks)))}"
             return f"this log has {there}; f changes the filter, Esc clears it"
-        if self.logs.query:
+        query = self.logs.query
+        named = tuple(sorted(int(name) for name in query.who if name.isdigit()))
+        if named and not ranks:
+            if query.reads_text:
+                return f"no line that matches says that it is of rank {ranges(named)}; the log's lines name no ranks: filter by the words instead"
+            return f"no line says that it is of rank {ranges(named)}; the log's lines name no ranks: filter by the words instead"
+        if query:
             return "no line matches; f changes the filter, Esc clears it"
         return "the ranks have not written a line yet"
 

@@ -114,6 +114,36 @@ def test_a_log_that_names_no_rank_has_none_to_step_to(tmp_path: Path) -> None:
     drive(run, play, keeper=False)
 
 
+def test_a_rank_behind_the_time_and_the_level_is_filtered_by(tmp_path: Path) -> None:
+    stamp = "2026-11-20 10:00:00,123"
+    lines = [f"{stamp} INFO [rank{n % 4}] step {n} loss 2.5\n" for n in range(4000)]
+    lines[2002] = f"{stamp} WARNING [rank2] grad norm 31.5\n"
+    lines[2003] = f"{stamp} WARNING [rank3] grad norm 30.5\n"
+    run = attached(tmp_path, "".join(lines))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("f", *"r2 level:warn", "enter")
+        await until(pilot, lambda: "grad norm 31.5" in pane(app, "log"), "the warning")
+        assert "grad norm 30.5" not in pane(app, "log")
+
+    drive(run, play, keeper=False)
+
+
+@pytest.mark.parametrize(("typed", "why"), [("r2", "no line says"), ("r2 loss", "no line that matches says")])
+def test_of_a_log_that_names_no_rank_the_answer_to_a_filter_by_rank_says_so(
+    tmp_path: Path, typed: str, why: str
+) -> None:
+    run = attached(tmp_path, "step 1 loss 2.5\n" * 100)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("f", *typed, "enter")
+        await until(pilot, lambda: page(screen).empty_why.startswith(f"{why} that it is of rank 2; "), "why")
+        assert page(screen).empty_why.endswith("the log's lines name no ranks: filter by the words instead")
+
+    drive(run, play, keeper=False)
+
+
 def test_what_is_found_so_far_is_said_until_it_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
