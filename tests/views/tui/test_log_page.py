@@ -499,6 +499,24 @@ def test_the_title_names_what_is_filtered_and_searched_before_there_is_a_page_of
     assert len(shown) == number, "what is shown is of the newest search"
 
 
+def test_under_a_new_filter_only_rows_that_it_keeps_are_shown_before_its_own_page() -> None:
+    controls, _, shown, _ = controls_of()
+    rows = tuple(line_of(number, f"line {number}") for number in range(12))
+    controls.take(replace(page_of(*rows, numbers=tuple(range(12))), cursor=10, cause=2))
+    assert len(shown[-1].rows) == 12
+    controls.filter(f'"{rows[1].text}"', None)  # "line 1", which begins "line 10" and "line 11" too
+    assert shown[-1].rows == (rows[1], rows[10], rows[11])
+    assert (shown[-1].numbers, shown[-1].cursor, shown[-1].cause) == ((1, 10, 11), 1, None)
+    controls.filter("level:warn", None)
+    assert not shown[-1].rows
+    assert shown[-1].empty_why == "filtering…"
+    controls.progress(lc.Remark("none so far", done_ratio=0.14))
+    assert not shown[-1].rows
+    assert shown[-1].empty_why == "filtering… 14%"
+    controls.filter("", None)
+    assert shown[-1].rows == rows, "what is seen of all lines stays"
+
+
 def test_a_rank_that_a_log_of_several_is_not_seen_to_have_is_answered_before_the_scan() -> None:
     controls, session, shown, _ = controls_of()
     log = LogRef(1, "", "stdout", Path("/runs/a/train.log"))
@@ -510,7 +528,7 @@ def test_a_rank_that_a_log_of_several_is_not_seen_to_have_is_answered_before_the
     controls.progress(lc.Remark("none so far", done_ratio=0.5))
     assert (shown[-1].empty_why, shown[-1].doing) == (why, "filtering… 50%")
     assert controls.filter("r1,7", None) == ""
-    assert len(shown[-1].rows) == 3
+    assert shown[-1].empty_why == "filtering…"
     assert controls.filter("r2", None) == ""
     assert shown[-1].empty_why.startswith("no rank 2 seen")
     controls.take(page_of(*lines(0, 3), made=2, logs=(log,), query=controls.query))

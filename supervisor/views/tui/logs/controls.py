@@ -63,9 +63,8 @@ class LogControls:
         part = f" {fm.part(done_ratio)}" if done_ratio is not None else ""
         if page.query != self.query:
             doing = f"filtering…{part}" if self.query else ""
-            if why := _unseen_ranks(page, self.query):
-                page = replace(page, rows=(), numbers=())
-            why = why or doing or "searching…"
+            why = _unseen_ranks(page, self.query) or doing or "searching…"
+            page = _only(page, self.query)
             return replace(page, query=self.query, shown=None, empty_why=why, doing=doing)
         if page.searched != self.searched:
             doing = f"searching…{part}" if self.searched else ""
@@ -231,6 +230,33 @@ class LogControls:
         else:
             return False
         return True
+
+
+def _only(page: lc.Page, query: Query) -> lc.Page:
+    """The page with those of its rows that another query lets through too: what is shown under a query is always of it."""
+
+    def is_kept(row: LogRow) -> bool:
+        if row.tone is Tone.FOLDED and query:
+            return False
+        for index, line in row.parts:
+            log = page.logs[index] if index < len(page.logs) else None
+            if query.accepts(line.text) and (
+                log is None
+                or (query.stream in {"", log.stream} and (not query.nodes or log.node in query.nodes))
+            ):
+                return query.is_by(*row.who)
+        return False
+
+    kept = [number for number, row in enumerate(page.rows) if is_kept(row)]
+    if len(kept) == len(page.rows):
+        return page
+    return replace(
+        page,
+        rows=tuple(page.rows[number] for number in kept),
+        numbers=tuple(page.numbers[number] for number in kept) if page.numbers else (),
+        cursor=kept.index(page.cursor) if page.cursor in kept else None,
+        cause=kept.index(page.cause) if page.cause in kept else None,
+    )
 
 
 def _may_name_more(page: lc.Page) -> bool:
