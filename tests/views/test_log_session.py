@@ -252,6 +252,28 @@ def test_what_was_counted_of_a_query_is_kept_while_another_is_tried(tmp_path: Pa
         assert first.shown.done_ratio == 1, "at once"
 
 
+def test_a_filter_is_counted_while_it_is_still_looked_through(tmp_path: Path) -> None:
+    # The reading thread holds the lock while a command lasts.
+    with reading(tmp_path / "run") as (session, told), session._lock:
+        session._view.show(Query.parse("99"))
+        session._began = 0.0
+
+        def is_reported() -> bool:
+            session._remarked_at = 0.0
+            session._check()
+            remark = told[-1]
+            return isinstance(remark, lc.Remark) and remark.done_ratio == 1
+
+        assert wait_until(is_reported, DEADLINE_S)
+
+
+def test_of_filters_that_wait_the_newest_alone_is_looked_through(tmp_path: Path) -> None:
+    with reading(tmp_path / "run") as (session, _), session._lock:
+        queries = [Query.parse(typed) for typed in ("9", "99", "999")]
+        session._commands.extend(lc.Show(query) for query in queries)
+        assert list(session._taken()) == [lc.Show(queries[-1])]
+
+
 def test_a_size_that_a_key_interrupts_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with reading(tmp_path / "run") as (session, told):
         real, sizes = LogViewport.resize, list[int]()

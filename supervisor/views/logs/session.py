@@ -171,7 +171,8 @@ class LogSession:
         now = time.monotonic()
         if now - self._began > PATIENCE_S and now - self._remarked_at > PAGE_S:
             self._remarked_at = now
-            # What the counting thread has found meanwhile need not be looked for here.
+            # It counts what is looked for from now on, not once the command is done; what it has found need not be looked for here.
+            self._scanner.work(self._view.logs.tasks(is_asked=self._view.is_moved))
             self._view.logs.use_counts()
             tally = self._view.logs.progress()
             if tally is None:
@@ -298,6 +299,8 @@ class LogSession:
             if isinstance(command, lc.Scroll):
                 scrolled += command.rows
                 continue
+            if isinstance(command, lc.Show) and self._commands and isinstance(self._commands[0], lc.Show):
+                continue  # keys that came faster than they are answered: the newest filter alone is looked through
             if scrolled:
                 yield lc.Scroll(scrolled)
                 scrolled = 0
