@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
+from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.knobs.places import Places
+from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS, find_prefixes
+from supervisor.job.knobs.source.read_source import ScriptSource
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.checkpoint_owners import (
     SETTLE_S,
@@ -383,6 +386,72 @@ def test_a_newer_one_that_was_not_taken_is_named(tmp_path: Path) -> None:
     text = "step_40.pt (step 40) is newer and was not taken: run able-ant may have written it"
     assert untaken_text(job, untaken) == text
     assert newest_untaken(job, state, lambda _since_t: []) is None, "nobody else trained"
+
+
+@pytest.mark.fault(
+    "recovery",
+    "a training that stoker does not run saves checkpoints in the same folder",
+    "what lies outside the output that the run's own arguments name is not taken, and the reason names it",
+)
+@pytest.mark.parametrize(
+    ("args", "folder", "path", "taken"),
+    [
+        ("--out mine", None, "theirs/step_5.pt", False),  # it failed before it made its folder
+        ("--out mine", "mine", "theirs/step_5.pt", False),
+        ("--save mine", "mine", "checkpoints/step_5.pt", False),
+        ("-o mine", "mine", "theirs/step_5.pt", False),
+        ("--exp mine", "mine", "theirs/step_5.pt", False),
+        ("-o mine", "mine", "mine/step_5.pt", True),
+        ("--out mine", "mine", "checkpoints/mine/step_5.pt", True),
+        ("--out mine", None, "checkpoints/mine_step_5.pt", True),
+        ("--out mine", "mine", "checkpoints/mine2/step_5.pt", False),
+        ("-o mine", None, "theirs/step_5.pt", True),  # no folder of that name: it may name anything
+        ("--data mine", "mine", "theirs/step_5.pt", True),
+        ("--results mine", None, "theirs/step_5.pt", True),
+        ("--lr 1", None, "theirs/step_5.pt", True),
+    ],
+)
+def test_what_lies_outside_the_output_of_the_arguments_is_not_taken(
+    tmp_path: Path, args: str, folder: str | None, path: str, taken: bool
+) -> None:
+    words = args.split()
+    if folder is not None:
+        (tmp_path / folder).mkdir()
+        os.utime(tmp_path / folder, (T + 1, T + 1))
+    saved_by_torch(tmp_path / path, T + 5)
+    prefixes = find_prefixes(settings_of(words), Places(ScriptSource(), {}, {}))
+    job = replace(
+        job_of(tmp_path).job,
+        cwd=str(tmp_path),
+        entry_args=tuple(words),
+        outputs=USUAL_OUTPUTS,
+        output_prefixes=prefixes,
+    )
+    sighted = look_for(job, T, lambda _since_t: ())
+    assert bool(sighted.ours) is taken
+    untaken = newest_untaken(job, BEGUN, lambda _since_t: ())
+    said = f"{path} (step 5) is newer and was not taken: this run writes to mine"
+    assert (untaken_text(job, untaken) if untaken is not None else None) == (None if taken else said)
+    assert (seen_file(job, BEGUN) is not None) is taken
+
+
+def test_a_folder_that_was_not_written_to_since_is_no_output(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    os.utime(tmp_path / "old", (T - 60, T - 60))
+    saved_by_torch(tmp_path / "theirs" / "step_5.pt", T + 5)
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), entry_args=("-o", "old"), outputs=USUAL_OUTPUTS)
+    assert look_for(job, T, lambda _since_t: ()).ours
+
+
+def test_another_run_that_writes_to_its_own_folder_writes_nowhere_else(tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=USUAL_OUTPUTS)
+    beside = replace(job, entry_args=("--out", "theirs"), output_prefixes=("theirs",))
+    other = ConcurrentRun("able-ant", Outputs.of(beside), ((T - 60, T + 60),))
+    path = str(tmp_path / "ckpt-sh" / "step_20.pt")
+    assert owner_besides(path, T, Outputs.of(job), [other]) == Other("able-ant", False), "not made yet"
+    (tmp_path / "theirs").mkdir()
+    os.utime(tmp_path / "theirs", (T, T))
+    assert owner_besides(path, T, Outputs.of(job), [other]) is None
 
 
 def test_a_file_that_another_run_may_have_written_is_not_shown_as_this_runs(tmp_path: Path) -> None:

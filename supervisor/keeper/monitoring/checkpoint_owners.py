@@ -1,7 +1,8 @@
 """Whose checkpoint it is, where several runs train at the same time: the one's whose own output setting names its place.
 
 The path and the time of a checkpoint do not say who wrote it. A run owns what lies in the folder that its own command line or config names, or
-whose file name begins as that says; what lies where two runs that trained when it was written may both write, is nobody's.
+whose file name begins as that says; what lies where two runs that trained when it was written may both write, is nobody's. A training that
+stoker does not run is in no list: what lies outside the folders that a run's own arguments name may be its, so it is not taken unasked.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.resuming.checkpoint_flags import ENDINGS, USUAL_OUTPUTS
 from supervisor.job.spec import JobSpec
 from supervisor.run.access.lock import keeper_is_alive
@@ -27,6 +30,15 @@ LOOK_BACK = 50
 """So many of the newest runs may have trained at the same time."""
 SETTLE_S = 1.0
 """File systems stamp in steps of up to a second, and an attempt's own start is ours."""
+_NO_OUTPUT = frozenset(
+    {
+        "data", "dataset", "datasets", "datadir", "input", "inputs", "cache", "model", "tokenizer", "load", "resume", "init", "from", "pretrained",
+        "train", "val", "test", "eval", "image", "images", "root", "cwd", "chdir", "tmp", "temp",
+        "log", "logs", "logging", "logger", "tb", "tensorboard", "wandb", "mlflow", "profile", "profiler", "trace", "plot", "plots", "samples",
+        "result", "results", "metrics", "report",
+    }
+)  # fmt: skip
+"""Words in the names of arguments whose folder is read, or written to, and holds other things than checkpoints."""
 
 
 class Named(IntEnum):
@@ -46,20 +58,29 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where a run writes. `folders`: that its settings name; `others`: what else they name; `cwd`: where it may write if they name no folder."""
+    """Where a run writes. `folders`: that its settings name; `others`: what else they name; `cwd`: where it may write if they name no folder.
+
+    `given`: those of them that stand in the arguments themselves; `perhaps`: what other arguments name, an output if the run writes there.
+    """
 
     folders: tuple[Path, ...]
     others: tuple[Path, ...]
     cwd: Path
+    given: tuple[Path, ...] = ()
+    perhaps: tuple[Path, ...] = ()
 
     @classmethod
     def of(cls, job: JobSpec) -> Outputs:
         """Those of a job."""
         named = [name for name in job.outputs if name not in USUAL_OUTPUTS]
+        settings = settings_of(job.entry_args)
+        perhaps = [s.value for s in settings if s.value and _may_be_output(s.name)]
         return cls(
             tuple(absolute(job, name) for name in named),
             tuple(absolute(job, name) for name in job.output_prefixes),
             Path(job.cwd),
+            tuple(absolute(job, name) for name in (*named, *job.output_prefixes) if name in perhaps),
+            tuple(absolute(job, name) for name in perhaps),
         )
 
     @property
@@ -71,9 +92,29 @@ class Outputs:
         """How the settings name this path."""
         return max((_claim(path, setting) for setting in self.named), default=Claim())
 
-    def may_hold(self, path: str) -> bool:
-        """Whether the run may have written there without a setting that names it."""
-        return not self.folders and is_below(path, (self.cwd,))
+    def used(self, since_t: float) -> tuple[Path, ...]:
+        """The folders that settings or arguments name and that were written to since a time (wall seconds)."""
+        return tuple(folder for folder in (*self.others, *self.perhaps) if _is_used(folder, since_t))
+
+    def outside(self, path: str, since_t: float) -> Path | None:
+        """The output of a run that began at `since_t`, where its arguments name one and a path neither lies there nor bears its name."""
+        if self.folders or self.claim(path).named is not Named.NOT:
+            return None
+        places = dict.fromkeys((*self.given, *self.used(since_t)))
+        below = os.path.relpath(path, self.cwd).split("/")
+        if any(
+            is_below(path, (place,)) or any(_bears(part, place.name) for part in below) for place in places
+        ):
+            return None
+        return next(iter(places), None)
+
+    def may_hold(self, path: str, since_t: float = math.inf) -> bool:
+        """Whether a run that began at `since_t` may have written there without a setting that names it."""
+        return (
+            not self.folders
+            and is_below(path, (self.cwd,))
+            and not any(_is_used(f, since_t) for f in self.perhaps)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +128,11 @@ class ConcurrentRun:
     def trained_at(self, t: float) -> bool:
         """Whether it may have written a file of that time."""
         return any(began - SETTLE_S <= t <= ended + SETTLE_S for began, ended in self.spans)
+
+    def may_hold(self, path: str) -> bool:
+        """Whether it may have written there without a setting that names it: not if it writes to a folder that its arguments name."""
+        began_t = min((began for began, _ in self.spans), default=math.inf)
+        return self.outputs.may_hold(path, began_t - SETTLE_S)
 
 
 class Other(NamedTuple):
@@ -107,7 +153,7 @@ def owner_besides(path: str, t: float, mine: Outputs, others: Iterable[Concurren
         if theirs > claim and not both_below:
             return Other(other.name, True)
         if theirs == claim or both_below:
-            is_open = theirs.named is Named.NOT and not other.outputs.may_hold(path)
+            is_open = theirs.named is Named.NOT and not other.may_hold(path)
             unclear = unclear if is_open else Other(other.name, False)
     return unclear
 
@@ -144,6 +190,23 @@ def is_below(path: str, folders: Sequence[Path]) -> bool:
     """Whether a path is one of the folders or lies in one, whatever links lead there."""
     real = os.path.realpath(path)
     return any(os.path.commonpath((real, folder)) == folder for folder in map(os.path.realpath, folders))
+
+
+def _may_be_output(name: str) -> bool:
+    return _NO_OUTPUT.isdisjoint(word for part in name.split(".") for word in words_of(part))
+
+
+def _is_used(folder: Path, since_t: float) -> bool:
+    """Whether it is a folder in which something was created since a time."""
+    try:
+        return folder.is_dir() and folder.stat().st_mtime >= since_t
+    except OSError:
+        return False
+
+
+def _bears(part: str, name: str) -> bool:
+    """Whether a name in a path is this one, or begins with it: a script may put its output's name below a folder of its own."""
+    return bool(name) and part.startswith(name) and not part[len(name) :][:1].isalnum()
 
 
 def _claim(path: str, setting: Path) -> Claim:

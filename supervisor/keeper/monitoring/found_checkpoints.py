@@ -68,9 +68,11 @@ def seen_file(job: JobSpec, state: RunState, others: Others = _alone) -> str | N
 
     def look() -> LikelyFile | None:
         beside = others(since_t)
-        return newest_like_checkpoint(
-            folders, since_t, lambda path, t: owner_besides(path, t, mine, beside) is None
-        )
+
+        def is_ours(path: str, t: float) -> bool:
+            return owner_besides(path, t, mine, beside) is None and mine.outside(path, since_t) is None
+
+        return newest_like_checkpoint(folders, since_t, is_ours)
 
     found = within(SEEN_FILE_S, look, "stoker-checkpoint-files")
     if found is None:
@@ -100,10 +102,14 @@ def _folder(reported: Path) -> Path:
 
 
 class Sighted(NamedTuple):
-    """The checkpoints of a look, in the order of their writing: this run's, and those that it or another may have written, with that one's name."""
+    """The checkpoints of a look, in the order of their writing: this run's, and those that another may have written, with why.
+
+    `shared_with`: the run that may have written the newest of these.
+    """
 
     ours: list[FoundCheckpoint]
     unclear: list[tuple[FoundCheckpoint, str]]
+    shared_with: str | None = None
 
 
 def look_for(job: JobSpec, since_t: float, others: Others) -> Sighted:
@@ -124,23 +130,29 @@ def look_for(job: JobSpec, since_t: float, others: Others) -> Sighted:
             elsewhere = find_checkpoints(own, since_t, ranks=ranks, depth=OWN_FOLDER_DEPTH, most=MOST_FOUND)
         found = {one.path: one for one in elsewhere}
     beside = others(since_t) if found else ()
-    sighted = Sighted([], [])
+    ours: list[FoundCheckpoint] = []
+    unclear: list[tuple[FoundCheckpoint, str]] = []
+    shared_with = None
     for one in sorted(found.values(), key=lambda one: (one.t, one.step or 0)):
         other = owner_besides(one.path, one.t, mine, beside)
-        if other is None:
-            sighted.ours.append(one)
-        elif not other.is_its_own:
-            sighted.unclear.append((one, other.name))
-    return sighted
+        if other is not None:
+            if not other.is_its_own:
+                shared_with = other.name
+                unclear.append((one, f"run {other.name} may have written it"))
+        elif (output := mine.outside(one.path, since_t)) is not None:
+            unclear.append((one, f"this run writes to {shown_path(job, str(output))}"))
+        else:
+            ours.append(one)
+    return Sighted(ours, unclear, shared_with)
 
 
 class Untaken(NamedTuple):
-    """A checkpoint that is newer than all of this run's and was not taken, as `other` may have written it."""
+    """A checkpoint that is newer than all of this run's and was not taken, and `why`."""
 
     path: str
     step: int
     step_by_time: bool
-    other: str
+    why: str
 
 
 def newest_untaken(
@@ -154,17 +166,17 @@ def newest_untaken(
     known_t = max((found.written_t or found.t for found in state.checkpoints), default=-math.inf)
     if sighted is None or not sighted.unclear or sighted.unclear[-1][0].t <= known_t:
         return None
-    found, other = sighted.unclear[-1]
+    found, why = sighted.unclear[-1]
     step = found.step if found.step is not None else step_at(found.t, steps_seen(series))
     view = state.attempt
     guess = step if step is not None else (view.last_step if view is not None else None) or 0
-    return Untaken(found.path, guess, found.step is None, other)
+    return Untaken(found.path, guess, found.step is None, why)
 
 
 def untaken_text(job: JobSpec, untaken: Untaken) -> str:
     """It as a clause for a person: which, of which step, and why it was not taken."""
     at = f"about step {untaken.step}, by its time" if untaken.step_by_time else f"step {untaken.step}"
-    return f"{shown_path(job, untaken.path)} ({at}) is newer and was not taken: run {untaken.other} may have written it"
+    return f"{shown_path(job, untaken.path)} ({at}) is newer and was not taken: {untaken.why}"
 
 
 def shown_path(job: JobSpec, path: str) -> str:
@@ -240,8 +252,8 @@ class FoundCheckpoints:
         """In the looker's thread."""
         began_s = time.perf_counter()
         sighted = look_for(self._job, since_t, self._others)
-        if sighted.unclear:
-            self._shared_with = sighted.unclear[-1][1]
+        if sighted.shared_with is not None:
+            self._shared_with = sighted.shared_with
         self._took_s = time.perf_counter() - began_s
         return sighted.ours[-MAX_FOUND:]
 
