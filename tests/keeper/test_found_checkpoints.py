@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from supervisor.job.arguments.assignments import settings_of
@@ -25,6 +26,7 @@ from supervisor.keeper.monitoring.checkpoint_owners import (
     owner_besides,
 )
 from supervisor.keeper.monitoring.found_checkpoints import (
+    FIRST_STEPS_S,
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
     FoundCheckpoints,
@@ -43,7 +45,7 @@ from supervisor.run.runfile import write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.sources.checkpoints import FoundCheckpoint
 from tests.conftest import wait_until
-from tests.keeper.fakes import Emitted, FakeClock, job_of
+from tests.keeper.fakes import BATCH, Emitted, FakeClock, job_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T, append
 
 BEGUN = replay((STARTED, INTENDED, RUNS))
@@ -452,6 +454,68 @@ def test_another_run_that_writes_to_its_own_folder_writes_nowhere_else(tmp_path:
     (tmp_path / "theirs").mkdir()
     os.utime(tmp_path / "theirs", (T, T))
     assert owner_besides(path, T, Outputs.of(job), [other]) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "args", "named", "accumulation", "taken"),
+    [
+        ((1, 2, 3, 4, 5), "", "step_65", 1, False),
+        ((1, 2, 3, 4, 5), "", "step_6", 1, True),  # saved before the line of its step
+        ((1, 2, 3, 4, 5), "", "step_10", 2, True),  # counts micro-steps
+        ((50, 100), "", "step_149", 1, True),  # before the next line
+        ((50, 100), "", "step_151", 1, False),
+        ((1, 2, 3, 4, 5), "", "model", 1, True),  # no step in its name
+        ((1, 2, 3, 4, 5), "--out step_65", "step_65", 1, True),  # a setting names it
+        ((1, 2, 3, 4, 5), "--resume c.pt", "step_65", 1, True),  # begins at a step that is not known
+        ((1, 20, 1, 5), "", "step_65", 1, True),  # counts the steps of an epoch
+        ((16, 1, 2, 3), "", "step_65", 1, False),  # a line before the first step looks like one
+        ((5,), "", "step_65", 1, True),
+        ((), "", "step_65", 1, True),
+    ],
+)
+def test_a_checkpoint_beyond_the_last_step_of_the_run_is_not_taken(
+    tmp_path: Path, steps: tuple[int, ...], args: str, named: str, accumulation: int, taken: bool
+) -> None:
+    writer = SeriesWriter(tmp_path / "series")
+    for at, step in enumerate(steps):
+        writer.append(METRICS, T + at, "job", 1, {"step": step, "loss": 1.0})
+    writer.close()
+    words = args.split()
+    saved_by_torch(tmp_path / f"{named}.pt", T + 9)
+    job = replace(
+        job_of(tmp_path).job,
+        cwd=str(tmp_path),
+        entry_args=tuple(words),
+        outputs=USUAL_OUTPUTS,
+        output_prefixes=find_prefixes(settings_of(words), Places(ScriptSource(), {}, {})),
+        batch=replace(BATCH, accumulation_steps=accumulation),
+    )
+    ahead = (ev.Progress(t=T, attempt=1, step=step) for step in steps)
+    state = replay((STARTED, INTENDED, RUNS, *ahead))
+    told = Emitted()
+    found = FoundCheckpoints(job, FakeClock(), told, tmp_path / "series")
+    found._take(found._find(T), state)
+    assert bool(saved(told)) is taken
+    untaken = newest_untaken(job, state, lambda _since_t: (), tmp_path / "series")
+    assert (untaken is None) is taken
+    if untaken is not None:
+        assert untaken_text(job, untaken).endswith(f"not taken: this run has only reached step {steps[-1]}")
+
+
+def test_a_step_that_no_setting_places_waits_for_the_first_steps_of_the_log(tmp_path: Path) -> None:
+    clock, told = FakeClock(), Emitted()
+    began = replay((STARTED, msgspec.structs.replace(INTENDED, t=clock.wall()), RUNS))
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=USUAL_OUTPUTS)
+    made = FoundCheckpoints(job, clock, told)
+    one = [found(str(tmp_path / "step_65.pt"), 65)]
+    made._take(one, began, trains=True)
+    assert not saved(told)
+    clock.now += FIRST_STEPS_S
+    made._take(one, began, trains=True)
+    assert len(saved(told)) == 1, "the log names no steps"
+    at_end = Emitted()
+    FoundCheckpoints(job, FakeClock(), at_end)._take(one, began)
+    assert len(saved(at_end)) == 1
 
 
 def test_a_file_that_another_run_may_have_written_is_not_shown_as_this_runs(tmp_path: Path) -> None:

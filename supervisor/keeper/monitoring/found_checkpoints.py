@@ -6,10 +6,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from supervisor.job.knobs.resuming.checkpoint_flags import given_start
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock
@@ -41,6 +42,8 @@ LAST_LOOK_S = 10.0
 """How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
 SEEN_FILE_S = CLOSE_S = 2.0
 STEPS_TAIL_BYTES = 4 << 20
+FIRST_STEPS_S = 120.0
+"""So long the first steps of an attempt are waited for, before a checkpoint that bears a step and that no setting names is taken."""
 OWN_FOLDER_DEPTH = 2
 """In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
 MOST_FOUND = 200
@@ -146,6 +149,44 @@ def look_for(job: JobSpec, since_t: float, others: Others) -> Sighted:
     return Sighted(ours, unclear, shared_with)
 
 
+class Furthest(NamedTuple):
+    """The last step that this run has reached, and the highest that a checkpoint of it may bear."""
+
+    step: int
+    most: int
+    mine: Outputs
+
+    @property
+    def why(self) -> str:
+        """Why a checkpoint beyond it is not taken."""
+        return f"this run has only reached step {self.step}"
+
+    def is_beyond(self, found: FoundCheckpoint) -> bool:
+        """Whether a checkpoint that no setting of this run names bears a higher step."""
+        named = self.mine.claim(found.path).named is not Named.NOT
+        return found.step is not None and found.step > self.most and not named
+
+
+def furthest_step(job: JobSpec, state: RunState, series: Path | None) -> Furthest | None:
+    """How far this run has come; None where that is not known.
+
+    A checkpoint's step may be one ahead of the log's, lie before the next line that names a step, count what is accumulated, or, of an
+    attempt that counts from 0 again, what earlier attempts did. Nothing is known of a run that began at a checkpoint, and of one that counts
+    the steps of each epoch.
+    """
+    reached = [view.last_step for view in state.attempts if view.last_step is not None]
+    if not reached or given_start(job.entry_args, job.knobs.starts) is not None:
+        return None
+    steps = [step for _, step in steps_seen(series)]
+    climbs = [later - step for step, later in pairwise(steps) if later > step]
+    restarts = sum(later < step / 2 for step, later in pairwise(steps[1:]))
+    if not climbs or restarts >= len(state.attempts):
+        return None
+    factor = job.batch.accumulation_steps if job.batch is not None else 1
+    most = (sum(reached) + int(max(*climbs, steps[0], 1))) * factor
+    return Furthest(max(reached), most, Outputs.of(job))
+
+
 class Untaken(NamedTuple):
     """A checkpoint that is newer than all of this run's and was not taken, and `why`."""
 
@@ -164,9 +205,14 @@ def newest_untaken(
         return None
     sighted = within(LAST_LOOK_S, lambda: look_for(job, began_t - SETTLE_S, others), "stoker-checkpoints")
     known_t = max((found.written_t or found.t for found in state.checkpoints), default=-math.inf)
-    if sighted is None or not sighted.unclear or sighted.unclear[-1][0].t <= known_t:
+    if sighted is None:
         return None
-    found, why = sighted.unclear[-1]
+    limit = furthest_step(job, state, series) if sighted.ours else None
+    far = [(one, limit.why) for one in sighted.ours if limit is not None and limit.is_beyond(one)]
+    unclear = sorted((*sighted.unclear, *far), key=lambda pair: pair[0].t)
+    if not unclear or unclear[-1][0].t <= known_t:
+        return None
+    found, why = unclear[-1]
     step = found.step if found.step is not None else step_at(found.t, steps_seen(series))
     view = state.attempt
     guess = step if step is not None else (view.last_step if view is not None else None) or 0
@@ -217,7 +263,7 @@ class FoundCheckpoints:
 
     def look(self, state: RunState, *, watched: bool = False) -> None:
         """Called at each tick: begins a look every few seconds, and journals what the last one found. `watched`: a screen is open."""
-        self._take(self._looker.poll(), state)
+        self._take(self._looker.poll(), state, trains=True)
         now = self._clock.mono()
         share = WATCHED_SHARE if watched else LOOK_SHARE
         wait_s = min(max(self._took_s / share, LOOK_EVERY_S), LOOK_EVERY_MOST_S)
@@ -257,7 +303,7 @@ class FoundCheckpoints:
         self._took_s = time.perf_counter() - began_s
         return sighted.ours[-MAX_FOUND:]
 
-    def _take(self, found: list[FoundCheckpoint] | None, state: RunState) -> None:
+    def _take(self, found: list[FoundCheckpoint] | None, state: RunState, *, trains: bool = False) -> None:
         view = state.attempt
         if self._shared_with is not None and not self._warned and view is not None:
             self._warned = True
@@ -276,6 +322,12 @@ class FoundCheckpoints:
         # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
         new = [one for one in found if one.path not in by_path and (one.path, one.step, one.t) not in known]
         steps = steps_seen(self._series) if any(one.step is None for one in new) else []
+        if any((one.step or 0) > (view.last_step or 0) + 1 for one in new):
+            limit = furthest_step(self._job, state, self._series)
+            if limit is None and trains and self._clock.wall() - view.planned_t < FIRST_STEPS_S:
+                limit = Furthest(0, 0, Outputs.of(self._job))
+            # It is looked at again: a step may be read in the log later than its checkpoint is found.
+            new = [one for one in new if limit is None or not limit.is_beyond(one)]
         now = self._clock.mono()
         for one in new:
             # A file that is kept up to date is written again and again: once a minute is enough to know where a restart would begin.
