@@ -19,9 +19,11 @@ from supervisor.run.records import (
     Consequence,
     Decision,
     DecisionKind,
+    Difference,
     FailureClass,
     Finding,
     FindingLevel,
+    Sameness,
     SpecChange,
 )
 from supervisor.views import format as fm
@@ -313,6 +315,22 @@ def test_advisories_stand_newest_first() -> None:
     said = page(panel, state_of(advisories=(advisory("older"), advisory("newer"))))
     assert said.index("newer") < said.index("older")
     assert "nothing to say" in page(panel, state_of())
+
+
+def test_the_verdict_on_a_resume_stands_in_full_on_both_pages() -> None:
+    text = " ".join(f"number {at}" for at in range(30))
+    compared = ev.ResumeCompared(
+        t=1.0, attempt=2, result=Sameness.DIFFERS, difference=Difference.DATA_ORDER, text=text
+    )
+    first = attempt_of(verdict=OOM, decision=AGAIN)
+    after = attempt_of(2, compared=compared)
+    whole = f"attempt 2: differs: data order: {text}"
+    for state in (state_of(None, first, after), state_of(None, attempt_of(), after)):
+        for panel in (advisories.AdvisoriesPage(id="advisories"), failure.FailurePage(id="failure")):
+            said = " ".join(page(panel, state).split())
+            assert "after the resume" in said
+            assert whole in said
+            assert "nothing to say" not in said
 
 
 def test_findings_stand_gravest_first_with_what_to_do() -> None:

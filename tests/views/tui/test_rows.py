@@ -15,7 +15,15 @@ from supervisor.run import state as st
 from supervisor.run.access.ownership import Offer
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, Finding, FindingLevel, Reason
+from supervisor.run.records import (
+    Decision,
+    DecisionKind,
+    FailureClass,
+    Finding,
+    FindingLevel,
+    Reason,
+    Sameness,
+)
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
@@ -250,6 +258,17 @@ def test_that_a_rank_is_exiting_is_no_news_once_its_attempt_has_failed() -> None
     held = st.HeldOpen(attempt=1, reason="x", decision=None)
     text = notice(state_of(held, attempt, timeline=(saved, exiting)))
     assert "checkpoint at step 9" in text
+
+
+def test_a_verdict_on_a_resume_that_does_not_fit_gives_way_to_its_headline_and_the_key_for_the_rest() -> None:
+    text = "too few steps to show weights that raise the loss by less than 40%"
+    values: dict[str, str | int | float] = {"attempt": 2, "result": Sameness.UNKNOWN, "text": text}
+    compared = st.Moment(t=5.0, attempt=2, kind=st.MomentKind.COMPARED, tone=st.Tone.INFO, values=values)
+    state = state_of(timeline=(compared,))
+    assert f"not known whether it is the same training: {text}" in notice(state, width=160)
+    cut = notice(state, width=80).rstrip()
+    assert "not known whether it is the same training  " in cut
+    assert cut.endswith("v more")
 
 
 def test_the_most_urgent_comes_first() -> None:

@@ -279,6 +279,18 @@ def test_another_training_after_a_resume_is_in_the_notice_and_on_the_card(tmp_pa
         assert "attempt 1: differs: global batch:" in pane(app, "timeline")
 
     drive(recording("runs").close(), runs, size=(160, 50))
+
+    async def narrow(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "resumed, differs: global batch" in pane(app, "notice"), "the notice")
+        assert pane(app, "notice").rstrip().endswith("v more"), "a whole sentence, and the key for the rest"
+        await pilot.press("v")
+        assert "attempt 1: differs: global batch: samples" in pane(app, "failure")
+
+    drive(recording("narrow").close(), narrow, size=(50, 30))
+    rec = recording("over")
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=0, last_step=30))
+    rec.fact(ev.RunEnded(t=rec.t, outcome=ev.Outcome.SUCCEEDED, reason="it succeeded", exit_code=0))
+    drive(rec.close(), runs, size=(160, 50))
     rec = recording("failed")
     rec.fact(ev.ProcessesGone(t=rec.t, attempt=1, exit_code=1))
     rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM), provisional=True))

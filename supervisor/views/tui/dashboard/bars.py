@@ -10,12 +10,12 @@ from textual.timer import Timer
 from supervisor.run.access.ownership import Offer
 from supervisor.run.events import Advisory
 from supervisor.run.records import Sameness
-from supervisor.run.state import MomentKind, Running
+from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import offer
 from supervisor.views.tui.dashboard.state_words import is_live, shows_failure
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
@@ -115,9 +115,17 @@ class NoticeBar(Panel):
             return [row(Span(tr(text), TextStyle.DIM))]
         on_card = ON_CARD if shows_failure(snapshot) else frozenset()
         newest = next((moment for moment in reversed(state.timeline) if moment.kind not in on_card), None)
-        if newest is not None:
-            return [row(Span(f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", TextStyle.DIM))]
-        return []
+        if newest is None:
+            return []
+        text, more = f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", EMPTY
+        if newest.kind is MomentKind.COMPARED and cell_len(text) > width:
+            headline = tr.sentence("comparison", "headline", newest.values)
+            text, more = f" {fm.time_of_day(newest.t)} {headline}", self._key_for_more("v", "more")
+        return [between(row(Span(text, TextStyle.DIM)), more, width)]
+
+    def _key_for_more(self, key: str, word: str) -> Row:
+        """A key and what it shows, at the right end of the line."""
+        return row(Span(key, TextStyle.KEY), Span(f" {self.tr(word)} ", TextStyle.DIM))
 
     def _without_keeper(self, width: int) -> str:
         """The line for a run without a supervisor process; how to start its next attempt only where there is space."""
@@ -142,7 +150,7 @@ class NoticeBar(Panel):
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(
                 tr(f"{text}{where}"),
-                row(Span("a", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)),
+                self._key_for_more("a", "why"),
                 width,
             )
         compared = attempt.compared if attempt is not None else None
@@ -150,9 +158,14 @@ class NoticeBar(Panel):
             compared is not None
             and compared.result is Sameness.DIFFERS
             and not compared.asked
-            and isinstance(state.condition, Running)
+            and isinstance(state.condition, (Running, Finished))
+            and not shows_failure(snapshot)
         ):
-            return _warned(tr.sentence("comparison", "card", values_of(compared)), (), width)
+            text = tr.sentence("comparison", "card", values_of(compared))
+            if cell_len(text) + 3 < width:
+                return _warned(text, (), width)
+            brief = tr.sentence("comparison", "brief", values_of(compared))
+            return _warned(brief, self._key_for_more("v", "more"), width)
         newest = current_advisory(snapshot, now)
         if newest is not None:
             others = len(state.advisories) - 1

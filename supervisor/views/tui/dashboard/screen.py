@@ -38,7 +38,6 @@ from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, GROUPS, KEYS, LEAVING, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
 from supervisor.views.tui.dashboard.state_words import (
-    failures,
     hang_ends_in,
     is_live,
     restarts_in,
@@ -289,7 +288,8 @@ class Dashboard(LookingScreen):
         """Only what a keeper would do now, or what changes something here, is possible."""
         name = str(parameters[0]) if action == "ask" else action
         if "failure" in {name, *parameters}:
-            return self.snapshot is not None and bool(failures(self.snapshot.state))
+            state = self.snapshot.state if self.snapshot is not None else None
+            return state is not None and any(a.failure or a.compared for a in state.attempts)
         if name in VETOES and self.is_mounted and self._closes():
             return False  # Esc closes that first: nobody stops a restart by leaving a page
         if name == "keep_waiting" and self.snapshot is not None:

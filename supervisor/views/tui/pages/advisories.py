@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from supervisor.run.events import StallFlagged
 from supervisor.run.state import AttemptState
 from supervisor.views import format as fm
-from supervisor.views.tui.pages.page import Page, labelled, section
+from supervisor.views.tui.pages.page import Page, labelled, resumed_rows, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, row
 from supervisor.views.tui.widgets.panel import View
 
@@ -27,6 +27,7 @@ class AdvisoriesPage(Page):
         rows: list[Row] = []
         if attempt is not None and attempt.stall is not None:
             rows += self._stall(attempt, attempt.stall, view.now, width)
+        rows += resumed_rows(state, width, self.tr)[0 if rows else 1 :]
         if not state.advisories and not rows:
             return [row(Span(self.tr("nothing to say: no sign of trouble was seen so far"), TextStyle.DIM))]
         if state.advisories:

@@ -22,13 +22,12 @@ from supervisor.views.tui.dashboard.failure_card import (
     LABEL,
     UNSURE,
     change_text,
-    compared_rows,
     own_code,
     own_line_of,
     reason_text,
 )
 from supervisor.views.tui.dashboard.state_words import failures
-from supervisor.views.tui.pages.page import Page, labelled, section
+from supervisor.views.tui.pages.page import Page, labelled, resumed_rows, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.wording.kinds import place_of_end
@@ -80,12 +79,13 @@ class FailurePage(Page):
         attempt = self._attempt(failures(snapshot.state))
         if attempt is None or attempt.verdict is None:
             text = "nothing has failed yet: when something does, its cause stands here"
-            return [row(Span(view.tr(text), TextStyle.DIM))]
+            resumed = resumed_rows(snapshot.state, width, view.tr)
+            return [row(Span(view.tr(text), TextStyle.DIM)), *resumed]
         verdict, tr = attempt.verdict, view.tr
         newest = attempt is snapshot.state.attempt
         return [
             *_head(attempt, verdict, snapshot.state, width, tr),
-            *compared_rows(attempt, width, tr),
+            *resumed_rows(snapshot.state, width, tr),
             *_cause(snapshot, attempt, verdict, width, self.pane_rows, tr),
             *_followed(attempt, verdict, width, tr),
             *_advice(verdict, width, tr),

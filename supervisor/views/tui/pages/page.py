@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from supervisor.run.records import Sameness
+from supervisor.run.state import MomentKind, RunState
 from supervisor.views.tui.logs.rows import marked
 from supervisor.views.tui.pages.page_search import PageSearch
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
+from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.translate import Tr
 
 LABEL = 12
@@ -139,6 +142,18 @@ def labelled(
         row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
         for at, line in enumerate(lines)
     ]
+
+
+def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
+    """Whether each resumed attempt continued the same training, in full; newest first."""
+    found = [attempt.compared for attempt in reversed(state.attempts) if attempt.compared is not None]
+    rows = section(tr, "after the resume", "compared with the training before it") if found else []
+    for compared in found:
+        differs = compared.result is Sameness.DIFFERS and not compared.asked
+        text = tr.sentence("moment", MomentKind.COMPARED, values_of(compared))
+        style = TextStyle.WARN if differs else TextStyle.PLAIN
+        rows += labelled("", text, width, style, most=8, label_cells=0)
+    return rows
 
 
 # A page is imported and made when it is first opened: the start need not wait for any.
