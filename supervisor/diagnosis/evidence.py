@@ -98,7 +98,8 @@ class SeenHang(NamedTuple):
 
     `ranks`: those that kept the others waiting, empty where not known. `path` and `line`: where its stack is kept;
     line 0: nowhere. `groups`: all ranks by what they did. `ended_for_it`: the attempt was ended as a hang; otherwise it
-    ended by itself, as when those that wait run into their own timeout.
+    ended by itself, as when those that wait run into their own timeout, or a person stopped it. `silent_s`: how long after the last
+    step a person did.
     """
 
     ranks: tuple[int, ...]
@@ -108,6 +109,7 @@ class SeenHang(NamedTuple):
     line: int
     groups: tuple[SeenGroup, ...] = ()
     ended_for_it: bool = True
+    silent_s: float | None = None
 
 
 class SeenRecorder(NamedTuple):

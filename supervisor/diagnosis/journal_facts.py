@@ -121,7 +121,18 @@ def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | N
     path = f"{run_root}/{taken.artifact}" if taken.artifact is not None else ""
     groups = _groups(taken.groups)
     line = next((group.lines[0] for group in groups if taken.odd[0] in group.ranks and group.lines), None)
-    return SeenHang(taken.odd, taken.text, taken.collective, path, line or 0, groups, ended_for_it=False)
+    stopped = step is not None and step.attempt == view.number and view.stop is not None
+    silent_s = view.stop.t - step.t if stopped and step is not None and view.stop is not None else None
+    return SeenHang(
+        taken.odd,
+        taken.text,
+        taken.collective,
+        path,
+        line or 0,
+        groups,
+        ended_for_it=False,
+        silent_s=silent_s,
+    )
 
 
 def _groups(found: Iterable[RanksAt]) -> tuple[SeenGroup, ...]:

@@ -38,6 +38,7 @@ from supervisor.diagnosis.wording.titles import (
     is_sent_kill,
     title_of,
     title_of_empty,
+    title_of_hung_stop,
     title_of_no_step,
 )
 from supervisor.run.failures import FailureClass, Reason
@@ -174,6 +175,8 @@ def _verdict(case: Case, root: Root) -> Verdict:
     title = title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
     if root.reason is Reason.NO_STEP and job.earlier_step is not None:
         title = title_of_no_step(*job.earlier_step, job.total_steps)
+    if job.stop_reason is not None and root.reason is Reason.USER and job.hang is not None:
+        title = title_of_hung_stop(job.hang)
     if (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
         title = title_by_stacks(seen, root.failure)

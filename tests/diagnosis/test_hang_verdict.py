@@ -159,6 +159,38 @@ def test_stacks_count_only_where_no_step_came_after_them(stepped_t: float) -> No
         assert (found.path, found.line, found.ended_for_it) == ("/runs/x/artifacts/s.txt", 28, False)
 
 
+@pytest.mark.parametrize(
+    ("steps", "title"),
+    [
+        ((40.0,), "Stopped on request, 310 s after the last step: rank 1 in read() at data.py:41"),
+        ((), "Stopped on request, before a step: rank 1 in read() at data.py:41"),
+        ((40.0, 340.0), "Stopped on request"),
+    ],
+    ids=["hung", "hung before a step", "moved again"],
+)
+def test_a_stop_on_request_names_where_the_run_hung(
+    engine: Engine, steps: tuple[float, ...], title: str
+) -> None:
+    at = ev.RanksAt(ranks=(1,), doing="own", what="in read()", line_at="data.py:41", lines=(28,))
+    text = "rank 1 in read() at data.py:41"
+    state = replay(
+        [
+            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first"),
+            ev.AttemptStarted(t=1.0, attempt=1, pid=1, start_time=1.0),
+            *(ev.Progress(t=t, attempt=1, step=7) for t in steps[:1]),
+            ev.StacksTaken(t=60.0, attempt=1, text=text, odd=(1,), artifact="artifacts/s.txt", groups=(at,)),
+            *(ev.Progress(t=t, attempt=1, step=8) for t in steps[1:]),
+            ev.StopIntended(t=350.0, attempt=1, why=ev.StopWhy.REQUEST, by="me", grace_s=5.0),
+        ]
+    )
+    view = state.attempt
+    assert view is not None
+    log = (LogSource("agent.log", (STEPS.encode(),), Origin()),)
+    job = with_journal_facts(JobEvidence(log, launcher_exit=-15), [(state, view)], run_root="/runs/x")
+    found = diagnose(job, engine.signatures, engine.matcher)
+    assert (found.reason, found.title) == (Reason.USER, title)
+
+
 def test_a_cause_that_a_rank_wrote_before_it_stopped_still_wins(engine: Engine) -> None:
     verdict = judge(engine, STEPS + OWN + AFTERMATH, SEEN)
     assert (verdict.failure, verdict.rank) == (FailureClass.CUDA_OOM, 1)

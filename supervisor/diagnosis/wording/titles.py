@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from supervisor.diagnosis.attribution.exits import signal_of
 from supervisor.diagnosis.attribution.ranks import inline_rank
 from supervisor.diagnosis.case import Root
-from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.evidence import JobEvidence, SeenHang
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.wording.advice import is_mount_error
 from supervisor.diagnosis.wording.class_texts import class_texts
@@ -72,6 +72,13 @@ def title_of_empty(scans: Sequence[SourceScan]) -> str | None:
 def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
     """The headline of an attempt that ended with exit code 0 without a step, where an earlier one had not come to the end."""
     return f"Ended without a step: attempt {attempt} had reached step {step} of {total}"
+
+
+def title_of_hung_stop(seen: SeenHang) -> str:
+    """The headline of an attempt that a person stopped while its stacks showed which ranks kept the others waiting."""
+    if seen.silent_s is None:
+        return f"Stopped on request, before a step: {seen.text}"
+    return f"Stopped on request, {seen.silent_s:.0f} s after the last step: {seen.text}"
 
 
 def title_of(root: Root) -> str:

@@ -273,8 +273,10 @@ class HangWatch:
                 )
             )
         if due and ruling.reported:
-            until = f" (ended after {ruling.until_s:.0f} s)" if ruling.until_s is not None else ""
-            text = f"nothing has moved for {silence.silent_s:.0f} s, and it is not ended: {ruling.why}{until}"
+            if ruling.until_s is not None:
+                text = f"nothing has moved for {silence.silent_s:.0f} s, and it is not ended: {ruling.why} (ended after {ruling.until_s:.0f} s)"
+            else:
+                text = f"nothing has moved for {silence.silent_s:.0f} s, and stoker does not end it: {ruling.why}; if it hangs, stop it: s, or `stoker stop`"
             self._say([Advice(f"hang_{ruling.rule}", text)])
 
     def _act(self, ruling: Act, limit: Threshold, silence: Silence, now: float) -> bool:

@@ -262,7 +262,7 @@ def test_a_screen_that_may_act_is_seen_by_the_keeper_until_it_is_left(tmp_path: 
             ev.OnlyFlagged(
                 t=0, attempt=1, rule="late_may_come", why="rank 1 sleeps in sleep() at data.py:41"
             ),
-            "only flagged: rank 1 sleeps in sleep() at data.py:41",
+            "stoker does not end it: rank 1 sleeps in sleep() at data.py:41; if it hangs, stop it with s",
         ),
         (
             ev.OnlyFlagged(t=0, attempt=1, rule="late_computes", why="rank 1 computes", until_s=1800.0),

@@ -62,7 +62,7 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
     if attempt.countdown is not None:
         return f"ended as a hang in {fm.duration(max(0.0, attempt.countdown.until - now))}"
     if flagged is not None and flagged.until_s is None:
-        return f"only flagged: {flagged.why}"
+        return f"only flagged, stoker does not end it: {flagged.why}; if it hangs, stop it with s"
     if stall.act_s is None:
         return "never ended by itself"
     after_s = max(stall.act_s, flagged.until_s or 0.0) if flagged is not None else stall.act_s
