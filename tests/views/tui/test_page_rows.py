@@ -541,6 +541,10 @@ def test_keys_stand_in_columns_under_their_groups_and_a_key_that_is_taken_twice_
         "           SIGKILL",
     ]
     assert len(screen._text(40).plain.splitlines()) == 7, "one column"
+    stop = "stop gracefully: ask, then SIGTERM, then SIGKILL"
+    low_first = HelpScreen([*(HelpLine("here", key, "back") for key in "abc"), HelpLine("here", "s", stop)])
+    rows = low_first._text(110).plain.splitlines()
+    assert rows[2].index("stop gracefully") == rows[4].index("SIGKILL"), "it stays in its own column"
     shared = [
         HelpLine("time", "←", "back"),
         HelpLine("here", "← h", "left"),

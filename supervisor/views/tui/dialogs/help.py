@@ -145,7 +145,7 @@ class HelpScreen(OverScreen[None]):
             blocks = [_block(line, cells) for line in self.lines if line.group == group]
             rows += [
                 Content.assemble(*parts)
-                for parts in zip_longest(*_columns(blocks, count), fillvalue=Content(""))
+                for parts in zip_longest(*_columns(blocks, count), fillvalue=Content(" " * cells))
             ]
         return Content("\n").join(rows)
 
