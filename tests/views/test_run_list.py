@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_row
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import AttemptState, Moment, MomentKind, RunState, Tone
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -62,6 +63,16 @@ def runs(tmp_path: Path) -> list[RunPaths]:
 def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
     rows = RunsReader(lambda: runs).refresh().rows
     assert [row.run.run_id[14:] for row in filtered(rows, query, NOW)] == wanted
+
+
+def test_a_filter_finds_a_runs_note_and_the_name_that_a_person_gave_it(runs: list[RunPaths]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    note = Moment(t=1.0, attempt=1, kind=MomentKind.NOTE, tone=Tone.INFO, values={"text": "Baseline of May"})
+    noted = replace_row(rows[1], state=replace(rows[1].state, timeline=(note,)))
+    named = replace_row(rows[2], given="warmup-200")
+    every = [rows[0], noted, named]
+    assert filtered(every, "baseline", NOW) == [noted]
+    assert filtered(every, "warmup", NOW) == [named]
 
 
 def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:

@@ -307,7 +307,7 @@ class RunsReader:
 
 
 def filtered(rows: Sequence[RunRow], query: str, now: float) -> list[RunRow]:
-    """The rows that all terms accept: bare words (id, name, state, failures, command) and ``field`` with ``: = != < > <= >=``.
+    """The rows that all terms accept: bare words (id, name, state, failures, note, command) and ``field`` with ``: = != < > <= >=``.
 
     ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything.
     """
@@ -365,7 +365,11 @@ def _accepts(row: RunRow, term: str, now: float) -> bool:
     if found is None:
         state = row.state
         return any(
-            term in word.lower() for word in (row.run.run_id, state.name, row.word, row.history, *row.command)
+            term in word.lower()
+            for word in (
+                *(row.run.run_id, row.given, state.name, row.word, row.history, note_of(state)),
+                *row.command,
+            )
         )
     field, sign, wanted = found.groups()
     value = _field(row, field, now)
