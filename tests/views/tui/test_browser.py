@@ -105,7 +105,7 @@ def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
         keys = {line.key: line.word for line in helped.lines}
         assert keys["?"] == "this help"
         assert keys["Enter"] == "open the run: its dashboard; Esc comes back here"
-        assert keys["Space"] == "mark runs to compare, as many as you like"
+        assert keys["Space"] == "mark runs to compare, as many as you like; c compares them"
         assert keys["q d"] == "leave; no training is ended by it"
         assert "c" not in keys, "nothing is marked that could be compared with"
         assert "u" not in keys, "nothing was deleted"
@@ -301,6 +301,22 @@ def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]
         await until(pilot, lambda: len(page.others) == 2, "the other runs' series")
         assert [other.run for other in page.others] == runs[:2]
         assert page.display
+
+    browse(runs, play)
+
+
+def test_enter_beside_marked_runs_names_the_key_that_compares_them(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("space")
+        assert "c compare" in shown(app), "from one mark on"
+        await pilot.press("c")
+        assert "one run is marked" in shown(app)
+        await pilot.press("j", "space", "enter")
+        assert "c compares the 2 marked runs; Enter again opens this one alone" in shown(app)
+        top: object = app.screen
+        assert top is app.browser
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
 
     browse(runs, play)
 

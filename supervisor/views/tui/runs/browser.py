@@ -48,8 +48,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("enter", "open", "open", "Enter", "open the run: its dashboard; Esc comes back here"),
         _key("escape", "clear", "clear filter", "Esc", "show all runs again"),
         _key("slash", "filter", "filter", "/", "filter: words, state:failed, failure:cuda_oom, loss<2.5"),
-        _key("space", "mark", "mark", "Space", "mark runs to compare, as many as you like"),
-        _key("c", "compare", "compare", "c", "draw the marked runs' series beside this one's"),
+        _key("space", "mark", "mark", "Space", "mark runs to compare, as many as you like; c compares them"),
+        _key("c", "compare", "compare", "c", "compare: draw the marked runs' series beside this one's"),
         _key("p", "replay", "replay", "p", "play the run's recording: pause, scrub, jump between events"),
         _key("s", "stop", "stop", "s", "stop the run gracefully: ask, then SIGTERM, then SIGKILL"),
         _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
@@ -81,6 +81,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.notice = NoticeBar(id="notice")
         self._first: RunList | None = None
         self._read = False
+        self._warned = False  # what Enter would do beside marked runs was said
         self._made_t = time.monotonic()
 
     def begin_with(self, runs: RunList) -> None:
@@ -141,20 +142,28 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
 
     def action_open(self) -> None:
-        """Open the run under the cursor."""
-        if self.panel.chosen is not None:
+        """Open the run under the cursor; two or more that are marked are to be compared: say by which key."""
+        if len(self.panel.marked) > 1 and not self._warned:
+            self._warned = True
+            self.tell(
+                f"c compares the {len(self.panel.marked)} marked runs; Enter again opens this one alone"
+            )
+        elif self.panel.chosen is not None:
             self.post_message(RunsPanel.Opened(self.panel.chosen))
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, to be compared with; or take the mark away."""
         if self.panel.chosen is not None:
             self.panel.mark(self.panel.chosen)
+            self._warned = False
         self._offer()
 
     def action_compare(self) -> None:
         """Open the run under the cursor with the marked ones' series beside its own."""
         chosen = self.panel.chosen
-        if chosen is not None:
+        if chosen is not None and self.panel.marked == [chosen]:
+            self.tell("one run is marked: move to another one, or mark more, then c compares them")
+        elif chosen is not None:
             beside = [run for run in self.panel.marked if run != chosen]
             self.post_message(RunsPanel.Opened(chosen, beside))
 

@@ -120,8 +120,8 @@ class RunsPanel(Panel, can_focus=True):
 
     @property
     def can_compare(self) -> bool:
-        """Whether another run is marked."""
-        return any(run != self.chosen for run in self.marked)
+        """Whether a run is marked."""
+        return bool(self.rows and self.marked)
 
     @property
     def ready(self) -> bool:
