@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.job.arguments.launchers import launched_ranks
 from supervisor.job.arguments.run_arguments import parse_run_argv
@@ -111,4 +112,15 @@ def test_a_run_begins_with_the_ranks_of_its_launcher(tmp_path: Path) -> None:
 
     assert world("torchrun", "--nproc-per-node", "4", "train.py") == 4
     assert world("accelerate", "launch", "--cpu", "--num_processes", "2", "train.py") == 1
-    assert world("make", "train") == 1
+    assert world("make", "train") is None, "it may start any number of its own"
+    assert world("python", "train.py") == 1
+
+
+@pytest.mark.parametrize(("count", "ranks"), [("2", 2), ('"$(cat n)"', None)])
+def test_a_run_begins_with_the_ranks_that_its_shell_script_starts(count: str, ranks: int | None) -> None:
+    files = {"train.sh": f"torchrun --nproc-per-node {count} train.py\n", "train.py": SCRIPT}
+    parsed = parse_run_argv(["--", "bash", "train.sh"])
+    spec = resolve_job(JobInputs(parsed=parsed, env={}, cwd="/w", read=files.get))
+    record = replace(job_of(Path("/w")), job=spec)
+    facts = opening("r", record, ProcessId(1, 0.0), 0.0, adopted=False, findings=())
+    assert next(fact.world_size for fact in facts if isinstance(fact, RunStarted)) == ranks

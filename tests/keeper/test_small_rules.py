@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import Background, BackgroundTask, within
 from supervisor.keeper.clock import SET_S, ClockWatch, of_others
 from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
@@ -292,7 +293,9 @@ def test_the_ranks_of_the_whole_job(tmp_path: Path) -> None:
     job = job_of(tmp_path).job
     assert _world_size(replace(job, batch=BatchSpec(1, 1, 8), world_size=4, nproc_per_node=2)) == 8
     assert _world_size(replace(job, batch=None, world_size=4, nproc_per_node=2)) == 4
-    assert _world_size(replace(job, batch=None, world_size=None, nproc_per_node=2)) == 2
+    unknown = replace(job, batch=None, world_size=None, nproc_per_node=2)
+    assert _world_size(unknown) is None, "a command may start any number of its own"
+    assert _world_size(replace(unknown, entry_kind=EntryKind.SCRIPT)) == 2
 
 
 # -- work beside the loop ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from supervisor import __version__
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.launchers import launched_ranks
+from supervisor.job.knobs.foreign_script import is_plain_python
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.records import Finding
@@ -58,11 +59,12 @@ def opening(
         yield ev.PreflightFound(t=now, finding=finding)
 
 
-def _world_size(job: JobSpec) -> int:
-    """The ranks of the whole job; those of a launcher of the user's own as its arguments say them."""
+def _world_size(job: JobSpec) -> int | None:
+    """The ranks of the whole job; those of a launcher of the user's own as its arguments say them, None where they do not."""
     if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size
     if job.world_size is not None:
         return job.world_size
-    launched = launched_ranks((job.entry, *job.entry_args)) if job.entry_kind is EntryKind.COMMAND else None
-    return launched or job.nproc_per_node * (int(job.nnodes) if job.nnodes.isdecimal() else 1)
+    if job.entry_kind is EntryKind.COMMAND and not is_plain_python(job):
+        return launched_ranks((job.entry, *job.entry_args))
+    return job.nproc_per_node * (int(job.nnodes) if job.nnodes.isdecimal() else 1)

@@ -241,6 +241,13 @@ def test_the_time_of_a_run_is_that_of_its_attempts(
     assert fm.clock(row.duration_s(125.0)) == elapsed, "the list has the same time"
 
 
+def test_the_ranks_of_a_job_that_starts_its_own_are_those_that_are_seen() -> None:
+    seen = attempt_of(ranks={at: st.RankState(local_rank=at, rank=at) for at in (0, 1)})
+    assert header.ranks_of(state_of(None, seen, world_size=1)) == 2
+    assert header.ranks_of(state_of(None, seen, world_size=4)) == 4
+    assert header.ranks_of(state_of(None, attempt_of())) is None
+
+
 # -- the line that says what is worth saying --------------------------------------------------------
 
 

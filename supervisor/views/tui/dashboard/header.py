@@ -264,14 +264,22 @@ def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
     """Name, ranks and the effective batch, in as many words as there is space for."""
     state = snapshot.state
     parts = [Span(f" {state.name}", TextStyle.PLAIN)]
-    if state.world_size is not None and state.mode != "observed":
-        ranks = f" · {state.world_size} rank{'s' if state.world_size != 1 else ''}"
+    count = ranks_of(state)
+    if count is not None and state.mode != "observed":
+        ranks = f" · {count} rank{'s' if count != 1 else ''}"
         parts.append(Span(tr(ranks), TextStyle.DIM))
     batch = state.attempt.batch if state.attempt else None
     forms = batch_forms(batch) if batch is not None else ()
     left = room - cells(tuple(parts))
     text = next((text for form in forms if cells((Span(text := f" · {tr(form)}"),)) <= left), "")
     return (*parts, Span(text, TextStyle.DIM))
+
+
+def ranks_of(state: RunState) -> int | None:
+    """The ranks of the job, or of more where more are seen: a script may start its own; None where neither is known."""
+    attempt = state.attempt
+    numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
+    return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None
 
 
 def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
