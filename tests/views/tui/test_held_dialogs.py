@@ -187,6 +187,9 @@ def test_an_offer_of_another_global_batch_is_said_first(tmp_path: Path) -> None:
         await pilot.press("enter")
         said = "Enter again: global batch 64 → 32"
         await until(pilot, lambda: said in pane(app, "notice"), "the warning")
+        card = pane(app, "card")
+        assert f"asked    {said}" in card, "it stands where the keys stood"
+        assert "waiting for you" not in card
         assert requests(run) == []
 
     drive(run, play)

@@ -6,6 +6,7 @@ The sentences about the failure itself come from `diagnosis.wording`, the reason
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -60,6 +61,13 @@ class FailureCard(Panel, can_focus=True):
 
     number = 1
     uses_clock = True
+    # What a second Enter would risk, of which attempt, and until when (monotonic) it is asked.
+    confirming: tuple[int | None, str, float] = (None, "", 0.0)
+
+    def confirm(self, attempt: int | None, risk: str, until: float) -> None:
+        """Ask for a second Enter in place of the keys, which the person looks at."""
+        self.confirming = attempt, risk, until
+        self.repaint()
 
     def needed_rows(self, view: View, width: int) -> int:
         """Rows that the whole card takes at this width, its frame included."""
@@ -132,7 +140,7 @@ class FailureCard(Panel, can_focus=True):
         cause, own = _cause(attempt, verdict, inner, tr), own_code(snapshot, attempt, "code", inner, tr)
         blocks = [
             [*head, *(own or cause)],
-            _next(snapshot, attempt, now, inner, tr),
+            _next(snapshot, attempt, now, inner, tr, risk=self._risk(attempt)),
             _why(attempt, snapshot, inner, tr),
             cause if own else [],
             _followed(verdict, inner, tr),
@@ -142,6 +150,10 @@ class FailureCard(Panel, can_focus=True):
         gap = [EMPTY] if sum(map(len, blocks)) + len(blocks) - 1 <= height else []
         rows = [line for block in blocks for line in (*gap, *block)][len(gap) :]
         return [(Span(" "), *spans) for spans in rows[:height]]
+
+    def _risk(self, attempt: st.AttemptState) -> str:
+        number, risk, until = self.confirming
+        return risk if number == attempt.number and time.monotonic() < until else ""
 
     def _so_far(
         self, snapshot: Snapshot, attempt: st.AttemptState, failing: RankFailing, width: int, height: int
@@ -253,8 +265,10 @@ def _only_watched(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
     ]
 
 
-def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr) -> list[Row]:
-    """What is about to happen or which keys are waited for, with what, and from which step."""
+def _next(
+    snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr, *, risk: str = ""
+) -> list[Row]:
+    """What is about to happen or which keys are waited for, with what, and from which step; `risk`: of a second Enter."""
     decision = attempt.decision
     condition = snapshot.state.condition
     if snapshot.state.mode == "observed":
@@ -266,6 +280,10 @@ def _next(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, 
     match condition:
         case st.Backoff():
             rows.append(_countdown(condition, now, decision, tr))
+        case st.HeldOpen() if risk:
+            lines = wrap(tr(f"Enter again: {risk}"), width - LABEL, WHY_ROWS)
+            for at, line in enumerate(lines):
+                rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
         case st.HeldOpen() if asked and snapshot.state.answer is None:
             text = tr("waiting for you: one key answers, then Enter restarts")
             rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))

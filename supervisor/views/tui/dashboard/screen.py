@@ -34,6 +34,7 @@ from supervisor.views.tui.dashboard.actions import (
     why_no_batch,
     why_not,
 )
+from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, GROUPS, KEYS, LEAVING, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
@@ -453,9 +454,11 @@ class Dashboard(LookingScreen):
         number, until = self._warned
         if warning and not (number == attempt.number and now < until):
             self._warned = attempt.number, now + SECOND_ENTER_S
+            self.query_one("#card", FailureCard).confirm(attempt.number, warning, now + SECOND_ENTER_S)
             self.tell(Answer(f"Enter again: {warning}", False))
             return
         self._warned = None, 0.0
+        self.query_one("#card", FailureCard).confirm(None, "", 0.0)
         self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
 
     def action_answer(self, at: int) -> None:
