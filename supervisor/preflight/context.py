@@ -15,8 +15,6 @@ GIB: Final = 2**30
 
 KNOBS_CHECK: Final = "restarts"
 """The check of what the script's flags let a restart do."""
-AWAITS_CHECKPOINT: Final = "a crash beyond the first step is restarted only from a complete checkpoint for"
-"""What it says of a resume flag that takes a checkpoint: no news once one is found."""
 
 
 @dataclass(frozen=True, slots=True)

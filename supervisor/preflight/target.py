@@ -21,8 +21,8 @@ from supervisor.job.knobs.misspelt import misspelt_flags
 from supervisor.job.knobs.source.program import read_program
 from supervisor.job.knobs.source.read_source import scan_files
 from supervisor.job.oom_plan import OomRefusal, oom_plan
-from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec
-from supervisor.preflight.context import AWAITS_CHECKPOINT, KNOBS_CHECK, CheckContext, note, ok, refuse, warn
+from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
+from supervisor.preflight.context import KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import torchrun_flags, trainer_main
 from supervisor.preflight.memory import check_memory
 from supervisor.run.records import Finding
@@ -102,33 +102,40 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
         missing.append(f"no smaller restart after out of memory: {why_not_changeable(spec.knobs)}")
     resumes = spec.knobs.resume_is_set or spec.knobs.self_resuming
     flag = spec.knobs.start or spec.knobs.resume_step
-    if not resumes and not spec.retry.restart_from_scratch:
+    awaits: Finding | None = None
+    if not resumes and not spec.retry.restart_from_scratch and flag is not None:
+        awaits = _awaits_checkpoint(flag, spec.knobs)
+    elif not resumes and not spec.retry.restart_from_scratch:
         missing.append(
             "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)"
-            if flag is None
-            else f"{AWAITS_CHECKPOINT} {flag}"
         )
-        if flag is None:
-            fixes.append(
-                "name it: --resume-knob FLAG=PATH (PATH: the newest complete checkpoint that stoker finds)"
-            )
-        else:
-            named = f"{flag}=DIR/FILE"
-            if flag == spec.knobs.resume:  # its word for the newest one; a switch has none
-                named = f"{flag}={spec.knobs.resume_value}" if spec.knobs.resume_value else flag
-            fixes.append(
-                f"if the script always writes the same checkpoint, name it: --resume-knob '{named}' (used from the second attempt on)"
-            )
+        fixes.append(
+            "name it: --resume-knob FLAG=PATH (PATH: the newest complete checkpoint that stoker finds)"
+        )
     elif spec.knobs.resumes == NAMED_UNSEEN:
         bare = spec.knobs.resume
         missing.append(f"{bare} is set without a value: whether it takes one was not found in the source")
         fixes.append(
             f"if it takes a path: --resume-knob '{bare}=PATH' (PATH: the newest complete checkpoint that stoker finds)"
         )
-    if not missing:
-        yield ok(KNOBS_CHECK, "batch and resume flags are known")
-    else:
+    if missing:
         yield warn(KNOBS_CHECK, "; ".join(missing), "; ".join(fixes))
+    if awaits is not None:
+        yield awaits
+    elif not missing:
+        yield ok(KNOBS_CHECK, "batch and resume flags are known")
+
+
+def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
+    """What happens before there is a checkpoint for a resume flag that takes one."""
+    named = f"{flag}=DIR/FILE"
+    if flag == knobs.resume:  # its word for the newest one; a switch has none
+        named = f"{flag}={knobs.resume_value}" if knobs.resume_value else flag
+    return note(
+        KNOBS_CHECK,
+        f"after a crash stoker restarts with {flag} and the newest complete checkpoint that it finds; while there is none the run waits for you after a crash beyond the first step. Nothing to do if the script saves checkpoints",
+        f"if the script always writes the same checkpoint, name it: --resume-knob '{named}' (used from the second attempt on)",
+    )
 
 
 def check_batch_memory(context: CheckContext) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec
 from supervisor.preflight import host, interpreter, network, ports, target
 from supervisor.preflight.checks import BEFORE, refused, run_checks
-from supervisor.preflight.context import AWAITS_CHECKPOINT, Check, CheckContext
+from supervisor.preflight.context import Check, CheckContext
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.records import Finding, FindingLevel
 
@@ -255,15 +255,19 @@ def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path
     assert "no resume flag is known" in found.what
     assert "--resume-knob FLAG=PATH (PATH: the newest complete checkpoint" in found.fix
     by_path = replace(SCRIPT, knobs=replace(SCRIPT.knobs, resume_path="--resume"))
-    found = found_by(target.check_knobs, by_path, tmp_path)
+    (missing, found) = target.check_knobs(CheckContext(by_path, tmp_path / "runs", {}))
+    assert missing.level is FindingLevel.WARNING
+    assert "resume" not in missing.what, "the batch is another matter"
     assert "--resume-knob '--resume=DIR/FILE'" in found.fix
-    assert f"{AWAITS_CHECKPOINT} --resume" in found.what
+    assert found.level is FindingLevel.INFO, "nothing is wrong"
+    assert "restarts with --resume and the newest complete checkpoint that it finds" in found.what
+    assert "Nothing to do if the script saves checkpoints" in found.what
     by_word = replace(SCRIPT.knobs, resume="--init_from", resume_value="resume", resumes="train.py:31")
     for knobs, wanted in (
         (by_word, "'--init_from=resume'"),
         (replace(by_word, resume="--resume", resume_value=""), "'--resume'"),
     ):
-        found = found_by(target.check_knobs, replace(SCRIPT, knobs=knobs), tmp_path)
+        *_, found = target.check_knobs(CheckContext(replace(SCRIPT, knobs=knobs), tmp_path / "runs", {}))
         assert f"--resume-knob {wanted} (used" in found.fix
     unseen = replace(SCRIPT.knobs, resume="--resume", resume_value="", resumes=NAMED_UNSEEN)
     found = found_by(target.check_knobs, replace(SCRIPT, knobs=unseen), tmp_path)

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.preflight.context import AWAITS_CHECKPOINT
-from supervisor.run.events import CheckpointCommitted, Phase, PreflightFound
+from supervisor.run.events import Phase, PreflightFound
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Running
@@ -125,27 +124,3 @@ def test_warnings_are_shown_while_they_are_news(
 )
 def test_a_warning_in_one_line_says_what_to_declare(check: str, what: str, line: str) -> None:
     assert in_one_line(Finding(FindingLevel.WARNING, check, what)) == line
-
-
-@pytest.mark.parametrize(
-    ("also", "left"),
-    [
-        ((), None),
-        (
-            ("out of memory will not be restarted smaller: x (y)",),
-            "out of memory will not be restarted smaller: x (y)",
-        ),
-    ],
-)
-def test_that_a_checkpoint_has_to_be_found_is_no_news_once_one_is(
-    also: tuple[str, ...], left: str | None
-) -> None:
-    awaits = f"{AWAITS_CHECKPOINT} --resume"
-    finding = Finding(FindingLevel.WARNING, "restarts", "; ".join((*also, awaits)), "told: --resume-knob")
-    running = msgspec.structs.replace(
-        state_of(findings=(finding,)), condition=RUNNING, started_t=100.0, attempts=(attempt_of(number=1),)
-    )
-    assert shown_at_start(running, 110.0) == (finding,)
-    saved = CheckpointCommitted(t=105.0, attempt=1, step=5, path="c5", found=True)
-    shown = shown_at_start(msgspec.structs.replace(running, checkpoint=saved), 110.0)
-    assert [each.what for each in shown] == ([left] if left is not None else [])

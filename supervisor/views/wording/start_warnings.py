@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from supervisor.preflight.context import AWAITS_CHECKPOINT, KNOBS_CHECK
+from supervisor.preflight.context import KNOBS_CHECK
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
@@ -54,20 +53,7 @@ def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
     """The warnings while they are news: until the first attempt ends, or ten minutes are over."""
     begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
     fresh = state.started_t is not None and now - state.started_t < SHOWN_S
-    return tuple(_still_missing(warnings_of(state), state)) if begins and fresh else ()
-
-
-def _still_missing(found: Iterable[Finding], state: RunState) -> Iterator[Finding]:
-    """Without what has come true since: that a whole checkpoint has to be found for the resume flag."""
-    for finding in found:
-        if finding.check != KNOBS_CHECK or state.checkpoint is None:
-            yield finding
-            continue
-        left = [part for part in finding.what.split("; ") if AWAITS_CHECKPOINT not in part]
-        if left:
-            yield replace(
-                finding, what="; ".join(left), fix=finding.fix if left == finding.what.split("; ") else ""
-            )
+    return warnings_of(state) if begins and fresh else ()
 
 
 def in_one_line(finding: Finding) -> str:
