@@ -98,8 +98,11 @@ _LONE_COUNTER = re.compile(
 )
 # "batch=8", "batch size 8": without a total, how many samples as well as which step.
 _BARE_BATCH = re.compile(r"\b(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?\s*[:=]?\s*$", re.IGNORECASE)
+# "steps 90": which step as well as how many in all.
+_BARE_STEPS = re.compile(r"\b(?:max|num|total)?[ _]?steps\s*[:=]?\s*$", re.IGNORECASE)
+_MACHINES = re.compile(r"\b(?:world(?:[ _]size)?|ranks|gpus|nodes|workers)\s*[:=]?\s*\d", re.IGNORECASE)
 # Settings that stand beside the size of a batch.
-_BESIDE_BATCH_SIZE = frozenset(
+_SETTINGS = frozenset(
     {"accum", "accumulation", "acc_steps", "grad_acc", "grad_accum", "ga", "gas", "micro", "global", "effective", "world", "ranks", "gpus", "nodes", "workers"}
 )  # fmt: skip
 # What was done at a step, where nothing was measured.
@@ -153,9 +156,9 @@ class _Case:
         self.masked = masked
         self.has_bar = has_bar
         self.in_record = in_record
-        if not has_bar and not in_record and (size := _batch_size(found.readings, masked)) is not None:
+        if not has_bar and not in_record and (setting := _setting(found.readings, masked)) is not None:
             found = found._replace(
-                readings=[reading for reading in found.readings if reading is not size],
+                readings=[reading for reading in found.readings if reading is not setting],
                 settings=found.settings + 1,
             )
             self.found = found
@@ -250,19 +253,24 @@ class _Case:
         }
 
 
-def _batch_size(readings: list[Reading], masked: str) -> Reading | None:
-    """The reading of a step that is the size of a batch: a setting beside other settings, or beside nothing that was measured."""
+def _setting(readings: list[Reading], masked: str) -> Reading | None:
+    """The reading of a step that is a setting: the number of steps beside other settings, or the size of a batch beside these or nothing measured."""
     if any(reading.field in {EPOCH, TOTAL_STEPS} for reading in readings):
         return None
     steps = [reading for reading in readings if reading.field == STEP]
-    if len(steps) != 1 or not _BARE_BATCH.search(masked, 0, steps[0].start):
+    if len(steps) != 1:
+        return None
+    is_batch = _BARE_BATCH.search(masked, 0, steps[0].start) is not None
+    if not is_batch and not _BARE_STEPS.search(masked, 0, steps[0].start):
         return None
     others = [reading for reading in readings if reading.field not in {STEP, RANK}]
-    settings = [r for r in others if not r.field and "_".join(words_of(r.name)) in _BESIDE_BATCH_SIZE]
+    settings = [r for r in others if not r.field and "_".join(words_of(r.name)) in _SETTINGS]
     is_measured = any(
         reading.field not in {"", LR} or (not reading.field and "." in masked[reading.start : reading.end])
         for reading in others
     )
+    if not is_batch:
+        return steps[0] if _MACHINES.search(masked) and not is_measured else None
     return steps[0] if settings or (others and not is_measured) else None
 
 
