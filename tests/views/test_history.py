@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,30 @@ def test_whole_is_bounded_and_keeps_extremes(found: list[float], cap: int) -> No
     assert sum(p.weight for p in view) == len(found)
     assert math.isclose(sum(p.mean * p.weight for p in view), sum(found), rel_tol=1e-6, abs_tol=1e-3)
     assert view[-1].t == len(found) - 1
+
+
+def test_the_whole_range_stays_evenly_spread_however_many_samples_come() -> None:
+    whole = Whole(256)
+    for step in range(100_000):
+        whole.add(single(float(step), float(step), 10.0 if not step else 1.0 / (1 + step), 1))
+    view = whole.view()
+    assert view[0] == single(0.0, 0.0, 10.0, 1), "the axis begins where the training does"
+    gaps = [after.t - before.t for before, after in pairwise(view)]
+    assert max(gaps) <= 100_000 / 64, "no point stands for a large part of the range"
+    assert max(p.high for p in view[1:]) == 0.5, "the first value spreads over no other point"
+    assert gaps[-64:] == [1.0] * 64, "the newest are as they came"
+
+
+def test_a_merged_point_keeps_least_and_greatest_beside_minutes_of_many_samples() -> None:
+    whole = Whole(64)
+    for minute in range(100):
+        whole.add(single(float(minute), float(minute), 5.0, 1)._replace(weight=6000, high=9.0))
+    for step in range(10_000):
+        whole.add(single(100.0 + step, 100.0 + step, 1.0, 1))
+    view = whole.view()
+    assert len(view) <= 64
+    assert len([p for p in view if p.high == 9.0]) >= 16, "the minutes keep their share of the points"
+    assert sum(p.weight for p in view) == 610_000
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=300))

@@ -54,15 +54,17 @@ def merge(a: Point, b: Point) -> Point:
 
 
 class Whole:
-    """The whole of a series in at most `cap` points: when full, adjacent points of one attempt are merged in pairs.
+    """The whole of a series in about `cap` points, each of about as many samples: when full, adjacent points of one attempt are merged.
 
-    The newest stays as it came: it is shown as a number.
+    The first stays as it came, where the axis begins; so does the newest quarter: the newest is shown as a number, and those
+    before it are what a person zooms to.
     """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._points: list[Point] = []
         self._view: Track | None = ()
+        self._most = 1  # samples in a merged point
 
     def add(self, point: Point) -> None:
         """Append a point; what is not finite is left out."""
@@ -71,7 +73,7 @@ class Whole:
         self._points.append(point)
         self._view = None
         if len(self._points) > self._cap:
-            self._halve()
+            self._merge()
 
     def view(self) -> Track:
         """The points, oldest first; the same object until something is added."""
@@ -79,21 +81,28 @@ class Whole:
             self._view = tuple(self._points)
         return self._view
 
-    def _halve(self) -> None:
-        merged: list[Point] = []
-        waiting: Point | None = None
-        for point in self._points[:-1]:
-            if waiting is None:
-                waiting = point
-            elif waiting.attempt == point.attempt:
-                merged.append(merge(waiting, point))
-                waiting = None
-            else:
-                merged.append(waiting)
-                waiting = point
-        if waiting is not None:
-            merged.append(waiting)
-        self._points = [*merged, self._points[-1]]
+    def _merge(self) -> None:
+        """Merge what is light, and twice as heavy points until an eighth of the room is free: pairs of all would leave one point of the first half."""
+        newest = max(1, self._cap // 4)
+        first, older, newer = self._points[:1], self._points[1:-newest], self._points[-newest:]
+        samples = sum(point.weight for point in older)
+        older = _merged(older, self._most)
+        while len(older) > self._cap * 5 // 8 and self._most < samples:
+            self._most *= 2
+            older = _merged(older, self._most)
+        self._points = [*first, *older, *newer]
+
+
+def _merged(points: Iterable[Point], most: int) -> list[Point]:
+    """Adjacent points of one attempt as one, of at most so many samples together."""
+    found: list[Point] = []
+    for point in points:
+        last = found[-1] if found else None
+        if last is not None and last.attempt == point.attempt and last.weight + point.weight <= most:
+            found[-1] = merge(last, point)
+        else:
+            found.append(point)
+    return found
 
 
 class Recent:
