@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from supervisor.run.events import Outcome
+from supervisor.run.events import Outcome, Phase
 from supervisor.run.state import AttemptState, Condition, Finished, RankState
 from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.model.run_list import STATES, filter_trouble
 from supervisor.views.wording.places import place_of
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -27,8 +30,12 @@ from supervisor.views.wording.places import place_of
             "failure:cuda_omm",
             "failure:cuda_omm: no such class of failure; near: cuda_oom, cuda_error, usage_error; docs/failures.md lists all",
         ),
-        ("state=run", "state=run: no such state; the states are " + ", ".join(STATES)),
-        ("otter state:bogus", "state:bogus: no such state; the states are " + ", ".join(STATES)),
+        ("state=run", "state=run: no such state; near: running, unknown, refused; docs/guide.md lists all"),
+        (
+            "otter state:zzz",
+            "state:zzz: no such state; near: running, stepping, stalled; docs/guide.md lists all",
+        ),
+        ("state:stepping state:end_unknown state:cuda_oom", ""),
     ],
 )
 def test_the_list_of_runs_says_what_is_wrong_with_a_filter(typed: str, said: str) -> None:
@@ -37,7 +44,10 @@ def test_the_list_of_runs_says_what_is_wrong_with_a_filter(typed: str, said: str
 
 def test_every_state_of_a_run_can_be_filtered_for() -> None:
     tags = {each.__struct_config__.tag for each in get_args(Condition) if each is not Finished}
-    assert set(STATES) == {*tags, *map(str, Outcome), "no_keeper", "live"}
+    assert {*tags, *map(str, Outcome), *map(str, Phase), "no_keeper", "live"} <= set(STATES)
+    assert len(set(STATES)) == len(STATES)
+    guide = (ROOT / "docs/guide.md").read_text()
+    assert " ".join(STATES) in " ".join(guide.split())
 
 
 @pytest.mark.parametrize("typed", ["loss<x", "loss<2", "step>=100", "error lr!=0"])

@@ -19,7 +19,7 @@ from pathlib import Path
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
 from supervisor.run.access.ownership import has_keeper
-from supervisor.run.events import Outcome
+from supervisor.run.events import Outcome, Phase
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
@@ -29,6 +29,7 @@ from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_argv, redact_text
 from supervisor.views.format import short_id
+from supervisor.views.wording.translate import Tr, english
 
 # A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
 SLICE_S = 0.2
@@ -41,22 +42,12 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
-# What `RunRow.word` may be, the ones that people look for first; "live" is added to those of a live run.
+# What `RunRow.word` and the column of states may have, the ones that people look for first; "live" is added to those of a live run.
 STATES = (
-    *(
-        "running",
-        "held",
-        "backoff",
-        "failed",
-        "succeeded",
-        "stopped",
-        "lost",
-        "gave_up",
-        "live",
-        "no_keeper",
-        "refused",
-    ),
-    *("preflight", "launching", "stopping", "ended", "diagnosed"),
+    *("running", "stepping", "stalled", "held", "backoff", "failed", "succeeded", "stopped", "lost"),
+    *("gave_up", "live", "no_keeper", "refused", "hang", "failing", "quiet", "reading", "not_watched"),
+    *("unwatched", "end_unknown", "unknown", "preflight", "launching", "stopping", "ended", "diagnosed"),
+    *("restarted", "done", *(str(phase) for phase in Phase if phase is not Phase.STEPPING)),
 )
 _TERM = re.compile(r"(state|id|name|failure|host|step|total|loss|duration|attempts)(<=|>=|!=|[:=<>])(.+)")
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
@@ -306,27 +297,39 @@ class RunsReader:
                 self._jobs[run] = (), ""
 
 
-def filtered(rows: Sequence[RunRow], query: str, now: float) -> list[RunRow]:
+def filtered(
+    rows: Sequence[RunRow], query: str, now: float, shown: Callable[[RunRow], Sequence[str]] = lambda _: ()
+) -> list[RunRow]:
     """The rows that all terms accept: bare words (id, name, state, failures, note, command) and ``field`` with ``: = != < > <= >=``.
 
-    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything.
+    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything. `shown`: what a
+    screen calls the state of a run, beside `RunRow.word`.
     """
     terms = query.lower().split()
-    return [row for row in rows if all(_accepts(row, term, now) for term in terms)]
+    return [row for row in rows if all(_accepts(row, term, now, shown(row)) for term in terms)]
 
 
-def filter_trouble(query: str) -> str:
-    """What is wrong with a filter, in one line: no number where one is compared, no known state or failure. Empty: nothing is."""
+def filter_trouble(query: str, tr: Tr = english) -> str:
+    """What is wrong with a filter, in one line: no number where one is compared, no known state or failure. Empty: nothing is.
+
+    `tr`: states are known by their names in the person's language too.
+    """
     for term in query.lower().split():
         found = _TERM.fullmatch(term)
         if found is not None and found[1] in {"state", "failure"} and found[2] not in _NUMBERS:
-            known = STATES if found[1] == "state" else tuple(map(str, FailureClass))
-            if any(_same(each, found[3], part=found[2] == ":") for each in known):
+            classes = tuple(map(str, FailureClass))
+            known = STATES if found[1] == "state" else classes
+            named = (
+                *classes,
+                *(_one_word(tr(each.replace("_", " "))) for each in STATES),
+            )  # as a list shows them
+            accepted = (*known, *(named if found[1] == "state" else ()))
+            if any(_same(each, found[3], part=found[2] == ":") for each in accepted):
                 continue
+            near = ", ".join(difflib.get_close_matches(found[3], known, n=3, cutoff=0.3) or known[:3])
             if found[1] == "state":
-                return f"{term}: no such state; the states are {', '.join(known)}"
-            near = difflib.get_close_matches(found[3], known, n=3, cutoff=0.3) or known[:3]
-            return f"{term}: no such class of failure; near: {', '.join(near)}; docs/failures.md lists all"
+                return f"{term}: no such state; near: {near}; docs/guide.md lists all"
+            return f"{term}: no such class of failure; near: {near}; docs/failures.md lists all"
         if found is None or found[2] not in _NUMBERS or found[3] == "=":  # ``loss>=`` continues
             continue
         if found[1] not in NUMBERS:
@@ -336,6 +339,10 @@ def filter_trouble(query: str) -> str:
         except ValueError:
             return f"{term}: {found[3]} is no number: write one, as in {found[1]}{found[2]}2.5"
     return ""
+
+
+def _one_word(state: str) -> str:
+    return state.lower().replace(" ", "_")
 
 
 def ordered(rows: Sequence[RunRow], key: SortKey, now: float) -> list[RunRow]:
@@ -360,25 +367,23 @@ def _or_last(value: float | None) -> float:
     return math.inf if value is None or math.isnan(value) else value
 
 
-def _accepts(row: RunRow, term: str, now: float) -> bool:
+def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
     found = _TERM.fullmatch(term)
+    states = (row.word, *map(_one_word, shown))
     if found is None:
-        state = row.state
-        return any(
-            term in word.lower()
-            for word in (
-                *(row.run.run_id, row.given, state.name, row.word, row.history, note_of(state)),
-                *row.command,
-            )
-        )
+        names = (row.run.run_id, row.given, row.state.name)
+        words = (*names, *states, row.history, note_of(row.state), *row.command)
+        return any(term in word.lower() for word in words)
     field, sign, wanted = found.groups()
-    value = _field(row, field, now)
     if sign in _NUMBERS:
+        value = _field(row, field, now)
         try:
             return isinstance(value, int | float) and _NUMBERS[sign](value, float(wanted))
         except ValueError:
             return False
-    same = _same(value, wanted, part=sign == ":")
+    live = ("live",) if row.live and not row.state.is_over else ()
+    values = (*states, *live) if field == "state" else (_field(row, field, now),)
+    same = any(_same(value, wanted, part=sign == ":") for value in values)
     return not same if sign == "!=" else same
 
 
@@ -396,8 +401,6 @@ def _field(row: RunRow, field: str, now: float) -> float | str | None:
     words = {"id": row.run.run_id, "name": state.name, "failure": row.failure, "host": state.host}
     if field in words:
         return words[field]
-    if field == "state":
-        return f"{row.word} live" if row.live and not state.is_over else row.word
     numbers = {
         "step": row.step,
         "total": state.total_steps,
@@ -405,4 +408,4 @@ def _field(row: RunRow, field: str, now: float) -> float | str | None:
         "duration": row.duration_s(now),
         "attempts": len(state.attempts),
     }
-    return numbers[field]
+    return numbers.get(field)

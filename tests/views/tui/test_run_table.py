@@ -15,11 +15,11 @@ from rich.style import Style
 from textual.color import Color
 
 from supervisor.run import state as st
-from supervisor.run.events import Outcome
+from supervisor.run.events import Outcome, StallFlagged
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.model.history import Track, single
-from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey, rate_of
+from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey, filter_trouble, rate_of
 from supervisor.views.tui import external_editor as editor
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.curves import Look, Plot
@@ -32,7 +32,9 @@ from supervisor.views.tui.theme import filters
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import english
-from tests.views.tui.still import attempt_of, snapshot_of, state_of, text_of, track, verdict
+from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, text_of, track, verdict
+
+STALL = StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
 
 
 @pytest.fixture(autouse=True)
@@ -541,3 +543,37 @@ def test_a_line_of_a_log_is_shown_where_it_was_written() -> None:
     timed = Chart((single(100.0, None, 1.0, 1), single(105.0, None, 1.0, 1)))
     assert timed.show_at(1.0, 104.0, 1)
     assert timed.look == Look(cursor=105.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        (state_of(running()), "stepping"),
+        (state_of(running(), attempt_of(stall=STALL)), "stalled"),
+        (state_of(st.Finished(outcome=Outcome.GAVE_UP, exit_code=1, reason="")), "gave_up"),
+        (
+            state_of(
+                st.Finished(outcome=Outcome.STOPPED, exit_code=0, reason=""), attempt_of(), mode="observed"
+            ),
+            "not_watched",
+        ),
+    ],
+)
+def test_every_word_of_the_state_column_is_a_filter(state: st.RunState, word: str) -> None:
+    found = RunRow(RunPaths(Path("/runs/20261121-1412-otter")), state, live=True)
+    ended = state_of(st.Finished(outcome=Outcome.SUCCEEDED, exit_code=0, reason=""))
+    made, _ = runs_panel(found, RunRow(RunPaths(Path("/runs/20261121-1411-ant")), ended, live=False))
+    shown = text_of(made.body(130, 12)).splitlines()[1]
+    assert f" {word.replace('_', ' ')} " in shown
+    for typed in (word, f"state:{word}", f"state={word}"):
+        made.filter_by(typed)
+        assert made.rows == [found], typed
+        assert filter_trouble(typed) == ""
+
+
+def test_what_is_wrong_with_a_filter_is_whole_at_80_columns() -> None:
+    made, _ = runs_panel(*RUNS)
+    made.filter_by("state:something-that-is-no-state")
+    said = text_of(made.body(78, 9))
+    assert "…" not in said
+    assert said.split()[-3:] == ["docs/guide.md", "lists", "all"]

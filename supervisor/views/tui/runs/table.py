@@ -27,7 +27,7 @@ from supervisor.views.model.run_list import (
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dashboard.state_words import listed_span
 from supervisor.views.tui.dialogs.prompts import AskLine
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
 
@@ -53,6 +53,7 @@ TEACH = (
     ("try it", "stoker run --config demo/demo"),
 )
 TEACH_CELLS = 15
+TROUBLE_ROWS = 3
 
 
 class RunsPanel(Panel, can_focus=True):
@@ -143,10 +144,15 @@ class RunsPanel(Panel, can_focus=True):
         """Filter and sort again, then paint."""
         now = self._clock()
         rows = self.list.rows if self.list else ()
-        self.rows = ordered(filtered(rows, self.query_text, now), self.sort, now)
+        self.rows = ordered(filtered(rows, self.query_text, now, self._state_words), self.sort, now)
         if self.rows:
             self._choose(self.cursor)
         self.repaint()
+
+    def _state_words(self, found: RunRow) -> tuple[str, str]:
+        """What the column of states has, in English and in the person's language, without the glyph."""
+        span = listed_span(found, self._clock())
+        return span.text[2:], spoken(span, self.tr).text[2:]
 
     def _choose(self, index: int) -> None:
         self._at, self.chosen = index, self.rows[index].run
@@ -202,12 +208,10 @@ class RunsPanel(Panel, can_focus=True):
                 ),
             ]
         if not self.rows:
-            trouble = filter_trouble(self.query_text)
-            text = "no run matches; / changes the filter, Esc clears it"
-            return [
-                EMPTY,
-                row(Span(f"  {self.tr(trouble or text)}", TextStyle.WARN if trouble else TextStyle.DIM)),
-            ]
+            trouble = filter_trouble(self.query_text, self.tr)
+            text = self.tr(trouble or "no run matches; / changes the filter, Esc clears it")
+            style = TextStyle.WARN if trouble else TextStyle.DIM
+            return [EMPTY, *(row(Span(f"  {line}", style)) for line in wrap(text, width - 4, TROUBLE_ROWS))]
         detail = self._detail(width) if height > 2 else EMPTY
         room = max(height - 1 - bool(detail), 1)
         cursor = self.cursor
@@ -245,7 +249,7 @@ class RunsPanel(Panel, can_focus=True):
         def typed(text: str) -> str:
             self.filter_by(text)
             changed()
-            return filter_trouble(text)
+            return filter_trouble(text, self.tr)
 
         def closed(text: str | None) -> None:
             if text is None:
