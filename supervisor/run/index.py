@@ -109,13 +109,21 @@ def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
     if runs.is_dir():
         for path in runs.resolve().iterdir():
             if path.is_dir() and not path.is_symlink() and is_run_directory(path):
-                found[path] = path.stat().st_mtime
+                found[path] = _start_t(path)
     for line in _index_lines(env):
         path = Path(os.path.realpath(line.path))
         if path not in found and is_run_directory(path):
             found[path] = line.t
-    # Ids begin with their minute; within one, the folder made last is the newer.
+    # Ids begin with their minute; within one, the run that was started last is the newer.
     return [RunPaths(p) for p in sorted(found, key=lambda p: (p.name[:13], found[p]), reverse=True)]
+
+
+def _start_t(path: Path) -> float:
+    """When a run was started: its run.json is written once, while its folder's time changes with every entry, as when it is deleted and brought back."""
+    try:
+        return RunPaths(path).run_json.stat().st_mtime
+    except OSError:
+        return path.stat().st_mtime
 
 
 def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:

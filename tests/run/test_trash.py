@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
+from supervisor.run.index import known_runs
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.trash import KEPT_S, THROWN, TRASH, StillLives, bring_back, empty, throw_away
@@ -81,3 +82,13 @@ def test_only_run_directories_that_were_thrown_away_are_removed(tmp_path: Path) 
     assert unmarked.root.exists()
     assert folder.exists()
     assert elsewhere.root.exists()
+
+
+def test_a_run_that_comes_back_keeps_its_place_among_those_of_its_minute(tmp_path: Path) -> None:
+    older = run_in(tmp_path, "20261121-1412-brave-otter")
+    newer = run_in(tmp_path, "20261121-1412-able-ant")
+    for second, run in enumerate((older, newer)):
+        os.utime(run.run_json, (1000 + second, 1000 + second))
+        os.utime(run.root, (1000 + second, 1000 + second))
+    bring_back(throw_away(older))
+    assert known_runs(tmp_path, {"XDG_STATE_HOME": str(tmp_path)}) == [newer, older]
