@@ -345,22 +345,31 @@ def _one_word(state: str) -> str:
     return state.lower().replace(" ", "_")
 
 
-def ordered(rows: Sequence[RunRow], key: SortKey, now: float) -> list[RunRow]:
-    """The rows by `key`; what is unknown comes last, ties stay newest first."""
+def _name(row: RunRow) -> str:
+    return row.given or row.state.name
+
+
+def ordered(
+    rows: Sequence[RunRow],
+    key: SortKey,
+    now: float,
+    *,
+    name: Callable[[RunRow], str] = _name,
+    state: Callable[[RunRow], str] = lambda row: row.word,
+) -> list[RunRow]:
+    """The rows by `key`; what is unknown comes last, ties stay newest first, but runs of one name by the words of their ids.
+
+    `name`, `state`: as a screen shows them; by what is not shown, a list looks unsorted.
+    """
     if key is SortKey.NEWEST:
         return list(rows)
     if key is SortKey.STATE:
-        return sorted(rows, key=lambda row: (not row.live, row.word))
+        return sorted(rows, key=lambda row: (not row.live, state(row)))
     if key is SortKey.NAME:
-        return sorted(rows, key=_name)
+        return sorted(rows, key=lambda row: (name(row).lower(), short_id(row.run.run_id)))
     if key is SortKey.LOSS:
         return sorted(rows, key=lambda row: _or_last(row.state.best_loss))
     return sorted(rows, key=lambda row: -(row.duration_s(now) or 0.0))
-
-
-def _name(row: RunRow) -> tuple[str, str]:
-    """The name that a person gave it, else its script's; runs of one name by the words of their ids."""
-    return (row.given or row.state.name).lower(), short_id(row.run.run_id)
 
 
 def _or_last(value: float | None) -> float:

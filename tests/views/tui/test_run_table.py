@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from rich.segment import Segment
 from rich.style import Style
@@ -577,3 +578,35 @@ def test_what_is_wrong_with_a_filter_is_whole_at_80_columns() -> None:
     said = text_of(made.body(78, 9))
     assert "…" not in said
     assert said.split()[-3:] == ["docs/guide.md", "lists", "all"]
+
+
+def test_by_name_is_by_what_a_width_shows_as_the_name() -> None:
+    rows = [
+        dataclasses.replace(
+            run_row(words), state=msgspec.structs.replace(run_row(words).state, name=name), given=given
+        )
+        for words, name, given in (("wide-yak", "a.py", ""), ("able-ant", "z.py", ""), ("calm-cat", "m", "m"))
+    ]
+    made, _ = runs_panel(*rows)
+    made.sort = SortKey.NAME
+
+    def shown(width: int) -> list[str]:
+        made.on_resize(SimpleNamespace(size=SimpleNamespace(width=width + 2)))  # type: ignore[arg-type]
+        return [found.run.run_id[14:] for found in made.rows]
+
+    assert shown(130) == ["wide-yak", "calm-cat", "able-ant"], "by the column of names"
+    assert shown(100) == ["able-ant", "calm-cat", "wide-yak"], "ids, of which the date is no name"
+    assert shown(78) == ["able-ant", "calm-cat", "wide-yak"], "calm-cat is shown as m"
+
+
+def test_by_state_is_by_the_word_in_its_column() -> None:
+    states = (state_of(running()), state_of(running(), attempt_of(stall=STALL))) * 2
+    made, _ = runs_panel(
+        *(
+            RunRow(RunPaths(Path(f"/runs/20261121-1412-r-{at}")), state, live=True)
+            for at, state in enumerate(states)
+        )
+    )
+    made.sort = SortKey.STATE
+    made.renew()
+    assert [found.run.run_id[-1] for found in made.rows] == ["1", "3", "0", "2"], "stalled, then stepping"

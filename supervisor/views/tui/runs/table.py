@@ -106,6 +106,7 @@ class RunsPanel(Panel, can_focus=True):
         self.marked: list[RunPaths] = []
         self._top = 0
         self._shown = 0
+        self._width = 0
         self._at = 0  # where the chosen run stood last
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
@@ -144,7 +145,13 @@ class RunsPanel(Panel, can_focus=True):
         """Filter and sort again, then paint."""
         now = self._clock()
         rows = self.list.rows if self.list else ()
-        self.rows = ordered(filtered(rows, self.query_text, now, self._state_words), self.sort, now)
+        self.rows = ordered(
+            filtered(rows, self.query_text, now, self._state_words),
+            self.sort,
+            now,
+            name=lambda found: _name_shown(found, self._width),
+            state=lambda found: self._state_words(found)[0],
+        )
         if self.rows:
             self._choose(self.cursor)
         self.repaint()
@@ -156,6 +163,12 @@ class RunsPanel(Panel, can_focus=True):
 
     def _choose(self, index: int) -> None:
         self._at, self.chosen = index, self.rows[index].run
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another width shows other names."""
+        self._width = event.size.width - 2
+        if self.sort is SortKey.NAME:
+            self.renew()
 
     def titles(self) -> tuple[Row, Row]:
         """How many, filtered how, sorted by what."""
@@ -375,3 +388,10 @@ def _run_text(found: RunRow, width: int) -> str:
     if found.given and width < NAME_FROM:
         return f"{fm.short_id(run_id)} · {found.given}" if width >= ROOMY_FROM else found.given
     return run_id if width >= ROOMY_FROM or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:]
+
+
+def _name_shown(found: RunRow, width: int) -> str:
+    """What a person reads as its name at this width: that of its column, else what `_run_text` has without the date."""
+    if width >= NAME_FROM:
+        return found.state.name
+    return found.given if found.given and width < ROOMY_FROM else fm.short_id(found.run.run_id)
