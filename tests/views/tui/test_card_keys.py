@@ -16,6 +16,7 @@ from supervisor.views.tui.logs.controls import LogControls
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, shown, until
 
+LONG = " ".join(f"--option-{number} value-{number}" for number in range(40))
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz01234567"
 
 
@@ -88,7 +89,7 @@ def test_the_card_is_copied_whole_and_without_secrets(
     monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
     monkeypatch.setattr(
         "supervisor.views.tui.dashboard.failure_card.again_text",
-        lambda _snapshot: f"stoker run train.py --token \x1b[31m{SECRET}",
+        lambda _snapshot: f"stoker run train.py {LONG} --token \x1b[31m{SECRET}",
     )
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
@@ -97,7 +98,11 @@ def test_the_card_is_copied_whole_and_without_secrets(
 
     drive(recorded.failed(tmp_path / "run"), play, size=(80, 24))
     (text,) = copied
-    assert text.startswith("✗ attempt 1 failed")
+    head, title, *_ = text.splitlines()
+    assert head == "run · gpt-d12 · attempt 1"
+    assert title.startswith("✗ attempt 1 failed after ")
+    assert f"stoker run train.py {LONG} --token " in text, "a command is one line, to be pasted"
+    assert "…" not in text
     assert "NameError: name 'los' is not defined (train.py:97)" in text
     assert "advice   fix train.py line 97" in text
     assert "hf_abcd" not in text
@@ -116,6 +121,9 @@ def test_a_failed_run_is_continued_before_it_is_started_again(tmp_path: Path) ->
 def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
+    monkeypatch.setattr(
+        "supervisor.views.tui.pages.failure.declared_again", lambda _snapshot: f"stoker run train.py {LONG}"
+    )
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("v")
@@ -125,7 +133,9 @@ def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.Mo
 
     drive(recorded.failed(tmp_path / "run"), play, size=(80, 24))
     (text,) = copied
-    assert text.startswith("failure · attempt 1")
+    assert text.startswith("run · gpt-d12 · attempt 1\n")
+    assert f"stoker run train.py {LONG}\n" in text, "a command is one line, to be pasted"
+    assert "…" not in text
     for part in ("NameError: name 'los' is not defined", "what to do", "what stoker does"):
         assert part in text, "also what lies below the terminal's edge"
 

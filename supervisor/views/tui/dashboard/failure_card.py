@@ -32,7 +32,7 @@ from supervisor.views.tui.dashboard.actions import (
 )
 from supervisor.views.tui.dashboard.state_words import is_failing, is_held_unwatched
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
-from supervisor.views.tui.widgets.panel import COPIED_CELLS, Panel, View, copied_rows
+from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, Panel, View, copied_rows
 from supervisor.views.wording.kinds import (
     checkpoint_place,
     failing_line,
@@ -78,13 +78,15 @@ class FailureCard(Panel, can_focus=True):
 
     def titles(self) -> tuple[Row, Row]:
         """Which attempt, when; the class and how sure we are."""
+        return self._titles(roomy=self.size.width >= 76)
+
+    def _titles(self, *, roomy: bool) -> tuple[Row, Row]:
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is not None and attempt is not None and is_failing(self.view.snapshot):
             return self._titles_so_far(attempt)
         if attempt is None or attempt.verdict is None:
             return EMPTY, EMPTY
         after = ""
-        roomy = self.size.width >= 76
         if roomy and attempt.started_t is not None and attempt.ended_t is not None:
             after = f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
         step = place_of_end(self.view.snapshot.state, attempt) if self.view is not None else ""
@@ -102,9 +104,14 @@ class FailureCard(Panel, can_focus=True):
         )
 
     def copied(self) -> str:
-        """The whole card as plain lines, without control characters and secrets; empty where there is none."""
-        left, right = self.titles()
-        return copied_rows([(*left, Span("  "), *right), *self.body(COPIED_CELLS, COPIED_ROWS)])
+        """The whole card as plain unwrapped lines below the run's name, without control characters and secrets; empty where there is none."""
+        attempt = self.view.snapshot.state.attempt if self.view is not None else None
+        body = self.body(UNWRAPPED_CELLS, COPIED_ROWS)
+        if self.view is None or attempt is None or not body:
+            return ""
+        left, right = self._titles(roomy=True)
+        head = copied_head(self.view.snapshot.state, attempt, self.tr)
+        return copied_rows([head, (*left, Span("  "), *right), *body])
 
     def _titles_so_far(self, attempt: st.AttemptState) -> tuple[Row, Row]:
         """While its launcher has yet to end: the class, where it shows already, and that more may come."""
@@ -177,6 +184,12 @@ class FailureCard(Panel, can_focus=True):
         after = "the verdict comes with its end" if watched else after
         rows.append(_labelled("next", Span(tr(after), TextStyle.DIM), inner, tr))
         return [(Span(" "), *spans) for spans in rows[:height]]
+
+
+def copied_head(state: st.RunState, attempt: st.AttemptState, tr: Tr) -> Row:
+    """What a copy begins with: the run by its id and name, and the attempt."""
+    names = dict.fromkeys(filter(None, (state.run_id, state.name)))
+    return row(" · ".join([*names, tr(f"attempt {attempt.number}")]))
 
 
 def _labelled(label: str, text: Span, width: int, tr: Tr) -> Row:

@@ -22,6 +22,7 @@ from supervisor.views.tui.dashboard.failure_card import (
     LABEL,
     UNSURE,
     change_text,
+    copied_head,
     own_code,
     own_line_of,
     reason_text,
@@ -29,7 +30,7 @@ from supervisor.views.tui.dashboard.failure_card import (
 from supervisor.views.tui.dashboard.state_words import failures
 from supervisor.views.tui.pages.page import Page, labelled, resumed_rows, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
-from supervisor.views.tui.widgets.panel import View
+from supervisor.views.tui.widgets.panel import UNWRAPPED_CELLS, View, copied_rows
 from supervisor.views.wording.kinds import place_of_end
 from supervisor.views.wording.places import is_stacks, place_of
 from supervisor.views.wording.start_warnings import foreseen, foreseen_text
@@ -92,6 +93,16 @@ class FailurePage(Page):
             *_policy(snapshot, attempt, view.now, width, tr),
             *(_instead(snapshot, tr) if newest else []),
         ]
+
+    def copied(self) -> str:
+        """The whole page as plain unwrapped lines below the run's name, with all of the evidence also in a low pane."""
+        attempt = self._attempt(failures(self.view.snapshot.state)) if self.view is not None else None
+        if self.view is None or attempt is None:
+            return super().copied()
+        shown, self.pane_rows = self.pane_rows, LOW
+        rows = self.rows(self.view, UNWRAPPED_CELLS)
+        self.pane_rows = shown
+        return copied_rows([copied_head(self.view.snapshot.state, attempt, self.tr), *rows])
 
     def foot(self, view: View, width: int) -> Sequence[Row]:
         """What happens next, in a rule below the text, and what each key would do instead."""

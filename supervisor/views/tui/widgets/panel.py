@@ -38,6 +38,8 @@ from supervisor.views.wording.translate import Tr, english
 
 # A copy of a card or page is as wide as an issue or a mail shows it.
 COPIED_CELLS = 120
+# Sentences and commands are copied unwrapped, to be pasted: only a longer line of a log is cut.
+UNWRAPPED_CELLS = 10_000
 # A pane's text is plain, and the themes' colours are true ones: a third of a repaint went into finding that out again.
 DONE = (ANSIToTruecolor, HarmlessFilter)
 
