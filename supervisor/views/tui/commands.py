@@ -21,36 +21,48 @@ from supervisor.views.wording.translate import Tr
 
 KEY_CELLS = 7
 NAME_CELLS = 17
-# What other programs call it, by action.
+# What other programs call it, or what a person is after, by action.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "leave": ("quit", "exit", "close", "detach"),
-    "ask('stop')": ("end", "terminate", "cancel"),
-    "ask('stop_now')": ("kill", "abort"),
+    "ask('stop')": ("end", "terminate", "cancel", "kill", "abort", "halt"),
     "ask('hold')": ("pause",),
-    "accept": ("yes",),
+    "ask('start_now')": ("continue", "resume"),
+    "ask('restart')": ("continue", "resume", "retry"),
+    "accept": ("yes", "continue", "resume"),
     "smaller_batch": ("micro-batch", "oom"),
-    "edit": ("arguments", "environment"),
+    "edit": ("arguments", "args", "environment"),
+    "freeze": ("tail", "follow", "pause", "resume"),
+    "open_log": ("jump", "goto"),
+    "pane('loss')": ("smooth", "smoothing", "curve"),
+    "pane('devices')": ("gpus", "memory", "vram"),
+    "pane('ranks')": ("slow", "straggler"),
     "page('failure')": ("error", "traceback", "diagnose"),
-    "page('metrics')": ("charts", "plot", "compare"),
+    "page('metrics')": ("charts", "plot", "graphs", "compare", "smooth"),
     "page('settings')": ("config", "info"),
-    "page('advisories')": ("warnings", "hang"),
+    "page('advisories')": ("warnings", "hang", "slow", "straggler"),
     "search": ("find", "grep"),
     "filter": ("grep",),
     "sort": ("order",),
-    "stop": ("kill", "end", "terminate", "cancel"),
+    "stop": ("kill", "end", "terminate", "cancel", "abort", "halt"),
     "replay": ("play",),
+    "play": ("pause", "resume", "continue"),
     "widen": ("everything",),
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
 }
+# What ends the work of hours at once is found by its own words alone: a slip of the keys in `stop` must not reach it.
+NEVER_GUESSED = frozenset({"ask('stop_now')"})
+# A name is near from here on (0 to 1): two letters of four that changed places; below lies what only shares some.
+NEAR = 0.72
 # An action without a key of its own on the screen: a theme by its name, and a comparison, which is a key of the metrics page.
 THEME_COMMANDS = tuple(
     Binding("T", f"app.wear('{name}')", words, tooltip="dark, light, or safe for colour-blind eyes")
     for name, words in (("dark", "theme dark"), ("light", "theme light"), ("safe", "theme safe"))
 )
 COMPARE = Binding("M", "compare", "compare", tooltip="metrics: all charts, any number of runs in each")
-# Words as they are typed come before letters of a name that only occur in this order (the fuzzy match).
-IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, FUZZY_NAME = 1.0, 0.95, 0.9, 0.8, 0.6, 0.5
+# Words as they are typed come before a name that is spelt nearly so, and that before letters of a name that only occur in
+# this order (the fuzzy match).
+IS_NAME, BEGINS, IN_NAME, IN_SYNONYM, IN_SENTENCE, NEAR_NAME, FUZZY_NAME = 1.0, 0.95, 0.9, 0.8, 0.6, 0.55, 0.5
 
 
 class Palette(CommandPalette):
@@ -85,6 +97,7 @@ class KeyCommands(Provider):
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
         possible, found = self._possible(), False
+        near = nearest(query, possible, tr) if verb else None
         for binding in possible:
             given = getattr(self.screen, f"{binding.action}_for", None)
             if given is not None and words and verb.lower() in {binding.description, tr(binding.description)}:
@@ -95,21 +108,19 @@ class KeyCommands(Provider):
             # English words are found in every language: they are what the documents call it.
             names = (tr(binding.description), binding.description)
             score = rank(query, matcher, names, (tr(binding.tooltip), binding.tooltip), binding.action)
+            found = found or score > 0
+            if binding is near:
+                score = max(score, NEAR_NAME)
             if score > 0:
-                found = True
                 do = partial(self.screen.run_action, binding.action)
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
 
         if not found and verb:
-            near = nearest(query, possible, tr)
             text = tr(
                 f"no command named {query.strip()} here"
                 + (f"; nearest: {tr(near.description)}" if near else "")
             )
             yield Hit(IS_NAME, Content(text), _nothing, text=text)
-            if near is not None:
-                do = partial(self.screen.run_action, near.action)
-                yield Hit(BEGINS, _line(near, tr), do, text=near.description)
 
     def _possible(self) -> list[Binding]:
         """Bindings whose action would do something now. The palette itself is left out."""
@@ -136,9 +147,10 @@ def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
     named = {
         name.lower(): binding
         for binding in reversed(bindings)
+        if binding.action not in NEVER_GUESSED
         for name in (*SYNONYMS.get(binding.action, ()), tr(binding.description), binding.description)
     }
-    found = difflib.get_close_matches(query.strip().lower(), named, n=1)
+    found = difflib.get_close_matches(query.strip().lower(), named, n=1, cutoff=NEAR)
     return named[found[0]] if found else None
 
 
@@ -161,7 +173,7 @@ def rank(
         return IN_SYNONYM
     if any(typed in sentence.lower() for sentence in sentences):
         return IN_SENTENCE
-    named = max(map(matcher.match, names))
+    named = 0.0 if action in NEVER_GUESSED else max(map(matcher.match, names))
     return FUZZY_NAME * named / (1 + named)
 
 

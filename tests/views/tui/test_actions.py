@@ -452,18 +452,20 @@ def test_a_command_of_the_palette_is_a_key_a_name_and_a_sentence() -> None:
     assert found.spans != commands._line(binding, english).spans
 
 
+BINDINGS = [
+    binding
+    for binding in (*keys.KEYS, *commands.THEME_COMMANDS, commands.COMPARE)
+    if isinstance(binding, Binding)
+]
+
+
 def ranked(query: str) -> list[str]:
     """Actions in the palette's order."""
-    known = [
-        binding
-        for binding in (*keys.KEYS, *commands.THEME_COMMANDS, commands.COMPARE)
-        if isinstance(binding, Binding)
-    ]
     scores = {
         binding.action: commands.rank(
             query, Matcher(query), (binding.description,), (binding.tooltip,), binding.action
         )
-        for binding in known
+        for binding in BINDINGS
     }
     return sorted((action for action in scores if scores[action] > 0), key=lambda action: -scores[action])
 
@@ -472,7 +474,21 @@ def ranked(query: str) -> list[str]:
     ("query", "action"),
     [
         ("quit", "leave"),
-        ("kill", "ask('stop_now')"),
+        ("kill", "ask('stop')"),
+        ("abort", "ask('stop')"),
+        ("cancel", "ask('stop')"),
+        ("stop n", "ask('stop_now')"),
+        ("args", "edit"),
+        ("smooth", "pane('loss')"),
+        ("gpu", "pane('devices')"),
+        ("memory", "pane('devices')"),
+        ("slow", "pane('ranks')"),
+        ("pause", "ask('hold')"),
+        ("tail", "freeze"),
+        ("resume", "accept"),
+        ("continue", "accept"),
+        ("jump", "open_log"),
+        ("graph", "page('metrics')"),
         ("compare", "compare"),
         ("theme light", "app.wear('light')"),
         ("Stop", "ask('stop')"),
@@ -482,3 +498,25 @@ def ranked(query: str) -> list[str]:
 )
 def test_the_palette_knows_what_others_call_it_and_words_before_letters(query: str, action: str) -> None:
     assert ranked(query)[0] == action
+
+
+@pytest.mark.parametrize("query", ["stpo", "sotp", "abort", "kill", "sort", "stnw", "stop nwo"])
+def test_stopping_at_once_is_never_guessed(query: str) -> None:
+    assert "ask('stop_now')" not in ranked(query)
+    near = commands.nearest(query, BINDINGS, english)
+    assert near is None or near.action != "ask('stop_now')"
+
+
+@pytest.mark.parametrize(
+    ("query", "action"),
+    [("stpo", "ask('stop')"), ("settigns", "page('settings')"), ("seach", "search")],
+)
+def test_the_nearest_command_of_a_typo(query: str, action: str) -> None:
+    near = commands.nearest(query, BINDINGS, english)
+    assert near is not None
+    assert near.action == action
+
+
+@pytest.mark.parametrize("query", ["save", "sort", "tree", "graphite"])
+def test_what_only_shares_letters_with_a_command_is_near_to_none(query: str) -> None:
+    assert commands.nearest(query, BINDINGS, english) is None

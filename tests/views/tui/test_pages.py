@@ -296,6 +296,7 @@ def test_the_palette_says_that_no_command_has_a_name_and_offers_the_nearest(tmp_
         for typed, found in (
             ("settigns", "no command named settigns here; nearest: settings"),
             ("qqqq", "no command named qqqq here"),
+            ("save", "no command named save here"),
             ("batch", "no command named batch here"),
         ):
             await pilot.press("colon", *typed)
@@ -305,6 +306,16 @@ def test_the_palette_says_that_no_command_has_a_name_and_offers_the_nearest(tmp_
         assert any(page.display for page in app.dashboard.query("#settings")), "the nearest was done"
 
     drive(run, play)
+
+
+def test_a_slip_in_stop_offers_the_stop_that_asks_first(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("colon", *"stpo")
+        await until(pilot, lambda: "no command named stpo here; nearest: stop " in shown(app), "the report")
+        assert "stop gracefully" in shown(app)
+        assert "stop at once" not in shown(app)
+
+    drive(recorded.healthy(tmp_path / "run"), play)
 
 
 def test_enter_on_words_that_name_no_command_leaves_the_palette_open(tmp_path: Path) -> None:
