@@ -142,6 +142,23 @@ def test_a_loss_that_is_no_number_has_its_place() -> None:
     assert shown(made).metrics["loss"] == ()
 
 
+def test_since_when_the_loss_is_no_number() -> None:
+    """A log that is attached later is read at one moment: all its samples have the same time."""
+    made = Gatherer()
+
+    def since() -> float | None:
+        point = shown(made).lost_since
+        return point.step if point is not None else None
+
+    made.take(METRICS, sample(1, step=1.0, loss=None))
+    assert since() == 1
+    made.take(METRICS, sample(1, step=2.0, loss=1.5))
+    assert since() is None
+    for step in range(3, 4 + gather.LOST_POINTS):
+        made.take(METRICS, sample(1, step=float(step), loss=None))
+    assert since() == 3
+
+
 def test_gpus_read_within_half_a_second_are_one_point() -> None:
     made = Gatherer()
     for t, key, used in ((1.0, "0", 2.0), (1.5, "1", 6.0), (2.1, "0", 8.0), (2.2, "10", None)):

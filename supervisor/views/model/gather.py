@@ -181,6 +181,7 @@ class Gatherer:
         self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
         self._others: dict[str, Whole] = {}
         self._lost = Recent(LOST_POINTS)
+        self._lost_since: Point | None = None
         self._pace = Pace()
         self._number = 0
         self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
@@ -230,8 +231,15 @@ class Gatherer:
             if buffer is not None and point is not None:
                 buffer.add(point)
             self._take_other(name, point)
-            if name == "loss" and value is None:  # JSON has no NaN: a series writes null
-                self._lost.add(origin)
+            if name == "loss":
+                self._heed_lost(origin if value is None else None)  # JSON has no NaN: a series writes null
+
+    def _heed_lost(self, point: Point | None) -> None:
+        """A loss that is not finite, or (None) one that is."""
+        known = self._lost_since
+        self._lost_since = known if known and point and known.attempt == point.attempt else point
+        if point is not None:
+            self._lost.add(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
         """Whether a speed is that of training: one that stood beside a loss does not continue beside none, as in an evaluation's lines."""
@@ -341,6 +349,7 @@ class Gatherer:
             smoothed=self._smoothed[1],
             loss_name=loss_name,
             lost=self._lost.view(),
+            lost_since=self._lost_since,
             pace_s=self._pace.seconds() if is_paced else None,
             pace=self._pace.track() if is_paced else (),
             gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),

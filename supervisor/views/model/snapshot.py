@@ -11,7 +11,7 @@ from supervisor.run.state import RunState
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
-from supervisor.views.model.history import Track, median
+from supervisor.views.model.history import Point, Track, median
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -77,7 +77,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     `loss_name`: the log's own name for what stands as the loss, where it is one of several and there is no sum.
     `series`: every metric that was ever seen, whole, by its own name.
-    `lost`: the newest losses that were not finite, as points of value 0.
+    `lost`: the newest losses that were not finite, as points of value 0. `lost_since`: the first of those that no finite one followed.
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed. `misplaced`: the notice for a folder
     that is not the one in which the run was started; empty: it is.
     `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps; `pace`: those gaps.
@@ -106,6 +106,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     recorded: RecordedLogs | None = None
     loss_name: str = "loss"
     nodes: tuple[Node, ...] = ()
+    lost_since: Point | None = None
 
     def facts(self) -> tuple[object, ...]:
         """All but the lines: where only lines were added these are the very same objects as before."""

@@ -15,7 +15,7 @@ from supervisor.run.series import METRICS
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel, attempt_marks
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, until
+from tests.views.tui.driving import drive, pane, shown, until
 from tests.views.tui.still import attempt_of, running, state_of, verdict
 
 
@@ -117,8 +117,11 @@ def test_attempts_are_marked(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         text = pane(app, "loss")
-        assert "× not a number at step 54" in text.splitlines()[0]
+        assert "nan or inf since step 51, last " in text.splitlines()[0]
         assert "×" in text.splitlines()[1], "a cross stands in the chart"
+        await pilot.press("a")
+        await until(pilot, lambda: "loss: nan or inf since step 51, last " in shown(app), "the page")
+        assert "no sign of trouble" not in shown(app)
 
     drive(falling_to_nan(tmp_path / "run"), play)
 

@@ -77,15 +77,10 @@ class LossPanel(ChartPanel):
         )
         if self.look.cursor is not None:
             return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr)
-        losses, lost = snapshot.metrics["loss"], snapshot.lost
-        if lost and not losses:
-            return name, row(Span(self.tr("not a number"), TextStyle.BAD))
-        if not losses:
+        if text := not_finite(snapshot):
+            return name, row(Span(self.tr(text), TextStyle.BAD))
+        if not snapshot.metrics["loss"]:
             return name, EMPTY
-        if lost and lost[-1].t > losses[-1].t and snapshot.is_current(lost[-1].attempt):
-            step = lost[-1].step
-            since = f" at step {fm.whole(step)}" if step is not None else ""
-            return name, row(Span(self.tr(f"× not a number{since}"), TextStyle.BAD))
         newest = self._newest(snapshot)
         room = self.size.width - cells(name) - cells(newest) - EDGE_CELLS
         return name, (*newest, *self._beside(snapshot, room))
@@ -250,6 +245,17 @@ class UsePanel(Panel):
         """Bytes of the machine's memory; 1 where it is not known."""
         machine = self.view.snapshot.machine if self.view else None
         return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
+
+
+def not_finite(snapshot: Snapshot) -> str:
+    """That the newest loss is no number, since when, and what the last number was; empty where it is one, or the end is not read yet."""
+    first = snapshot.lost_since
+    if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
+        return ""
+    since = f" since step {fm.whole(first.step)}" if first.step is not None else ""
+    last = snapshot.latest("loss")
+    # A series keeps no difference between the two.
+    return f"nan or inf{since}" + (f", last {fm.loss(last)}" if last is not None else "")
 
 
 def start_of(state: RunState, tracks: Iterable[Track]) -> float:

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from supervisor.run.events import StallFlagged
 from supervisor.run.state import AttemptState
 from supervisor.views import format as fm
+from supervisor.views.tui.charts.live import not_finite
 from supervisor.views.tui.pages.page import Page, labelled, resumed_rows, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, row
 from supervisor.views.tui.widgets.panel import View
 
 TIME_CELLS = 10
+_NOT_FINITE = (
+    "it rarely recovers by itself: look at the data of these steps; a lower learning rate, a longer warm-up or gradient clipping helps, "
+    "from a checkpoint before them"
+)
 
 
 class AdvisoriesPage(Page):
@@ -27,6 +32,9 @@ class AdvisoriesPage(Page):
         rows: list[Row] = []
         if attempt is not None and attempt.stall is not None:
             rows += self._stall(attempt, attempt.stall, view.now, width)
+        if lost := not_finite(view.snapshot):
+            rows.append(row(Span(f"{self.tr('loss')}: {self.tr(lost)}", TextStyle.BAD)))
+            rows += labelled("", self.tr(_NOT_FINITE), width, TextStyle.DIM, most=4, label_cells=0)
         rows += resumed_rows(state, width, self.tr)[0 if rows else 1 :]
         if not state.advisories and not rows:
             return [row(Span(self.tr("nothing to say: no sign of trouble was seen so far"), TextStyle.DIM))]
