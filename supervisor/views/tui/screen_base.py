@@ -63,6 +63,9 @@ class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW_BELOW, "-high")]  # noqa: RUF012
 
+    def renew(self) -> None:
+        """The run that is asked about has moved on."""
+
     def render(self) -> RenderableType:
         """The screen beneath."""
         found = super().render()

@@ -78,6 +78,28 @@ def test_a_held_run_says_where_another_batch_would_begin(tmp_path: Path) -> None
     drive(held(tmp_path / "run"), play)
 
 
+@pytest.mark.parametrize("key", ["b", "r", "e"])
+def test_an_open_dialog_follows_the_run(tmp_path: Path, key: str) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    run = rec.close()
+    outputs(run, "out/big", resume=None, cannot_resume=True)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await until(pilot, lambda: "attempt 1 before its first" in shown(app), "the dialog")
+        writer = JournalWriter(run.node().journal)
+        writer.append(ev.Progress(t=rec.t + 1, attempt=1, step=45))
+        writer.close()
+        await until(pilot, lambda: "attempt 1 at step 45+" in shown(app), "where the run is by now")
+        if key == "b":
+            await pilot.press("enter")
+            await until(pilot, lambda: "Enter again: " in shown(app), "a warning that was none at first")
+            assert requests(run) == []
+
+    drive(run, play)
+
+
 def a_found_checkpoint(run: RunPaths) -> None:
     """A checkpoint of step 40 that stoker found whole."""
     writer = JournalWriter(run.node().journal)

@@ -49,6 +49,7 @@ from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of,
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
+from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 from supervisor.views.wording.kinds import changed_text
 
@@ -187,6 +188,9 @@ class Dashboard(LookingScreen):
         self._ends_soon = self._is_wait_ending()
         self._arrange()
         self._offer()
+        asking = self.app.screen
+        if isinstance(asking, OverScreen) and asking.is_mounted:
+            asking.renew()
 
     @property
     def _can_adopt(self) -> bool:
@@ -493,9 +497,14 @@ class Dashboard(LookingScreen):
             if number is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
-        warning = overwrite_warning(snapshot)
         flag = batch_flag(snapshot) or batch_copy(snapshot)
-        asks = BatchScreen(now, wanted.micro_batch_per_rank, restart_effect(snapshot), warning, flag)
+        asks = BatchScreen(
+            now,
+            wanted.micro_batch_per_rank,
+            lambda: restart_effect(self.snapshot or snapshot),
+            lambda: overwrite_warning(self.snapshot or snapshot),
+            flag,
+        )
         self.app.push_screen(asks, closed)
 
     def action_edit(self) -> None:
@@ -527,9 +536,7 @@ class Dashboard(LookingScreen):
                 self._send(RequestKind.RESTART_WITH, args)
 
         def effect(typed: tuple[str, ...] | None) -> list[str]:
-            newest = (
-                self.snapshot or snapshot
-            )  # a run that continues is further by the time that something is typed
+            newest = self.snapshot or snapshot
             added = set_to_resume(newest, typed)
             lines = [f"added at the launch: {added}"] if added else []
             return [*lines, restart_effect(newest, typed)]
@@ -545,6 +552,9 @@ class Dashboard(LookingScreen):
             self._send(kind)
             return
 
+        def words() -> str:
+            return (question(kind, self.snapshot) if self.snapshot else None) or asked
+
         def closed(yes: bool | None) -> None:
             if yes:
                 self._send(kind)
@@ -552,7 +562,7 @@ class Dashboard(LookingScreen):
                 stays = "stopped" if kind in {RequestKind.STOP, RequestKind.STOP_NOW} else "restarted"
                 self.tell(Answer(f"not {stays}", None))
 
-        self.app.push_screen(Confirm(asked), closed)
+        self.app.push_screen(Confirm(words), closed)
 
     def _send(self, kind: RequestKind, args: RequestArgs | None = None) -> None:
         attempt = self.snapshot.state.attempt if self.snapshot else None

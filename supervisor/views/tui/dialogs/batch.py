@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -39,7 +40,7 @@ class BatchScreen(OverScreen[int | None]):
     Args:
         now: the batch of the newest attempt.
         suggested: the micro-batch that stands in the field.
-        effect: what a restart does, as one line.
+        effect: what a restart does as the run stands, as one line.
         warning: shown at the first Enter, instead of doing it; empty: none.
         flag: the script's batch flag with its value, where it holds more than one rank's batch, or the config that is copied; empty otherwise.
     """
@@ -52,7 +53,12 @@ class BatchScreen(OverScreen[int | None]):
     ]
 
     def __init__(
-        self, now: BatchSpec, suggested: int, effect: str = "", warning: str = "", flag: str = ""
+        self,
+        now: BatchSpec,
+        suggested: int,
+        effect: Callable[[], str] = str,
+        warning: Callable[[], str] = str,
+        flag: str = "",
     ) -> None:
         super().__init__()
         self.flag = flag
@@ -60,6 +66,7 @@ class BatchScreen(OverScreen[int | None]):
         self.now = now
         self.suggested = suggested
         self.effect = effect
+        self._has_warned = False
 
     def compose(self) -> ComposeResult:
         """What is, the field, what would be."""
@@ -74,7 +81,7 @@ class BatchScreen(OverScreen[int | None]):
                 yield Label(tr("micro-batch per rank  "))
                 yield _Number(str(self.suggested), compact=True, type="integer", max_length=9)
             yield Label("", id="effect")
-            yield Label(Content(tr(self.effect)), classes="cost")
+            yield Label(Content(tr(self.effect())), classes="cost")
             yield Label(
                 key_line(
                     tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("?", "help"), ("Esc", "back")
@@ -87,6 +94,11 @@ class BatchScreen(OverScreen[int | None]):
         """The effect of what stands in the field."""
         self._show(str(self.suggested))
 
+    def renew(self) -> None:
+        """What a restart does now; a warning stays."""
+        if not self._has_warned:
+            self.query_one(".cost", Label).update(Content(tr_of(self)(self.effect())))
+
     def on_input_changed(self, event: Input.Changed) -> None:
         """The effect of what was typed."""
         self._show(event.value)
@@ -98,10 +110,11 @@ class BatchScreen(OverScreen[int | None]):
         except JobError:
             self.app.bell()
             return
-        if self.warning:
-            text = tr_of(self)(f"Enter again: {self.warning}")
+        warning = "" if self._has_warned else self.warning()
+        if warning:
+            text = tr_of(self)(f"Enter again: {warning}")
             self.query_one(".cost", Label).update(Content(text))
-            self.warning = ""
+            self._has_warned = True
             return
         self.dismiss(int(event.value))
 

@@ -209,6 +209,10 @@ class EditScreen(OverScreen[Edited | None]):
         area.focus()
         self._show()
 
+    def renew(self) -> None:
+        """What a restart does now."""
+        self._show()
+
     def on_text_area_changed(self, _event: TextArea.Changed) -> None:
         """The difference that what was typed makes."""
         self._show()

@@ -26,16 +26,21 @@ def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
 
 
 class Confirm(OverScreen[bool]):
-    """Asks once, in one line. Only `y` is yes."""
+    """Asks once, in one line. Only `y` is yes. `question`: in the words that hold as the run stands, or fixed ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
         Binding("n,escape,q,ctrl+c,enter", "answer(False)", "no"),
     ]
 
-    def __init__(self, question: str) -> None:
+    def __init__(self, question: Callable[[], str] | str) -> None:
         super().__init__()
-        self.question = question
+        self._ask = question if callable(question) else lambda: question
+
+    @property
+    def question(self) -> str:
+        """What is asked now."""
+        return self._ask()
 
     def compose(self) -> ComposeResult:
         """The line."""
@@ -44,6 +49,10 @@ class Confirm(OverScreen[bool]):
             yield Label(Content(f" {tr(self.question)}"), classes="question")
             keys = key_line(tr, ("y", "yes"), ("n", "no"))
             yield Label(Content.assemble("  ", keys, " "), classes="answers")
+
+    def renew(self) -> None:
+        """Ask in the words that hold now."""
+        self.query_one(".question", Label).update(Content(f" {tr_of(self)(self.question)}"))
 
     def action_answer(self, answer: bool) -> None:
         """Close with the answer."""
