@@ -11,6 +11,7 @@ from supervisor.run.access.ownership import NotRequested, Offer, ask
 from supervisor.run.events import RequestKind
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
+from supervisor.views.format import ranges
 
 # A keeper answers within a second; a stop answers once it began. After this a person should know it did not.
 PATIENCE_S = 8.0
@@ -97,8 +98,10 @@ class RequestClient:
             word = WORDS[pending.kind]
             if text is not None:
                 self._pending.pop(request_id, None)
+                done = "done" if pending.kind in _DONE else "accepted"
+                more = _seen_in_stacks(state, pending) if pending.kind is RequestKind.STACKS else ""
                 found.append(
-                    Answer(f"{word}: {'done' if pending.kind in _DONE else 'accepted'}", True)
+                    Answer(f"{word}: {done}{more}", True)
                     if text == "done"
                     else Answer(f"{word} refused: {text}", False)
                 )
@@ -108,3 +111,12 @@ class RequestClient:
                     Answer(f"{word}: no answer yet; is the keeper alive? its log is keeper.log", False)
                 )
         return found
+
+
+def _seen_in_stacks(state: RunState, pending: _Pending) -> str:
+    """Where the stacks are shown, and which ranks are doing something else than the others."""
+    taken = state.attempt.stacks if state.attempt is not None else None
+    text = " · p shows them"
+    if taken is None or taken.t < pending.sent_t or not taken.odd:
+        return text
+    return f"{text} · unlike the others: rank{'s' if len(taken.odd) > 1 else ''} {ranges(taken.odd)}"

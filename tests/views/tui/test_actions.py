@@ -17,7 +17,7 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui import commands, request_client
@@ -25,7 +25,7 @@ from supervisor.views.tui.dashboard import actions, keys
 from supervisor.views.tui.request_client import Answer
 from supervisor.views.wording.translate import english
 from tests.views.tui import recorded
-from tests.views.tui.still import attempt_of, running, snapshot_of, state_of
+from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, verdict
 
 AGAIN = Decision(DecisionKind.RESTART, "again")
 HELD = st.HeldOpen(attempt=1, reason="", decision=None)
@@ -33,6 +33,10 @@ BACKOFF = st.Backoff(attempt=1, until=9.0, decision=AGAIN)
 STOPPING = st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")
 ENDED = st.Ended(attempt=1, exit_code=1)
 BATCH = BatchSpec(8, 2, 2)
+SMALLER = Decision(
+    DecisionKind.RESTART, "smaller", change=SpecChange(batch=BatchChange(BATCH, BatchSpec(4, 4, 2)))
+)
+HELD_BEGINS = f"the next attempt begins {actions.FROM_FIRST_STEP}"
 COUNTDOWN = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
 
 
@@ -244,6 +248,27 @@ def test_what_is_asked_before_something_is_lost(
     assert actions.question(kind, snapshot) == text
 
 
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        (
+            st.Backoff(attempt=1, until=9.0, decision=SMALLER),
+            "restart? the same micro-batch 8 ran out of memory, Enter restarts with 4",
+        ),
+        (BACKOFF, "restart? the same micro-batch 8 ran out of memory"),
+        (HELD, f"restart? the same micro-batch 8 ran out of memory; 5 steps may be lost: {HELD_BEGINS}"),
+    ],
+)
+def test_a_restart_that_would_run_out_of_memory_again_is_asked_about(
+    condition: st.Condition, text: str
+) -> None:
+    attempt = attempt_of(batch=BATCH, last_step=5, verdict=verdict(FailureClass.CUDA_OOM))
+    assert actions.question(RequestKind.RESTART, snapshot_of(state_of(condition, attempt))) == text
+    again = attempt_of(2, batch=BATCH)
+    nothing = actions.question(RequestKind.RESTART, snapshot_of(state_of(BACKOFF, attempt, again)))
+    assert nothing is None, "of the newest attempt"
+
+
 def test_what_a_restart_ends_and_where_the_next_attempt_begins() -> None:
     def effect(condition: st.Condition, last: int | None, **values: object) -> str:
         return actions.restart_effect(snapshot_of(state_of(condition, attempt_of(last_step=last), **values)))
@@ -440,6 +465,24 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
     assert told == [Answer(f"{word}: not sent: No space left on device: {tmp_path / 'control'}", False)]
     assert client.answers(state_of(answered={"7": "done"}), 0.0) == []
+
+
+def test_stacks_name_the_key_that_shows_them_and_who_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    client = request_client.RequestClient(RunPaths(tmp_path))
+    monkeypatch.setattr(request_client, "ask", lambda *_args, **_values: "7")
+
+    def answered(*odd: int, taken_t: float = 101.0) -> str:
+        client.sender(RequestKind.STACKS, 1, None, 100.0, lambda _: None)()
+        stacks = ev.StacksTaken(t=taken_t, attempt=1, text="", odd=odd)
+        (answer,) = client.answers(state_of(None, attempt_of(stacks=stacks), answered={"7": "done"}), 102.0)
+        return answer.text
+
+    assert answered() == "stacks: done · p shows them"
+    assert answered(1) == "stacks: done · p shows them · unlike the others: rank 1"
+    assert answered(1, 2) == "stacks: done · p shows them · unlike the others: ranks 1-2"
+    assert answered(1, taken_t=99.0) == "stacks: done · p shows them", "a round of before"
 
 
 def test_a_command_of_the_palette_is_a_key_a_name_and_a_sentence() -> None:

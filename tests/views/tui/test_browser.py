@@ -388,6 +388,28 @@ def test_the_palette_takes_what_to_filter_by(runs: list[RunPaths]) -> None:
     browse(runs, play)
 
 
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (recorded.held, "it waits for you; nothing is running"),
+        (recorded.backing_off, "it waits for its next attempt; nothing is running"),
+        (recorded.healthy, "steps since its last checkpoint may be lost"),
+    ],
+)
+def test_stopping_a_run_of_which_nothing_runs_warns_of_no_lost_steps(
+    runs: list[RunPaths], record: Callable[[Path], RunPaths], said: str
+) -> None:
+    live = record(runs[0].root.parent / "20261121-1500-keen-kite")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "s stop" in shown(app), "the key")
+        await pilot.press("s")
+        await until(pilot, lambda: f"stop 20261121-1500-keen-kite? {said}" in shown(app), "the question")
+
+    with keeper_of(live):
+        browse([live, *runs], play)
+
+
 def test_kill_in_the_list_stops_a_live_run_after_a_question_and_finds_nothing_else(
     runs: list[RunPaths],
 ) -> None:

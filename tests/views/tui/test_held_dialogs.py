@@ -217,6 +217,31 @@ def test_an_offer_of_another_global_batch_is_said_first(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_b_offers_a_smaller_global_batch_as_enter_does(tmp_path: Path) -> None:
+    """No other micro-batch keeps the global batch where no flag is known for the accumulation."""
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    rec.out_of_memory()
+    before = rec.batch
+    smaller = replace(before, micro_batch_per_rank=before.micro_batch_per_rank // 2)
+    decision = Decision(DecisionKind.HOLD, REASON, change=SpecChange(batch=BatchChange(before, smaller)))
+    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason=REASON, until=rec.t + 86_400))
+    run = rec.close()
+    outputs(run, accumulation=None)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        said = "Enter again: global batch 64 → 32"
+        await until(pilot, lambda: said in pane(app, "notice"), "the question that Enter asks")
+        assert requests(run) == []
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    assert [each.args.offered for each in requests(run)] == [True]
+
+
 def test_the_card_says_where_leaving_ends_the_run(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first launch")
@@ -242,7 +267,8 @@ def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> 
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("r")
-        await until(pilot, lambda: "restart? 47 steps may be lost: the next" in shown(app), "the question")
+        await until(pilot, lambda: "restart? the same micro-batch 16 ran out" in shown(app), "the question")
+        assert "47 steps may be lost: the" in shown(app)
         assert "by itself" in shown(app), "a long one is shown whole, on two lines"
         await pilot.press("enter")
         await until(pilot, lambda: "not restarted" in pane(app, "notice"), "the answer to a no")

@@ -11,7 +11,7 @@ from supervisor.job.memory_fit import choose_smaller
 from supervisor.policy.history import FIRST_STEP
 from supervisor.run import state as st
 from supervisor.run.events import CheckpointCommitted, Outcome, RequestKind
-from supervisor.run.records import SpecChange
+from supervisor.run.records import FailureClass, SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.wording.kinds import checkpoint_place
@@ -454,8 +454,30 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
             return f"stop? may be lost: {lost}"
         case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(snapshot.state.condition, st.HeldOpen):
             return "end the run now? `stoker continue` can start its next attempt later"
-        case RequestKind.RESTART if isinstance(snapshot.state.condition, (st.Running, st.HeldOpen)):
-            effect = restart_effect(snapshot)
-            return None if effect.startswith("the next") else f"restart? {effect}"
+        case RequestKind.RESTART:
+            return _restart_question(snapshot)
         case _:
             return None
+
+
+def _restart_question(snapshot: Snapshot) -> str | None:
+    """What is asked before a restart without a change."""
+    condition, effect = snapshot.state.condition, restart_effect(snapshot)
+    loses = isinstance(condition, (st.Running, st.HeldOpen)) and not effect.startswith("the next")
+    reasons = [again] if (again := _same_batch_again(snapshot)) else []
+    reasons += [effect] if loses else []
+    return f"restart? {'; '.join(reasons)}" if reasons else None
+
+
+def _same_batch_again(snapshot: Snapshot) -> str:
+    """That a restart without a change repeats the micro-batch that ran out of GPU memory, and what Enter does; else empty."""
+    attempt, condition = snapshot.state.attempt, snapshot.state.condition
+    if attempt is None or attempt.failure is not FailureClass.CUDA_OOM or isinstance(condition, st.Running):
+        return ""
+    size = f"micro-batch {attempt.batch.micro_batch_per_rank}" if attempt.batch is not None else "batch"
+    again = f"the same {size} ran out of memory"
+    decision = condition.decision if isinstance(condition, (st.Backoff, st.HeldOpen)) else None
+    change = decision.change if decision is not None else None
+    if change is None or change.batch is None:
+        return again
+    return f"{again}, Enter restarts with {change.batch.after.micro_batch_per_rank}"

@@ -486,6 +486,10 @@ class Dashboard(LookingScreen):
 
         snapshot = self.snapshot
         if snapshot is not None and "smaller_batch" not in self._possible:
+            offered = offer(snapshot)
+            if offered is not None and offered.batch is not None and "accept" in self._possible:
+                self.action_accept()  # no other batch can be typed, but this one is on offer
+                return
             self.tell(Answer(why_no_batch(snapshot), False))
             return
         now = current_batch(snapshot) if snapshot else None

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from supervisor.run.paths import RunPaths
+from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.model.run_list import RunList, Scope, SortKey
 from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
@@ -181,7 +182,12 @@ class BrowserScreen(QuickFrames, Screen[None]):
                 self.post_message(RunsPanel.Stopped(row))
 
         name = row.run.run_id
-        self.app.push_screen(Confirm(f"stop {name}? steps since its last checkpoint may be lost"), closed)
+        text = f"stop {name}? steps since its last checkpoint may be lost"
+        if isinstance(row.state.condition, HeldOpen):
+            text = f"stop {name}? it waits for you; nothing is running"
+        elif isinstance(row.state.condition, Backoff):
+            text = f"stop {name}? it waits for its next attempt; nothing is running"
+        self.app.push_screen(Confirm(text), closed)
 
     def on_panel_keys_changed(self) -> None:
         """Other keys do something for the run under the cursor."""
