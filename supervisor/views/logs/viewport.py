@@ -325,13 +325,21 @@ class LogViewport:
         return offset is not None
 
     def to_time(self, t: float, *, has_day: bool) -> None:
-        """The first lines at a time; without a day, of the newest day that has it."""
+        """The first lines at a time; without a day, of the newest day that has it. Of logs without times only about there."""
         included = self.logs.included
         if not included:
             raise NothingThereError("no log is open")
         if not has_day:
             newest = max(stream.clock.newest_t or stream.file.written_t for stream in included)
             t -= 86400 * max(0, -int((newest - t) // 86400))
+        if not any(stream.clock.is_stamped for stream in included):
+            if not any(0 < stream.clock.offset_at(t) < stream.file.size for stream in included):
+                raise NothingThereError("the log has no times: give a line's number")
+            self._notes.append("the log has no times: this is about where it stood then")
+        self._to_time(t)
+
+    def _to_time(self, t: float) -> None:
+        included = self.logs.included
         self._stand()
         self._cursor = None
         self._place = tuple(s.clock.offset_at(t) if s in included else 0 for s in self.logs.streams)
@@ -359,7 +367,7 @@ class LogViewport:
         if at.step is not None and self._to_step(at.step, at.who):
             return
         if at.t is not None:
-            self.to_time(at.t, has_day=True)
+            self._to_time(at.t)
         elif at.step is not None:
             raise NothingThereError(f"no line names step {at.step:g}")
 

@@ -17,6 +17,7 @@ from supervisor.views.tui import external_editor as outside
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv
 from supervisor.views.tui.logs import screen as log_screen
+from supervisor.views.tui.logs import status
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui.driving import drive, shown
 from tests.views.tui.log_driving import counted, cursor, opened, page, settled
@@ -136,3 +137,48 @@ def test_a_program_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Lent, "suspend", refuse)
     assert outside.run_outside(app, ["true"]) == "this terminal cannot be lent to another program"
+
+
+def test_what_was_said_ends_with_the_next_key_that_asks_or_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = counted(tmp_path / "run", 500)
+    monkeypatch.setattr(status, "REMARK_S", 600.0)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+
+        async def said(text: str, *keys: str) -> None:
+            await pilot.press(*keys)
+            await settled(pilot, lambda: text in shown(app), text)
+
+        async def ended(text: str, *keys: str) -> None:
+            await pilot.press(*keys)
+            await settled(pilot, lambda: text not in shown(app), f"the end of {text!r}")
+
+        await said("line 500 of 500", "right_square_bracket", "o")
+        await said("not found", "slash", *"zzz", "enter")
+        assert "line 500 of 500" not in shown(app)
+        await ended("not found", "slash", *"line 10 ", "enter")
+        await said("no match further up", "n")
+        await ended("no match further up", "g")
+        await said("abc: give a line's number", "colon", *"abc", "enter")
+        await ended("abc: give a line's number", "j")
+        await said("abc: give a line's number", "colon", *"abc", "enter")
+        await ended("abc: give a line's number", "escape", "f", *"ERROR", "enter")
+
+    drive(run, play)
+
+
+def test_a_time_is_not_looked_for_in_a_log_without_times(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run", 500)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("colon", *"42", "enter")
+        await settled(pilot, lambda: cursor(screen) == "line 42 of the log", "line 42")
+        await pilot.press("colon", *"2001-01-01 12:30", "enter")
+        await settled(pilot, lambda: "the log has no times: give a line's number" in shown(app), "the remark")
+        assert cursor(screen) == "line 42 of the log"
+
+    drive(run, play)

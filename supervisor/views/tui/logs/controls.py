@@ -29,6 +29,7 @@ class LogControls:
         report: shows the person one line.
         row: the row that a person points at while the page stands still.
         changed: called when there is another search or filter: keys do something else then.
+        asked: called before something is asked for.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class LogControls:
         report: Callable[[lc.Remark], object],
         row: Callable[[], LogRow | None],
         changed: Callable[[], object],
+        asked: Callable[[], object] = lambda: None,
     ) -> None:
         self.session = session
         self.page: lc.Page | None = None
@@ -46,6 +48,7 @@ class LogControls:
         self._report = report
         self._row = row
         self._changed = changed
+        self._asked = asked
 
     def take(self, page: lc.Page) -> None:
         """Show a page, unless a key has led on while it was on its way here."""
@@ -73,10 +76,13 @@ class LogControls:
 
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something that is answered by a page."""
+        if not all(isinstance(command, (lc.Update, lc.Size)) for command in commands):
+            self._asked()
         self.session.ask(*commands)
 
     def move(self, command: lc.Move) -> None:
         """Move the page: at once, where nothing has to be waited for."""
+        self._asked()
         page = self.session.move(command)
         if page is not None:
             self.take(page)

@@ -104,7 +104,12 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self._node_logs = nodes
         session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
         self._controls = LogControls(
-            session, self._show, self._report, lambda: self.log_page.row, self._offer
+            session,
+            self._show,
+            self._report,
+            lambda: self.log_page.row,
+            self._offer,
+            self._end_remark,
         )
         self._at = at
         self._controls.query = Query.parse(typed)
@@ -171,6 +176,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
                 self.status.say(lc.Remark(text, good=True))
             case lc.Pointed() as pointed:
                 self.dismiss(pointed.point)
+
+    def _end_remark(self) -> None:
+        self.status.end_remark()
 
     def _report(self, remark: lc.Remark) -> None:
         self.status.say(remark)
@@ -258,6 +266,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def on_log_page_moved(self, _message: LogPage.Moved) -> None:
         """The place in the line below goes with the cursor."""
+        self.status.end_remark()
         self._show_place()
 
     def action_freeze(self) -> None:

@@ -47,6 +47,11 @@ class LogStatus(Panel):
         self._until = self.set_timer(REMARK_S, partial(self.say, None)) if remark is not None else None
         self.repaint()
 
+    def end_remark(self) -> None:
+        """Something else is asked for: what was said of the key before is old. What is going on stays."""
+        if self._remark is not None and self._remark.good is not None:
+            self.say(None)
+
     def settle(self) -> None:
         """What was going on is done."""
         if self._remark is not None and self._remark.good is None:
