@@ -43,8 +43,8 @@ Maker = Callable[[Path], RunPaths]
         (recorded.backing_off, ("enter",), RequestKind.START_NOW, 1),
         (recorded.backing_off, ("escape",), RequestKind.HOLD, 1),
         (recorded.backing_off, ("s",), RequestKind.STOP, 1),
-        (recorded.backing_off, ("r",), RequestKind.RESTART, 1),
-        (recorded.held, ("r",), RequestKind.RESTART, 1),
+        (recorded.backing_off, ("r", "y"), RequestKind.RESTART, 1),
+        (recorded.held, ("r", "y"), RequestKind.RESTART, 1),
     ],
 )
 def test_key_sends_its_request(
@@ -143,7 +143,7 @@ def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
     run = recorded.held(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
+        await pilot.press("r", "y")
         await until(pilot, lambda: bool(requests(run)), "a request")
         await until(pilot, lambda: "asked the keeper" in pane(app, "notice"), "the notice")
         writer = JournalWriter(run.node().journal)
@@ -168,7 +168,7 @@ def test_control_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     run.control.rmdir()
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("r")
+        await pilot.press("r", "y")
         await until(pilot, lambda: "restart: not sent" in pane(app, "notice"), "the refusal")
 
     drive(run, play)
