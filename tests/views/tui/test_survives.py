@@ -440,7 +440,7 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
 
         async def play(app: StokerApp, pilot: Pilot[None]) -> None:
             assert "cuda_oom" in pane(app, "card")
-            await pilot.press("r")
+            await pilot.press("r", "y")
             await until(pilot, lambda: "No space left" in pane(app, "notice"), "the reason")
             await pilot.press("m", *"note", "enter")
             await pilot.press("T", "T")
