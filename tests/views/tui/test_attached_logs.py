@@ -166,7 +166,7 @@ def test_what_is_said_of_a_search_is_true_at_every_moment(tmp_path: Path) -> Non
         screen.press("L")
         screen.wait_for("Esc back")
         screen.press("/")
-        screen.wait_for("search (")
+        screen.wait_for("words, or /expression/")
         screen.press("iter 2345:")
         seen: set[str] = set()
         end = time.monotonic() + 60
