@@ -80,7 +80,9 @@ def is_read(app: StokerApp) -> bool:
     snapshot = app.dashboard.snapshot
     run = app.run_paths
     has_file = run is not None and run.run_json.exists()
-    has_lines = app.dashboard.logs.page is not None
+    page = app.dashboard.logs.page
+    logs = run.root.glob("nodes/*/attempts/*/**/*.log") if run is not None else ()
+    has_lines = page is not None and (bool(page.rows) or not any(log.stat().st_size for log in logs))
     return snapshot is not None and has_lines and (snapshot.run_file is not None or not has_file)
 
 
