@@ -43,7 +43,9 @@ def test_what_a_script_cannot_do_is_warned_of_once(tmp_path: Path) -> None:
         done = stoker("run", "--detach", "--python", sys.executable, *command, cwd=tmp_path)
         assert done.code == 0, done.err
         state = wait_for_state(RunPaths(tmp_path / "runs" / done.out.strip()), Finished)
-        (finding,) = [found for found in state.findings if found.check == "restarts" and "batch" in found.what]
+        (finding,) = [
+            found for found in state.findings if found.check == "restarts" and "batch" in found.what
+        ]
         return "stoker run: restarts: " in done.err, finding.level
 
     assert started() == (True, FindingLevel.WARNING)
