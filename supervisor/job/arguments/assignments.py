@@ -63,7 +63,7 @@ def value_of(args: Sequence[str], name: str) -> str | None:
 
 def values_of(args: Sequence[str], name: str) -> list[str | None]:
     """Every value that `args` give to a flag, in order; None for each time that it stands there as a switch."""
-    return [s.value for s in settings_of(args) if _same(s.name, name)]
+    return list(_values_of(tuple(args)).get(_spelled(name), ()))
 
 
 def settings_of(args: Sequence[str]) -> Sequence[Setting]:
@@ -101,6 +101,18 @@ def _is_number(word: str) -> bool:
     return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
 
 
-def _same(left: str, right: str) -> bool:
+@lru_cache(maxsize=8)  # asked for each name that the source declares: 120 kB of words took over 10 s
+def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
+    found: dict[str, list[str | None]] = {}
+    for setting in _settings_of(args):
+        found.setdefault(_spelled(setting.name), []).append(setting.value)
+    return found
+
+
+def _spelled(name: str) -> str:
     """Dashes and underscores within a name are one to argparse's users; leading dashes are not."""
-    return left.lstrip("+").replace("_", "-") == right.lstrip("+").replace("_", "-")
+    return name.lstrip("+").replace("_", "-")
+
+
+def _same(left: str, right: str) -> bool:
+    return _spelled(left) == _spelled(right)
