@@ -26,6 +26,7 @@ from supervisor.cli.common import (
 if TYPE_CHECKING:
     from supervisor.job.plan import LaunchPlan
     from supervisor.keeper.process.takeover import Continuation
+    from supervisor.run.journal import StateReader
     from supervisor.run.paths import RunPaths
     from supervisor.run.runfile import RunFile
     from supervisor.run.state import RunState
@@ -247,11 +248,13 @@ def _start(
         return carry_headless(VERB, keeper, paths, record, env, as_json=args.json, only_news=True)
     from supervisor.cli.open_app import load_app, show
     from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning
+    from supervisor.run.journal import StateReader
 
     if warning := teardown_warning(env):
         print(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = _has_terminal() and not args.detach
-    before = _attempts(paths)
+    journal = StateReader(paths.node().journal)
+    before = _attempts(journal)
     try:
         start_detached(
             paths,
@@ -263,25 +266,25 @@ def _start(
         )
     except KeeperDidNotStart as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
-    _wait_for_attempt(paths, before)
+    _wait_for_attempt(paths, journal, before)
     if not has_screen:
         print(paths.run_id)
         return 0
     return show(paths, read_only=False, env=env, appearance=appearance)
 
 
-def _attempts(paths: RunPaths) -> int:
-    from supervisor.run.journal import read_state
+def _attempts(journal: StateReader) -> int:
+    while journal.refresh():
+        pass
+    return len(journal.state.attempts)
 
-    return len(read_state(paths.node().journal).attempts)
 
-
-def _wait_for_attempt(paths: RunPaths, before: int) -> None:
+def _wait_for_attempt(paths: RunPaths, journal: StateReader, before: int) -> None:
     """Return once the run no longer reads as ended: whoever looks at it next would take the old end for the new one."""
     from supervisor.run.access.lock import keeper_is_alive
 
     deadline = time.monotonic() + BEGINS_S
-    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(paths) == before:
+    while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(journal) == before:
         time.sleep(0.02)
 
 

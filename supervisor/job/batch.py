@@ -59,6 +59,11 @@ class BatchChange:
     before: BatchSpec
     after: BatchSpec
 
+    @property
+    def changes_global(self) -> bool:
+        """Whether the global batch becomes another."""
+        return self.before.global_batch != self.after.global_batch
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
@@ -216,10 +221,9 @@ def describe_change(change: BatchChange) -> str:
     if before.world_size != after.world_size:
         parts.append(_moved("ranks", before.world_size, after.world_size))
     if not after.ranks_known:
-        same = before.global_batch == after.global_batch
         batch = f"{before.global_batch} → {after.global_batch} samples per rank and step"
-        parts.append("global batch unchanged" if same else batch)
-    elif before.global_batch == after.global_batch:
+        parts.append(batch if change.changes_global else "global batch unchanged")
+    elif not change.changes_global:
         parts.append(f"global batch {after.global_batch}{_unit(after)} unchanged")
     else:
         parts.append(f"global batch {before.global_batch} → {after.global_batch}{_unit(after)}")

@@ -10,6 +10,7 @@ from typing import Final
 from supervisor.job.arguments.flags import OWNED
 from supervisor.job.spec import EntryKind, JobSpec
 
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 WIRE_REASON: Final = "tells a trainer that knows stoker where to report"
 WIRE_NAMES: Final = (
     "STOKER_RUN_DIR",

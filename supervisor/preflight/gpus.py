@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from supervisor.job.env import VISIBLE
 from supervisor.job.spec import EntryKind
 from supervisor.preflight.context import GIB, CheckContext, note, ok, size_words, warn
 from supervisor.run.records import Finding
@@ -19,7 +20,6 @@ from supervisor.sources.gpu import GpuProcess, GpuSample, GpuSurvey, survey_gpus
 WORTH_SAYING_BYTES: Final = 512 * 2**20
 # The ranks themselves may be there already when the checks run beside the start.
 NEWER_THAN_S: Final = 2.0
-VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 # Of the reasons to run slower than asked for those that a person can do something about; a power cap is normal under load.
 SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"))
 

@@ -24,7 +24,7 @@ from supervisor.job.config.settings import (
 )
 from supervisor.job.config.trainer_keys import TRAINER_DEFAULTS, TRAINER_KNOBS
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
-from supervisor.job.env import WIRE_NAMES
+from supervisor.job.env import VISIBLE, WIRE_NAMES
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import with_knobs
@@ -45,8 +45,6 @@ from supervisor.job.spec import (
     TrialKnob,
     TrialSettings,
 )
-
-VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)

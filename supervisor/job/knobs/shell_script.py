@@ -21,6 +21,7 @@ from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.batch import divisors
 from supervisor.job.config.edit import config_words
 from supervisor.job.config.settings import Resolver
+from supervisor.job.env import VISIBLE
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import ENV, Place, config_file, place_of
 from supervisor.job.knobs.script_training import Read, Script
@@ -42,7 +43,6 @@ from supervisor.text.redact import HIDDEN, redact, redact_argv
 
 Find = Callable[[JobSpec, Read, Mapping[str, str], int], JobSpec]
 
-VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 # What is appended to see what the script does with it.
 _PROBES: Final = (
     tuple(f"--stoker-{i}=1" for i in range(12)),
@@ -146,7 +146,7 @@ class _Route:
                 elif probe[-1] in after.words:
                     how = "its arguments on, but not at its end"
                 return f"{training.at} starts it and hands {how}"
-            if (after.env, after.cwd) != (training.env, training.cwd) or tried.others != self._run.others:
+            if not self._changes_nothing_else(tried):
                 return f"a further argument changes more than the command in {training.at}"
         return ""
 
@@ -218,13 +218,17 @@ class _Route:
         training, after = self._run.training, tried.training
         start = len(training.words) - len(self._own)
         head, own, here = training.words[:start], training.words[start:], after.words[start:]
-        env = tuple(pair for pair in after.env if pair[0] != variable)
         others = [
             [(s.name, s.value) for s in settings_of(w) if not _alike(s.name, name)] for w in (own, here)
         ]
-        same = others[0] == others[1] and (env, after.cwd) == (training.env, training.cwd)
-        same = same and after.words[: len(head)] == head and tried.others == self._run.others
-        return value_of(here, name) == value and same
+        same = others[0] == others[1] and after.words[: len(head)] == head
+        return value_of(here, name) == value and same and self._changes_nothing_else(tried, variable)
+
+    def _changes_nothing_else(self, tried: ScriptRun, variable: str = "") -> bool:
+        """Whether a start of the script leaves all but the training's words as it was, and but `variable`, which was given to it."""
+        before, after = self._run.training, tried.training
+        env = tuple(pair for pair in after.env if pair[0] != variable)
+        return (env, after.cwd, tried.others) == (before.env, before.cwd, self._run.others)
 
     # -- names
 
@@ -294,10 +298,9 @@ class _Route:
             own = training.words[start:]
             for name, number in wanted.items():
                 own = set_value(own, name, str(number))
-            env = tuple(pair for pair in tried.training.env if pair[0] != variable)
-            if tried.training.words != (*training.words[:start], *own) or tried.training.cwd != training.cwd:
+            if tried.training.words != (*training.words[:start], *own):
                 return False
-            if env != training.env or tried.others != self._run.others:
+            if not self._changes_nothing_else(tried, variable):
                 return False
         return True
 

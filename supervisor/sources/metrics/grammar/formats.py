@@ -94,7 +94,6 @@ FORMATS: tuple[Format, ...] = (
         5,
         re.compile(r"(?<![\w.])(?P<e>\d+)epoch\b(?::train:\d+-(?P<s>\d+)batch\b)?"),
     ),
-    # WeNet prints the epoch and the batch, not a share.
     # A set's summary of an epoch: "[ Valid | 003/100 ] loss = 0.31, acc = 0.9" has the same form.
     Format(
         "[ Train | 003/100 ] loss = 0.31, acc = 0.9",
@@ -102,6 +101,7 @@ FORMATS: tuple[Format, ...] = (
         8,
         re.compile(r"\[ (?:[Tt]rain|[Vv]al(?:id)?|[Tt]est) \| (?P<e>\d+)/(?P<E>\d+) \] (?=loss\b)"),
     ),
+    # WeNet prints the epoch and the batch, not a share.
     Format("TRAIN Batch 0/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bTRAIN (?:\|[^|]*\| )?Batch (?P<e>\d+)/(?P<s>\d+)")),
     Format("CV Batch 3/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bCV (?:\| )?Batch (?P<e>\d+)/\d+")),
     # Megatron: the unit is the line's, not the value's.

@@ -92,7 +92,7 @@ def offer_warning(snapshot: Snapshot) -> str:
     change = offer(snapshot)
     batch = change.batch if change is not None else None
     entries = []
-    if batch is not None and batch.before.global_batch != batch.after.global_batch:
+    if batch is not None and batch.changes_global:
         entries.append(f"global batch {batch.before.global_batch} → {batch.after.global_batch}")
     if again := overwrite_warning(snapshot, short=True):
         entries.append(again)
@@ -464,8 +464,7 @@ def _restart_question(snapshot: Snapshot) -> str | None:
     """What is asked before a restart without a change."""
     condition, effect = snapshot.state.condition, restart_effect(snapshot)
     loses = isinstance(condition, (st.Running, st.HeldOpen)) and not effect.startswith("the next")
-    reasons = [again] if (again := _same_batch_again(snapshot)) else []
-    reasons += [effect] if loses else []
+    reasons = list(filter(None, (_same_batch_again(snapshot), effect if loses else "")))
     return f"restart? {'; '.join(reasons)}" if reasons else None
 
 

@@ -167,8 +167,8 @@ class HeaderPanel(Panel):
         tr = self.tr
         state = snapshot.state
         began_t = None if is_unread(state) else state.began_t
-        elapsed = state.elapsed_s(self.view.now, has_keeper=snapshot.keeper_alive)
-        elapsed = None if began_t is None else elapsed
+        has_keeper = snapshot.keeper_alive
+        elapsed = state.elapsed_s(self.view.now, has_keeper=has_keeper) if began_t is not None else None
         attempt = state.attempt
         has_card = attempt is not None and attempt.failure is not None and not attempt.verdict_provisional
         loss = self._loss(snapshot) if has_card else EMPTY  # else the chart has it

@@ -488,8 +488,7 @@ class Dashboard(LookingScreen):
         if snapshot is not None and "smaller_batch" not in self._possible:
             offered = offer(snapshot)
             batch = offered.batch if offered is not None else None
-            shrinks = batch is not None and batch.before.global_batch != batch.after.global_batch
-            if shrinks and "accept" in self._possible:
+            if batch is not None and batch.changes_global and "accept" in self._possible:
                 self.action_accept()  # a smaller global batch cannot be typed, but this one is on offer: it is asked about
                 return
             self.tell(Answer(why_no_batch(snapshot), False))
