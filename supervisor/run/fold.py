@@ -13,6 +13,7 @@ from supervisor.run import state as st
 from supervisor.run.timeline import moment_of
 
 _NO_MEASURE = {"t", "v", "attempt", "minima", "lag_bytes", "log_bytes"}
+_OF_EPOCH = frozenset({"epoch_step", "epoch_steps"})
 MEASURED = tuple(name for name in ev.Progress.__struct_fields__ if name not in _NO_MEASURE)
 """The fields of a progress that are about the job itself."""
 STEPS_AFTER_S = 10.0
@@ -206,7 +207,10 @@ def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
     present = [name for name in MEASURED if getattr(new, name) is not None]
     if not present:
         return replace(old, minima=new.minima, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
-    merged = replace(new, **{name: getattr(old, name) for name in MEASURED if name not in present})
+    # What the log printed of an earlier step is nothing of this one.
+    gone = _OF_EPOCH if new.step is not None else frozenset()
+    kept = {name: getattr(old, name) for name in MEASURED if name not in present and name not in gone}
+    merged = replace(new, **kept)
     return replace(merged, total_steps=_total_after(new, old.total_steps))
 
 

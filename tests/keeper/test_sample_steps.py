@@ -311,7 +311,8 @@ def test_a_line_that_names_the_epoch_heads_the_bar_below_it() -> None:
     assert counted(sense, (50, 103), (103, 103)) == [50, 103]
     list(sense.take(line(epoch=2.0, total_epochs=3.0), 0.0))
     (seen,) = sense.take(bar(1, 103, loss=1.0), 0.0)
-    assert seen.values == {"step": 104, "total_steps": 309, "epoch": 2, "total_epochs": 3, "loss": 1}
+    printed = {"epoch": 2, "total_epochs": 3, "epoch_step": 1, "epoch_steps": 103}
+    assert seen.values == {"step": 104, "total_steps": 309, "loss": 1, **printed}
 
 
 def test_a_total_is_never_less_than_the_step() -> None:

@@ -212,6 +212,7 @@ def test_passes_without_an_epoch(said: list[Said], found: list[tuple[float, floa
             [(10, 10, 0), (0, 10, 0), (1, 10, 1)],
             [(10, 10), (10, None), (11, None)],
         ),  # back before the next name
+        ([(10, 10, 1), (10, 10, 2)], [(10, 10), (20, None)]),  # full before the last epoch: the epoch's
         ([(1, 10, 0.5)], [(1, 10)]),
         ([(1, 10, float("nan"))], [(1, 10)]),
     ],
@@ -239,7 +240,7 @@ def test_what_is_left_of_a_pass_is_not_what_is_left_of_the_training() -> None:
     learnt, places = Counters(), Places()
     learnt.count_on(places, {"step": 10, "total_steps": 10})
     after = learnt.count_on(places, {"step": 1, "total_steps": 10, "eta_s": 5.0, "loss": 2.0})
-    assert after == {"step": 11, "loss": 2.0}
+    assert after == {"step": 11, "loss": 2.0, "epoch_step": 1, "epoch_steps": 10}, "what is printed stays"
     named = learnt.count_on(Places(heading={"epoch": 1.0}), {"step": 1, "total_steps": 50})
     assert named == {"step": 1, "total_steps": 50, "epoch": 1.0}, "a heading names it"
     assert learnt.count_on(places, {"step": 1}) == {"step": 1}

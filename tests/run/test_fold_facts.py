@@ -162,6 +162,9 @@ def test_a_value_that_is_not_repeated_stays_within_its_attempt() -> None:
     assert (merged.t, merged.step, merged.loss) == (2.0, 4, 2.0)
     other = ev.Progress(t=2.0, attempt=2, step=1)
     assert merge_progress(old, other) is other
+    of_epoch = ev.Progress(t=1.0, attempt=1, step=204, epoch_step=4, epoch_steps=100, loss=1.0)
+    later = merge_progress(of_epoch, ev.Progress(t=2.0, attempt=1, step=210))
+    assert (later.step, later.epoch_step, later.epoch_steps, later.loss) == (210, None, None, 1.0)
     read = merge_progress(old, ev.Progress(t=9.0, attempt=1, lag_bytes=5, log_bytes=9))
     assert (read.t, read.step, read.lag_bytes, read.log_bytes) == (1.0, 3, 5, 9), (
         "how far is read is no progress"

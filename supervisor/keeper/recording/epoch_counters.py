@@ -62,7 +62,8 @@ class Counters:
     def count_on(self, places: Places, values: dict[str, float]) -> dict[str, float]:
         """The values with a step that counts on over the epochs, once its counter was seen to start again.
 
-        The total is then that of all epochs; where their number is not known, so is the total.
+        The total is then that of all epochs; where their number is not known, so is the total. What the log prints stays as
+        ``epoch_step`` and ``epoch_steps``.
         """
         step, total = values["step"], values.get("total_steps")
         if total is None or not 0 <= step <= total:
@@ -105,7 +106,9 @@ class Counters:
         behind = 0.0
         if last is not None and last.epoch is not None:
             if epoch > last.epoch:
-                self.in_epoch[counter] = self.in_epoch[counter] or step < last.step or last.behind > 0
+                # Full before the training's last epoch, it counted that epoch alone: only the last state of each bar may be kept.
+                was_full = last.step >= last.total or last.behind > 0
+                self.in_epoch[counter] = self.in_epoch[counter] or was_full or step < last.step
             elif epoch == last.epoch:
                 behind = last.behind
                 if last.begins_again(step, total):
@@ -130,4 +133,7 @@ class Counters:
 def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
     """The values at another step; what was left of the pass is not what is left of the training."""
     over = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
-    return over | {"step": behind + values["step"]} | ({} if total is None else {"total_steps": total})
+    printed = {"epoch_step": values["step"], "epoch_steps": values["total_steps"]}
+    return (
+        over | printed | {"step": behind + values["step"]} | ({} if total is None else {"total_steps": total})
+    )

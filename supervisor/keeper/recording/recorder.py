@@ -99,8 +99,9 @@ BEHIND_S = 1.0
 """Reading counts as behind when at least this many bytes waited for at least this long: less is what a job has just written."""
 BEHIND_INTERVAL_S = 10.0
 PROGRESS_FIELDS = frozenset(MEASURED)
-WHOLE = frozenset({"step", "total_steps"})
-PLACE = frozenset({"step", "total_steps", "epoch", "total_epochs"})
+OF_STEP = frozenset({"step", "epoch_step", "epoch_steps"})
+WHOLE = OF_STEP | {"total_steps"}
+PLACE = WHOLE | {"epoch", "total_epochs"}
 
 log = logging.getLogger("stoker.keeper")
 
@@ -391,13 +392,15 @@ class Recorder:
         aside = PLACE if self._is_evaluation(seen) else frozenset()
         for name, value in seen.values.items():
             # A sample that waited for its step may stand behind what came meanwhile; where the job is, others tell.
-            elsewhere = (seen.joined and name == "step") or (seen.headed and name == "epoch")
+            elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
             if name in PROGRESS_FIELDS - aside and math.isfinite(value) and not elsewhere:
                 fields[name] = int(value) if name in WHOLE else value
         if not fields:
             return
         if self._m.pending is not None:
             kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
+            if "step" in fields:
+                kept = {name: value for name, value in kept.items() if name not in OF_STEP}
             if "total_steps" in kept and fields.get("step", 0) > kept["total_steps"]:
                 del kept["total_steps"]  # it was that of an epoch
             fields = {**kept, **fields}

@@ -32,7 +32,9 @@ WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
 # costs a bounded amount of memory (about 10 MiB).
 OTHER_SERIES = 80
 OTHER_POINTS = 1024
-AXIS_FIELDS = frozenset(["step", "total_steps", "epoch", "total_epochs", "eta_s", *se.CONTEXT])
+AXIS_FIELDS = frozenset(
+    ["step", "total_steps", "epoch", "total_epochs", "epoch_step", "epoch_steps", "eta_s", *se.CONTEXT]
+)
 # Step times rise and fall: eight in a row that rise, and by half in all, come by chance once in 40,000.
 RISING = 8
 RISEN = 1.5

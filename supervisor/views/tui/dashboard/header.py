@@ -75,7 +75,7 @@ class HeaderPanel(Panel):
     def _how_far(self, snapshot: Snapshot, progress: Row, width: int) -> Row:
         """The second line where the first has no room for it: step and loss before all else, each whole."""
         loss = self._loss(snapshot)[:-1]
-        forms = [progress, progress[:-1], progress[:2]] if progress[1:] else [progress]
+        forms = [progress[:end] for end in range(len(progress), 1, -1)] or [progress]
         lines = [(Span(" "), *form, Span(" "), *loss) for form in forms]
         return next((line for line in lines if cells(line) <= width), clip((Span(" "), *forms[-1]), width))
 
@@ -140,24 +140,27 @@ class HeaderPanel(Panel):
             return row(Span(self.tr(epoch_text(state) or "no step named"), TextStyle.PLAIN), " ")
         if step is None:
             return row(Span(self.tr(f"{epoch_text(state)} ".lstrip() or "no step yet "), TextStyle.DIM))
-        if in_epochs and not total and (epoch := epoch_text(state)):
-            return row(
-                Span(self.tr(epoch), TextStyle.PLAIN),
-                Span(" · ", TextStyle.DIM),
-                Span(self.tr("step "), TextStyle.DIM),
-                Span(fm.whole(step), TextStyle.STRONG),
-                " ",
-            )
-        if not total or step > total:  # what the arguments said was no total
-            return row(Span(self.tr("step "), TextStyle.DIM), Span(fm.whole(step), TextStyle.STRONG), " ")
-        ratio = step / total
-        width_of_total = len(fm.whole(total))
-        text = row(
-            Span(self.tr("step "), TextStyle.DIM),
-            Span(fm.whole(step).rjust(width_of_total), TextStyle.STRONG),
-            Span(f" / {fm.whole(total)} "),
-        )
-        tail = row(Span(f" {fm.percent(ratio):>5} "))
+        epoch = self.tr(epoch_text(state))
+        shown, of = step, total
+        progress = state.progress
+        if epoch and progress is not None and progress.step == step and progress.epoch_step is not None:
+            # As the log counts, so that the two can be compared; the bar is of the whole training.
+            shown, of = progress.epoch_step, progress.epoch_steps
+        number = fm.whole(shown)
+        if of and shown <= of:  # what the arguments said may be no total
+            size = len(fm.whole(of))
+            count = (Span(number.rjust(size), TextStyle.STRONG), Span(f" / {fm.whole(of)} "))
+        else:
+            count = (Span(number, TextStyle.STRONG), Span(" "))
+        ratio = step / total if total and step <= total else None
+        tail = row(Span(f" {fm.percent(ratio):>5} ")) if ratio is not None else EMPTY
+        text = row(Span(self.tr("step "), TextStyle.DIM), *count)
+        behind_epoch = row(Span(epoch, TextStyle.PLAIN), Span(" · ", TextStyle.DIM), *text)
+        needs_epoch = in_epochs or shown != step
+        if epoch and (needs_epoch or cells(behind_epoch) + cells(tail) <= room):
+            text = behind_epoch
+        if ratio is None:
+            return text
         size = min(room - cells(text) - cells(tail), 32)
         style = TextStyle.DIM if state.is_over else TextStyle.PLAIN
         return (*text, *(bar(ratio, size, style) if size >= 6 else ()), *tail)
