@@ -10,6 +10,7 @@ from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.candidates import steps_seen
+from supervisor.diagnosis.cause.closing_lines import EVALUATES, closes_training
 from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.scan.hit import Candidate, SourceScan
@@ -24,10 +25,6 @@ _SHELL_TOOL = Lazy(
     r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
 )
 _ABORTED = Lazy(r"Aborted|terminate called")
-# A script's last word, which it may also print when it has loaded its data.
-_LAST_WORD = Lazy(r"(?i)^\W*(?:done|finished|completed?)\W*$")
-_COUNT = Lazy(r"(?<![\d.:/])(\d+)\s?/\s?(\d+)(?![\d./])")
-_EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
 FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 STOP_SIGNALS = frozenset((-15, -2, -1))
 # At least this many steps after the last report of an ended process belong to another run in the same file.
@@ -371,25 +368,13 @@ class Facts:
             hit.has(Trait.GOOD_END) and not (hit.has(Trait.CLOSING_LINE) and _trains_below(scan, hit.line))
             for scan in self.case.scans
             for hit in scan.hits
-        ) or any(_closes_at_total(scan) for scan in self.case.scans)
-
-
-def _closes_at_total(scan: SourceScan) -> bool:
-    """Whether the last step was the last of all, and a word like "Done!" stands alone below it."""
-    steps = scan.tail_steps()
-    if not steps:
-        return False
-    number, line = steps[-1]
-    counts = [(found[1], found[2]) for found in _COUNT.finditer(line)]
-    if not counts or any(count != total for count, total in counts):
-        return False
-    return any(_LAST_WORD.search(text) for text in scan.tail[number - scan.tail_line + 1 :])
+        ) or any(closes_training(scan) for scan in self.case.scans)
 
 
 def _trains_below(scan: SourceScan, line: int) -> bool:
     """Whether training continued below a line: it closes an epoch, or another program came after it. A last evaluation is none."""
     below = (text for number, text in scan.tail_steps() if number > line)
-    steps = {text for text in below if not _EVALUATES.search(text)}
+    steps = {text for text in below if not EVALUATES.search(text)}
     return len(steps) >= STEPS_OF_ANOTHER
 
 

@@ -1,0 +1,89 @@
+"""Whether a script's last words close its training, in whatever words it has for that.
+
+A line like "Done!" or "finished after 800000 iterations" says little by itself: scripts print such lines of their data,
+of a save, of each epoch. It closes the training if it stands below the training's last step and its like does not stand
+between two steps above: what is printed once, at the end, is about the end.
+"""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.text.patterns import Lazy
+
+# A last word is short; a longer line is a report of something else.
+MAX_CHARS = 200
+# Below the last step stand a last evaluation and a summary, of which the last words are looked at.
+MAX_LINES = 400
+# A script logs every so many steps: its last line stands some steps before the last.
+NEAR_TOTAL = 0.9
+
+_WHO = r"train(?:ing)?|trainer|pre-?train(?:ing)?|fine-?tun(?:e|ing)|learning|optimi[sz]ation|fitting|run|runs|job|experiments?|process(?:es)?|program|script|pipeline|everything|all"
+_WHAT = r"epochs|iterations|iters|steps|updates|episodes|rounds|folds"
+_ENDED = r"done|finished|finish|completed?|ended|over|terminated|successful(?:ly)?"
+_ENDS = r"done|finish(?:ed|ing)?|complet(?:ed|ing)|ended|ending|end of"
+# The words between them, without a verb of their own: "Finished after 800000 iterations", "end of the training process".
+_FEW = r"(?:[\s:'\"#_\-\[\]()]+(?:the|of|with|for|after|all|at|in|is|has|was|been|model|full|whole|total|main|loop|phase|process|now|successfully|[\w.,/-]*\d[\w.,/-]*)){0,4}[\s:'\"#_\-\[\]()]+"
+_PREFIX = r"[\W\d_]*(?:(?:(?:INFO|DEBUG|NOTICE|SUCCESS)\b|[A-Za-z_][\w./]*\s*[\]:|>-]+)[\W\d_]*){0,4}"
+_LAST_WORD = Lazy(
+    rf"(?i){_PREFIX}(?:all )?(?:done|finish(?:ed)?|completed?|the end|end|ended|success(?:ful(?:ly)?)?|bye|good ?bye|"
+    r"完成|结束|完了|終了|完成了|结束了|완료|종료|готово|terminé|fini|fertig|listo|terminado|concluído|fim|fin)\W*$"
+)
+_CLOSING = Lazy(
+    rf"(?i)\b(?:{_WHO}|{_WHAT}){_FEW}(?:{_ENDED})\b|\b(?:{_ENDS}){_FEW}(?:{_WHO}|{_WHAT})\b"
+    r"|训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
+)
+EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
+# What names a step or an epoch below the last one, and is none.
+_SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]te|written|restor\w+)\b")
+# These are about the training whatever else they name.
+_OF_TRAINING = Lazy(
+    r"(?i)\bearly[ _-]?stop(?:ping|ped)?(?: triggered| activated| reached| at| after|!|\.|$)"
+    r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|run|running|wall)[ _-]?time\b.{0,30}\d"
+)
+# Of something else than the training, or of an end that is still to come.
+_ELSEWHERE = Lazy(
+    r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|download\w*|upload\w*|load\w*|reading|compil\w*|sav\w+|export\w*|warm-?up|sync\w*"
+    r"|will|until|before|if|when|not|after each|every|estimat\w*|remaining|eta|left)\b|\b(?:epoch|step|iter(?:ation)?|round|fold)s?\W{0,3}\d"
+)
+_COUNT = Lazy(r"(?<![\d.:/])(\d{1,12})\s?/\s?(\d{1,12})(?![\d./])")
+_DIGITS = re.compile(r"\d+")
+
+
+def closes_training(scan: SourceScan) -> bool:
+    """Whether the log's last words say that training ended."""
+    steps = [
+        (number, text)
+        for number, text in scan.tail_steps()
+        if not EVALUATES.search(text) and not _SUMS_UP.search(text)
+    ]
+    if not steps:
+        return False
+    first, (last, line) = steps[0][0], steps[-1]
+    below = [line for number, line in scan.numbered_tail() if number > last][-MAX_LINES:]
+    is_short = _is_short_of_total(line)
+    found = {_form(line) for line in below if is_closing(line, word_alone=not is_short)}
+    if not found:
+        return False
+    between = (line for number, line in scan.numbered_tail() if first < number < last)
+    return bool(found - {_form(line) for line in between if len(line) <= MAX_CHARS})
+
+
+def is_closing(line: str, *, word_alone: bool = True) -> bool:
+    """Whether a line reads like a script's last words, wherever it stands. `word_alone`: "Done!" is enough."""
+    if len(line) > MAX_CHARS:
+        return False
+    if _OF_TRAINING.search(line) or (word_alone and _LAST_WORD.match(line)):
+        return True
+    return _CLOSING.search(line) is not None and _ELSEWHERE.search(line) is None
+
+
+def _is_short_of_total(step: str) -> bool:
+    """Whether a counter of a line stands well before its total."""
+    counts = ((int(found[1]), int(found[2])) for found in _COUNT.finditer(step))
+    return any(count < NEAR_TOTAL * total for count, total in counts)
+
+
+def _form(line: str) -> str:
+    return _DIGITS.sub("0", line).strip()
