@@ -56,7 +56,7 @@ def closes_training(scan: SourceScan) -> bool:
     steps = [
         (number, text)
         for number, text in scan.tail_steps()
-        if not EVALUATES.search(text) and not _SUMS_UP.search(text)
+        if not (EVALUATES.search(text) or _SUMS_UP.search(text) or is_closing(text))
     ]
     if not steps:
         return False
