@@ -62,6 +62,6 @@ def test_an_evaluation_or_a_save_below_the_last_words_is_no_step(engine: Engine)
 
 
 def test_counters_well_below_their_total_need_more_than_a_word(engine: Engine) -> None:
-    bars = "".join(f"[3/20][{n}/100] loss 2.{n}\n" for n in range(10, 90))
+    bars = "".join(f"epoch 3/20 step {n}/100 loss 2.{n}\n" for n in range(10, 90))
     assert not examined(bars + "Done!\n", engine).verdict.shows_end
     assert examined(bars + "Early stopping at epoch 3\n", engine).verdict.shows_end
