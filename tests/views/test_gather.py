@@ -99,6 +99,11 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
         (["D_real", "G_GAN", "g_loss"], "g_loss"),
         (["G_GAN", "data"], "loss"),
         (["box", "obj", "cls"], "box"),
+        (["acc", "Train Loss mse", "Train Loss ce"], "Train Loss mse"),
+        (["video-loss_ita", "video-loss_itm"], "video-loss_ita"),
+        (["M0_BboxAcc", "M0_BboxLoss"], "M0_BboxLoss"),
+        (["loss_scale", "loss weight"], "loss"),
+        (["l_pix", "l_freq"], "l_pix"),
     ],
 )
 def test_of_several_losses_without_a_sum_the_first_is_charted_under_its_name(

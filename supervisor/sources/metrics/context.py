@@ -12,6 +12,7 @@ from supervisor.sources.metrics.grammar.line import parse_line
 from supervisor.sources.metrics.grammar.tables import (
     Header,
     find_header,
+    is_counted,
     is_rule,
     is_section_row,
     read_pair_row,
@@ -50,6 +51,8 @@ _PASS_BEGINS = re.compile(
 )
 # "Validation:", "验证集:": a set's name and nothing else.
 _SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
+# " * Acc@1 71.2 loss 1.2": how a pass over held-out data ends.
+_STARRED = re.compile(r"\s?\* (?!.*\b(?:epoch|step|iter\w*|train\w*)\b)[A-Za-z]", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 # "***** train metrics *****": a table of means over the whole run.
 _SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
@@ -103,13 +106,15 @@ class Timed(Enum):
 class State(NamedTuple):
     """What the lines above mean for the next one.
 
-    `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `kinds`: the losses that were believed to be
+    `in_epoch`: the record's heading is an epoch without a step. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `kinds`: the losses that were believed to be
     the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another kind in turn: they are parts.
     """
 
     header: Header | None = None
+    outer: Header | None = None
     in_trace: bool = False
     in_record: bool = False
+    in_epoch: bool = False
     in_settings: bool = False
     in_section: bool = False
     skip_next: bool = False
@@ -205,8 +210,10 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         state = state._replace(below=Below.OTHER)
     in_record = state.in_record or (state.in_settings and indented)
     evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
+    evaluates = evaluates or _STARRED.match(message) is not None
     is_time = _LONE_TIME.match(message) is not None
-    in_record = in_record or (is_time and state.timed in {Timed.ONCE, Timed.AGAIN})
+    if is_time:
+        in_record = (in_record and not state.in_epoch) or state.timed in {Timed.ONCE, Timed.AGAIN}
     parsed = _with_message(text, begin, in_record=in_record, evaluates=evaluates)
     fields = {reading.field for reading in parsed.readings}
     state = state._replace(timed=_timed(state.timed, fields, is_time=is_time))
@@ -217,7 +224,10 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         parsed = parse_line(text, evaluates=True)
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
+    if parsed.heading and parsed.evaluates and not _is_bar(message):
+        state = state._replace(below=Below.PASS)  # "Eval epoch: 24"
     return parsed, state._replace(
+        in_epoch=state.in_epoch if state.in_record else parsed.heading and STEP not in fields,
         after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
         in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,
         in_record=state.in_record or parsed.heading,
@@ -324,11 +334,12 @@ def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
     if row is not None:
         return row, state
     state = state._replace(in_section=False)
-    if state.header is not None:
-        row = read_row(state.header, text)
-        if row is not None:
+    for known in (state.header, state.outer):
+        if known is not None and (row := read_row(known, text)) is not None:
             return row, state
     header = find_header(text)
     if header is not None:
-        return NOTHING, state._replace(header=header)
+        before = state.header
+        outer = before if before is not None and is_counted(before) else state.outer
+        return NOTHING, state._replace(header=header, outer=None if is_counted(header) else outer)
     return None, state

@@ -270,6 +270,8 @@ def _whole_loss(name: _Name) -> Meaning:
     is_mean = name.has("avg", "avr", "average", "mean")
     is_smoothed = is_mean or name.has("smooth", "smoothed", "running", "ema")
     is_of_batch = name.has("batch") and next(word for word in name.rest if word in LOSS_WORDS) == "loss"
+    if name.has("test", "testing"):
+        rank -= 1  # beside that of a validation
     if is_mean and name.is_held_out:
         rank = 11
     elif is_smoothed or is_of_batch:

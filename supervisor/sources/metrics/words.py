@@ -90,6 +90,7 @@ SETTINGS = _set(
     "save_interval log_every_n_steps save_steps eval_steps logging_steps patience num_classes image_size img_size input_size world_size nproc num_gpus ngpus n_gpu rank_ local_rank device fp16 bf16 amp "
     "dtype precision_ num_examples num_samples n_params params num_params parameters trainable project name model dataset mode task resume temperature top_p top_k alpha_ imgsz lora_r lora_alpha "
     "steps_per_epoch warmup_epochs port nodes num_nodes node_rank master_port steps_per_print loss_scale_ initial_scale decay momentum_ hidden heads layers dim depth width "
+    "gradient_clip_norm gradient_clip_val gradient_clip clip_grad_norm clip_norm max_gradient_norm "
     "ranks n_ranks nranks num_ranks global_batch micro_batch effective_batch "
     "step_id"  # a scheduler's
 )

@@ -41,14 +41,16 @@ RISEN = 1.5
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 _A_LOSS = re.compile(
-    r"^(?!.*(?:val|test|eval|dev)).*(?<![^\W_])loss$|^loss[_/ .](?!val|test|eval|dev)", re.IGNORECASE
+    r"^(?!.*(?:val|test|eval|dev|scale|weight)).*(?:(?<![^\W_])loss(?![^\W_])|(?-i:(?<=[a-z\d])Loss$))",
+    re.IGNORECASE,
 )
 
-# Losses that are called by what they are of, in a log that names none: those of a generator beside a discriminator's, and
-# that of a detector's boxes beside its classes.
+# Losses that are called by what they are of, in a log that names none: those of a generator beside a discriminator's, that
+# of a detector's boxes beside its classes, and "l_pix" of BasicSR.
 _PARTS = (
     (re.compile(r"(?:G|g|gen|generator)(?:_\w+)?$"), re.compile(r"(?:D|d|dis|disc|discriminator)(?:_\w+)?$")),
     (re.compile(r"(?:train/)?box$"), re.compile(r"(?:train/)?cls$")),
+    (re.compile(r"l_(?:g_)?pix$"), re.compile(r"l_")),
 )
 
 

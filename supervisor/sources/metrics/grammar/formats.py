@@ -112,6 +112,29 @@ FORMATS: tuple[Format, ...] = (
         re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)"),
     ),
     # Epoch and step.
+    Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
+    Format("[7, 1450/ 2562] - loss: 2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+), *(?P<s>\d+) */ *(?P<S>\d+)\]")),
+    Format(
+        "3-epoch (99/44660): loss 11.2",
+        Where.FIRST,
+        9,
+        re.compile(r"\W*(?P<e>\d+)(?:[- ]th)?[- ]epoch\b(?:\s*\((?P<s>\d+)/(?P<S>\d+)\))?\s*[:,|]", re.IGNORECASE),
+    ),
+    # MXNet's Speedometer: batches of an epoch, from 0.
+    Format("Epoch[3] Batch [0-240] Speed: 25.02 samples/sec", Where.ONCE, 5, re.compile(r"\bBatch \[\d+-(?P<s>\d+)\]\s+Speed:")),
+    # DARTS: step, loss, and one score or two.
+    Format(
+        "train 350 1.405087e-01 95.019890 99.958282",
+        Where.WHOLE_LINE,
+        5,
+        re.compile(r"\W*train (?P<s>\d+) (?P<l>\d+\.\d+e[-+]\d+)(?: \d+\.\d+){1,2}\s*$"),
+    ),
+    Format(
+        "valid 350 1.405087e-01 95.019890 99.958282",
+        Where.WHOLE_LINE,
+        5,
+        re.compile(r"\W*(?:valid|test) \d+ (?P<v>\d+\.\d+e[-+]\d+)(?: \d+\.\d+){1,2}\s*$"),
+    ),
     Format(
         "[1,  2000] loss: 2.169",
         Where.FIRST,

@@ -50,6 +50,11 @@ _TALK_ANYWHERE = re.compile(
     r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bmeta: \{|保存|最佳|最优|最好|早停|加载|恢复训练|[\"'](?:config|hparams|hyperparameters|arg(?:uments|s)|settings)[\"']|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
     re.IGNORECASE,
 )
+# A row of results that begins with the name of other data: "cifar100  train : [loss = 1.05], valid : [loss = 1.4]".
+_OTHER_DATA = re.compile(
+    r"(?:.*\x01)?\W*(?!train|epoch|step|iter|loss)[A-Za-z][\w-]*\s+train\w*\s*:\s*\[[^\]]*\],?\s*(?:val|test)\w*\s*:\s*\[",
+    re.IGNORECASE,
+)
 # The text of a dialogue with a model.
 _SPEECH = re.compile(
     r"\W*(?:prompt|completion|generated|response|question|answer|user|assistant|human|system|input|output|[qa])(?: text)?\s?:\s",
@@ -75,7 +80,7 @@ _PARTS = frozenset(
 # One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # A list of losses: "Losses: [0.3, 0.1]".
-_LOSSES = re.compile(r"\blosses\b", re.IGNORECASE)
+_LOSSES = re.compile(r"(?<![a-z])losses(?![a-z])", re.IGNORECASE)
 # A weight is given with one decimal or two.
 _COMPUTED = re.compile(r"\.\d{3,}")
 # Losses of a router, which stand beside the loss and are no part of it.
@@ -95,6 +100,11 @@ _LONE_RATE = re.compile(
 _LONE_COUNTER = re.compile(
     r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
+)
+# A line that counts and nothing else: "After 1201 steps, Global Step: 249951".
+_GLOBAL_STEP = re.compile(r"\bglobal[ _]step\s*[:=]\s*\d+\W*$", re.IGNORECASE)
+_AROUND_GLOBAL_STEP = frozenset(
+    {"after", "steps", "completed", "finished", "end", "of", "epoch", "iteration"}
 )
 # "batch=8", "batch size 8": without a total, how many samples as well as which step.
 _BARE_BATCH = re.compile(r"\b(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?\s*[:=]?\s*$", re.IGNORECASE)
@@ -232,6 +242,11 @@ class _Case:
                     self.own.setdefault(timed.name, timed._replace(field="", conversion=PLAIN))
         if STEP not in self.best:
             self.best.pop(TOTAL_STEPS, None)
+        is_placed = self.is_counted or self.in_record or self.has_bar
+        for field in (LOSS, VAL_LOSS):
+            if not is_placed and field in self.best and words_of(self.best[field].name) == ["cost"]:
+                del self.best[field]  # that of anything
+                self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
         if LOSS in self.best and VAL_LOSS not in self.best and self._reports_best_score:
             self.best[VAL_LOSS] = self.best.pop(LOSS)._replace(field=VAL_LOSS)
 
@@ -370,6 +385,9 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked):
         return True
+    around = {word.lower() for word in words} - {"global", "step", "global_step"}
+    if around and around <= _AROUND_GLOBAL_STEP and _GLOBAL_STEP.search(masked):
+        return True
     if EPOCH in fields:
         return len(words) <= 2 or (
             ("/" in masked or TOTAL_EPOCHS in fields)
@@ -434,6 +452,11 @@ _REFUSALS = (
         _names_settings,
     ),
     _Refusal("a configuration", _is_configuration, lambda _: True),
+    _Refusal(
+        "a row of results on data of another name",
+        lambda case: not case.is_counted and not case.has_bar and _OTHER_DATA.match(case.masked) is not None,
+        lambda _: False,
+    ),
 )
 # What makes a line a report: one of these is enough.
 _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (

@@ -12,7 +12,7 @@ from supervisor.sources.metrics.grammar.nameless import (
     field_of_rate,
     nameless,
 )
-from supervisor.sources.metrics.grammar.pairs import read_pair, read_ratio
+from supervisor.sources.metrics.grammar.pairs import add_last_of_many, counted_up, read_pair, read_ratio
 from supervisor.sources.metrics.grammar.tokens import MASKED, Token, is_adjacent, mask, name_of
 from supervisor.sources.metrics.grammar.values import (
     BAR_RANK,
@@ -77,7 +77,7 @@ _LED = re.compile(
 # "[Avg. Loss, Acc]: [6.21, 0.5]": names, and behind them as many values.
 _NAMED_LIST = re.compile(r"[\[(]([^\W\d][^\[\]()\d]*,[^\[\]()\d]*)[\])]\s*[:=]\s*[\[(]([^\[\]()]*)[\])]")
 _OF_LIST = re.compile(r"[-+]?\d[\d.eE+-]*")
-_MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d")
+_MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
 _COUNTERS = frozenset({"step", "epoch", "steps", "iter", "updates", "iteration"})
@@ -86,6 +86,15 @@ _SETS = TRAIN_WORDS | EVAL_WORDS
 _GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
 _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
+
+
+# "epoch: 1/9, loss: 2.3epoch: 2/9, loss: 2.1": records without a break between them.
+_RECORD = re.compile(r"(?:.*\x01)?\W*(epoch|step|iter(?:ation)?)\b", re.IGNORECASE)
+_NEXT_RECORD = re.compile(r"(?<=[\d%)\]])(epoch|step|iter(?:ation)?)\s?[:=\[ ]\s?\[?\d", re.IGNORECASE)
+# What DeepSpeed prints as it starts, also in a program that counts its steps itself.
+_ENGINE_STARTS = re.compile(r"\bstep=0, skipped=0\b")
+# Keras: the mean of the numbers of the batches so far.
+_MEAN_OF_BATCHES = re.compile(r"\s*- batch:\s*$")
 
 
 def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -> Parsed:
@@ -99,8 +108,12 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     masked = mask(text)
     if is_program_text(masked):
         return NOTHING
+    if _ENGINE_STARTS.search(masked):
+        return NOTHING._replace(once=True)
     if "=" in masked and any(sign in masked for sign in _TIMES_SIGNS):
         masked = _PRODUCT.sub(lambda product: MASKED * len(product[0]), masked)
+    if record := _last_record(masked):
+        masked = MASKED * record + masked[record:]
     bar = find_bar(masked)
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
@@ -124,7 +137,20 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         found = _as_of_message(found, glued.end())
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
     parsed = parsed._replace(evaluates=walker.evaluates and bool(parsed.readings))
-    return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
+    return parsed._replace(once=True) if walker.by_digits or (bar is not None and bar.is_new) else parsed
+
+
+def _last_record(masked: str) -> int:
+    """Where the last record begins of those that stand on one line without a break; 0 where there is one."""
+    first = _RECORD.match(masked)
+    if first is None:
+        return 0
+    begins = [
+        next_one.start()
+        for next_one in _NEXT_RECORD.finditer(masked)
+        if next_one[1].lower() == first[1].lower()
+    ]
+    return begins[-1] if begins else 0
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
@@ -144,6 +170,7 @@ class _Walker:
         self._line = LineValues(masked, bar, evaluates=evaluates)
         self._name_to_come = ""  # a name whose value comes behind a counter
         self._listed = _named_of_list(masked)
+        self.by_digits = False  # what a pair counts depends on its digits
         self._sums_up = False  # "time=45 minutes …": the line sums up an epoch
 
     @property
@@ -158,10 +185,15 @@ class _Walker:
         line.readings += readings
         if is_whole:
             return Found(line.readings, 0)
+        many = counted_up(line)
+        self.by_digits = bool(many)
         for place, found in enumerate(line.tokens):
             token = self._without_counter(found, place)
             line.evaluates = _evaluates(line, token, place)
             match token.kind:
+                case "frac" if (is_last := many.get(place)) is not None:
+                    if is_last:
+                        add_last_of_many(line, token)
                 case "frac":
                     read_pair(line, token, place)
                 case "dur":
@@ -240,7 +272,10 @@ class _Walker:
             return
         # "loss 0.06 | … | batch 16": how many samples
         is_batch_size = token.bare and words == ["batch"] and line.has(LOSS)
-        is_no_step = token.bare and found.field == STEP and not token.text.isdigit()
+        is_no_step = found.field == STEP and (
+            (token.bare and not token.text.isdigit())
+            or (line.has(STEP) and _MEAN_OF_BATCHES.match(token.before) is not None)
+        )
         if not is_batch_size and not is_no_step:
             line.add_named(token, found, words)
             line.after_epoch = found.field == EPOCH

@@ -51,7 +51,9 @@ _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 
 
 # One step's name before the slash: steps a second, in the plural, may be those of an environment.
-_STEP_RATE = re.compile(r"(?:step|iter|it)/(?:s|sec|second)$", re.IGNORECASE)
+_STEP_RATE = re.compile(
+    r"(?:step|iter|it|train(?:ing)? steps)/(?:s|sec|second)$|.*/batches_per_second$", re.IGNORECASE
+)
 # What part of a step a time is.
 _PHASES = frozenset({"data", "load", "loading", "forward", "backward", "optimizer", "comm"})
 # What is counted in thousands by its name.
@@ -202,7 +204,8 @@ class LineValues:
             case "loss" | "val_loss":
                 self._loss(token, found, words, unit, evaluates=evaluates)
             case "lr":
-                if unit in {"", "%"} and (not evaluates or "lr" in words):
+                # A negative one is the logarithm.
+                if unit in {"", "%"} and token.text[0] != "-" and (not evaluates or "lr" in words):
                     self.add(LR, token, found.rank, PLAIN, name=token.name)
             case "grad_norm":
                 self.add(GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)

@@ -71,6 +71,12 @@ class _Bare:
         return self.token.before[-1:] == "(" and self.text[self.token.stop : self.token.stop + 1] == ")"
 
     @property
+    def ends_row(self) -> bool:
+        """Whether it is a decimal in the last of several cells, and all that stands there."""
+        is_cell = self.token.before.endswith("| ") and not self.text[self.token.stop :].strip()
+        return is_cell and "." in self.token.text
+
+    @property
     def is_leading_counter(self) -> bool:
         """Whether it is a whole number at the line's beginning, and a counter by what follows."""
         is_first = self.place == 0 and self.token.text.isdigit()
@@ -135,6 +141,11 @@ _RULES = (
         "| 312 ms, (312 ms)",
         lambda one: one.unit in {"ms", "msec"} and one.place > 0 and ("|" in one.token.before or one.is_in_brackets),
         _reading(STEP_TIME, 3, Conversion(How.NUMBER, 1e-3), weak=True),
+    ),
+    _Rule(
+        "step 12 | loss 2.3 | 0.25s",
+        lambda one: one.unit == "s" and one.place > 1 and one.ends_row,
+        _reading(STEP_TIME, 3, weak=True),
     ),
     _Rule(
         ", 0.3 seconds",

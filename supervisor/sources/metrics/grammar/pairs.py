@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from supervisor.sources.metrics.grammar.named import LineValues
 from supervisor.sources.metrics.grammar.tokens import Token, is_adjacent
@@ -76,6 +77,24 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
         line.add(RANK, token, 5, WHOLE)
     else:
         _read_nameless_pair(line, token, place, epoch_before=epoch_before)
+
+
+def counted_up(line: LineValues) -> dict[int, bool]:
+    """The places of pairs of a line that counts up to one total ("TRAIN 100/900 200/900 300/900"), and of each whether it is the last."""
+    places: dict[int, bool] = {}
+    for place, (one, two) in enumerate(pairwise(line.tokens), 1):
+        if one.total is None or two.total is None or len(two.before) < 2 or two.before.strip(" \t"):
+            continue
+        first, second = (line.text[slice(*total)] for total in (one.total, two.total))
+        if first == second and float(one.text) < float(two.text):
+            places |= {place - 1: False, place: True}
+    return places
+
+
+def add_last_of_many(line: LineValues, token: Token) -> None:
+    """Add the last of several counters that a line was continued with."""
+    if not line.evaluates:
+        _add_counter(line, token, 5)
 
 
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:

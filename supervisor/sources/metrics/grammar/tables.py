@@ -72,9 +72,12 @@ _PAIR_ROW = re.compile(
     re.IGNORECASE,
 )
 _SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
-_TWO_HEADER = re.compile(r"(?:^|\s)Training\s*\|\s*Validation\s*$")
+_TWO_HEADER = re.compile(
+    r"(?:^|\s|\|)Train(?:ing)?\s*\|\s*(?:Val(?:id(?:ation)?)?|Eval(?:uation)?|Test|Dev)\s*\|?\s*$",
+    re.IGNORECASE,
+)
 _TWO = re.compile(
-    r"(?P<name>[A-Za-z_][\w .@-]*?)\s*\|\s*(?P<train>[-+.\deE]+|nan|inf|N/A)\s*\|\s*(?P<valid>[-+.\deE]+|nan|inf|N/A)\s*$"
+    r"(?P<name>[A-Za-z_][\w .@-]*?)\s*\|\s*(?P<train>[-+.\deE]+|nan|inf|N/A)\s*\|\s*(?P<valid>[-+.\deE]+|nan|inf|N/A)\s*\|?\s*$"
 )
 
 
@@ -133,6 +136,11 @@ def _heads_readings(cells: list[str], style: str) -> bool:
     is_by_rate = style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells))
     has_scores = style != "," and sum(map(is_score, cells)) >= 2
     return (is_counted and len(fields - {None}) >= 2) or is_on_its_side or is_by_rate or has_scores
+
+
+def is_counted(header: Header) -> bool:
+    """Whether a table has a column with a counter."""
+    return any(meaning(_plain(name)).field in {STEP, EPOCH} for name in header.names)
 
 
 def _is_training_loss(cell: str) -> bool:
@@ -197,6 +205,8 @@ def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tupl
     if match is None:
         is_text = cell and not _CLOCK.match(cell) and (not is_first or field in {STEP, EPOCH})
         return None if is_text else _Cell(_LIST.match(cell) is not None, [])
+    if is_first and match["b"] and field not in {STEP, EPOCH}:
+        return None  # a row of the table around this one
     if name == "total" and not _PARTS.isdisjoint(names):
         return _Cell(True, [Reading(LOSS, name, 9, begin, begin + match.end("a"), PLAIN)])
     return _Cell(True, _readings(name, match, begin))
@@ -268,14 +278,18 @@ def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
             total = (start + match.start("b"), start + match.end("b"))
             out.append(Reading(TOTAL_STEPS if is_step else TOTAL_EPOCHS, "", found.rank, *total, WHOLE))
         return out
-    how = _conversion(found.field, name, unit) if found.field is not None and not match["b"] else None
+    how = (
+        _conversion(found.field, name, unit, match["a"])
+        if found.field is not None and not match["b"]
+        else None
+    )
     if found.field is None or how is None:
         return []
     field = VAL_LOSS if found.is_eval and found.field == LOSS else found.field
     return [Reading(field, name, found.rank, *place, how)]
 
 
-def _conversion(field: str, name: str, unit: str) -> Conversion | None:
+def _conversion(field: str, name: str, unit: str, text: str) -> Conversion | None:
     """How a cell becomes a number; None where it is none to chart."""
     match field:
         case "memory_used_bytes":
@@ -287,6 +301,8 @@ def _conversion(field: str, name: str, unit: str) -> Conversion | None:
             return Conversion(How.NUMBER, scale) if scale is not None else None
         case "step_time_s":
             return None
+        case "lr" if text[0] == "-":
+            return None  # the logarithm
         case "tokens_per_sec" | "samples_per_sec":
             return Conversion(How.NUMBER, magnitude(unit))
         case "" if not _COUNTED_THINGS.isdisjoint(words_of(name)[-1:]):

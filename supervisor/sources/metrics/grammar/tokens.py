@@ -39,6 +39,7 @@ _MASKS = re.compile(
     | (?<![\w.])[A-Za-z_][\w.]*:[\w<>]+:\d+(?=\s*(?:-|\|))
     | (?<=\t)[\w.-]+:\d+(?=\t)
     | [([](?!(?i:rank|step|epoch|iter)\b)[A-Za-z_][\w.-]*:\d+[)\]]
+    | \{[A-Za-z_][\w/.]*:\.?\d+[.\d]*[a-z]?\}                                  # a placeholder: {epoch:06}
     | \bpid[=:\ ]\s?\d+
     | \b(?:DEBUG|INFO|WARNING|NOTICE)\b:(?:(?!(?i:epoch|step|iter|loss|train|val))[\w.]+:)?
     | (?:^|(?<=[\s|\]\[-]))(?:DEBUG|INFO|WARNING|WARN|NOTICE)\b:?
@@ -71,7 +72,7 @@ _TOKEN = re.compile(
     | (?P<num>(?:(?<![\w.@\#])(?<!\w[-+])[-+]?(?:{_NUM})|(?<![A-Za-z0-9_])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)(?![A-Za-z0-9_])))
       (?:(?P<k>[kKMG])(?:\s(?P<ku>(?:tok(?:en)?s?|words?|samples?)/s(?:ec)?))?(?![A-Za-z0-9/])|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]|\s(?:/|per)\s(?:it|step|batch)))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]|[:=]|\s[:=]\s*[-+.\d]))?
       (?![\w]|\.\d|-\d|\s?-\s+\d+\s?\])
-      (?P<mean>\s?\((?!\s*\d+\s*/\s*\d)(?![^()]*/\s?(?:s|it|step|iter|batch))(?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
+      (?P<mean>\s?\((?!\s*\d+\s*/\s*\d)(?![^()]*(?:/\s?|\sper\s)(?:s|it|step|iter|batch))(?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
     """,
     re.VERBOSE,
 )

@@ -1,0 +1,139 @@
+"""Families of forms that strangers' logs have: counters, records and tables in a form of their own, and what looks like a reading."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.sources.metrics import MetricReader, MetricSample
+from tests.sources.metric_lines import values
+
+
+def of_last(*lines: str) -> dict[str, float]:
+    """What is read of the last of several lines, with its own names."""
+    reader = MetricReader()
+    found: MetricSample | None = None
+    for line in lines:
+        found = reader.feed(line)
+    return {**found.values, **found.other} if found is not None else {}
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("[4][120/900], loss=2.45", {"epoch": 4, "step": 120, "total_steps": 900, "loss": 2.45}),
+        ("[4,  120/ 900] - loss: 2.45", {"epoch": 4, "step": 120, "total_steps": 900, "loss": 2.45}),
+        (
+            "INFO:4-epoch (120/900): total loss 2.45",
+            {"epoch": 4, "step": 120, "total_steps": 900, "loss": 2.45},
+        ),
+        (
+            "Epoch[4] Batch [0-120]\tSpeed: 25.5 samples/sec",
+            {"epoch": 4, "step": 120, "samples_per_sec": 25.5},
+        ),
+        ("2025-01-16 13:31:58 train 050 9.25e-02 96.25 99.5", {"step": 50, "loss": 0.0925}),
+        ("2025-01-16 13:31:58 valid 050 9.25e-02 96.25 99.5", {"val_loss": 0.0925}),
+    ],
+)
+def test_an_epoch_and_its_steps_in_brackets(line: str, read: dict[str, float]) -> None:
+    assert values(line) == read
+
+
+def test_of_counters_that_continue_a_line_the_last_counts() -> None:
+    assert of_last("Epoch: 9", "  TRAIN    100/352  200/352  300/352") == {"step": 300, "total_steps": 352}
+    assert of_last("Epoch: 9", "  TRAIN    100/352  200/352", "  TRAIN    100/352  200/354") != {"step": 200}
+
+
+def test_of_records_on_one_line_the_last_counts() -> None:
+    line = "epoch: 1/9, train_loss: 2.5, acc: 0.25epoch: 2/9, train_loss: 1.5, acc: 0.5"
+    assert of_last(line) == {"epoch": 2, "total_epochs": 9, "loss": 1.5, "acc": 0.5}
+
+
+def test_a_global_step_beside_the_epochs_is_a_heading() -> None:
+    assert values("After 201 steps, Global Step: 1201") == {"step": 1201}
+    assert values("---- Completed Epoch: 4 Global Step: 5000 ----") == {"epoch": 4, "step": 5000}
+    assert values("Global Step: 1201. Best eval accuracy so far. Saving model.") == {}
+
+
+def test_keras_means_of_batch_numbers_are_no_steps() -> None:
+    line = " 72/145 [====>....] - ETA: 45s - batch: 35.5000 - size: 5.0000 - loss: 0.0747"
+    assert values(line) == {"step": 72, "total_steps": 145, "eta_s": 45, "loss": 0.0747}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0], mom=[(0.9, 0.999)]",
+        "'filename': '{epoch:06}-{val_loss:.2f}', 'every': 5",
+        "GRADIENT_CLIP_NORM             5.0",
+        "Losses [tensor(171.9), tensor(151.7)]",
+        "* Cost = 14 km * $2/km",
+        "cifar99   train : [loss = 1.05, top1 = 69.7%], valid : [loss = 1.39, top1 = 61.0%]",
+    ],
+)
+def test_what_looks_like_a_reading_and_is_none(line: str) -> None:
+    assert values(line) == {}
+
+
+def test_an_engine_that_counts_is_read() -> None:
+    reader = MetricReader()
+    assert reader.feed("[Rank 0] step=0, skipped=0, lr=[0.0], mom=[(0.9, 0.999)]") is None
+    found = reader.feed("[Rank 0] step=10, skipped=0, lr=[0.1], mom=[(0.9, 0.999)]")
+    assert found is not None
+    assert found.step == 10
+
+
+def test_the_logarithm_of_a_rate_is_no_rate() -> None:
+    assert of_last("Epoch\t\tLoss\t\tlr", "12\t\t3.25\t\t-4.5") == {"epoch": 12, "loss": 3.25}
+    assert values("step 3 loss 0.5 lr -4.5") == {"step": 3, "loss": 0.5}
+
+
+def test_a_table_of_two_columns_of_sets() -> None:
+    header = "2026-01-20 17:52:06,837 - METRIC     | TRAIN      | VALIDATION"
+    assert of_last(header, "2026-01-20 17:52:06,837 - Loss       | 0.0559     | 0.1546") == {
+        "loss": 0.0559,
+        "val_loss": 0.1546,
+    }
+
+
+def test_a_table_continues_behind_one_of_classes() -> None:
+    header = "  Epoch    GPU_mem   box_loss   cls_loss  Instances       Size"
+    row = (
+        "  47/100      2.25G     0.75     0.5         33        640: 100%|███| 14/14 [00:04<00:00,  5.0it/s]"
+    )
+    of_classes = (
+        "   Class     Images  Instances      mAP50  mAP50-95",
+        "     all       7866       9060      0.7      0.6",
+    )
+    read = of_last(header, *of_classes, row)
+    assert (read["epoch"], read["total_epochs"], read["box_loss"], read["step"]) == (47, 100, 0.75, 14)
+
+
+def test_a_validation_s_loss_comes_before_a_test_s() -> None:
+    assert values('{"epoch": 2, "test_loss": 1.5, "val_loss": 2.5}')["val_loss"] == 2.5
+    assert values('{"epoch": 2, "test_loss": 1.5}')["val_loss"] == 1.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(step=0080000) Train Loss: 0.25, Train Steps/Sec: 4.0",
+        "[iter 100] loss 0.25 (0.25s per iter)",
+        "step 100 | loss 0.25 | rss 1506MB | 0.25s",
+    ],
+)
+def test_speeds_in_a_form_of_their_own(line: str) -> None:
+    assert values(line)["step_time_s"] == 0.25
+
+
+def test_a_time_below_an_epoch_is_none_of_a_step() -> None:
+    assert "step_time_s" not in of_last("Epoch: 9", "\tTime: 42.7")
+
+
+def test_a_summary_behind_a_star_is_of_held_out_data() -> None:
+    assert of_last("Test: [0/4]\tLoss 0.5", " * ERR 20.714 LOSS 0.054") == {"val_loss": 0.054, "ERR": 20.714}
+
+
+def test_an_evaluation_s_epoch_is_the_heading_of_what_follows() -> None:
+    lines = ("Eval epoch: 24", "\tmean_loss: 0.5", "Training epoch: 25", "\tmean_loss: 0.25")
+    assert of_last(*lines[:2]) == {"val_loss": 0.5}
+    assert of_last(*lines) == {"loss": 0.25}
