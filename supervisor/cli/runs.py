@@ -16,7 +16,7 @@ from supervisor.cli.common import Parser, add_appearance_flags, add_scope, appea
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec
     from supervisor.run.paths import RunPaths
-    from supervisor.run.state import RunState
+    from supervisor.run.state import AttemptState, RunState
 
 VERDICT_CELLS = 20  # cuda_oom→healthy
 LEAST_COMMAND = 12  # cells; below them no command is printed
@@ -176,10 +176,27 @@ def facts_of(run: RunPaths) -> dict[str, Any]:
         "global_batch": batch.global_batch if batch is not None and batch.ranks_known else None,
         "learning_rate": rate_of(command_of(job)) or None,
         "best_loss": state.best_loss,
+        "loss_not_finite": _not_finite_of(attempt),
         "elapsed_s": state.elapsed_s(state.now(time.time()), has_keeper=has_keeper(run)),
         "started": state.started_t,
         "ended": state.ended_t,
         "folder": str(run.root),
+    }
+
+
+def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
+    """Where the loss of the newest attempt became nan or inf, and where it was a number again; None where it did not."""
+    found = attempt.not_finite if attempt is not None else None
+    if attempt is None or found is None:
+        return None
+    again = attempt.finite_again
+    return {
+        "value": found.value,
+        "step": found.step,
+        "rank": found.rank,
+        "since": found.t,
+        "until_step": again.step if again is not None else None,
+        "until": again.t if again is not None else None,
     }
 
 

@@ -469,6 +469,27 @@ class SlowRankFound(JournalEvent, frozen=True, kw_only=True, tag="slow_rank_foun
     unclear: bool = False
 
 
+class LossNotFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
+    """The loss is no number any more: `value` is nan, inf or -inf, at `step`. Journalled once an attempt, the first time.
+
+    `last`: the loss before it. `rank`: the one that logged it, where ranks are known.
+    """
+
+    attempt: int
+    value: str
+    step: int | None = None
+    rank: int | None = None
+    last: float | None = None
+
+
+class LossFinite(JournalEvent, frozen=True, kw_only=True, tag="loss_finite"):
+    """The loss is a number again, at `step`, for the first time after `LossNotFinite`."""
+
+    attempt: int
+    loss: float
+    step: int | None = None
+
+
 _LOSS_RENAMED = "loss_renamed_"
 
 
@@ -820,6 +841,8 @@ Event: TypeAlias = (
     | RequestRefused
     | Advisory
     | SlowRankFound
+    | LossNotFinite
+    | LossFinite
     | StacksProbed
     | StallFlagged
     | StacksTaken

@@ -389,6 +389,8 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.RequestRefused: _answered,
     ev.Advisory: lambda s, event: replace(s, advisories=(*s.advisories, event)[-st.MAX_ADVISORIES :]),
     ev.SlowRankFound: _kept_as("slow_rank"),
+    ev.LossNotFinite: _kept_as("not_finite"),
+    ev.LossFinite: _kept_as("finite_again"),
     ev.StacksProbed: lambda s, event: _edit(
         s, event.attempt, stack_source=event.source, stack_note=event.note
     ),

@@ -51,13 +51,17 @@ _STALE = frozenset((errno.ESTALE, errno.EIO, errno.EBADF))
 """Holds a minute of 64 ranks or GPUs at 10 Hz, some 100 bytes a sample, many times over."""
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample: `t` wall seconds, `k` what was measured, `a` the attempt, `v` name to number."""
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One sample: `t` wall seconds, `k` what was measured, `a` the attempt, `v` name to number.
+
+    `odd`: of values that are not finite, which JSON does not have, the word: nan, inf or -inf.
+    """
 
     t: float
     k: str
     a: int
     v: dict[str, float | None]
+    odd: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Rollup(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +88,17 @@ class SeriesWriter:
     def append(
         self, stream: str, t: float, key: str, attempt: int, values: Mapping[str, float | None]
     ) -> None:
-        """Write one sample. NaN and infinities are written as null in JSON but kept out of roll-ups.
+        """Write one sample. NaN and infinities are written as null, with their word in `odd`, and kept out of roll-ups.
 
         Raises:
             OSError: the disk is full or the folder is gone.
         """
-        sample = Sample(t=round(t, 3), k=key, a=attempt, v=dict(values))
+        odd = {
+            name: str(value)
+            for name, value in values.items()
+            if value is not None and not math.isfinite(value) and name not in CONTEXT
+        }
+        sample = Sample(t=round(t, 3), k=key, a=attempt, v=dict(values), odd=odd)
         self._write(f"{stream}.jsonl", self._encoder.encode(sample))
         minute = self._minutes.get((stream, key))
         start = math.floor(t / ROLLUP_S) * ROLLUP_S

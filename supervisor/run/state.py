@@ -133,6 +133,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
     fail, from then on; taken back where that rank ended well or steps continue. `slow_rank`: the newest finding.
+    `not_finite` and `finite_again`: where its loss first became nan or inf, and where it first was a number after that.
     """
 
     number: int
@@ -180,6 +181,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     hang: ev.HangFound | None = None
     failing: ev.RankFailing | None = None
     slow_rank: ev.SlowRankFound | None = None
+    not_finite: ev.LossNotFinite | None = None
+    finite_again: ev.LossFinite | None = None
     memory_kills: int | None = None
     found_over: bool = False
     log_checked: bool = False
@@ -273,6 +276,8 @@ class MomentKind(StrEnum):
     REFUSED = "refused"
     STALL = "stall"
     STALL_ENDED = "stall_ended"
+    LOSS_NOT_FINITE = "loss_not_finite"
+    LOSS_FINITE = "loss_finite"
     HANG_COUNTDOWN = "hang_countdown"
     HANG_WITHDRAWN = "hang_withdrawn"
     HANG = "hang"

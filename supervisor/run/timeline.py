@@ -59,6 +59,8 @@ _PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]]
     ev.RequestRefused: (MomentKind.REFUSED, Tone.WARN, ("request", "reason")),
     ev.StallFlagged: (MomentKind.STALL, Tone.WARN, ("waited_s",)),
     ev.StallEnded: (MomentKind.STALL_ENDED, Tone.INFO, ("stalled_s",)),
+    ev.LossNotFinite: (MomentKind.LOSS_NOT_FINITE, Tone.WARN, ("value", "step", "rank", "last")),
+    ev.LossFinite: (MomentKind.LOSS_FINITE, Tone.INFO, ("step", "loss")),
     ev.HangCountdown: (MomentKind.HANG_COUNTDOWN, Tone.WARN, ("left_s",)),
     ev.HangWithdrawn: (MomentKind.HANG_WITHDRAWN, Tone.INFO, ("why",)),
     ev.HangFound: (MomentKind.HANG, Tone.BAD, ("text",)),

@@ -239,6 +239,8 @@ AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
     ev.BatchFitted: Level.INFO,
     ev.BatchAnswered: Level.INFO,
     ev.Held: Level.WARNING,
+    ev.LossNotFinite: Level.WARNING,
+    ev.LossFinite: Level.INFO,
     ev.NodeSeen: Level.INFO,
 }
 # Events in a sentence with their own fields, written as in the tables of kinds.

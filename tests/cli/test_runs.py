@@ -158,7 +158,9 @@ def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:
 
 def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
-    journal(tmp_path / "runs" / "20261121-1412-brave-otter", first)
+    lost = ev.LossNotFinite(t=4.0, attempt=1, value="nan", step=7, rank=0, last=2.0)
+    again = ev.LossFinite(t=6.0, attempt=1, loss=2.5, step=9)
+    journal(tmp_path / "runs" / "20261121-1412-brave-otter", first, lost, again)
     assert cli.main(["runs", "--json", "--runs-dir", str(tmp_path / "runs")]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
@@ -166,6 +168,8 @@ def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (found["state"], found["attempts"], found["verdict"]) == ("no keeper", 1, None)
     assert (found["script"], found["recovered_from"], found["started"]) == (None, [], 1.0)
     assert found["folder"] == str(tmp_path / "runs" / "20261121-1412-brave-otter")
+    expected = {"value": "nan", "step": 7, "rank": 0, "since": 4.0, "until_step": 9, "until": 6.0}
+    assert found["loss_not_finite"] == expected
 
 
 def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,6 +109,38 @@ def test_values_of_one_second_are_merged_and_non_numbers_kept_out(bench: Bench) 
     assert (last.step, last.lr, last.loss) == (3, 0.1, 0.5)
 
 
+INF, NAN = float("inf"), float("nan")
+
+
+def test_a_loss_that_is_no_number_is_journalled_once_and_its_end(bench: Bench) -> None:
+    losses = [2.0, INF, NAN, 1.5, NAN, 1.4]
+    bench.see(*(step(n, loss=loss) for n, loss in enumerate(losses, 1)))
+    (lost,), (found,) = bench.of(ev.LossNotFinite), bench.of(ev.LossFinite)
+    assert lost == ev.LossNotFinite(t=12.0, attempt=1, value="inf", step=2, rank=0, last=2.0)
+    assert found == ev.LossFinite(t=14.0, attempt=1, loss=1.5, step=4)
+    odd = [sample.odd for sample in SeriesReader(bench.folder, METRICS).read()]
+    assert odd == [{}, {"loss": "inf"}, {"loss": "nan"}, {}, {"loss": "nan"}, {}]
+
+
+def test_a_first_loss_that_is_no_number_is_journalled_if_it_stays_so(bench: Bench) -> None:
+    bench.see(step(1, loss=NAN), step(2))
+    assert not bench.of(ev.LossNotFinite)
+    bench.recorder.begin(2)
+    bench.see(*(step(n, loss=NAN) for n in range(1, 6)))
+    (lost,) = bench.of(ev.LossNotFinite)
+    assert isinstance(lost, ev.LossNotFinite)
+    assert (lost.step, lost.last) == (1, None)
+
+
+def test_an_adopting_keeper_does_not_journal_a_lost_loss_again(tmp_path: Path) -> None:
+    lost = ev.LossNotFinite(t=4.0, attempt=1, value="nan", step=2, rank=0, last=2.0)
+    bench = Bench(tmp_path, (*BEFORE, lost))
+    bench.see(step(3, loss=NAN), step(4), step(5, loss=NAN))
+    assert not bench.of(ev.LossNotFinite)
+    assert len(bench.of(ev.LossFinite)) == 1
+    bench.recorder.close()
+
+
 def test_a_loss_that_changes_its_name_is_marked_at_its_step(bench: Bench) -> None:
     for step, renamed in ((1, ""), (2, "clm_loss"), (3, "")):
         values = {"step": float(step), "loss": 2.0}

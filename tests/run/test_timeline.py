@@ -51,6 +51,8 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.BatchAnswered(t=T, question=Q, value="per_rank", by="ada"), ("answered", "info", {"number": 16, "scope": "per_rank", "by": "ada"})),
     (ev.BatchAnswered(t=T, question=M, value="--mb", day="2026-11-20"), ("remembered", "info", {"micro": "--mb", "day": "2026-11-20"})),
     (ev.BatchAsked(t=T, attempt=1, question=Q), ("asked", "warn", {"knob": "--batch", "number": 16})),
+    (ev.LossNotFinite(t=T, attempt=1, value="inf", step=7, last=2.5), ("loss_not_finite", "warn", {"value": "inf", "step": 7, "last": 2.5})),
+    (ev.LossFinite(t=T, attempt=1, loss=2.5), ("loss_finite", "info", {"loss": 2.5})),
     (ev.Held(t=T, attempt=1, reason="no flag is known"), ("held", "warn", {"reason": "no flag is known"})),
     (ev.RunStarted(t=T, run_id="r-1", name="gpt", mode="launched", host="box"), None),
     (ev.KeeperStarted(t=T, pid=1, continued_by="ada", start_time=1.0, version="1"), ("continued", "info", {"by": "ada"})),

@@ -86,7 +86,7 @@ FILLERS = (
     "GPU memory ran out",
     "1 × accumulation 2 × 2 ranks = global batch 4",
 )
-KEPT = frozenset(["rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
+KEPT = frozenset(["nan", "inf", "rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
 # Parts of sentences that are whole in `WHOLE`, and what is the same in every language.
 PARTS = frozenset(
     text.replace("~", GAP)
@@ -128,8 +128,8 @@ PARTS = frozenset(
         " at step ~",
         " since step ~",
         "the same ~ ran out of memory",
-        "nan or inf~",
-        "nan or inf~, last ~",
+        ", ~ at step ~",
+        "~~, last ~",
         " × ~ tokens",
         "aborted at exit, after training had finished",
         " on rank ~",
@@ -207,6 +207,10 @@ WHOLE = (
     "from the checkpoint at step 200 (1 step again)",
     "from the checkpoint at step 200 (12 steps again)",
     "nan or inf since step 12, last 1.005",
+    "nan since step 1 200",
+    "inf, last 3.4",
+    "nan, inf at step 12",
+    "nan, inf at step 12, last 1.005",
     "stacks: done · p shows them · unlike the others: rank 1",
     "restart? the same micro-batch 32 ran out of memory, Enter restarts with 16",
     "restart? the same batch ran out of memory; 12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",

@@ -81,6 +81,8 @@ class RunningMinima:
         return new
 
 
+# An attempt whose loss is no number from its first step on is reported after so many: of some scripts the first is an empty mean.
+NOT_FINITE_FROM_START = 3
 PROGRESS_INTERVAL_S = 1.0
 LARGE_JOURNAL_BYTES = 64 << 20
 LARGE_INTERVAL_S = 10.0
@@ -128,6 +130,13 @@ class _Memory:
     # Epoch and step of the newest loss; whether steps without a loss continue beyond it, as a bar's do.
     at_loss: tuple[float, float] | None = None
     bare_steps: bool = False
+    # The newest finite loss, the first of the losses since then that are not finite, and how many those are.
+    finite_loss: float | None = None
+    not_finite: ev.LossNotFinite | None = None
+    not_finite_count: int = 0
+    # What of the first of them was journalled.
+    reported_not_finite: bool = False
+    reported_finite: bool = False
     speaker: int | None = None
     # What another rank said while rank 0 may only be late: the logs of ranks are not read at the same moment.
     speaker_since: float = 0.0
@@ -187,6 +196,8 @@ class Recorder:
         m.phase, m.phases_until = view.phase, view.phase_t if view.phase_t is not None else m.phases_until
         m.checkpoints = {(c.step, c.final) for c in adopted.checkpoints if c.attempt == attempt}
         m.checkpoints_until = max(view.checkpoint_steps, default=-1)
+        m.finite_loss = view.last_loss
+        m.reported_not_finite, m.reported_finite = view.not_finite is not None, view.finite_again is not None
         m.evidence = {
             (moment.values.get("rank"), moment.values["failure"], moment.values["text"])
             for moment in adopted.timeline
@@ -360,11 +371,34 @@ class Recorder:
         if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
+            self._heed_loss(attempt, seen)
             self._progress(attempt, seen)
             if seen.renamed and (step := seen.values.get("step")) is not None:
                 name = self._redact(seen.renamed)[:MOST_LOSS_NAME]
                 text = f"the loss is {name} from step {step:.0f} on"
                 self._advise(attempt, seen.t, ev.loss_renamed_code(name, step), text, None)
+
+    def _heed_loss(self, attempt: int, seen: StepSeen) -> None:
+        """The first time in an attempt that the loss is nan or inf, and that it is a number again, are journalled."""
+        m, loss, step = self._m, seen.values.get("loss"), seen.values.get("step")
+        if loss is None:
+            return
+        at = int(step) if step is not None and math.isfinite(step) else None
+        if math.isfinite(loss):
+            m.finite_loss, m.not_finite, m.not_finite_count = loss, None, 0
+            if m.reported_not_finite and not m.reported_finite:
+                m.reported_finite = True
+                self._emit(ev.LossFinite(t=seen.t, attempt=attempt, loss=loss, step=at))
+            return
+        if m.reported_not_finite:
+            return
+        m.not_finite_count += 1
+        m.not_finite = m.not_finite or ev.LossNotFinite(
+            t=seen.t, attempt=attempt, value=str(loss), step=at, rank=seen.rank, last=m.finite_loss
+        )
+        if m.finite_loss is not None or m.not_finite_count >= NOT_FINITE_FROM_START:
+            m.reported_not_finite = True
+            self._emit(m.not_finite)
 
     def _report_early(self) -> None:
         """Rank 0 logged nothing in time: what another rank logged counts."""

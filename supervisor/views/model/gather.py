@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -184,8 +185,11 @@ class Gatherer:
         self._whole = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
         self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
         self._others: dict[str, Whole] = {}
-        self._lost = Recent(LOST_POINTS)
+        self._lost: deque[Point] = deque(maxlen=LOST_POINTS)
+        self._lost_track: Track = ()
         self._lost_since: Point | None = None
+        # Of series whose newest value is not finite: the attempt, and the word for it.
+        self._odd: dict[str, tuple[int, str]] = {}
         self._pace = Pace()
         self._number = 0
         self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
@@ -235,15 +239,21 @@ class Gatherer:
             if buffer is not None and point is not None:
                 buffer.add(point)
             self._take_other(name, point)
+            if value is not None:
+                self._odd.pop(name, None)
+            elif name not in se.CONTEXT:  # null, also of an older version, which wrote no word
+                self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
             if name == "loss":
-                self._heed_lost(origin if value is None else None)  # JSON has no NaN: a series writes null
+                lost = float(sample.odd.get(name, "nan"))
+                self._heed_lost(origin._replace(low=lost, mean=lost, high=lost) if value is None else None)
 
     def _heed_lost(self, point: Point | None) -> None:
         """A loss that is not finite, or (None) one that is."""
         known = self._lost_since
         self._lost_since = known if known and point and known.attempt == point.attempt else point
         if point is not None:
-            self._lost.add(point)
+            self._lost.append(point)
+            self._lost_track = ()
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
         """Whether a speed is that of training: one that stood beside a loss does not continue beside none, as in an evaluation's lines."""
@@ -335,7 +345,9 @@ class Gatherer:
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
         # Of several losses and no sum (a GAN's), one stands for it, under its own name.
         loss_name = "loss"
-        if not metrics["loss"] and not self._lost.view():
+        if len(self._lost_track) != len(self._lost):
+            self._lost_track = tuple(self._lost)
+        if not metrics["loss"] and not self._lost:
             loss_name = _named_loss([*self._others])
             metrics["loss"] = series.get(loss_name, ())
         if self._smoothed[0] is not metrics["loss"]:
@@ -352,8 +364,9 @@ class Gatherer:
             series=series,
             smoothed=self._smoothed[1],
             loss_name=loss_name,
-            lost=self._lost.view(),
+            lost=self._lost_track,
             lost_since=self._lost_since,
+            odd=dict(self._odd),
             pace_s=self._pace.seconds() if is_paced else None,
             pace=self._pace.track() if is_paced else (),
             gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),

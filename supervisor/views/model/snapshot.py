@@ -77,7 +77,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     `loss_name`: the log's own name for what stands as the loss, where it is one of several and there is no sum.
     `series`: every metric that was ever seen, whole, by its own name.
-    `lost`: the newest losses that were not finite, as points of value 0. `lost_since`: the first of those that no finite one followed.
+    `lost`: the newest losses that were not finite. `lost_since`: the first of those that no finite one followed.
+    `odd`: of series whose newest value is not finite, the attempt that logged it and the word for it.
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed. `misplaced`: the notice for a folder
     that is not the one in which the run was started; empty: it is.
     `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps; `pace`: those gaps.
@@ -107,6 +108,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     loss_name: str = "loss"
     nodes: tuple[Node, ...] = ()
     lost_since: Point | None = None
+    odd: dict[str, tuple[int, str]] = {}
 
     def facts(self) -> tuple[object, ...]:
         """All but the lines: where only lines were added these are the very same objects as before."""
@@ -156,6 +158,11 @@ class Snapshot(msgspec.Struct, frozen=True):
         """The newest value of a metric, as it was logged; None until the newest attempt logs one."""
         track = self.metrics.get(name, ())
         return track[-1].mean if track and self.is_current(track[-1].attempt) else None
+
+    def not_finite(self, name: str) -> str:
+        """The word for a metric's newest value where it is not finite: nan, inf, -inf, or both where an older version wrote it."""
+        attempt, word = self.odd.get(name, (0, ""))
+        return word if word and self.is_current(attempt) else ""
 
     def is_current(self, attempt: int) -> bool:
         """Whether what attempt `attempt` logged is current: none was launched since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,31 @@ def falling_to_nan(root: Path) -> RunPaths:
         rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": math.nan})
         rec.fact(ev.Progress(t=rec.t, attempt=1, step=step))
     return rec.close()
+
+
+def test_nan_and_inf_are_told_apart(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 50)
+    for step, loss in ((51, math.inf), (52, math.nan), (53, math.nan)):
+        rec.t += 1
+        values = {"step": step, "loss": loss, "grad_norm": math.inf}
+        rec.series.append(METRICS, rec.t, "job", 1, values)
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        title, top = pane(app, "loss").splitlines()[:2]
+        assert "nan, inf at step 51, last " in title
+        assert "∞" in top
+        assert "×" in top
+        await pilot.press("1", "right")
+        assert "step 53  nan" in pane(app, "loss").splitlines()[0], "the cursor reads it too"
+        await pilot.press("escape", "M")
+        await until(pilot, lambda: "grad_norm" in shown(app), "the charts")
+        for title in (r"loss ─+ nan ╮", r"grad_norm ─+ inf ╮"):
+            assert re.search(title, shown(app)), shown(app)
+
+    drive(rec.close(), play)
 
 
 def test_cursor_reads_values_and_escape_takes_it_away(tmp_path: Path) -> None:
@@ -117,10 +143,10 @@ def test_attempts_are_marked(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         text = pane(app, "loss")
-        assert "nan or inf since step 51, last " in text.splitlines()[0]
+        assert "nan since step 51, last " in text.splitlines()[0]
         assert "×" in text.splitlines()[1], "a cross stands in the chart"
         await pilot.press("a")
-        await until(pilot, lambda: "loss: nan or inf since step 51, last " in shown(app), "the page")
+        await until(pilot, lambda: "loss: nan since step 51, last " in shown(app), "the page")
         assert "no sign of trouble" not in shown(app)
 
     drive(falling_to_nan(tmp_path / "run"), play)

@@ -198,7 +198,7 @@ def plot(
         height: rows.
         marks: what happened.
         circles: single values, such as a validation loss.
-        lost: points that were not finite: a cross at the upper edge.
+        lost: points that were not finite: a cross at the upper edge, of an infinite one its sign.
         least_span: what the y axis spans at least, as a ratio of the greatest value.
         start_t: from when on an axis of time counts, wall seconds.
         axis_cells: the least width of the y axis with its numbers, so that charts stand under one another.
@@ -234,9 +234,9 @@ def plot(
         if (at := value_of(point, axis)) is not None:
             style = TextStyle.STRONG if lives_on(point, cuts) else TextStyle.DIM
             canvas.mark(x.dot(at) // 2, y.dot(point.mean) // 4, "○", style)
-    for point in lost:
+    for point in sorted(lost, key=lambda one: math.isinf(one.mean)):  # inf before many nan is not covered
         if (at := value_of(point, axis)) is not None:
-            canvas.mark(x.dot(at) // 2, 0, "×", TextStyle.BAD)
+            canvas.mark(x.dot(at) // 2, 0, "×" if math.isnan(point.mean) else "∞", TextStyle.BAD)
     _mark_clipped(canvas, laid, x, y, raw=look.raw)
     line = height >= LINE_HEIGHT
     drawn = _with_axes(
@@ -459,16 +459,20 @@ def _below(taken: list[tuple[int, str, TextStyle]], width: int) -> Row:
     )
 
 
-def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr: Tr = english) -> Row:
+def readout(
+    look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr: Tr = english, *, lost: Track = ()
+) -> Row:
     """What the cursor reads: step (else epoch), value (with its bounds where points were merged), time of day where it is known.
 
-    Of an earlier attempt than the newest: which.
+    Of an earlier attempt than the newest: which. `lost`: see `plot`.
     """
     if look.cursor is None:
         return ()
-    point = nearest(look, tracks, look.cursor)
-    if point is None:
+    at, axis = look.cursor, axis_for(look.axis, tracks)
+    near = [found for track in (tracks[:1], [lost]) if (found := nearest(look, track, at)) is not None]
+    if not near:
         return ()
+    point = min(near, key=lambda one: abs((value_of(one, axis) or 0.0) - at))
     spread = (
         f" ({say(point.low)}…{say(point.high)})"
         if point.weight > 1 and not math.isclose(point.low, point.high)

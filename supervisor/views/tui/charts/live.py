@@ -76,7 +76,8 @@ class LossPanel(ChartPanel):
             Span(self._modes(), TextStyle.DIM),
         )
         if self.look.cursor is not None:
-            return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr)
+            lost = self.view.snapshot.lost
+            return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr, lost=lost)
         if text := not_finite(snapshot):
             return name, row(Span(self.tr(text), TextStyle.BAD))
         if not snapshot.metrics["loss"]:
@@ -252,10 +253,12 @@ def not_finite(snapshot: Snapshot) -> str:
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""
-    since = f" since step {fm.whole(first.step)}" if first.step is not None else ""
+    word, since = snapshot.not_finite("loss"), ""
+    if first.step is not None:
+        step = fm.whole(first.step)
+        since = f" since step {step}" if str(first.mean) in word else f", {first.mean} at step {step}"
     last = snapshot.latest("loss")
-    # A series keeps no difference between the two.
-    return f"nan or inf{since}" + (f", last {fm.loss(last)}" if last is not None else "")
+    return f"{word}{since}" + (f", last {fm.loss(last)}" if last is not None else "")
 
 
 def start_of(state: RunState, tracks: Iterable[Track]) -> float:

@@ -189,9 +189,11 @@ class HeaderPanel(Panel):
 
     def _loss(self, snapshot: Snapshot) -> Row:
         loss = snapshot.latest("loss")
-        if loss is None:
+        if loss is None and not snapshot.not_finite("loss"):
             return EMPTY
         name = self.tr("loss ") if snapshot.loss_name == "loss" else f"{snapshot.loss_name} "
+        if odd := snapshot.not_finite("loss"):
+            return row(Span(name, TextStyle.DIM), Span(self.tr(odd), TextStyle.BAD), "  ")
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:

@@ -28,7 +28,12 @@ class TilesPanel(Panel):
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The five series, and whose they are."""
         names = ("lr", "tokens_per_sec", "samples_per_sec", "grad_norm", "step_time_s", "data_wait_s")
-        return (*(snapshot.metrics[name] for name in names), snapshot.pace, len(snapshot.state.attempts))
+        return (
+            *(snapshot.metrics[name] for name in names),
+            snapshot.pace,
+            snapshot.odd,
+            len(snapshot.state.attempts),
+        )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The line; tiles that do not fit are left out from the end."""
@@ -64,7 +69,7 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
         _tile(
             "grad",
             snapshot.latest("grad_norm"),
-            lambda v: fm.DASH if v is None else f"{v:.2f}",
+            lambda v: snapshot.not_finite("grad_norm") or (fm.DASH if v is None else f"{v:.2f}"),
             metrics["grad_norm"],
             4,
             max,

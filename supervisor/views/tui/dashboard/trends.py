@@ -28,6 +28,7 @@ class Trend(NamedTuple):
     say: Callable[[float | None], str]
     latest: float | None
     style: TextStyle = TextStyle.PACE
+    odd: str = ""  # the word for the newest value where that is not finite
 
 
 class TrendPanel(Panel):
@@ -40,17 +41,17 @@ class TrendPanel(Panel):
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The series that is drawn, and the attempts."""
         trend = self._trend(snapshot)
-        return (trend.track if trend is not None else None, snapshot.state.attempts)
+        return (trend.track if trend is not None else None, snapshot.state.attempts, trend and trend.odd)
 
     def titles(self) -> tuple[Row, Row]:
         """What is drawn and its newest value."""
         trend = self._trend(self.view.snapshot) if self.view is not None else None
         if trend is None:
             return EMPTY, EMPTY
-        name, newest = (
-            row(Span(self.tr(trend.name), TextStyle.STRONG)),
-            row(Span(trend.say(trend.latest), trend.style)),
-        )
+        name = row(Span(self.tr(trend.name), TextStyle.STRONG))
+        newest = row(Span(trend.say(trend.latest), trend.style))
+        if trend.odd:
+            newest = row(Span(self.tr(trend.odd), TextStyle.BAD))
         word = axis_word(axis_for(None, [trend.track]))
         by = Span(f" {self.tr(word)}" if word else "", TextStyle.DIM)
         has_room = cells((*name, by, *newest)) + FRAME_CELLS <= self.size.width
@@ -88,7 +89,14 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
             fm.short,
             snapshot.latest(fast),
         ),
-        Trend("grad norm", metrics["grad_norm"], fm.short, snapshot.latest("grad_norm"), TextStyle.PLAIN),
+        Trend(
+            "grad norm",
+            metrics["grad_norm"],
+            fm.short,
+            snapshot.latest("grad_norm"),
+            TextStyle.PLAIN,
+            snapshot.not_finite("grad_norm"),
+        ),
         # What was logged is there from the first step on; of the pace there are the newest gaps alone.
         Trend(
             "logged step time" if is_derived else "step time",

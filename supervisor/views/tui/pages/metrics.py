@@ -378,7 +378,11 @@ class MetricsPage(ChartPanel):
                 point = nearest(look, [track], cursor) if cursor <= self._end_of(at, axis) else None
             style = run_style(at) if self.others else series_style(name)
             letter = f"{run_letter(at)} " if self.others else ""
-            parts.append(row(Span(f"{letter}{say(point.mean if point else None)}", style)))
+            text = say(point.mean if point else None)
+            if cursor is None and at == 0 and self.view is not None:
+                odd = self.view.snapshot.not_finite(name)
+                text, style = (self.tr(odd), TextStyle.BAD) if odd else (text, style)
+            parts.append(row(Span(f"{letter}{text}", style)))
         return _as_many_as_fit(parts, room)
 
     def _end_of(self, at: int, axis: Axis) -> float:
