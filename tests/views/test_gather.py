@@ -55,8 +55,9 @@ def test_a_speed_that_stood_beside_the_loss_does_not_go_on_beside_none() -> None
     made.take(METRICS, sample(1, step=1.0, loss=2.0, step_time_s=0.5))
     made.take(METRICS, sample(2, step=2.0, step_time_s=0.002, auc=0.9))
     assert means(shown(made).metrics["step_time_s"]) == [0.5]
-    made.take(METRICS, sample(3, attempt=2, step=3.0, step_time_s=0.4))
-    assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.5, 0.4], (
+    for t in (3.0, 3.4):
+        made.take(METRICS, sample(t, attempt=2, step=t / 0.4, step_time_s=0.4))
+    assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.5, 0.4, 0.4], (
         "lines of their own in this attempt"
     )
 
@@ -66,8 +67,9 @@ def test_a_time_that_never_falls_is_the_one_since_the_start() -> None:
     for n in range(1, 30):
         made.take(METRICS, sample(n, step=float(n), loss=2.0, step_time_s=3.7 * n))
     assert means(shown(made).metrics["step_time_s"]) == []
-    made.take(METRICS, sample(40, attempt=2, step=3.0, loss=2.0, step_time_s=0.4))
-    assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.4]
+    for t in (40.0, 40.4):
+        made.take(METRICS, sample(t, attempt=2, step=t / 0.4, loss=2.0, step_time_s=0.4))
+    assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.4, 0.4]
 
 
 def test_a_time_that_rose_and_fell_again_is_the_one_of_a_step() -> None:
@@ -75,8 +77,38 @@ def test_a_time_that_rose_and_fell_again_is_the_one_of_a_step() -> None:
     made = Gatherer()
     rose = [0.2 + 0.01 * n for n in range(12)]
     for n, value in enumerate([*rose, 3.1, 0.34, 0.35, 0.34]):
-        made.take(METRICS, sample(n, step=float(n), loss=2.0, step_time_s=value))
+        made.take(METRICS, sample(0.3 * n, step=float(n), loss=2.0, step_time_s=value))
     assert means(shown(made).metrics["step_time_s"]) == [0.34, 0.35, 0.34]
+
+
+def test_the_bar_of_a_resumed_job_makes_no_dip_in_the_chart_of_step_times() -> None:
+    """It was moved to the step at once: its rate comes near to that of the steps within some forty of them."""
+    made = Gatherer()
+    for n in range(1, 10):
+        made.take(METRICS, sample(0.2 * n, step=float(n), step_time_s=0.2))
+    times = [0.003, 0.003, 0.05, 0.086, 0.11, 0.13, 0.14, 0.15, 0.155, 0.19, 0.2]
+    for n, value in enumerate(times):
+        made.take(METRICS, sample(10 + 0.4 * n, attempt=2, step=5.0 + 2 * n, step_time_s=value))
+        snapshot = shown(made, attempts=2)
+        assert n == 0 or snapshot.step_time_s[0] == pytest.approx(0.2, abs=0.02)
+    assert means(snapshot.series["step_time_s"]) == [0.2] * 9 + [0.19, 0.2]
+
+
+def test_a_start_is_no_peak_in_the_chart_of_step_times_of_a_later_attempt() -> None:
+    made = Gatherer()
+    for attempt, start in ((1, 0.0), (2, 50.0)):
+        for n, value in enumerate([0.6, 0.3, 0.3]):
+            t = start + 0.3 * n
+            made.take(METRICS, sample(t, attempt=attempt, step=float(n), step_time_s=value))
+    assert means(shown(made, attempts=2).series["step_time_s"]) == [0.6, 0.3, 0.3, 0.3, 0.3]
+
+
+def test_step_times_that_are_not_the_pace_are_shown_once_they_come_no_nearer() -> None:
+    made = Gatherer()
+    for n in range(9):
+        made.take(METRICS, sample(float(n), step=float(n), step_time_s=0.01))
+        made.take(METRICS, sample(float(n), attempt=2, step=float(n), step_time_s=0.01))
+    assert means(shown(made, attempts=2).series["step_time_s"])[-8:] == [0.01] * 8
 
 
 def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:

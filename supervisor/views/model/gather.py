@@ -20,7 +20,7 @@ from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
-from supervisor.views.model.step_pace import Pace
+from supervisor.views.model.step_pace import FirstTimes, Pace
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -194,6 +194,7 @@ class Gatherer:
         self._number = 0
         self._epoch: tuple[int, float | None] = (0, None)  # attempt, and the epoch that its log named last
         self._rising = _Rising(0)
+        self._first_times = FirstTimes()
         self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
         self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
@@ -233,12 +234,16 @@ class Gatherer:
             point = origin._replace(low=value, mean=value, high=value) if value is not None else None
             if name in RECENT_METRICS and not self._is_trainings(name, sample):
                 continue
-            if name == "step_time_s" and value is not None and self._is_elapsed(sample.a, value):
-                self._recent[name] = Recent(RECENT_POINTS)
-                continue
-            if buffer is not None and point is not None:
-                buffer.add(point)
-            self._take_other(name, point)
+            points: Sequence[Point] = (point,) if point is not None else ()
+            if point is not None and name == "step_time_s" and not point.late:
+                points = self._first_times.take(point, self._pace.seconds())
+            for shown in points:
+                if name == "step_time_s" and self._is_elapsed(shown.attempt, shown.mean):
+                    self._recent[name] = buffer = Recent(RECENT_POINTS)
+                    continue
+                if buffer is not None:
+                    buffer.add(shown)
+                self._take_other(name, shown)
             if value is not None:
                 self._odd.pop(name, None)
             elif name not in se.CONTEXT:  # null, also of an older version, which wrote no word
@@ -316,8 +321,8 @@ class Gatherer:
                 whole.add(point)
             self._take_other(name, point)
 
-    def _take_other(self, name: str, point: Point | None) -> None:
-        if point is None or name in self._whole or name in AXIS_FIELDS:
+    def _take_other(self, name: str, point: Point) -> None:
+        if name in self._whole or name in AXIS_FIELDS:
             return
         other = self._others.get(name)
         if other is None:

@@ -12,12 +12,12 @@ from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Track, median
+from supervisor.views.model.step_pace import is_pace
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
 
-# A logged step time that differs by more than this from the time between the steps, over so many gaps, is not the run's pace.
-PACE_RATIO = 1.25
+# Over so many gaps between steps it is known whether logged step times are the run's pace.
 LEAST_GAPS = 5
 
 
@@ -152,7 +152,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         """Whether steps come about as far apart as the log gives their time; also while too few came to tell."""
         if reported_s is None or self.pace_s is None or len(self.pace) < LEAST_GAPS:
             return True
-        return reported_s / PACE_RATIO <= self.pace_s <= reported_s * PACE_RATIO
+        return is_pace(reported_s, self.pace_s)
 
     def latest(self, name: str) -> float | None:
         """The newest value of a metric, as it was logged; None until the newest attempt logs one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 from supervisor.views.model.history import Point, Track, median, single
 
@@ -15,6 +16,60 @@ APART_BY_CLOCK_S = 10.0
 APART_BY_FINE_CLOCK_S = 1.0
 # Gaps that the median is taken over: one evaluation or checkpoint among them must not swing the figure.
 GAPS = 60
+# A logged step time that differs by more than this from the time between the steps is not the run's pace.
+PACE_RATIO = 1.25
+# Step times that are shorter by this factor, in a first attempt too, are those of a bar that was moved. So many that come no nearer
+# to the pace, or so many in all, measure something else.
+FAR = 4.0
+NO_NEARER = 8
+NEARER = 0.9
+MOST_FIRST = 60
+
+
+def is_pace(reported_s: float, pace_s: float) -> bool:
+    """Whether steps come about as far apart as the log gives their time."""
+    return reported_s / PACE_RATIO <= pace_s <= reported_s * PACE_RATIO
+
+
+class FirstTimes:
+    """Keeps back the step times that a live attempt logs first, until one agrees with the pace of its steps.
+
+    A resumed job moves its progress bar to the step at once: the bar then gives a time far too short for some fifty steps. The first
+    time that a later attempt logs may have its start in it. Both are left out, unless none comes to agree.
+    """
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._kept: list[Point] | None = []  # None: one agreed, or none will
+
+    def take(self, point: Point, pace_s: float | None) -> Sequence[Point]:
+        """One step time; those that are to be shown now. `pace_s`: of the attempt's steps, None while that is not known."""
+        if point.attempt != self._attempt:
+            self._attempt, self._kept = point.attempt, []
+        if self._kept is None or (pace_s is None and point.attempt == 1):
+            return (point,)
+        if pace_s is not None and not self._kept and point.attempt == 1 and point.mean * FAR > pace_s:
+            self._kept = None
+            return (point,)
+        self._kept.append(point)
+        if pace_s is not None and is_pace(point.mean, pace_s):
+            longer_s = pace_s if point.attempt == 1 else math.inf
+            shown = [p for p in self._kept if is_pace(p.mean, pace_s) or p.mean > longer_s]
+        elif self._may_agree(pace_s):
+            return ()
+        else:
+            shown = self._kept
+        self._kept = None
+        return shown
+
+    def _may_agree(self, pace_s: float | None) -> bool:
+        assert self._kept is not None
+        first, newest = self._kept[0].mean, self._kept[-1].mean
+        if len(self._kept) < NO_NEARER:
+            return True
+        if pace_s is None or min(first, newest, pace_s) <= 0 or len(self._kept) >= MOST_FIRST:
+            return False
+        return abs(math.log(newest / pace_s)) < NEARER * abs(math.log(first / pace_s))
 
 
 class Pace:

@@ -422,7 +422,10 @@ class RanksPanel(ListPanel, can_focus=True):
             values = {**self._of_the_job(snapshot), **values}
         step_time = values.get("step_time_s")
         wait = values.get("data_wait_s")
-        pace = snapshot.pace_s if alone else sample.pace_s if sample is not None else None
+        pace = sample.pace_s if sample is not None else None
+        if alone or _reports_alone(snapshot, sample):  # the same number as in the header
+            took, is_derived = snapshot.step_time_s
+            step_time, pace = (None, took) if is_derived else (took, None)
         skew = skew_of(step_time, medians.step_time_s)
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
         seen_t = _seen_t(item)
@@ -591,6 +594,13 @@ def _only_reporting(snapshot: Snapshot) -> int | None:
         return None
     reporting = [key for key, rank in snapshot.ranks.items() if rank.stepped_t is not None]
     return int(reporting[0]) if len(reporting) == 1 and reporting[0].isdigit() else None
+
+
+def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
+    """Whether this rank's steps are all that there are."""
+    if snapshot.nodes or sample is None or sample.stepped_t is None:
+        return False
+    return sum(rank.stepped_t is not None for rank in snapshot.ranks.values()) == 1
 
 
 def _samples(snapshot: Snapshot) -> Iterator[tuple[str, Rank]]:
