@@ -209,13 +209,15 @@ def test_numbers_stand_in_columns(texts: list[str], shown: list[str]) -> None:
 @pytest.mark.parametrize(
     ("low", "high", "most", "found"),
     [
-        (0, 10, 5, [0, 2, 4, 6, 8, 10]),
-        (0, 10, 2, [0, 5, 10]),
-        (0, 10, 1, [0, 10]),
+        (0, 10, 6, [0, 2, 4, 6, 8, 10]),
+        (0, 10, 5, [0, 5, 10]),
+        (0, 10, 2, [0, 10]),
+        (0, 10, 1, [0]),
+        (1, 69, 3, [20, 40, 60]),
         (0, 10, 0, [0]),
         (3, 3, 5, [3]),
         (0.1, 0.9, 4, [0.2, 0.4, 0.6, 0.8]),
-        (-5, 5, 2, [-5, 0, 5]),
+        (-5, 5, 3, [-5, 0, 5]),
     ],
 )
 def test_round_numbers(low: float, high: float, most: int, found: list[float]) -> None:
@@ -230,8 +232,8 @@ def test_round_numbers(low: float, high: float, most: int, found: list[float]) -
         (1, 100, 3, [1, 10, 100]),
         (1, 100, 2, [1, 100]),
         (1, 2.9, 3, [1, 2]),
-        (0, 10, 2, [0, 5, 10]),
-        (-1, 1, 2, [-1, 0, 1]),
+        (0, 10, 3, [0, 5, 10]),
+        (-1, 1, 3, [-1, 0, 1]),
     ],
 )
 def test_round_numbers_of_a_logarithm(low: float, high: float, most: int, found: list[float]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hypothesis import given
@@ -184,6 +186,36 @@ def test_marks_stand_above_the_numbers_which_all_stay() -> None:
         texts.append(["".join(span.text for span in spans) for spans in drawn.rows])
     assert texts[0][-1].split() == texts[1][-1].split(), "the numbers"
     assert texts[1][-2].split() == ["✗", "OOM"]
+
+
+def numbers_below(low: float, high: float, width: int, marks: Sequence[Mark] = ()) -> tuple[str, str]:
+    """The line of the axis and the numbers below it."""
+    track = tuple(single(at, at, 3.0, 1) for at in (low, (low + high) / 2, high))
+    drawn = plot([Curve(track)], Look(), width, 9, marks=marks)
+    assert drawn is not None
+    texts = ["".join(span.text for span in spans) for spans in drawn.rows]
+    return texts[-2], texts[-1]
+
+
+@given(st.integers(0, 10**7), st.integers(1, 10**7), st.integers(24, 200))
+def test_every_tick_has_its_number(low: int, span: int, width: int) -> None:
+    line, numbers = numbers_below(low, low + span, width)
+    found = re.findall(r"\d+(?: \d{3})*", numbers)
+    assert 1 <= len(found) == line.count("┴")
+    apart = {b - a for a, b in pairwise(int(text.replace(" ", "")) for text in found)}
+    assert len(apart) <= 1, "evenly spaced"
+
+
+def test_a_narrow_chart_has_more_numbers_than_one() -> None:
+    assert numbers_below(1, 69, 32)[1].split() == ["20", "40", "60"]
+    assert numbers_below(264, 387, 31)[1].split() == ["300", "350"]
+
+
+def test_a_mark_is_no_tick() -> None:
+    line, _ = numbers_below(0, 1000, 60, [Mark(510.0, 510.0, "↻ 2", TextStyle.DIM, 2)])
+    assert line.count("┊") == 1
+    places = [at for at, sign in enumerate(line) if sign == "┴"]
+    assert {b - a for a, b in pairwise(places)} <= {10, 11}
 
 
 def test_smoothing_is_usual_then_wider_then_none() -> None:

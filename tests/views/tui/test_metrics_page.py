@@ -508,6 +508,6 @@ def test_the_time_of_each_run_counts_from_its_own_start(tmp_path: Path) -> None:
         ours, theirs = page.runs("loss")
         assert [point.t for point in theirs] == pytest.approx([point.t for point in ours]), "a day later"
         assert "by time since the start" in pane(app, "metrics").splitlines()[0]
-        await until(pilot, lambda: "20 m" in pane(app, "metrics"), "the axis")
+        await until(pilot, lambda: "30 m" in pane(app, "metrics"), "the axis")
 
     drive(mine, play)

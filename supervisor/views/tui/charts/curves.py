@@ -42,6 +42,10 @@ SMOOTHING = (("", SMOOTH_SHARE), ("smoother", 1 / 8), ("raw", 0.0))
 MARKS_HEIGHT = 10
 # A span below the axis takes so much, with the space beside it.
 SPAN_CELLS = 11
+# And a number, where it is short.
+NUMBER_CELLS = 7
+# So many blanks stand between two numbers: one is within a number.
+APART_CELLS = 2
 
 
 NONE: Mapping[int, float] = MappingProxyType({})
@@ -425,31 +429,50 @@ def _with_axes(
         name = names.get(number, "")
         edge = "┤" if name else "│"
         found.append((Span(f"{name:>{left - 2}} {edge}", TextStyle.DIM), *drawn))
-    if axis is Axis.TIME:
-        spans = time_ticks(x.low - start_t, x.high - start_t, max(2, canvas.columns // SPAN_CELLS))
-        at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
-    else:
-        counted = axis is not Axis.EPOCH  # between two steps there is none
-        at = ticks(x.low, x.high, max(2, canvas.columns // 7), least=1.0 if counted else 0.0)
-        texts = [fm.whole(v) for v in at] if counted else labels(at)
-    stops = [(x.dot(v) // 2, text) for v, text in zip(at, texts, strict=True)]
-    numbers = [(column, text, TextStyle.DIM) for column, text in stops]
+    numbers = [(column, text, TextStyle.DIM) for column, text in _x_labels(x, canvas.columns, axis, start_t)]
     taken = [*below, *numbers]
     if line:
-        ticked = {column for column, _, _ in taken}
-        edge = "".join("┴" if column in ticked else "─" for column in range(canvas.columns))
-        found.append((Span(" " * (left - 1) + "└" + edge, TextStyle.DIM),))
+        rule = ["─"] * canvas.columns
+        for columns, sign in ((below, "┊"), (numbers, "┴")):
+            for column, _, _ in columns:
+                rule[column] = sign
+        found.append((Span(" " * (left - 1) + "└" + "".join(rule), TextStyle.DIM),))
     if marks_apart:
         found.append((Span(" " * left), *_below(below, canvas.columns)))
     found.append((Span(" " * left), *_below(numbers if marks_apart else taken, canvas.columns)))
     return found
 
 
+def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> list[tuple[int, str]]:
+    """Columns and texts of the numbers below, so far apart that each has room: else every other one would be left out somewhere."""
+    kept: list[tuple[int, str]] = []
+    for most in range(max(2, columns // (SPAN_CELLS if axis is Axis.TIME else NUMBER_CELLS)), 0, -1):
+        if axis is Axis.TIME:
+            spans = time_ticks(x.low - start_t, x.high - start_t, most)
+            at, texts = [start_t + value for value in spans], list(map(fm.span, spans))
+        else:
+            counted = axis is not Axis.EPOCH  # between two steps there is none
+            at = ticks(x.low, x.high, most, least=1.0 if counted else 0.0)
+            texts = [fm.whole(v) for v in at] if counted else labels(at)
+        found = [(x.dot(value) // 2, text) for value, text in zip(at, texts, strict=True)]
+        starts = [_start_of(text, column, columns) for column, text in found]
+        ends = [start + len(text) for start, (_, text) in zip(starts, found, strict=True)]
+        if found and all(b - a >= APART_CELLS for a, b in zip(ends, starts[1:], strict=False)):
+            return found
+        kept = found[:1] or kept
+    return kept
+
+
+def _start_of(text: str, column: int, width: int) -> int:
+    """Where a text under a column begins."""
+    return min(max(column - len(text) // 2, 0), max(width - len(text), 0))
+
+
 def _below(taken: list[tuple[int, str, TextStyle]], width: int) -> Row:
     """Texts under their columns; the first in the list wins where two would touch."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
     for column, text, style in taken:
-        start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
+        start = _start_of(text, column, width)
         before, after = max(start - 1, 0), min(start + len(text) + 1, width)
         if len(text) <= width and all(character == " " for character, _ in line[before:after]):
             line[start : start + len(text)] = [(character, style) for character in text]

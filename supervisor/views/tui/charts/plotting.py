@@ -182,14 +182,14 @@ def ticks(low: float, high: float, most: int, *, least: float = 0.0) -> list[flo
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
-    rough = span / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = max(least, next(power * f for f in (1, 2, 5, 10, 20) if span / (power * f) <= most))
-    first = math.ceil(low / step - 1e-9)
+    power = 10.0 ** math.floor(math.log10(span / most))
     found: list[float] = []
-    while (first * step) <= high + 1e-9 * span and len(found) <= most:
-        found.append(first * step)
-        first += 1
+    for step in (max(least, power * factor) for factor in (1, 2, 5, 10, 20)):
+        first, last = math.ceil(low / step - 1e-9), math.floor((high + 1e-9 * span) / step)
+        # By how many there are, not by how often the step goes into the span: of 1..69 in three 20, 40, 60.
+        if last - first < most:
+            found = [at * step for at in range(first, last + 1)]
+            break
     return found
 
 
@@ -222,9 +222,11 @@ def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
     if width < 1 or most < 1 or not math.isfinite(width):
         return [low_s] if math.isfinite(low_s) else []
     days = math.ceil(width / (86400 * most)) * 86400.0
-    step = next((step for step in TIME_STEPS_S if width / step <= most), days)
-    first = math.ceil(low_s / step - 1e-9)
-    return [step * at for at in range(first, math.floor(high_s / step + 1e-9) + 1)][:most]
+    for step in (*TIME_STEPS_S, days):
+        first, last = math.ceil(low_s / step - 1e-9), math.floor(high_s / step + 1e-9)
+        if last - first < most:
+            break
+    return [step * at for at in range(first, last + 1)][:most]
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
