@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ from supervisor.cli.common import (
 if TYPE_CHECKING:
     from supervisor.job.plan import LaunchPlan
     from supervisor.keeper.process.takeover import Continuation
+    from supervisor.run.access.ownership import Offer
     from supervisor.run.journal import StateReader
     from supervisor.run.paths import RunPaths
     from supervisor.run.runfile import RunFile
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
 def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
     from supervisor.cli.starting.start_run import user_name
     from supervisor.job.errors import JobError
+    from supervisor.job.plan import plan_as_shell
     from supervisor.keeper.planning.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
@@ -98,7 +100,9 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
         plan, why = plan_continued(record, state, paths, env, by)
         size = paths.node().journal.stat().st_size
-        _show(paths, record, state, plan, why)
+        for line in _described(paths, record, state, plan, why):
+            print(line, file=sys.stderr)
+        print(plan_as_shell(plan), file=sys.stderr)
         if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
@@ -193,39 +197,92 @@ def _untaken(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan
         yield f"  {what}: {command}"
 
 
-def _show(paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str) -> None:
-    """How it ended, and what would run, with what is changed for it."""
-    from supervisor.job.plan import plan_as_shell
+def _described(
+    paths: RunPaths, record: RunFile, state: RunState, plan: LaunchPlan, why: str
+) -> Iterator[str]:
+    """How it ended, and what would run, with what is changed for it: a line each."""
     from supervisor.text.decode import printable
     from supervisor.text.redact import redact_text
     from supervisor.views.wording.kinds import resume_place
 
     view = state.attempt
-    if view is not None:
-        verdict = view.verdict
-        title = verdict.title if verdict is not None else "nobody knows how it ended"
-        cause = (
-            f": {redact_text(verdict.cause.text)[:200]}"
-            if verdict is not None and verdict.cause is not None and not verdict.title_says_cause
-            else ""
+    if view is None:
+        return
+    verdict = view.verdict
+    title = verdict.title if verdict is not None else "nobody knows how it ended"
+    cause = (
+        f": {redact_text(verdict.cause.text)[:200]}"
+        if verdict is not None and verdict.cause is not None and not verdict.title_says_cause
+        else ""
+    )
+    yield f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}"
+    saved = f"its checkpoint {resume_place(state, plan.resume_at)}" if plan.resume_at is not None else ""
+    if plan.resume:
+        named = plan.resume if "/" in plan.resume else "its newest checkpoint"
+        begins = f"resumes from {saved or named}"
+    else:
+        begins = (
+            f"resumes by itself from {saved}"
+            if saved
+            else "restarts from step 0, unless the script resumes by itself"
         )
-        print(f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}", file=sys.stderr)
-        saved = f"its checkpoint {resume_place(state, plan.resume_at)}" if plan.resume_at is not None else ""
-        if plan.resume:
-            named = plan.resume if "/" in plan.resume else "its newest checkpoint"
-            begins = f"resumes from {saved or named}"
-        else:
-            begins = (
-                f"resumes by itself from {saved}"
-                if saved
-                else "restarts from step 0, unless the script resumes by itself"
-            )
-        if why:
-            print(f"attempt {plan.attempt} is changed: {printable(why)}", file=sys.stderr)
-        print(f"attempt {plan.attempt} {printable(begins)}:", file=sys.stderr)
-        for line in _untaken(paths, record, state, plan):
-            print(printable(redact_text(line)), file=sys.stderr)
-    print(plan_as_shell(plan), file=sys.stderr)
+    if why:
+        yield f"attempt {plan.attempt} is changed: {printable(why)}"
+    yield f"attempt {plan.attempt} {printable(begins)}:"
+    for line in _untaken(paths, record, state, plan):
+        yield printable(redact_text(line))
+
+
+def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
+    """What a screen shows before it starts the next attempt of a run that is over. Nothing is written or started.
+
+    Refused where something has to be found out or asked first, which the verb does on a terminal.
+    """
+    import shlex
+
+    from supervisor.cli.starting.start_run import user_name
+    from supervisor.job.errors import JobError
+    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.planning.launch_plans import plan_continued
+    from supervisor.keeper.process.takeover import examine_continuation
+    from supervisor.run.access.ownership import Offer
+    from supervisor.run.state import Finished
+    from supervisor.text.decode import printable
+    from supervisor.text.redact import redact_argv
+
+    found = examine_continuation(paths)
+    refusals = found.refusals
+    if not refusals and (found.doubts or not isinstance(found.state.condition, Finished)):
+        refusals = (f"something has to be asked first: `stoker {VERB} {paths.run_id}` does",)
+    if refusals or found.record is None:
+        return Offer(refusals, found.warnings)
+    try:
+        record, given = given_again(found.record, env)
+        plan, why = plan_continued(record, found.state, paths, given, user_name())
+    except JobError as error:
+        return Offer((error.message,), found.warnings)
+    lines = [line.strip().rstrip(":") for line in _described(paths, record, found.state, plan, why)]
+    command = printable(shlex.join(redact_argv(plan.argv)))
+    return Offer((), found.warnings, (*lines, f"it runs: {command}"))
+
+
+def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
+    """Start that attempt, if there is no reason against it now, and return once it begins.
+
+    Raises:
+        NotAdopted: something speaks against it.
+        JobError: a secret is not known here.
+        KeeperDidNotStart, OSError: see `start_detached`.
+    """
+    from supervisor.cli.starting.start_run import user_name
+    from supervisor.keeper.planning.job_secrets import given_again
+    from supervisor.keeper.process.takeover import NotAdopted, examine_continuation
+
+    offer, found = next_attempt(paths, env), examine_continuation(paths)
+    if offer.refusals or found.record is None:
+        raise NotAdopted(offer.refusals)
+    record, given = given_again(found.record, env)
+    _detach(paths, record, given, user_name())
 
 
 def _start(
@@ -236,41 +293,50 @@ def _start(
     appearance: Appearance,
     by: str,
 ) -> int:
-    from msgspec.structs import replace
-
     interactive = not args.no_ui and (args.detach or _has_terminal())
-    record = replace(record, settings=replace(record.settings, interactive=interactive))
     if not interactive:
+        from msgspec.structs import replace
+
         from supervisor.cli.starting.start_run import carry_headless
         from supervisor.keeper.nodes.make_keeper import make_keeper
 
+        record = replace(record, settings=replace(record.settings, interactive=False))
         keeper = make_keeper(paths, record, env=env, continued_by=by)
         return carry_headless(VERB, keeper, paths, record, env, as_json=args.json, only_news=True)
     from supervisor.cli.open_app import load_app, show
-    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning
-    from supervisor.run.journal import StateReader
+    from supervisor.keeper.process.detach import KeeperDidNotStart, teardown_warning
 
     if warning := teardown_warning(env):
         print(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = _has_terminal() and not args.detach
-    journal = StateReader(paths.node().journal)
-    before = _attempts(journal)
     try:
-        start_detached(
-            paths,
-            env,
-            record=record,
-            entry=WITH_LOG,
-            continued_by=by,
-            meanwhile=load_app if has_screen else None,
-        )
+        _detach(paths, record, env, by, meanwhile=load_app if has_screen else None)
     except KeeperDidNotStart as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
-    _wait_for_attempt(paths, journal, before)
     if not has_screen:
         print(paths.run_id)
         return 0
     return show(paths, read_only=False, env=env, appearance=appearance)
+
+
+def _detach(
+    paths: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    by: str,
+    meanwhile: Callable[[], object] | None = None,
+) -> None:
+    """Start the keeper that continues the run, and return once its attempt begins."""
+    from msgspec.structs import replace
+
+    from supervisor.keeper.process.detach import start_detached
+    from supervisor.run.journal import StateReader
+
+    record = replace(record, settings=replace(record.settings, interactive=True))
+    journal = StateReader(paths.node().journal)
+    before = _attempts(journal)
+    start_detached(paths, env, record=record, entry=WITH_LOG, continued_by=by, meanwhile=meanwhile)
+    _wait_for_attempt(paths, journal, before)
 
 
 def _attempts(journal: StateReader) -> int:

@@ -42,6 +42,7 @@ def show(
         run,
         read_only=read_only,
         adopter=None if read_only else adopter(env),
+        continuer=None if read_only else continuer(env),
         appearance=appearance,
         keep=kept_file(env),
         journal=journal,
@@ -97,6 +98,23 @@ def load_app() -> Callable[..., TuiResult]:
 def kept_file(env: Mapping[str, str]) -> Path:
     """Where the app remembers a person's choices."""
     return state_home(env) / "ui.json"
+
+
+def continuer(env: Mapping[str, str]) -> Adopter:
+    """What the key r asks of a run that is over, and does: the next attempt, as `stoker continue` starts it."""
+    from supervisor.views.tui.request_client import Adopter
+
+    def examine(run: RunPaths) -> Offer:
+        from supervisor.cli.continuing import next_attempt
+
+        return next_attempt(run, env)
+
+    def start(run: RunPaths) -> None:
+        from supervisor.cli.continuing import start_next
+
+        start_next(run, env)
+
+    return Adopter(examine, start)
 
 
 def adopter(env: Mapping[str, str]) -> Adopter:

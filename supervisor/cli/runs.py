@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    from supervisor.run.index import is_under, known_runs, runs_dir
+    from supervisor.run.index import is_under, known_runs, listed_names, runs_dir
 
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
@@ -64,11 +64,12 @@ def run(args: argparse.Namespace) -> int:
     if elsewhere and not args.all:
         print(f"{elsewhere} in other folders: `stoker runs --all`", file=sys.stderr)
     shown = shown[: max(args.number, 0)]
+    names = listed_names(os.environ)
     if args.json:
         for found in shown:
-            print(json.dumps(facts_of(found)))
+            print(json.dumps(facts_of(found, names.get(str(found.root)))))
         return 0
-    listed = [columns_of(found) for found in shown]
+    listed = [columns_of(found, names.get(str(found.root))) for found in shown]
     # A pipe gets all of it; a terminal what fits on one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     # The header is for a person: a pipe's first line is a run.
@@ -82,14 +83,15 @@ HEADER = Columns(
 )
 
 
-def columns_of(run: RunPaths) -> Columns:
-    """What its journal says of a run now."""
+def columns_of(run: RunPaths, listed: str | None = None) -> Columns:
+    """What its journal says of a run now. `listed`: its name in the index."""
     from supervisor.run.journal import read_state
     from supervisor.run.state import HeldOpen
     from supervisor.views.model.run_list import (
         RunRow,
         batch_of,
         command_of,
+        given_name,
         note_of,
         rate_of,
         recovered_from,
@@ -113,7 +115,7 @@ def columns_of(run: RunPaths) -> Columns:
         f"step {step}{total}",
         "→".join([*dict.fromkeys(recovered_from(state)), RunRow(run, state, live=False).failure or "-"]),
         str(run.root),
-        " · ".join(filter(None, (_given_name(job), note_of(state)))),
+        " · ".join(filter(None, (given_name(job, state.name, listed), note_of(state)))),
         batch_of(attempt.batch if attempt is not None else None),
         rate_of(command),
         " ".join(command),
@@ -148,12 +150,12 @@ def _verdict_of(state: RunState) -> str | None:
     return None if verdict is None else str(verdict.failure)
 
 
-def facts_of(run: RunPaths) -> dict[str, Any]:
-    """What `--json` prints of a run: times in seconds since the epoch, None for what is not known."""
+def facts_of(run: RunPaths, listed: str | None = None) -> dict[str, Any]:
+    """What `--json` prints of a run, `listed` in the index under that name: times in seconds since the epoch, None for what is not known."""
     from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
     from supervisor.text.redact import redact_argv
-    from supervisor.views.model.run_list import command_of, note_of, rate_of, recovered_from
+    from supervisor.views.model.run_list import command_of, given_name, note_of, rate_of, recovered_from
 
     state = read_state(run.node().journal)
     job = _job_of(run)
@@ -161,7 +163,7 @@ def facts_of(run: RunPaths) -> dict[str, Any]:
     batch = attempt.batch if attempt is not None else None
     return {
         "run": run.run_id,
-        "name": _given_name(job) or None,
+        "name": given_name(job, state.name, listed) or None,
         "note": note_of(state) or None,
         "state": _state_word(run, state),
         "script": job.entry if job is not None else None,
@@ -223,14 +225,6 @@ def _job_of(run: RunPaths) -> JobSpec | None:
         return read_run_file(run.run_json).job
     except BadRunFile:
         return None
-
-
-def _given_name(job: JobSpec | None) -> str:
-    """The name that a person gave a run; empty without one."""
-    from supervisor.text.decode import strip_escapes
-
-    given = job is not None and any(setting == "run.name" for setting, _, _ in job.origins)
-    return " ".join(strip_escapes(job.name).split()) if job is not None and given else ""
 
 
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
@@ -338,7 +332,7 @@ def browse(argv: list[str]) -> int:
         return complain("runs", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
-    from supervisor.cli.open_app import adopter, kept_file
+    from supervisor.cli.open_app import adopter, continuer, kept_file
     from supervisor.views.model.run_list import Scope
     from supervisor.views.tui.terminal import run_browser
 
@@ -347,6 +341,7 @@ def browse(argv: list[str]) -> int:
         lambda: known_runs(place, env),
         scope=Scope(place, everywhere=args.all),
         adopter=adopter(env),
+        continuer=continuer(env),
         appearance=appearance,
         keep=kept_file(env),
     )

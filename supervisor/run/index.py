@@ -1,6 +1,7 @@
 """The index of runs: finding a run by path, id, part of an id, name, or not at all.
 
-Every run of this user is one line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name}.
+Every run of this user is a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name}. One that was named
+again has a line more; the last one holds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.regular import read_regular
 
 INDEX = "index.jsonl"
+MAX_NAME = 80
 ID_STAMP = len("20260101-0000-")  # what stands before the words of an id
 # The words of run ids, such as `brave-otter`: short, friendly, easy to say and to tell apart.
 ADJECTIVES = tuple(
@@ -103,6 +105,28 @@ def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
     append_line(state_home(env) / INDEX, line)
 
 
+def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
+    """Call a run by another name from now on, in this user's index: its folder is not written to. Returns the name as it is kept.
+
+    Raises:
+        ValueError: nothing of the name is left once it is one printable line.
+    """
+    from supervisor.text.decode import strip_escapes  # to find a run needs neither
+    from supervisor.text.redact import redact_text
+
+    kept = redact_text(" ".join(strip_escapes(name).split()))[:MAX_NAME]
+    if not kept:
+        raise ValueError("a name has at least one character")
+    line = IndexLine(path=str(run.root.absolute()), run_id=run.run_id, name=kept, t=_start_t(run.root))
+    append_line(state_home(env) / INDEX, line)
+    return kept
+
+
+def listed_names(env: Mapping[str, str]) -> dict[str, str]:
+    """What the runs of the index are called, the newest name of each, by their folders without links."""
+    return {os.path.realpath(line.path): line.name for line in _index_lines(env)}
+
+
 def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
     """Runs below `runs` and in the index that still exist, newest first."""
     found: dict[Path, float] = {}
@@ -164,7 +188,7 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
 
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
     """Those of `known` that were given this very name, in the same order."""
-    names = {os.path.realpath(line.path): line.name for line in _index_lines(env)}
+    names = listed_names(env)
     return [r for r in known if (names.get(str(r.root)) or _recorded_name(r)) == name]
 
 
@@ -172,7 +196,7 @@ def _nearest(text: str, known: list[RunPaths], env: Mapping[str, str]) -> str | 
     """The id of the run whose id, words of it or given name are most like what was typed; None: none is like it."""
     import difflib  # only once a run is not found
 
-    listed = {os.path.realpath(line.path): line.name for line in _index_lines(env)}
+    listed = listed_names(env)
     ids: dict[str, str] = {}
     for run in known:  # newest first: it is meant where two have one name
         for name in (run.run_id, run.run_id[ID_STAMP:], listed.get(str(run.root), "")):

@@ -368,3 +368,34 @@ def test_after_out_of_memory_the_smaller_batch_is_proposed_with_its_reason(
     assert (
         "\nattempt 2 is changed: micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged: " in said
     )
+
+
+def test_a_screen_shows_what_would_run_and_starts_it(tmp_path: Path, started: list[dict[str, Any]]) -> None:
+    run = failed_run(tmp_path)
+    before = run.node().journal.read_bytes()
+    continuer = open_app.continuer({})
+    offer = continuer.examine(run)
+    assert not offer.refusals
+    assert any("attempt 2 restarts from step 0" in line for line in offer.actions)
+    assert offer.actions[-1].startswith("it runs: ")
+    assert "hello" in offer.actions[-1]
+    assert run.node().journal.read_bytes() == before, "looking writes nothing"
+    assert not started
+    continuer.adopt(run)
+    (how,) = started
+    assert how["run"] == run
+    assert how["record"].settings.interactive
+    assert how["continued_by"]
+
+
+def test_a_screen_leaves_what_has_to_be_asked_first_to_the_command(
+    tmp_path: Path, started: list[dict[str, Any]]
+) -> None:
+    run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS)
+    continuer = open_app.continuer({})
+    assert continuer.examine(run).refusals == (
+        f"something has to be asked first: `stoker continue {run.run_id}` does",
+    )
+    with pytest.raises(takeover.NotAdopted):
+        continuer.adopt(run)
+    assert not started

@@ -272,3 +272,18 @@ def test_a_run_that_waits_for_a_person_shows_when_its_attempt_ended(tmp_path: Pa
     assert state.attempt is not None
     assert state.attempt.ended_t is not None
     assert columns_of(run).ended == day_and_time(state.attempt.ended_t, time.time())
+
+
+def test_a_run_is_named_afterwards_and_found_by_that_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run, where = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter"), str(tmp_path / "runs")
+    assert cli.main(["name", "otter", "lr 3e-4", "--runs-dir", where]) == 0
+    assert capsys.readouterr().out == f"{run.run_id}: named lr 3e-4\n"
+    assert cli.main(["runs", "--json", "--runs-dir", where]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "lr 3e-4"
+    assert cli.main(["name", "lr 3e-4", "baseline", "--runs-dir", where]) == 0, "found by its name"
+    assert cli.main(["name", "baseline", " ", "--runs-dir", where]) == 2
+    assert "a name has at least one character" in capsys.readouterr().err
+    assert cli.main(["name", "nobody", "x", "--runs-dir", where]) == 2

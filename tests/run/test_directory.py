@@ -13,7 +13,16 @@ import pytest
 from supervisor.run.access import control
 from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.events import RequestKind
-from supervisor.run.index import RunNotFound, claim, find_run, known_runs, link_latest, register
+from supervisor.run.index import (
+    MAX_NAME,
+    RunNotFound,
+    claim,
+    find_run,
+    give_name,
+    known_runs,
+    link_latest,
+    register,
+)
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesReader, SeriesWriter, read_rollups
 
@@ -135,6 +144,22 @@ def test_a_run_is_found_by_its_name_after_ids(tmp_path: Path) -> None:
         find_run("aa", runs, env)
     register(old, new.run_id[14:], env)
     assert find_run(new.run_id[14:], runs, env) == new, "a part of an id comes before a name"
+
+
+def test_a_run_that_is_named_again_has_the_new_name_alone(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    runs = tmp_path / "runs"
+    run, other = make_run(runs), make_run(runs)
+    register(run, "train.py", env)
+    before = sorted(run.root.rglob("*"))
+    assert give_name(run, "  lr 3e-4\x1b[31m\n baseline ", env) == "lr 3e-4 baseline"
+    assert find_run("lr 3e-4 baseline", runs, env) == run
+    with pytest.raises(RunNotFound):
+        find_run("train.py", runs, env)
+    assert sorted(run.root.rglob("*")) == before, "nothing is written into its folder"
+    assert give_name(other, "x" * 200, env) == "x" * MAX_NAME
+    with pytest.raises(ValueError, match="at least one character"):
+        give_name(run, " \x1b[31m", env)
 
 
 def test_a_name_means_the_runs_of_this_folder_first(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from supervisor.views.model.run_list import (
     filter_trouble,
     filtered,
     ordered,
+    sort_named,
 )
 from tests.views.tui import recorded
 
@@ -79,6 +80,49 @@ def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:
     rows = RunsReader(lambda: runs).refresh().rows
     found = [row.state.best_loss or 0.0 for row in ordered(rows, SortKey.LOSS, NOW)]
     assert found == sorted(found)
+
+
+def test_the_other_order_keeps_what_is_unknown_last(runs: list[RunPaths]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    unknown = RunRow(runs[0], RunState(name="z"), live=False)
+    assert ordered(rows, SortKey.NEWEST, NOW, reverse=True) == list(reversed(rows))
+    for key in set(SortKey) - {SortKey.NEWEST, SortKey.STATE, SortKey.NAME}:
+        usual, other = (ordered([unknown, *rows], key, NOW, reverse=way) for way in (False, True))
+        assert usual[-1] is other[-1] is unknown, key
+    losses = [row.state.best_loss for row in ordered(rows, SortKey.LOSS, NOW, reverse=True)]
+    assert losses == sorted(losses, key=lambda loss: -(loss or 0.0))
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("loss desc", (SortKey.LOSS, True)),
+        ("loss asc", (SortKey.LOSS, False)),
+        ("loss", (SortKey.LOSS, False)),
+        ("best loss reversed", (SortKey.LOSS, True)),
+        ("step desc", (SortKey.STEP, False)),
+        ("dur asc", (SortKey.DURATION, True)),
+        ("newest reverse", (SortKey.NEWEST, True)),
+        ("desc", None),
+        ("colour", None),
+        ("", None),
+    ],
+)
+def test_a_typed_order(words: str, found: tuple[SortKey, bool] | None) -> None:
+    assert sort_named(words) == found
+
+
+def test_a_name_that_was_given_later_counts(runs: list[RunPaths]) -> None:
+    names: dict[str, str] = {}
+    reader = RunsReader(lambda: runs, names=lambda: names)
+    row = reader.refresh().rows[0]
+    assert row.given == ""
+    names[str(row.run.root)] = row.state.name
+    reader.look_again()
+    assert reader.refresh().rows[0].given == "", "the index has each run's own name from its start"
+    names[str(row.run.root)] = "baseline"
+    reader.look_again()
+    assert reader.refresh().rows[0].given == "baseline"
 
 
 def test_nothing_new_is_the_same_revision(runs: list[RunPaths]) -> None:

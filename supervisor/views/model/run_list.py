@@ -11,10 +11,11 @@ import operator
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
@@ -61,8 +62,13 @@ def command_of(job: JobSpec | None) -> tuple[str, ...]:
     return tuple(" ".join(strip_escapes(word).split()) for word in words)
 
 
-def given_name(job: JobSpec | None) -> str:
-    """The name that a person gave the run, in one line; empty where it has its script's."""
+def given_name(job: JobSpec | None, own: str = "", listed: str | None = None) -> str:
+    """The name that a person gave the run, in one line; empty where it has its script's.
+
+    `own`: its name by its journal; `listed`: by the index, another one where it was named again.
+    """
+    if listed and listed != own:
+        return " ".join(strip_escapes(listed).split())
     named = job.sources("run.name") if job is not None else []
     return " ".join(strip_escapes(named[-1][0]).split()) if named and named[-1][1] != "default" else ""
 
@@ -181,8 +187,29 @@ class SortKey(StrEnum):
     NEWEST = "newest"
     STATE = "state"
     NAME = "name"
+    STEP = "step"
+    VERDICT = "verdict"
     LOSS = "best loss"
     DURATION = "duration"
+    SEEN = "seen"
+
+
+# What has its greatest value first, unless it is reversed.
+GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
+# What a direction may be called where one is typed, and whether the greatest then comes first.
+DIRECTIONS = {"asc": False, "ascending": False, "desc": True, "descending": True}
+REVERSED = frozenset(["reverse", "reversed"])
+
+
+def sort_named(words: str) -> tuple[SortKey, bool] | None:
+    """What ``loss desc`` asks for: a key, by a part of its name, and whether its usual order is reversed; None: nothing that is known."""
+    *named, last = words.lower().split() or [""]
+    falling = DIRECTIONS.get(last) if named else None
+    wanted = " ".join(named if falling is not None or last in REVERSED else [*named, last])
+    key = next((key for key in SortKey if wanted and wanted in key), None)
+    if key is None:
+        return None
+    return key, last in REVERSED if falling is None else falling != (key in GREATEST_FIRST)
 
 
 @dataclass(slots=True)
@@ -212,6 +239,7 @@ class RunsReader:
     Args:
         known: the runs, newest first; called in the reading thread.
         scope: which of them are listed; after a switch call `look_again`.
+        names: what runs are called in the index, by their folders; called in the reading thread.
         monotonic: clock for slices and looks.
     """
 
@@ -220,18 +248,20 @@ class RunsReader:
         known: Callable[[], list[RunPaths]],
         scope: Scope | None = None,
         *,
+        names: Callable[[], Mapping[str, str]] = dict,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._known = known
+        self._names = names
+        self._listed: Mapping[str, str] = {}
         self._scope = scope or Scope()
         self._elsewhere = 0
         self._monotonic = monotonic
         self._runs: list[RunPaths] = []
         self._readers: dict[RunPaths, tuple[tuple[int, int], StateReader]] = {}
         self._live: dict[RunPaths, bool] = {}
-        self._jobs: dict[
-            RunPaths, tuple[tuple[str, ...], str]
-        ] = {}  # command and name: run.json never changes
+        # Command and job: run.json never changes.
+        self._jobs: dict[RunPaths, tuple[tuple[str, ...], JobSpec | None]] = {}
         self._due = -math.inf
         # Going into a run and back within a slice starts a reading thread while the one before still ends.
         self._lock = threading.Lock()
@@ -253,20 +283,22 @@ class RunsReader:
             self._due = start + LOOK_S
             self._runs = self._in_scope(self._known())
             self._live = {run: has_keeper(run) for run in self._runs}
+            self._listed = self._names()
         complete = True
         for run in self._runs:
             if self._monotonic() - start > SLICE_S:
                 complete = False
                 break
             self._fold(run)
-        rows = tuple(
-            RunRow(run, self._readers[run][1].state, self._live[run], *self._jobs.get(run, ()))
-            for run in self._runs
-            if run in self._readers
-        )
+        rows = tuple(self._row(run) for run in self._runs if run in self._readers)
         if (rows, complete, self._elsewhere) != (self._last.rows, self._last.complete, self._last.elsewhere):
             self._last = RunList(self._last.revision + 1, rows, complete, self._elsewhere)
         return self._last
+
+    def _row(self, run: RunPaths) -> RunRow:
+        state, (command, job) = self._readers[run][1].state, self._jobs[run]
+        name = given_name(job, state.name, self._listed.get(str(run.root)))
+        return RunRow(run, state, self._live[run], command, name)
 
     def _in_scope(self, known: list[RunPaths]) -> list[RunPaths]:
         place = self._scope.place
@@ -292,9 +324,9 @@ class RunsReader:
         if run not in self._jobs:
             try:
                 job = read_run_file(run.run_json).job
-                self._jobs[run] = command_of(job), given_name(job)
+                self._jobs[run] = command_of(job), job
             except BadRunFile:
-                self._jobs[run] = (), ""
+                self._jobs[run] = (), None
 
 
 def filtered(
@@ -354,26 +386,34 @@ def ordered(
     key: SortKey,
     now: float,
     *,
+    reverse: bool = False,
     name: Callable[[RunRow], str] = _name,
     state: Callable[[RunRow], str] = lambda row: row.word,
 ) -> list[RunRow]:
     """The rows by `key`; what is unknown comes last, ties stay newest first, but runs of one name by the words of their ids.
 
-    `name`, `state`: as a screen shows them; by what is not shown, a list looks unsorted.
+    `reverse`: in the other order than the usual one of this key. `name`, `state`: as a screen shows them; by what is not
+    shown, a list looks unsorted.
     """
     if key is SortKey.NEWEST:
-        return list(rows)
-    if key is SortKey.STATE:
-        return sorted(rows, key=lambda row: (not row.live, state(row)))
-    if key is SortKey.NAME:
-        return sorted(rows, key=lambda row: (name(row).lower(), short_id(row.run.run_id)))
-    if key is SortKey.LOSS:
-        return sorted(rows, key=lambda row: _or_last(row.state.best_loss))
-    return sorted(rows, key=lambda row: -(row.duration_s(now) or 0.0))
+        return list(reversed(rows)) if reverse else list(rows)
+    values: dict[SortKey, Callable[[RunRow], Any]] = {
+        SortKey.STATE: lambda row: (not row.live, state(row)),
+        SortKey.NAME: lambda row: (name(row).lower(), short_id(row.run.run_id)),
+        SortKey.STEP: lambda row: row.step,
+        SortKey.VERDICT: lambda row: row.history or None,
+        SortKey.LOSS: lambda row: _number(row.state.best_loss),
+        SortKey.DURATION: lambda row: row.duration_s(now),
+        SortKey.SEEN: lambda row: None if row.state.last_t is None else row.state.now(now) - row.state.last_t,
+    }
+    found = [(values[key](row), row) for row in rows]
+    known = [each for each in found if each[0] is not None]
+    known.sort(key=lambda each: each[0], reverse=(key in GREATEST_FIRST) != reverse)
+    return [row for _, row in known] + [row for value, row in found if value is None]
 
 
-def _or_last(value: float | None) -> float:
-    return math.inf if value is None or math.isnan(value) else value
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
 
 
 def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:

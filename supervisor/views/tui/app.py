@@ -26,6 +26,7 @@ from textual.screen import Screen
 
 from supervisor.run.access.viewers import Presence
 from supervisor.run.events import RequestKind
+from supervisor.run.index import give_name, listed_names
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance, ThemeName
 from supervisor.views.model.reader import SnapshotReader
@@ -40,7 +41,7 @@ from supervisor.views.tui.terminal_input import KeyReader, Reached
 from supervisor.views.tui.terminal_output import surviving
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
-from supervisor.views.tui.widgets.paint import HarmlessFilter
+from supervisor.views.tui.widgets.paint import HarmlessFilter, TextStyle
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class StokerApp(ThemedApp):
         known: the runs of the list, newest first; called in the reading thread.
         scope: which of them are listed at first.
         adopter: takes over a run whose keeper died.
+        continuer: starts the next attempt of a run that is over.
         clock: wall time, for ages and times on the screen.
         appearance: how it looks.
         keep: the file that remembers choices; None: they are forgotten.
@@ -124,6 +126,7 @@ class StokerApp(ThemedApp):
         scope: Scope | None = None,
         read_only: bool = False,
         adopter: Adopter | None = None,
+        continuer: Adopter | None = None,
         clock: Callable[[], float] = time.time,
         appearance: Appearance = USUAL,
         keep: Path | None = None,
@@ -152,6 +155,7 @@ class StokerApp(ThemedApp):
 
             self._gates.append(AsciiFilter())
         self._clock, self._read_only, self._adopter = clock, read_only, adopter
+        self._continuer = continuer
         self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
         self._reader: RunsReader | None = None
         self.browser: BrowserScreen | None = None
@@ -160,7 +164,8 @@ class StokerApp(ThemedApp):
             from supervisor.views.tui.runs.browser import BrowserScreen
 
             scope = scope or Scope()
-            self._reader, self.browser = RunsReader(known or list, scope), BrowserScreen(clock, scope)
+            self._reader = RunsReader(known or list, scope, names=partial(listed_names, os.environ))
+            self.browser = BrowserScreen(clock, scope, continues=continuer is not None)
         self._replay = replay
         self._dashboard: Dashboard | None = None
 
@@ -379,6 +384,39 @@ class StokerApp(ThemedApp):
         )
         self._feeders[-1].submit(send)
 
+    def on_runs_panel_continued(self, message: RunsPanel.Continued) -> None:
+        """Say what the run's next attempt would be, and ask."""
+        browser, reader, continuer = self.browser, self._reader, self._continuer
+        if browser is None or reader is None or continuer is None or self._dashboard is not None:
+            return
+        from supervisor.views.tui.dialogs.prompts import CONTINUE, offer_first
+
+        def tell(answer: Answer) -> None:
+            browser.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
+
+        def start(run: RunPaths) -> None:
+            continuer.adopt(run)
+            reader.look_again()
+
+        next_attempt = Adopter(continuer.examine, start)
+        offer_first(browser, self._feeders[-1].submit, next_attempt, message.run, CONTINUE, tell)
+
+    def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
+        """Call a run by another name, in the reading thread."""
+        browser, reader = self.browser, self._reader
+        if browser is None or reader is None or self._dashboard is not None:
+            return
+
+        def act() -> None:
+            try:
+                text = f"{message.run.run_id}: named {give_name(message.run, message.name, os.environ)}"
+            except ValueError as error:
+                text = str(error)
+            reader.look_again()
+            self.call_later(browser.tell, text)
+
+        self._feeders[-1].submit(act)
+
     def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
         """List the runs of other folders too, or no longer."""
         if self._reader is not None and self._dashboard is None:
@@ -453,7 +491,9 @@ class StokerApp(ThemedApp):
             self._clock,
             read_only=self._read_only,
             adopter=self._adopter,
+            continuer=self._continuer,
             back=None if self.browser is None else self._back,
+            name=listed_names(os.environ).get(str(run.root), ""),
         )
         self._dashboard = dashboard
         # Read before the screen is made, so that it is laid out and painted once, with what was read.

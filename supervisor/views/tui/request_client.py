@@ -41,7 +41,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Adopter:
-    """How a run whose keeper died is taken over: what that would do, and the doing. Called in the reading thread, may raise."""
+    """How a run whose keeper died is taken over, or one that is over is continued: what that would do, and the doing.
+
+    Called in the reading thread, may raise.
+    """
 
     examine: Callable[[RunPaths], Offer]
     adopt: Callable[[RunPaths], None]

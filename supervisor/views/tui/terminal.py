@@ -65,6 +65,7 @@ def run_tui(
     *,
     read_only: bool = False,
     adopter: Adopter | None = None,
+    continuer: Adopter | None = None,
     appearance: Appearance = USUAL,
     keep: Path | None = None,
     painted: Callable[[], object] | None = None,
@@ -78,6 +79,7 @@ def run_tui(
         run: the run directory.
         read_only: no requests can be sent.
         adopter: takes over a run whose keeper died.
+        continuer: starts the next attempt of a run that is over.
         appearance: how it looks.
         keep: the file that remembers choices.
         painted: called once the run's first moment is on the screen.
@@ -87,6 +89,7 @@ def run_tui(
         run,
         read_only=read_only,
         adopter=adopter,
+        continuer=continuer,
         appearance=appearance,
         keep=keep,
         signals=True,
@@ -136,6 +139,7 @@ def run_browser(
     *,
     scope: Scope | None = None,
     adopter: Adopter | None = None,
+    continuer: Adopter | None = None,
     appearance: Appearance = USUAL,
     keep: Path | None = None,
 ) -> None:
@@ -149,6 +153,7 @@ def run_browser(
             known=known,
             scope=scope,
             adopter=adopter,
+            continuer=continuer,
             appearance=appearance,
             keep=keep,
             signals=True,

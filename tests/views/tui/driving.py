@@ -58,10 +58,12 @@ def drive(
     adopt: Callable[[RunPaths], None] | None = None,
     offer: Offer = OFFER,
     later_s: float = 2.0,
+    continuer: Adopter | None = None,
 ) -> StokerApp:
     """Open the app on a run, play a scenario, leave; no thread may be left."""
     adopter = Adopter(lambda _run: offer, adopt) if adopt is not None else None
-    app = StokerApp(run, clock=clock_after(run, later_s), read_only=read_only, adopter=adopter)
+    clock = clock_after(run, later_s)
+    app = StokerApp(run, clock=clock, read_only=read_only, adopter=adopter, continuer=continuer)
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:

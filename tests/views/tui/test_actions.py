@@ -529,7 +529,7 @@ def ranked(query: str) -> list[str]:
         ("pause", "ask('hold')"),
         ("tail", "freeze"),
         ("resume", "accept"),
-        ("continue", "accept"),
+        ("continue", "continue_run"),
         ("jump", "open_log"),
         ("graph", "page('metrics')"),
         ("compare", "compare"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from supervisor.run.access.ownership import Offer
 from supervisor.run.events import AttemptEnded, Diagnosed, RequestKind
-from supervisor.run.index import known_runs
+from supervisor.run.index import find_run, known_runs, listed_names
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
@@ -23,7 +25,9 @@ from supervisor.views.model.run_list import Scope, SortKey
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard import bars
 from supervisor.views.tui.dialogs.help import HelpScreen
+from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
+from supervisor.views.tui.request_client import Adopter
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, keeper_of, pane, requests, shown, until
 
@@ -45,8 +49,9 @@ def browse(
     play: Callable[[StokerApp, Pilot[None]], Awaitable[None]],
     known: Callable[[], list[RunPaths]] | None = None,
     scope: Scope | None = None,
+    continuer: Adopter | None = None,
 ) -> None:
-    app = StokerApp(None, known=known or (lambda: runs), scope=scope, clock=lambda: NOW)
+    app = StokerApp(None, known=known or (lambda: runs), scope=scope, clock=lambda: NOW, continuer=continuer)
 
     async def scenario() -> None:
         async with app.run_test(size=(120, 40)) as pilot:
@@ -357,6 +362,66 @@ def test_the_palette_sorts_the_list_by_what_is_named(runs: list[RunPaths], typed
         await until(pilot, lambda: f"by {sort}" in shown(app), "the order")
 
     browse(runs, play)
+
+
+def test_a_key_and_a_typed_direction_reverse_the_order(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        panel = app.browser.panel
+        newest = [row.run for row in panel.rows]
+        await pilot.press("O")
+        assert [row.run for row in panel.rows] == newest[::-1]
+        assert "by newest ▲" in shown(app)
+        await pilot.press("o")
+        assert not panel.reverse, "another column begins in its usual order"
+        await found_in_palette(app, pilot, "sort loss desc", "loss desc")
+        await pilot.press("enter")
+        await until(pilot, lambda: "best▼" in shown(app), "the arrow in the column's heading")
+        losses = [row.state.best_loss or 0.0 for row in panel.rows]
+        assert losses == sorted(losses, reverse=True)
+
+    browse(runs, play)
+
+
+def test_a_run_is_named_from_the_list(
+    runs: list[RunPaths], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("N", *"lr3", "enter")
+        await until(pilot, lambda: "brave-otter · lr3" in shown(app), "the name")
+        assert find_run("lr3", tmp_path, os.environ) == runs[0]
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
+        await until(pilot, lambda: " lr3" in pane(app, "header"), "the name in the header")
+        await pilot.press("N", *"lr4", "enter")
+        await until(pilot, lambda: " lr4" in pane(app, "header"), "another name")
+
+    browse(runs, play)
+    assert listed_names(os.environ)[str(runs[0].root)] == "lr4"
+
+
+def test_the_next_attempt_is_started_from_the_list_after_a_question(runs: list[RunPaths]) -> None:
+    started: list[RunPaths] = []
+    continuer = Adopter(lambda _run: Offer(actions=("attempt 2 resumes from step 40",)), started.append)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "r continue" in shown(app)
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        assert "attempt 2 resumes from step 40" in shown(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: "not continued" in shown(app), "Enter is no")
+        assert not started
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await pilot.press("y")
+        await until(pilot, lambda: started == [runs[0]], "the start")
+        await pilot.press("G")
+        assert "r continue" not in shown(app), "this one succeeded"
+
+    browse(runs, play, continuer=continuer)
 
 
 def test_the_palette_takes_what_to_filter_by(runs: list[RunPaths]) -> None:

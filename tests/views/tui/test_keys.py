@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from supervisor.run.access.lock import KeeperLock
+from supervisor.run.access.ownership import Offer
 from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
@@ -22,7 +23,8 @@ from supervisor.views.tui.dashboard import bars
 from supervisor.views.tui.dashboard.keys import KEYS
 from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.help import HelpScreen
-from supervisor.views.tui.dialogs.prompts import AdoptScreen, Confirm
+from supervisor.views.tui.dialogs.prompts import Confirm, OfferScreen
+from supervisor.views.tui.request_client import Adopter
 from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.theme.textual_theme import styles_of
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -336,12 +338,12 @@ def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "A adopts the run" in pane(app, "notice"), "the notice")
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         assert "stop: the keeper is gone, nobody would do it" in shown(app)
         await pilot.press("n")
         assert not adopted
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         await pilot.press("y")
         await until(pilot, lambda: "adopted: a new keeper" in pane(app, "notice"), "the new keeper")
         await pilot.press("s")
@@ -355,6 +357,35 @@ def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
     )
     (lock,) = adopted
     lock.release()
+
+
+def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
+    run, started = recorded.failed(tmp_path / "run"), list[RunPaths]()
+    offer = Offer(actions=("attempt 2 resumes from its checkpoint at step 40",))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "r continue" in pane(app, "footer")
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        assert "start the next attempt?" in shown(app)
+        assert "resumes from its checkpoint at step 40" in shown(app)
+        await pilot.press("y")
+        await until(pilot, lambda: started == [run], "the start")
+        assert "starting the next attempt" in pane(app, "notice")
+
+    drive(run, play, keeper=False, continuer=Adopter(lambda _run: offer, started.append))
+
+
+@pytest.mark.parametrize("made", [recorded.succeeded, recorded.healthy])
+def test_a_run_that_succeeded_or_is_not_over_is_not_continued(tmp_path: Path, made: Maker) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert not app.dashboard.check_action("continue_run", ())
+        await pilot.press("r")
+        await pilot.pause()
+        assert on_dashboard(app)
+
+    continuer = Adopter(lambda _run: Offer(actions=("never",)), lambda _run: None)
+    drive(made(tmp_path / "run"), play, keeper=False, continuer=continuer)
 
 
 def test_without_a_keeper_and_nobody_to_adopt_it_is_said(tmp_path: Path) -> None:

@@ -580,6 +580,17 @@ def test_what_is_wrong_with_a_filter_is_whole_at_80_columns() -> None:
     assert said.split()[-3:] == ["docs/guide.md", "lists", "all"]
 
 
+@pytest.mark.parametrize("width", [38, 46, 58, 74])
+def test_a_narrow_list_has_state_name_and_step_whole(width: int) -> None:
+    made, _ = runs_panel(run_row("brave-otter", condition=running()))
+    head, line = text_of(made.body(width, 6)).splitlines()[:2]
+    assert "stepping" in line
+    assert "brave-otter" in line
+    assert head.split()[:3] == ["state", "run", "step"]
+    assert "1 840" in line
+    assert "…" not in line
+
+
 def test_by_name_is_by_what_a_width_shows_as_the_name() -> None:
     rows = [
         dataclasses.replace(

@@ -24,7 +24,7 @@ from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.prompts import AdoptScreen
+from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.request_client import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.disks import fill, small_disk
@@ -74,7 +74,7 @@ def test_what_cannot_be_adopted_is_not_offered(tmp_path: Path) -> None:
         assert "adopt" not in pane(app, "footer")
         await pilot.press("A")
         await until(pilot, lambda: f"not adopted: {why}" in pane(app, "notice"), "why not")
-        assert not isinstance(app.screen, AdoptScreen)
+        assert not isinstance(app.screen, OfferScreen)
 
     drive(run, play, keeper=False, adopt=lambda _: None, offer=Offer((why,)))
 
@@ -106,10 +106,10 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         assert "no keeper" in pane(app, "header")
         await until(pilot, lambda: "A adopt" in pane(app, "footer"), "what lives is looked at")
         await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         assert "restart: the keeper is gone, nobody would do it" in shown(app)
         await pilot.press("n", "A")
-        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         assert all(deed in shown(app) for deed in OFFER.actions)
         assert not adopted, "nothing is done before it is said what"
         await pilot.press("y")
@@ -126,7 +126,7 @@ def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         await pilot.press("y")
         await until(pilot, lambda: "no such host" in pane(app, "notice"), "the reason")
 

@@ -19,7 +19,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard.keys import KEYS
-from supervisor.views.tui.dialogs.prompts import AdoptScreen
+from supervisor.views.tui.dialogs.prompts import OfferScreen
 from tests.conftest import wait_until
 from tests.integration.harness import environment, stoker, wait_for_state
 from tests.integration.test_forged_folders import (
@@ -70,7 +70,7 @@ def test_no_key_acts_on_a_forged_run(
             for key in ACTS:
                 await pilot.press(key)
                 await pilot.pause(0.05)
-                assert not isinstance(app.screen, AdoptScreen)
+                assert not isinstance(app.screen, OfferScreen)
                 await pilot.press("y", "enter", "escape")
             if name != "a copy of hard links":
                 await pilot.press("A")
@@ -113,7 +113,7 @@ def test_a_real_orphan_is_taken_over_once_it_was_said_what_that_does(tmp_path: P
 
     async def asked(pilot: Pilot[None]) -> None:
         await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         text = shown(app)
         assert all(f"{process.pid} (" in text for process in ours[:2])
         assert "starts a new supervisor process on this host" in text

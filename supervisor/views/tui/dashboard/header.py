@@ -49,6 +49,9 @@ class HeaderPanel(Panel):
 
     framed = False
     uses_clock = True
+    name_given = (
+        ""  # what a person named the run, where that is known; else its script's or log's name is shown
+    )
     esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open that it would close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -67,7 +70,7 @@ class HeaderPanel(Panel):
             )
             if cells(left) + cells(progress) < width:
                 times = self._times(snapshot, width)
-                job = _job(snapshot, width - cells(times) - 2, tr)
+                job = _job(snapshot, self.name_given, width - cells(times) - 2, tr)
                 return [between(left, progress, width), between(job, times, width)][:height]
         first = left if cells(left) <= width else clip((Span(" "), *condition), width)
         return [first, self._how_far(snapshot, progress, width)][:height]
@@ -265,10 +268,10 @@ def eta_s(snapshot: Snapshot) -> float | None:
     return by_job if by_job is not None else by_rate
 
 
-def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
+def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
     """Name, ranks and the effective batch, in as many words as there is space for."""
     state = snapshot.state
-    parts = [Span(f" {state.name}", TextStyle.PLAIN)]
+    parts = [Span(f" {name or state.name}", TextStyle.PLAIN)]
     count = ranks_of(state)
     if count is not None and state.mode != "observed":
         ranks = f" · {count} rank{'s' if count != 1 else ''}"

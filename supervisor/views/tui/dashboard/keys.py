@@ -93,6 +93,7 @@ KEYS: list[BindingType] = [
         "restart with another micro-batch, same global batch",
     ),
     _key("e", "edit", "edit", "e", "act", "restart with other arguments or environment"),
+    _key("r", "continue_run", "continue", "r", "act", "after its end: start the next attempt"),
     _key("r", "ask('restart')", "restart", "r", "act", "restart as it was"),
     _key("s", "ask('stop')", "stop", "s", "act", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
     _key("S", "ask('stop_now')", "stop now", "S", "act", "stop at once", show=False),
@@ -125,6 +126,8 @@ KEYS: list[BindingType] = [
     _key("z", "zoom", "zoom", "z", "look", "the focused pane alone, or all panes"),
     _key("n", "match(-1)", "older match", "n", "look", "next match, older", show=False),
     _key("N", "match(1)", "newer match", "N", "look", "next match, newer", show=False),
+    # While a search is open N is its key.
+    _key("N", "name", "name", "N", "act", "name the run; every command finds it by that name", show=False),
     _key(
         "right_square_bracket", "rank(1)", "next rank", "]", "look", "log of the next rank alone", show=False
     ),

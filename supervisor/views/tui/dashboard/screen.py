@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from operator import is_not
@@ -12,6 +13,7 @@ from textual.binding import Binding, BindingType
 
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import RequestKind
+from supervisor.run.index import give_name
 from supervisor.run.state import HeldOpen
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
@@ -21,6 +23,7 @@ from supervisor.views.tui.dashboard.actions import (
     batch_copy,
     batch_flag,
     checkpoint_words,
+    continue_text,
     current_batch,
     is_passing,
     offer,
@@ -46,7 +49,7 @@ from supervisor.views.tui.dashboard.state_words import (
     wait_ends_in,
 )
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
-from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.dialogs.prompts import ADOPT, CONTINUE, AskLine, Confirm, offer_first
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.screen_base import OverScreen
@@ -96,7 +99,9 @@ class Dashboard(LookingScreen):
         clock: wall time.
         read_only: no requests.
         adopter: takes over a run whose keeper died; None where that is not offered.
+        continuer: starts the next attempt of a run that is over; None where that is not offered.
         back: goes back to the list of runs; None where the run was not opened from one.
+        name: what the run is called in the index; empty: it is not known there.
     """
 
     is_recorded: ClassVar[bool] = False  # what happens is no news
@@ -111,11 +116,15 @@ class Dashboard(LookingScreen):
         *,
         read_only: bool = False,
         adopter: Adopter | None = None,
+        continuer: Adopter | None = None,
         back: Callable[[], None] | None = None,
+        name: str = "",
     ) -> None:
         super().__init__(client, feeder, clock, back)
+        self._name_given = name
         self._read_only = read_only
         self._adopter = adopter
+        self._continuer = continuer
         self._possible: frozenset[str] = frozenset()
         self._adopting = False
         self._adoption: Offer | None = None  # what taking the run over would do; None: not looked at yet
@@ -135,6 +144,7 @@ class Dashboard(LookingScreen):
         """Begin to tick; the log has the keys."""
         notice = self.notice
         notice.read_only = self._read_only
+        self.query_one(HeaderPanel).name_given = self._name_given
         self.log_panel.focus()
         if self._first is None:
             self.logs.session.start()
@@ -191,6 +201,11 @@ class Dashboard(LookingScreen):
         asking = self.app.screen
         if isinstance(asking, OverScreen) and asking.is_mounted:
             asking.renew()
+
+    def _can_continue(self) -> bool:
+        snapshot = self.snapshot
+        here = snapshot is not None and not (snapshot.gone or snapshot.misplaced or snapshot.keeper_alive)
+        return here and self._continuer is not None and snapshot is not None and bool(continue_text(snapshot))
 
     @property
     def _can_adopt(self) -> bool:
@@ -292,6 +307,8 @@ class Dashboard(LookingScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what a keeper would do now, or what changes something here, is possible."""
         name = str(parameters[0]) if action == "ask" else action
+        if name == "continue_run":
+            return self._can_continue()
         if "failure" in {name, *parameters}:
             state = self.snapshot.state if self.snapshot is not None else None
             return state is not None and any(a.failure or a.compared for a in state.attempts)
@@ -367,6 +384,8 @@ class Dashboard(LookingScreen):
         at = (ANSWER_KEYS.index(event.character),) if name == "answer" and event.character else ()
         if name is not None and snapshot is None:
             self.tell(Answer("nothing of the run is read yet: ask again", False))
+        if name == "restart" and self._can_continue():
+            return  # of a run that is over the same key continues it
         if name is None or snapshot is None or self.check_action(name, at) or self.app.screen is not self:
             return
         event.stop()
@@ -414,35 +433,20 @@ class Dashboard(LookingScreen):
 
     def action_adopt(self, why: str = "") -> None:
         """Say what it would be to let a new keeper take the run over, and ask. `why`: what a person wanted that needs one."""
-        adopter, run = self._adopter, self._client.run
-        if adopter is None:
+        if self._adopter is None:
             return
 
-        def examine() -> None:
-            offer = adopter.examine(run)
-            self.app.call_later(self._offer_adoption, adopter, offer, why)
-
-        self.tell(Answer("looking at what lives of the run…", None))
-        self._feeder.submit(examine)
-
-    def _offer_adoption(self, adopter: Adopter, offer: Offer, why: str) -> None:
-        from supervisor.views.tui.dialogs.prompts import AdoptScreen
-
-        if self.app.screen is not self:
-            return  # something else was opened meanwhile
-        if offer.refusals:
-            self.tell(Answer(f"not adopted: {offer.refusals[0]}", False))
-            return
-
-        def closed(yes: bool | None) -> None:
-            if not yes:
-                self.tell(Answer("not adopted", None))
-                return
+        def accepted() -> None:
             self._adopting = True
-            self.tell(Answer("adopting the run…", None))
-            self._feeder.submit(lambda: adopter.adopt(self._client.run))
 
-        self.app.push_screen(AdoptScreen(offer, why), closed)
+        submit, run = self._feeder.submit, self._client.run
+        offer_first(self, submit, self._adopter, run, ADOPT, self.tell, why=why, accepted=accepted)
+
+    def action_continue_run(self) -> None:
+        """Say what the next attempt of a run that is over would be, and ask."""
+        if self._continuer is not None:
+            submit, run = self._feeder.submit, self._client.run
+            offer_first(self, submit, self._continuer, run, CONTINUE, self.tell)
 
     def action_ask(self, kind: str) -> None:
         """Ask the keeper for what the kind of request says."""
@@ -479,6 +483,33 @@ class Dashboard(LookingScreen):
                 self._send(RequestKind.NOTE, RequestArgs(text=text.strip()))
 
         self.app.push_screen(AskLine("note"), closed)
+
+    def action_name(self) -> None:
+        """Ask what the run is to be called."""
+
+        def closed(text: str | None) -> None:
+            if text is not None:
+                self.name_for(text)
+
+        self.app.push_screen(AskLine("name", self.query_one(HeaderPanel).name_given), closed)
+
+    def name_for(self, words: str) -> None:
+        """Call the run so, in this user's index alone: its folder may be anybody's."""
+        run = self._client.run
+
+        def name() -> None:
+            try:
+                self.app.call_later(self._take_name, give_name(run, words, os.environ))
+            except ValueError as error:
+                self._report(Answer(str(error), False))
+
+        self._feeder.submit(name)
+
+    def _take_name(self, name: str) -> None:
+        header = self.query_one(HeaderPanel)
+        header.name_given = name
+        header.repaint()
+        self.tell(Answer(f"named {name}", True))
 
     def action_smaller_batch(self) -> None:
         """Restart with another batch."""

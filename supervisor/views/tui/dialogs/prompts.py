@@ -1,9 +1,9 @@
-"""Questions over the screen: yes or no, a line of text, and whether a run is to be adopted."""
+"""Questions over the screen: yes or no, a line of text, and whether a run is to be adopted or continued."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,10 +11,16 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Label
 
-from supervisor.run.access.ownership import Offer
+from supervisor.views.tui.request_client import Adopter, Answer
 from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.translate import Tr
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from supervisor.run.access.ownership import Offer
+    from supervisor.run.paths import RunPaths
 
 SEARCH_HINT = "words, or /expression/"
 
@@ -119,12 +125,13 @@ class AskLine(OverScreen[str | None]):
         self.dismiss(None)
 
 
-class AdoptScreen(OverScreen[bool]):
-    """Asks once whether a run is to be adopted. Only `y` is yes.
+class OfferScreen(OverScreen[bool]):
+    """Asks once whether a run is to be taken over, or continued. Only `y` is yes.
 
     Args:
-        offer: what it would do.
-        why: what a person wanted that needs a keeper; empty: to adopt.
+        title: what is asked.
+        offer: what would be done.
+        why: what a person wanted that needs it; empty: nothing else.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -132,8 +139,9 @@ class AdoptScreen(OverScreen[bool]):
         Binding("n,escape,q,ctrl+c,enter", "answer(False)", "no"),
     ]
 
-    def __init__(self, offer: Offer, why: str = "") -> None:
+    def __init__(self, title: str, offer: Offer, why: str = "") -> None:
         super().__init__()
+        self.asked = title
         self.offer = offer
         self.why = why
 
@@ -141,7 +149,7 @@ class AdoptScreen(OverScreen[bool]):
         """What is done, what should be known of it, the keys."""
         tr = tr_of(self)
         box = Vertical(classes="box")
-        box.border_title = tr("adopt the run?")
+        box.border_title = tr(self.asked)
         with box:
             if self.why:
                 yield Label(Content(tr(self.why)), classes="quiet")
@@ -154,3 +162,59 @@ class AdoptScreen(OverScreen[bool]):
     def action_answer(self, answer: bool) -> None:
         """Close with the answer."""
         self.dismiss(answer)
+
+
+class OfferWords(NamedTuple):
+    """What is reported while a run is looked at, what is asked, and what is reported after a no and a yes."""
+
+    looking: str
+    title: str
+    not_done: str
+    doing: str
+
+
+ADOPT = OfferWords("looking at what lives of the run…", "adopt the run?", "not adopted", "adopting the run…")
+CONTINUE = OfferWords(
+    "looking at how the run ended…",
+    "start the next attempt?",
+    "not continued",
+    "starting the next attempt…",
+)
+
+
+def offer_first(
+    screen: Screen[Any],
+    submit: Callable[[Callable[[], None]], object],
+    adopter: Adopter,
+    run: RunPaths,
+    words: OfferWords,
+    tell: Callable[[Answer], object],
+    *,
+    why: str = "",
+    accepted: Callable[[], object] = lambda: None,
+) -> None:
+    """Show what taking a run over, or continuing it, would do; do it after a yes. `submit`: to the reading thread."""
+    app = screen.app
+
+    def ask(offer: Offer) -> None:
+        if app.screen is not screen:
+            return  # something else was opened meanwhile
+        if offer.refusals:
+            tell(Answer(f"{words.not_done}: {offer.refusals[0]}", False))
+            return
+
+        def closed(yes: bool | None) -> None:
+            if not yes:
+                tell(Answer(words.not_done, None))
+                return
+            accepted()
+            tell(Answer(words.doing, None))
+            submit(lambda: adopter.adopt(run))
+
+        app.push_screen(OfferScreen(words.title, offer, why), closed)
+
+    def examine() -> None:
+        app.call_later(ask, adopter.examine(run))
+
+    tell(Answer(words.looking, None))
+    submit(examine)

@@ -13,11 +13,11 @@ from textual.screen import Screen
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, HeldOpen
-from supervisor.views.model.run_list import RunList, Scope, SortKey
+from supervisor.views.model.run_list import RunList, Scope, SortKey, sort_named
 from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
-from supervisor.views.tui.dialogs.prompts import Confirm
+from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
@@ -53,9 +53,17 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("c", "compare", "compare", "c", "compare: draw the marked runs' series beside this one's"),
         _key("p", "replay", "replay", "p", "play the run's recording: pause, scrub, jump between events"),
         _key("s", "stop", "stop", "s", "stop the run gracefully: ask, then SIGTERM, then SIGKILL"),
+        _key("r", "continue_run", "continue", "r", "start the next attempt of a run that is over"),
         _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
-        _key("o", "sort", "sort by", "o", "sort by the next of: newest, state, name, best loss, duration"),
+        _key(
+            "o",
+            "sort",
+            "sort",
+            "o",
+            "sort by the next column; `:sort loss desc` by the one that you name",
+        ),
+        _key("O", "reverse", "reverse", "O", "reverse the order"),
         _key(
             "a",
             "widen",
@@ -63,6 +71,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
             "a",
             "show or hide your runs in other folders",
         ),
+        _key("N", "name", "name", "N", "name the run; every command finds it by that name", show=False),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
         _key("colon,ctrl+p", "commands", "commands", ":", "all commands, by name", show=False),
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", show=False),
@@ -75,8 +84,9 @@ class BrowserScreen(QuickFrames, Screen[None]):
     )
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
 
-    def __init__(self, clock: Callable[[], float], scope: Scope) -> None:
+    def __init__(self, clock: Callable[[], float], scope: Scope, *, continues: bool = False) -> None:
         super().__init__()
+        self._continues = continues  # whether a next attempt can be started from here
         self.panel = RunsPanel(clock, scope, id="runs")
         self.thrown: list[RunPaths] = []
         self.notice = NoticeBar(id="notice")
@@ -119,10 +129,12 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
         """Opening needs a run, clearing a filter."""
-        if action in {"open", "mark", "delete", "replay"}:
+        if action in {"open", "mark", "delete", "replay", "name"}:
             return bool(self.panel.rows)
         if action == "compare":
             return self.panel.can_compare
+        if action == "continue_run":
+            return self._continues and self.panel.can_continue
         if action == "stop":
             return self.panel.can_stop
         if action == "undo":
@@ -189,6 +201,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
             text = f"stop {name}? it waits for its next attempt; nothing is running"
         self.app.push_screen(Confirm(text), closed)
 
+    def action_continue_run(self) -> None:
+        """Start the next attempt of the run under the cursor, after a question."""
+        if self.panel.chosen is not None:
+            self.post_message(RunsPanel.Continued(self.panel.chosen))
+
     def on_panel_keys_changed(self) -> None:
         """Other keys do something for the run under the cursor."""
         self._offer()
@@ -207,6 +224,23 @@ class BrowserScreen(QuickFrames, Screen[None]):
                 self.post_message(RunsPanel.Thrown(run))
 
         self.app.push_screen(Confirm(f"delete {run.run_id}? u brings it back, for a week"), closed)
+
+    def action_name(self) -> None:
+        """Ask what the run under the cursor is to be called."""
+        if self.panel.chosen is None:
+            return
+
+        def closed(text: str | None) -> None:
+            if text is not None:
+                self.name_for(text)
+
+        row = self.panel.rows[self.panel.cursor]
+        self.app.push_screen(AskLine("name", row.given), closed)
+
+    def name_for(self, words: str) -> None:
+        """Call the run under the cursor so."""
+        if self.panel.chosen is not None:
+            self.post_message(RunsPanel.Named(self.panel.chosen, words))
 
     def action_undo(self) -> None:
         """Bring back what was deleted last."""
@@ -227,8 +261,19 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """By the key of a name, else by the next one."""
         keys = list(SortKey)
         following = keys[(keys.index(self.panel.sort) + 1) % len(keys)]
-        self.panel.sort = SortKey[name] if name else following
-        self.panel.renew()
+        self.panel.sort_by(SortKey[name] if name else following)
+
+    def action_reverse(self) -> None:
+        """The other order."""
+        self.panel.sort_by(self.panel.sort, reverse=not self.panel.reverse)
+
+    def sort_for(self, words: str) -> None:
+        """Sort as ``loss desc`` names it."""
+        found = sort_named(words)
+        if found is None:
+            self.tell(f"nothing is sorted by {words}: {', '.join(SortKey)}; then asc or desc")
+        else:
+            self.panel.sort_by(found[0], reverse=found[1])
 
     def action_filter(self) -> None:
         """Filter as one types."""

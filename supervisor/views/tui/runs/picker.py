@@ -14,7 +14,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Label
 
-from supervisor.run.index import known_runs
+from supervisor.run.index import known_runs, listed_names
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, RunsReader, Scope
 from supervisor.views.model.snapshot import Snapshot
@@ -68,7 +68,8 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
         self._feeder = feeder
         place = self._own.parent
         scope = Scope(place)
-        self._reader = RunsReader(partial(known_runs, place, os.environ), scope)
+        names = partial(listed_names, os.environ)
+        self._reader = RunsReader(partial(known_runs, place, os.environ), scope, names=names)
         self.panel = RunsPanel(clock, scope, id="picked")
         self.panel.marked = list(marked)
 

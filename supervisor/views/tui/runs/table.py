@@ -10,9 +10,12 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import (
+    GREATEST_FIRST,
     RunList,
     RunRow,
     Scope,
@@ -36,15 +39,42 @@ ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
 # Below these widths (inside the frame) something gives way: attempts with batch and learning rate, the name, how long it took, the date in the id and
-# the total of steps.
+# the total of steps; last the best loss and the age, then the verdict.
 NUMBERS_FROM = 150
 NAME_FROM = 125
 DURATION_FROM = 108
 ROOMY_FROM = 96
+WHOLE_FROM = 75
+STEP_LEAST = 7
+VERDICT_LEAST = 8
 # Marks and state before the columns; what a folder needs beside them.
 HEAD_CELLS = STATE_CELLS + 3
 FOLDER_LEAST = 12
 DATE_CELLS = len("20261121-1412-")
+COLUMNS = (
+    "state",
+    "run",
+    "name",
+    "step",
+    "verdict",
+    "best",
+    "took",
+    "seen",
+    "tries",
+    "batch",
+    "lr",
+    "folder",
+)
+# Where an arrow shows how the list is sorted; newest first needs none.
+SORTED_COLUMNS = {
+    SortKey.STATE: "state",
+    SortKey.NAME: "name",
+    SortKey.STEP: "step",
+    SortKey.VERDICT: "verdict",
+    SortKey.LOSS: "best",
+    SortKey.DURATION: "took",
+    SortKey.SEEN: "seen",
+}
 TEACH = (
     ("no run yet", ""),
     ("", ""),
@@ -84,12 +114,27 @@ class RunsPanel(Panel, can_focus=True):
             super().__init__()
             self.row = row
 
+    class Continued(Message):
+        """The next attempt of a run that is over is wanted."""
+
+        def __init__(self, run: RunPaths) -> None:
+            super().__init__()
+            self.run = run
+
     class Thrown(Message):
         """A run is to be deleted, or the last deletion (None) undone."""
 
         def __init__(self, run: RunPaths | None) -> None:
             super().__init__()
             self.run = run
+
+    class Named(Message):
+        """A run has another name from now on."""
+
+        def __init__(self, run: RunPaths, name: str) -> None:
+            super().__init__()
+            self.run = run
+            self.name = name
 
     class Widened(Message):
         """The scope was switched."""
@@ -101,6 +146,7 @@ class RunsPanel(Panel, can_focus=True):
         self.list: RunList | None = None
         self.query_text = ""
         self.sort = SortKey.NEWEST
+        self.reverse = False
         self.rows: list[RunRow] = []
         self.chosen: RunPaths | None = None
         self.marked: list[RunPaths] = []
@@ -112,13 +158,23 @@ class RunsPanel(Panel, can_focus=True):
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """What depends on the run under the cursor."""
         stop = [("s", "stop", "stop")] if self.can_stop else []
-        return [*stop, *([("c", "compare", "compare")] if self.can_compare else [])]
+        again = [("r", "continue", "continue_run")] if self.can_continue else []
+        return [*stop, *again, *([("c", "compare", "compare")] if self.can_compare else [])]
 
     @property
     def can_stop(self) -> bool:
         """Whether a keeper would stop the run under the cursor."""
         found = self.rows[self.cursor] if self.rows else None
         return found is not None and found.live and found.state.mode != "observed" and not found.state.is_over
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the run under the cursor is over without success, so that another attempt may be started."""
+        found = self.rows[self.cursor] if self.rows else None
+        if found is None or found.live or found.state.mode != "launched":
+            return False
+        condition = found.state.condition
+        return isinstance(condition, Finished) and condition.outcome is not Outcome.SUCCEEDED
 
     @property
     def can_compare(self) -> bool:
@@ -149,6 +205,7 @@ class RunsPanel(Panel, can_focus=True):
             filtered(rows, self.query_text, now, self._state_words),
             self.sort,
             now,
+            reverse=self.reverse,
             name=lambda found: _name_shown(found, self._width),
             state=lambda found: self._state_words(found)[0],
         )
@@ -180,7 +237,8 @@ class RunsPanel(Panel, can_focus=True):
         chosen = self.chosen if self._shows_folders else None
         where = f"{fm.near_path(str(chosen.root.parent))} · " if chosen is not None else ""
         reading = "" if self.list is None or self.list.complete else " · reading…"
-        counted = tr(f"{len(self.rows)} of {total} · by {self.sort}{reading}")
+        order = f"{self.sort} {self._arrow()}" if self.reverse else self.sort
+        counted = tr(f"{len(self.rows)} of {total} · by {order}{reading}")
         return tuple(left), row(Span(f"{where}{counted}", TextStyle.DIM))
 
     def _scope_text(self) -> Row:
@@ -233,7 +291,7 @@ class RunsPanel(Panel, can_focus=True):
         shown = self.rows[self._top : self._top + room]
         self._shown = len(shown)
         return [
-            _head(width, self.tr, folders=self._shows_folders),
+            self._head(width),
             *(
                 _line(
                     found,
@@ -249,6 +307,24 @@ class RunsPanel(Panel, can_focus=True):
             *([EMPTY] * (room - len(shown)) if detail else ()),
             *([detail] if detail else ()),
         ]
+
+    def _head(self, width: int) -> Row:
+        """Names of the columns; an arrow shows which one the runs are sorted by, up: the least first."""
+        texts = {name: self.tr(name) for name in COLUMNS}
+        if not self._shows_folders:
+            texts["folder"] = ""
+        if sorted_by := SORTED_COLUMNS.get(self.sort):
+            texts[sorted_by] += self._arrow()
+        head = fit(f"    {texts['state']}", HEAD_CELLS)
+        return clip(row(Span(head + _columns(width, texts), TextStyle.DIM)), width)
+
+    def _arrow(self) -> str:
+        return "▼" if (self.sort in GREATEST_FIRST) != self.reverse else "▲"
+
+    def sort_by(self, key: SortKey, *, reverse: bool = False) -> None:
+        """Sort by what a column shows, in its usual order or in the other one."""
+        self.sort, self.reverse = key, reverse
+        self.renew()
 
     def filter_by(self, text: str) -> None:
         """Show the runs that a filter accepts; empty: all."""
@@ -330,6 +406,11 @@ class RunsPanel(Panel, can_focus=True):
 
 def _columns(width: int, texts: dict[str, str]) -> str:
     """Texts at their columns' widths; those that do not fit are left out."""
+    if width < WHOLE_FROM:
+        run = fit(texts["run"], min(ID_CELLS - DATE_CELLS, width - HEAD_CELLS - 1 - STEP_LEAST))
+        parts = [run, fit(texts["step"], STEP_LEAST, right=True)]
+        left = width - HEAD_CELLS - cell_len(" ".join(parts)) - 2
+        return " ".join([*parts, f" {fit(texts['verdict'], left)}"] if left >= VERDICT_LEAST else parts)
     roomy = width >= ROOMY_FROM
     parts = [fit(texts["run"], ID_CELLS if roomy else ID_CELLS - DATE_CELLS)]
     if width >= NAME_FROM:
@@ -349,13 +430,6 @@ def _columns(width: int, texts: dict[str, str]) -> str:
     return " ".join(
         [*parts, f" {fit(texts['folder'], left)}"] if texts["folder"] and left >= FOLDER_LEAST else parts
     )
-
-
-def _head(width: int, tr: Tr, *, folders: bool) -> Row:
-    names = ("run", "name", "step", "verdict", "best", "took", "seen", "tries", "batch", "lr", "folder")
-    head = fit(tr("    state"), HEAD_CELLS)
-    texts = {name: tr(name) if folders or name != "folder" else "" for name in names}
-    return clip(row(Span(head + _columns(width, texts), TextStyle.DIM)), width)
 
 
 def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, mark: Span, folders: bool) -> Row:

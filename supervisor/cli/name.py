@@ -1,0 +1,29 @@
+"""Name a run: the list of runs shows it by that name, and every command finds it by it. Nothing is written into its folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from supervisor.cli.common import add_runs_dir, complain
+
+VERB = "name"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("run", metavar="RUN", help="a path, an id, a unique part of an id, a name")
+    parser.add_argument("name", metavar="NAME", help="what the run is called from now on")
+    add_runs_dir(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 2: no such run, or no name."""
+    from supervisor.run.index import RunNotFound, find_run, give_name, runs_dir
+
+    try:
+        found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+        print(f"{found.run_id}: named {give_name(found, args.name, os.environ)}")
+    except (RunNotFound, ValueError) as error:
+        return complain(VERB, str(error))
+    return 0
