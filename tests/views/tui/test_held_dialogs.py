@@ -277,6 +277,24 @@ def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> 
     assert requests(run) == []
 
 
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_question_is_whole_and_its_keys_have_a_line_of_their_own(tmp_path: Path, width: int) -> None:
+    run = held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
+        await until(pilot, lambda: "y yes  n no" in shown(app), "its keys")
+        asked = app.screen
+        assert isinstance(asked, Confirm)
+        lines = [line.strip() for line in shown(app).splitlines()]
+        assert lines[-1] == "y yes  n no"
+        text = " ".join(lines[next(at for at, line in enumerate(lines) if line.startswith("restart?")) : -1])
+        assert text == asked.question
+
+    drive(run, play, size=(width, 24))
+
+
 @pytest.mark.parametrize("key", ["s", "S"])
 def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Path, key: str) -> None:
     run = held(tmp_path / "run")

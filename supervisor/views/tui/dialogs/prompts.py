@@ -28,11 +28,11 @@ SEARCH_HINT = "words, or /expression/"
 def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
     """Keys and what they do, in one line."""
     parts = [Content.assemble((key, "bold"), f" {tr(word)}") for key, word in keys]
-    return Content("   ").join(parts)
+    return Content("  ").join(parts)
 
 
 class Confirm(OverScreen[bool]):
-    """Asks once, in one line. Only `y` is yes. `question`: in the words that hold as the run stands, or fixed ones."""
+    """Asks once: the question, and below it the keys. Only `y` is yes. `question`: in the words that hold as the run stands, or fixed ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -49,16 +49,15 @@ class Confirm(OverScreen[bool]):
         return self._ask()
 
     def compose(self) -> ComposeResult:
-        """The line."""
+        """The question in as many lines as it takes, and a line of keys."""
         tr = tr_of(self)
-        with Horizontal(classes="bar"):
-            yield Label(Content(f" {tr(self.question)}"), classes="question")
-            keys = key_line(tr, ("y", "yes"), ("n", "no"))
-            yield Label(Content.assemble("  ", keys, " "), classes="answers")
+        with Vertical(classes="bar"):
+            yield Label(Content(tr(self.question)), classes="question")
+            yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def renew(self) -> None:
         """Ask in the words that hold now."""
-        self.query_one(".question", Label).update(Content(f" {tr_of(self)(self.question)}"))
+        self.query_one(".question", Label).update(Content(tr_of(self)(self.question)))
 
     def action_answer(self, answer: bool) -> None:
         """Close with the answer."""
