@@ -138,6 +138,41 @@ def test_what_the_launcher_says_first_stands_first(tmp_path: Path) -> None:
     assert texts[-3:] == ORDER[-3:]
 
 
+def stamped(second: int, text: str) -> str:
+    return f"[2026-11-21 10:00:{second:02}] {text}"
+
+
+def test_within_a_second_that_stamps_do_not_divide_the_files_tell_the_order(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    steps = [stamped(n, f"step {n}") for n in range(10)]
+    write(run, "1/stdout.log", [*steps, stamped(10, "ERROR label 1001 out of range")], T0 + 10.1)
+    write(run, "0/stdout.log", [*steps, stamped(10, "ERROR Connection closed by peer")], T0 + 10.4)
+    assert [row.who for row in rows_of(run)[-2:]] == [("1",), ("0",)], "the cause, then what followed"
+
+
+@pytest.mark.parametrize("stamp", [True, False])
+def test_of_lines_that_came_between_two_looks_the_cause_stands_first(tmp_path: Path, stamp: bool) -> None:
+    run = RunPaths(tmp_path)
+    steps = [stamped(n, f"step {n}") if stamp else f"step {n} of 10" for n in range(10)]
+    for rank in (0, 1):
+        write(run, f"{rank}/stdout.log", steps, T0 + 9.9)
+    view = viewport_of(run, ended_t=None)
+    for rank, said, t in ((1, "ERROR label 1001", 12.1), (0, "ERROR Connection closed", 12.3)):
+        write(run, f"{rank}/stdout.log", [*steps, stamped(12, said) if stamp else said], T0 + t)
+    view.refresh(T0 + 12.5)
+    assert [row.who for row in view.page().rows[-2:]] == [("1",), ("0",)]
+
+
+def test_a_traceback_stands_below_the_stamped_line_that_its_rank_wrote_a_moment_before(
+    tmp_path: Path,
+) -> None:
+    run = RunPaths(tmp_path)
+    lines = [f"2026-11-21 10:00:{n:02},500 INFO step {n}" for n in range(10)]
+    write(run, "1/stdout.log", [*lines, "2026-11-21 10:00:10,003 ERROR label 1001"], T0 + 10.0)
+    write(run, "1/stderr.log", trace(1, "RuntimeError: shape"), T0 + 10.0)  # the tick before it was written
+    assert rows_of(run)[-1].text.endswith("RuntimeError: shape")
+
+
 def test_equal_tracebacks_fold_whole(tmp_path: Path) -> None:
     run = failed(tmp_path, same=True)
     wanted = trace(None, "RuntimeError: shape")

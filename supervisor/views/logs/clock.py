@@ -31,6 +31,10 @@ LAUNCHER_BYTES = 1 << 20
 MOST_POINTS = 512
 # Stamps are those of an attempt if they lie within it, give or take clocks that differ.
 WITHIN_S = 2.0
+# A file's time of change is that of the kernel's last tick before it: 4 ms, at most 10.
+TICK_S = 0.01
+# A stamp of whole seconds may be of any moment within that second.
+WHOLE_SECOND_S = 0.999
 # Beyond what floats tell apart at today's wall time, below any clock of a log.
 AFTER_S = 1e-4
 REACTION = re.compile(r"closing signal|death signal|failed \(exitcode")
@@ -174,7 +178,13 @@ class LogClock:
         """It has its size since `t`, and had not at `before_t`."""
         clock = self._known_clock()
         if self._recorded is None:
-            clock.grew(self._file.size, before_t, t)
+            # Several logs that grew between two looks: what they were written last tells which line came first.
+            written_t = self._file.written_t
+            clock.grew(self._file.size, before_t, written_t if before_t < written_t < t else t)
+
+    def order(self, line: TextLine) -> float:
+        """By what a line is put among those of other logs: its own stamp, or when its file changed, which may be a tick early."""
+        return self.key(line) + (0.0 if self.is_stamped and not self.is_launcher else TICK_S)
 
     def key(self, line: TextLine) -> float:
         """When a line was written, as far as that can be known; for one that is still being redrawn, its newest state."""
@@ -269,12 +279,13 @@ class LogClock:
                 n += 1
 
     def _carried_on(self, lines: Sequence[TextLine], times: Sequence[float], t: float | None) -> list[float]:
-        """Each line's stamp, else the one before, else what else is known."""
+        """Each line's stamp, else the one before, within that second if it is a whole one; else what else is known."""
         carried: list[float] = []
-        for line, otherwise in zip(lines, times, strict=True):
+        for line, known in zip(lines, times, strict=True):
             stamp = self._stamp(line.text)
             t = stamp if stamp is not None else t
-            carried.append(t if t is not None else otherwise)
+            within = t if t is None else min(max(known, t), t + WHOLE_SECOND_S * t.is_integer())
+            carried.append(known if within is None else within)
         return carried
 
     def _put_last(self, lines: Sequence[TextLine], times: list[float]) -> None:

@@ -138,7 +138,7 @@ class Stream:
 
     def order(self, line: TextLine) -> tuple[int, float]:
         """Where a line stands among those of all logs: its attempt, then when it was written, as far as that is known."""
-        return self.ref.attempt, self.clock.key(line)
+        return self.ref.attempt, self.clock.order(line)
 
     def writers(self) -> set[str]:
         """Who writes here: of a log of several ranks those that its beginning, its end and its newest lines name."""
