@@ -16,6 +16,7 @@ from supervisor.views.logs.merge import Row, rows_before
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import Tone
 from supervisor.views.logs.viewport import LogViewport
+from supervisor.views.tui.logs.rows import lines_text
 from tests.diagnosis.launcher_logs import CLOSING, DEATH, FAILED, REPORT, STOPPED, T0, launched, trace
 from tests.views.logs_on_disk import never
 
@@ -279,3 +280,24 @@ def test_whatever_is_written_every_line_is_shown_once_in_its_logs_order(
             assert [x.text for row in upward for n, x in row.parts if n == i] == wanted.get(name, [])
     finally:
         view.logs.close()
+
+
+def test_a_filter_of_a_rank_counts_among_that_ranks_lines(tmp_path: Path) -> None:
+    view = viewport_of(failed(tmp_path))
+
+    def counted(typed: str) -> str:
+        view.show(Query.parse(typed))
+        for task in view.logs.tasks(is_asked=True):
+            while task.step():
+                pass
+        view.counts_grew()
+        return lines_text(view.page())
+
+    own = len(STEPS) + len(trace(1, "RuntimeError: shape"))
+    assert counted("r1 loss") == f"{len(STEPS)} of {own} lines"
+    assert counted("r1") == f"{own} lines"
+    every = (
+        2 * len(STEPS) + len(trace(1, "")) + len(trace(0, "", "all_reduce")) + len([CLOSING, FAILED, *REPORT])
+    )
+    assert counted("loss") == f"{2 * len(STEPS)} of {every} lines", "without a rank among all of them"
+    view.logs.close()

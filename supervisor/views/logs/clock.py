@@ -184,7 +184,8 @@ class LogClock:
 
     def order(self, line: TextLine) -> float:
         """By what a line is put among those of other logs: its own stamp, or when its file changed, which may be a tick early."""
-        return self.key(line) + (0.0 if self.is_stamped and not self.is_launcher else TICK_S)
+        is_exact = self.is_stamped and not self.is_launcher
+        return self.key(line) + (0.0 if is_exact else TICK_S)
 
     def key(self, line: TextLine) -> float:
         """When a line was written, as far as that can be known; for one that is still being redrawn, its newest state."""

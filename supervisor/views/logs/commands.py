@@ -239,6 +239,7 @@ class Page(msgspec.Struct, frozen=True):
         merged_by: "" for one log, else "time", "arrival", or both.
         numbers: of each row the number from 1 of its line, where there is one log and it is counted.
         line_count: all lines of all logs; None: not counted.
+        meant_count: those of the ranks that the query names; None: not counted.
         below: lines after the page that the query lets through; None: not counted.
         place_ratio: how much of the bytes lies above the page's end.
         counted_ratio: how far the lines are counted.
@@ -270,6 +271,7 @@ class Page(msgspec.Struct, frozen=True):
     merged_by: str
     numbers: tuple[int | None, ...]
     line_count: int | None
+    meant_count: int | None
     below: int | None
     place_ratio: float
     counted_ratio: float

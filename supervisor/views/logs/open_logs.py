@@ -57,6 +57,7 @@ class OpenLogs:
         self._files: dict[str, LogFile] = {}
         self._lines: dict[str, Task] = {}
         self._shown: list[Task] = []
+        self._of_ranks: dict[str, Task] = {}
         self._found: list[Task] = []
         self._counted: dict[tuple[str, Query], Task] = {}  # the newest last
         self._folders: set[str] = set()
@@ -275,6 +276,10 @@ class OpenLogs:
                 self._lines[path] = Task(stream.ref, stream.file, counts=stream.file.newlines)
         thinned = any(not stream.is_whole for stream in included)
         self._shown = [self._task(s, self.query) for s in included] if thinned else []
+        # Of a log of several ranks, what those that are meant wrote: the launcher's lines are not theirs.
+        ranks = Query(who=self.query.who)
+        mixed = [s for s in included if s.ref.is_mixed] if ranks else []
+        self._of_ranks = {str(s.ref.path): self._task(s, ranks) for s in mixed}
         both = self.query & self.searched
         self._found = [self._task(s, both) for s in included] if self.searched else []
         self.finders = []
@@ -299,7 +304,8 @@ class OpenLogs:
     def tasks(self, *, is_asked: bool) -> tuple[Task, ...]:
         """What the counting thread should do, the most wanted first. `is_asked`: where the page stands matters."""
         wanted = is_asked or self.counts_unasked or sum(self.ends) <= COUNT_UNASKED_BYTES
-        return (*self._found, *self._shown, *(self._line_tasks(self.streams) if wanted else ()))
+        lines = (*self._line_tasks(self.streams), *self._of_ranks.values()) if wanted else ()
+        return (*self._found, *self._shown, *lines)
 
     def _line_tasks(self, streams: Sequence[Stream]) -> list[Task]:
         return [self._lines[str(s.ref.path)] for s in streams if str(s.ref.path) in self._lines]
@@ -319,8 +325,18 @@ class OpenLogs:
     @property
     def line_count(self) -> int | None:
         """All lines of the logs that are included; None: not counted."""
-        counts = [stream.file.line_count for stream in self.included]
-        return sum(n for n in counts if n is not None) if None not in counts else None
+        return _sum_of([stream.file.line_count for stream in self.included])
+
+    @property
+    def meant_count(self) -> int | None:
+        """The same of the ranks that the query names alone; without any, of all."""
+        tasks = [self._of_ranks.get(str(stream.ref.path)) for stream in self.included]
+        return _sum_of(
+            [
+                stream.file.line_count if task is None else task.total if task.is_done else None
+                for stream, task in zip(self.included, tasks, strict=True)
+            ]
+        )
 
     def shown(self) -> Tally | None:
         """How many lines the query lets through; None: it leaves no line out."""
@@ -406,6 +422,10 @@ def _node_of(view: AttemptState) -> int | None:
 def name_of(stream: Stream) -> str:
     """A log in two parts of its path."""
     return "/".join(stream.ref.path.parts[-2:])
+
+
+def _sum_of(counts: Sequence[int | None]) -> int | None:
+    return sum(n for n in counts if n is not None) if None not in counts else None
 
 
 def _done(tasks: Sequence[Task]) -> float:

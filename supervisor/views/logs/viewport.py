@@ -174,6 +174,7 @@ class LogViewport:
             merged_by=_merged_by(included),
             numbers=_numbers(one, rows) if one is not None else (),
             line_count=logs.line_count,
+            meant_count=logs.meant_count,
             below=None if self._following and not self._at_cause else logs.below(after),
             place_ratio=min(sum(after) / size, 1.0) if size else 1.0,
             counted_ratio=logs.counted_ratio,
@@ -438,7 +439,8 @@ class LogViewport:
 
     def _beside(self, index: int, line: TextLine) -> Place:
         """A line of one log, the others as they stood when it was written."""
-        attempt, t = self.logs.streams[index].order(line)
+        stream = self.logs.streams[index]
+        attempt, t = stream.ref.attempt, stream.clock.key(line)
         return tuple(
             line.offset
             if i == index

@@ -57,6 +57,7 @@ def page_of(*rows: LogRow, **values: Any) -> lc.Page:
         "merged_by": "",
         "numbers": tuple(None for _ in rows),
         "line_count": None,
+        "meant_count": None,
         "below": None,
         "place_ratio": 0.5,
         "counted_ratio": 1.0,
@@ -379,7 +380,7 @@ def test_with_a_filter_line_and_per_cent_are_of_the_kept_lines(
     values: dict[str, Any], here: int, text: str
 ) -> None:
     shown = lc.Tally(197, 1.0)
-    page = replace(page_of(*lines(0, 3), shown=shown, line_count=5000), **values)
+    page = replace(page_of(*lines(0, 3), shown=shown, line_count=5000, meant_count=5000), **values)
     assert status(page, here, 120) == f"{text} 197 of 5 000 lines"
 
 

@@ -115,13 +115,15 @@ def marked(spans: Row, searched: Query) -> Row:
 
 def lines_text(page: Page) -> str:
     """How many lines there are, and how many of them a filter shows, as far as they are counted: ``3 of 148 lines``."""
-    total, shown = page.line_count, page.shown
+    total, shown = page.meant_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
         return many
     if shown.done_ratio < 1 and not shown.found:
         return f"none so far, {fm.part(shown.done_ratio)} searched"
     going = f" ({fm.part(shown.done_ratio)} searched)" if shown.done_ratio < 1 else ""
+    if shown.found == total and not page.query.reads_text:  # all that its ranks wrote
+        return many
     return f"{fm.whole(shown.found)} of {many}{going}" if many else f"{fm.whole(shown.found)} lines{going}"
 
 
