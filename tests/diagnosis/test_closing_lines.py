@@ -22,6 +22,7 @@ STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(10, 60))
         "===> Training loop done <===",
         "Experiment completed: run7, 2026-06-05",
         "Finished 30 epochs",
+        "[Finished in 1928.4s]",
         "Training took 1.5 hours",
         "✅ 训练全部完成",
         "終了",

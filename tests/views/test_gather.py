@@ -72,6 +72,14 @@ def test_a_time_that_never_falls_is_the_one_since_the_start() -> None:
     assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.4, 0.4]
 
 
+def test_a_time_longer_than_any_step_is_the_one_since_the_start() -> None:
+    """A resumed job may continue at a time of days, of which a few lines rise by a thousandth."""
+    made = Gatherer()
+    for n in range(1, 6):
+        made.take(METRICS, sample(n, step=float(n), loss=2.0, step_time_s=120_000.0 + 5 * n))
+    assert means(shown(made).metrics["step_time_s"]) == []
+
+
 def test_a_time_that_rose_and_fell_again_is_the_one_of_a_step() -> None:
     """The mean of the last steps rises from the first ones on, and falls to a fraction after an evaluation."""
     made = Gatherer()

@@ -40,6 +40,7 @@ _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]t
 # These are about the training whatever else they name.
 _OF_TRAINING = Lazy(
     r"(?i)\bearly[ _-]?stop(?:ping|ped)?(?: triggered| activated| reached| at| after|!|\.|$)"
+    r"|^\W*finished in [\d.]+ ?s\w*\W*$"
     r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|run|running|wall)[ _-]?time\b.{0,30}\d"
 )
 # Of something else than the training, or of an end that is still to come.

