@@ -211,6 +211,7 @@ class TrainerReady(JournalEvent, frozen=True, kw_only=True, tag="trainer_ready")
 class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
     """One a second at most; each field may be unknown. `minima`: step and loss of each running minimum since the one before.
 
+    `total_steps`: 0 where the one that was known is of something else.
     `epoch_step` of `epoch_steps`: what a log prints whose counter begins again with each epoch; `step` then counts on over the epochs.
     `lag_bytes`: how many of the `log_bytes` in the logs are not read yet; only while the reading is behind, and then at least every
     10 s, even if nothing else is new.

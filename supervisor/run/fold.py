@@ -177,7 +177,7 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
 def _total_after(event: ev.Progress, known: int | None) -> int | None:
     """The total that the newest line says; a step beyond the one that was known shows that it was that of an epoch."""
     if event.total_steps is not None:
-        return event.total_steps
+        return event.total_steps or None
     return None if known is not None and event.step is not None and event.step > known else known
 
 

@@ -72,6 +72,19 @@ def test_a_time_that_never_falls_is_the_one_since_the_start() -> None:
     assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.4, 0.4]
 
 
+def test_a_speed_of_something_before_the_training_does_not_stay() -> None:
+    made = Gatherer()
+    made.take(METRICS, sample(1, step=9.0, total_steps=9.0, step_time_s=0.001))
+    for n in range(gather.LOSSES_WITHOUT):
+        assert means(shown(made).metrics["step_time_s"]) == [0.001]
+        made.take(METRICS, sample(2 + n, step=float(n), loss=2.0))
+    assert means(shown(made).metrics["step_time_s"]) == []
+    for n in range(10):  # a bar beside the lines
+        made.take(METRICS, sample(20 + n, step=float(20 + n), loss=2.0))
+        made.take(METRICS, sample(20 + n, step=float(20 + n), step_time_s=0.5))
+    assert means(shown(made).metrics["step_time_s"])[-1] == 0.5
+
+
 def test_a_time_longer_than_any_step_is_the_one_since_the_start() -> None:
     """A resumed job may continue at a time of days, of which a few lines rise by a thousandth."""
     made = Gatherer()

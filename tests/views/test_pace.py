@@ -58,6 +58,13 @@ def test_another_attempt_and_a_counter_that_starts_again_begin_anew() -> None:
     assert pace.seconds() == pytest.approx(3.0)
 
 
+def test_another_stage_of_a_training_is_as_fast_as_its_own_steps() -> None:
+    first = [(10.0 * n, 20.0 * n) for n in range(50)]
+    second = [(1000.0 + 60.0 * n, 20.0 * n) for n in range(4)]
+    assert paced(*first, by_clock=True).seconds() == pytest.approx(0.5)
+    assert paced(*first, *second, by_clock=True).seconds() == pytest.approx(3.0)
+
+
 def test_clocks_of_whole_seconds_are_taken_over_a_while() -> None:
     pace = paced(*((math.floor(0.7 * step), step) for step in range(200)), by_clock=True)
     assert pace.seconds() == pytest.approx(0.7, rel=0.1)

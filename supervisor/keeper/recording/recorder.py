@@ -129,6 +129,8 @@ class _Memory:
     stepped: bool = False
     # Epoch and step of the newest loss; whether steps without a loss continue beyond it, as a bar's do.
     at_loss: tuple[float, float] | None = None
+    # Where the counter stood that named the total.
+    at_total: float | None = None
     bare_steps: bool = False
     # The newest finite loss, the first of the losses since then that are not finite, and how many those are.
     finite_loss: float | None = None
@@ -431,17 +433,32 @@ class Recorder:
                 fields[name] = int(value) if name in WHOLE else value
         if not fields:
             return
+        if self._is_of_other_total(seen):
+            fields["total_steps"] = 0
         if self._m.pending is not None:
             kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
             if "step" in fields:
                 kept = {name: value for name, value in kept.items() if name not in OF_STEP}
-            if "total_steps" in kept and fields.get("step", 0) > kept["total_steps"]:
+            if 0 < kept.get("total_steps", 0) < fields.get("step", 0):
                 del kept["total_steps"]  # it was that of an epoch
             fields = {**kept, **fields}
         self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
         # Where an attempt continues is told by its first step: that one is not merged with those of its second.
         first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
         self._tell_progress(0.0 if first else self._interval_s)
+
+    def _is_of_other_total(self, seen: StepSeen) -> bool:
+        """Whether a loss names a step far before the counter that named the total: that one counted something else, as a bar over the data."""
+        m, step = self._m, seen.values.get("step") if not seen.joined else None
+        if step is None:
+            return False
+        if "total_steps" in seen.values:
+            m.at_total = step
+            return False
+        is_other = m.at_total is not None and "loss" in seen.values and 2 * step < m.at_total
+        if is_other:
+            m.at_total = None
+        return is_other
 
     def _is_evaluation(self, seen: StepSeen) -> bool:
         """Whether a counter without a loss stands behind the newest loss, in a log whose steps all have one: what it counts is no training."""

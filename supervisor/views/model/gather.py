@@ -41,6 +41,8 @@ RISING = 8
 RISEN = 1.5
 LONGEST_STEP_S = 4 * 3600.0
 """What a log prints as its time is that since its start where it is longer: of 400 real logs no step took half an hour."""
+# A speed that never stood beside a loss is of something before the training, as a bar over its data, after so many losses without it.
+LOSSES_WITHOUT = 8
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 _A_LOSS = re.compile(
@@ -198,6 +200,7 @@ class Gatherer:
         self._rising = _Rising(0)
         self._first_times = FirstTimes()
         self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
+        self._losses_since: dict[str, int] = {}  # losses since a speed stood on a line of its own
         self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._ranks: dict[str, _RankTracks] = {}
@@ -251,6 +254,7 @@ class Gatherer:
             elif name not in se.CONTEXT:  # null, also of an older version, which wrote no word
                 self._odd[name] = (sample.a, sample.odd.get(name, "nan or inf"))
             if name == "loss":
+                self._forget_speeds(sample)
                 lost = float(sample.odd.get(name, "nan"))
                 self._heed_lost(origin._replace(low=lost, mean=lost, high=lost) if value is None else None)
 
@@ -266,7 +270,18 @@ class Gatherer:
         """Whether a speed is that of training: one that stood beside a loss does not continue beside none, as in an evaluation's lines."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
-        return "loss" in sample.v or (sample.a, name) not in self._beside_loss
+            return True
+        self._losses_since[name] = 0
+        return (sample.a, name) not in self._beside_loss
+
+    def _forget_speeds(self, sample: Sample) -> None:
+        """Those that only stood on lines of their own, where losses continue without them."""
+        for name, count in tuple(self._losses_since.items()):
+            self._losses_since[name] = count + 1
+            if count + 1 >= LOSSES_WITHOUT:
+                del self._losses_since[name]
+                if (sample.a, name) not in self._beside_loss:
+                    self._recent[name] = Recent(RECENT_POINTS)
 
     def _is_elapsed(self, attempt: int, value: float) -> bool:
         """Whether what a log calls its time is that since its start, which never falls ("time: 125602.7" of many GANs)."""

@@ -16,6 +16,8 @@ APART_BY_CLOCK_S = 10.0
 APART_BY_FINE_CLOCK_S = 1.0
 # Gaps that the median is taken over: one evaluation or checkpoint among them must not swing the figure.
 GAPS = 60
+# Those that are kept where the counter starts again.
+KEPT_GAPS = 2
 # A logged step time that differs by more than this from the time between the steps is not the run's pace.
 PACE_RATIO = 1.25
 # Step times that are shorter by this factor, in a first attempt too, are those of a bar that was moved. So many that come no nearer
@@ -90,6 +92,9 @@ class Pace:
             self._of, self._seen = (attempt, by_clock), None
             self._gaps.clear()
             self.forget()
+        if self._at is not None and step < self._at[1] / 2:
+            # Another epoch, or another stage of the training: three gaps of its own outweigh what is kept.
+            self._gaps = deque(list(self._gaps)[-KEPT_GAPS:], GAPS)
         if self._at is None or step < self._at[1] or t < self._at[0]:
             self._from, self._at = None, (t, step)
             return
