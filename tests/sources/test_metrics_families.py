@@ -137,3 +137,66 @@ def test_an_evaluation_s_epoch_is_the_heading_of_what_follows() -> None:
     lines = ("Eval epoch: 24", "\tmean_loss: 0.5", "Training epoch: 25", "\tmean_loss: 0.25")
     assert of_last(*lines[:2]) == {"val_loss": 0.5}
     assert of_last(*lines) == {"loss": 0.25}
+
+
+def test_means_are_of_the_pass_before() -> None:
+    means = "Averaged stats: loss: 0.5 (0.75)"
+    test = (
+        "Test:  [4/5]  eta: 0:00:00  loss: 0.5 (0.75)  max mem: 212",
+        "Test: Total time: 0:05:11 (0.08 s / it)",
+    )
+    train = (
+        "Epoch: [3]  [4/5]  eta: 0:00:00  loss: 0.5 (0.75)  time: 0.84",
+        "Epoch: [3] Total time: 0:05:11 (0.08 s / it)",
+    )
+    assert of_last(*test, means) == {"val_loss": 0.5}
+    assert of_last(*train, means) == {"loss": 0.5}
+
+
+def test_a_set_that_is_named_last_is_the_line_s() -> None:
+    assert "step" not in of_last("Batch 39/66: perplexity: 202.5, loss: 5.25 || , for evaluation data")
+
+
+def test_a_record_of_scores_has_no_step_of_training() -> None:
+    assert values('{"coco/bbox_mAP": 0.25, "data_time": 0.01, "time": 0.03, "step": 0}') == {}
+    assert values('{"lr": 0.01, "loss": 0.25, "data_time": 0.01, "time": 0.03, "step": 7}')["step"] == 7
+
+
+def test_a_step_behind_an_epoch_has_its_share_without_brackets() -> None:
+    read = values("epoch: 1, 121/125 96.8%, 2.59s per iter, lr: 0.0004")
+    assert read == {"epoch": 1, "step": 121, "total_steps": 125, "step_time_s": 2.59, "lr": 0.0004}
+    assert "step" not in values("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3")
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("Running step 1:   2%|▏    | 1/64 [21:53<22:59:07, 1.31ks/it]", {"step_time_s": 1310, "step": 1}),
+        (
+            "tick 9   kimg 45.5   time 3d 07h 58m   sec/tick 306.4   iters/sec 2.5   gpumem 1.0",
+            {"step_time_s": 0.4, "step": 9},
+        ),
+        (
+            "Epoch 1 Train batch 92/925 | loss: 0.25 (65.1 %)",
+            {"epoch": 1, "step": 92, "total_steps": 925, "loss": 0.25},
+        ),
+    ],
+)
+def test_units_and_times_of_many_steps(line: str, read: dict[str, float]) -> None:
+    assert read.items() <= values(line).items()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2025-12-14 02:50:26,593 E 8248 8248] logging.cc:447:     @     0x7f7537e89420  (unknown)",
+        '    "tokens_per_second": 2,',
+        "Generate label finished(sec_per_example: 0.0504 second).",
+        "predict_samples_per_second     =       0.51",
+        "1/1 [==============================] - 1s 1s/step",
+        "DEBUG CREQ ep=0x5555(iface=0x55 conn_id=0 ep_id=1, dest_ep_id=1 rx_psn=1)",
+        " 85%|████████▌ | 851842/1000000 [00:00<00:00, 2896050.15it/s]",
+    ],
+)
+def test_what_looks_like_a_counter_or_a_speed_and_is_none(line: str) -> None:
+    assert values(line) == {}

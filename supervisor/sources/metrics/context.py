@@ -53,6 +53,13 @@ _PASS_BEGINS = re.compile(
 _SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
 # " * Acc@1 71.2 loss 1.2": how a pass over held-out data ends.
 _STARRED = re.compile(r"\s?\* (?!.*\b(?:epoch|step|iter\w*|train\w*)\b)[A-Za-z]", re.IGNORECASE)
+# "Batch 39/66: loss: 5.27 || , for evaluation data": the set's name stands last.
+_ENDS_WITH_SET = re.compile(
+    r"\b(?:for|on|of) (?:the )?(?:val\w*|eval\w*|test\w*|dev\w*|held-?out) (?:data|set|dataset|split)\W*$",
+    re.IGNORECASE,
+)
+# "Averaged stats: loss: 0.31": of the pass before.
+_MEANS = re.compile(r"\s*Averaged? (?:stats|metrics|results)\s*:", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 # "***** train metrics *****": a table of means over the whole run.
 _SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
@@ -106,7 +113,7 @@ class Timed(Enum):
 class State(NamedTuple):
     """What the lines above mean for the next one.
 
-    `in_epoch`: the record's heading is an epoch without a step. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `kinds`: the losses that were believed to be
+    `evaluated`: the line before that reported was of held-out data. `in_epoch`: the record's heading is an epoch without a step. `outer`: the header of a table with a counter, which continues behind one without ("Class  Images  mAP50"). `in_call`, `in_summary`: how many more lines the block may have; 0 outside of one. `kinds`: the losses that were believed to be
     the whole as each was the only one of its line ("focal_loss"); None once the log named a whole, or another kind in turn: they are parts.
     """
 
@@ -115,6 +122,7 @@ class State(NamedTuple):
     in_trace: bool = False
     in_record: bool = False
     in_epoch: bool = False
+    evaluated: bool = False
     in_settings: bool = False
     in_section: bool = False
     skip_next: bool = False
@@ -210,7 +218,8 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         state = state._replace(below=Below.OTHER)
     in_record = state.in_record or (state.in_settings and indented)
     evaluates = state.below is not Below.OTHER and (state.below is Below.INDENTED or not _is_bar(message))
-    evaluates = evaluates or _STARRED.match(message) is not None
+    evaluates = evaluates or _STARRED.match(message) is not None or _ENDS_WITH_SET.search(message) is not None
+    evaluates = evaluates or (state.evaluated and _MEANS.match(message) is not None)
     is_time = _LONE_TIME.match(message) is not None
     if is_time:
         in_record = (in_record and not state.in_epoch) or state.timed in {Timed.ONCE, Timed.AGAIN}
@@ -224,6 +233,8 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         parsed = parse_line(text, evaluates=True)
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
+    if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
+        state = state._replace(evaluated=parsed.evaluates)
     if parsed.heading and parsed.evaluates and not _is_bar(message):
         state = state._replace(below=Below.PASS)  # "Eval epoch: 24"
     return parsed, state._replace(

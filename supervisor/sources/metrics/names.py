@@ -221,7 +221,7 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
         and (rank := table.get(words[-1])) is not None
     ):
         return rank  # "sketch to painting Train Ep": what is trained, before the counter
-    if len(words) == 2 and words[1] in NUMBER_WORDS and table.get(words[0]):
+    if len(words) == 2 and words[1] in NUMBER_WORDS and len(words[0]) > 2 and table.get(words[0]):
         return table[words[0]]  # "batch_idx", "batch count"
     if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update"}:
         # A verb or noun before it: "completed step", "after step", "Global step".
@@ -361,6 +361,8 @@ _NORMS = (
 
 
 def _is_rate(name: _Name) -> bool:
+    if name.words[0] in SECOND_WORDS and name.words[1:2] == ["per"]:
+        return False  # "sec_per_example"
     return name.has(*SECOND_WORDS) and name.has(*TOKEN_WORDS, *SAMPLE_WORDS) and len(name.have) <= 8
 
 
@@ -377,7 +379,7 @@ def _is_abbreviated(name: _Name) -> bool:
 
 
 _THROUGHPUTS = (
-    _Rule("an inference's", lambda n: n.has("prompt", "generation", "decode", "prefill", "inference"), lambda _: _NOTHING),
+    _Rule("an inference's", lambda n: n.has("predict", "prediction", "prompt", "generation", "decode", "prefill", "inference"), lambda _: _NOTHING),
     _Rule(
         "an evaluation's",
         lambda n: n.is_held_out and (_is_abbreviated(n) or (n.has("per") and n.has(*SECOND_WORDS))),

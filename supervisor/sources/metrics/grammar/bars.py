@@ -20,6 +20,10 @@ from supervisor.sources.metrics.names import (
     TOTAL_STEPS,
 )
 
+# In steps a second.
+FASTEST = 10_000
+# "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step": nothing follows.
+_KERAS_ENDS = re.compile(r"\s*(?:-\s*\S+s\s+)?\S+s/(?:step|epoch|sample)\s*$")
 # Of tqdm's ``[00:00<?, ?it/s]``: neither how long it will take nor how fast it is, as nothing was counted yet.
 NOTHING_COUNTED = "<?, ?"
 
@@ -200,9 +204,24 @@ class _Drawn:
         """Whether it is a bare one in its first second."""
         return not self.described.strip() and self.groups.get("el") == "00:00"
 
+    @property
+    def is_too_fast(self) -> bool:
+        """Whether it counts more a second than a training does."""
+        rate = self.groups.get("rate") or "?"
+        return self.bottom == "s" and rate != "?" and float(rate) > FASTEST
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it is one of Keras' bars at its end, and without the loss that a training's has."""
+        return self.match.re is _BARS[-1] and _KERAS_ENDS.match(self.after) is not None
+
     def readings(self) -> tuple[BarReading, ...]:
         """Its values, if it is training's."""
-        rate = Conversion(How.NUMBER if self.top in {"s", "sec"} else How.INVERSE)
+        rate = {
+            "s": Conversion(How.NUMBER),
+            "sec": Conversion(How.NUMBER),
+            "ks": Conversion(How.NUMBER, 1e3),
+        }.get(self.top, Conversion(How.INVERSE))
         fields = (
             ("n", EPOCH if self.counts_epochs else STEP, WHOLE),
             ("N", TOTAL_EPOCHS if self.counts_epochs else TOTAL_STEPS, WHOLE),
@@ -236,6 +255,8 @@ _NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
             "N" not in bar.groups and not bar.described.strip() and not _METRIC_HINT.search(bar.after)
         ),
     ),
+    ("a prediction of Keras', which shows no loss", lambda bar: bar.predicts),
+    ("a file is read, at once", lambda bar: bar.is_new and bar.is_too_fast),
     (
         "a list was read, all within a second",
         lambda bar: bar.is_new and bar.groups.get("n") == bar.groups.get("N"),

@@ -79,6 +79,8 @@ _PARTS = frozenset(
 )
 # One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
+# "tokens_per_second": 2, in a model's configuration.
+_WHOLE_ENTRY = re.compile(r"(?:.*\x01)?\s*['\"]\w+['\"]\s*:\s*\d+,?\s*$")
 # A list of losses: "Losses: [0.3, 0.1]".
 _LOSSES = re.compile(r"(?<![a-z])losses(?![a-z])", re.IGNORECASE)
 # A weight is given with one decimal or two.
@@ -247,8 +249,19 @@ class _Case:
             if not is_placed and field in self.best and words_of(self.best[field].name) == ["cost"]:
                 del self.best[field]  # that of anything
                 self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
+        if TOKENS in self.best and _WHOLE_ENTRY.match(self.masked):
+            del self.best[TOKENS]  # of how many tokens a second of a video is made
+        if self._is_record_of_scores:
+            for field in (STEP, TOTAL_STEPS, STEP_TIME):
+                self.best.pop(field, None)
         if LOSS in self.best and VAL_LOSS not in self.best and self._reports_best_score:
             self.best[VAL_LOSS] = self.best.pop(LOSS)._replace(field=VAL_LOSS)
+
+    @property
+    def _is_record_of_scores(self) -> bool:
+        """Whether the line is a record of scores and of how long they took, as MMEngine writes of an evaluation: its step counts batches of it."""
+        is_trained = self.has_loss or LR in self.best or GRAD_NORM in self.best
+        return not is_trained and self.masked[:1] == "{" and "data_time" in self.own and self.has_scores
 
     @property
     def _reports_best_score(self) -> bool:

@@ -205,8 +205,12 @@ class _Walker:
         # "Test Step=0 Time=07:31": the evaluation's own
         is_of_evaluation = line.has_step_of_evaluation and not line.has(LOSS, VAL_LOSS, "")
         dropped = {STEP} if is_of_evaluation else set()
-        dropped |= {STEP_TIME} if self._sums_up else set()
-        return Found([reading for reading in line.readings if reading.field not in dropped], line.settings)
+
+        def is_dropped(one: Reading) -> bool:
+            is_of_all = self._sums_up and one.field == STEP_TIME and one.conversion.how is not How.INVERSE
+            return is_of_all or one.field in dropped
+
+        return Found([reading for reading in line.readings if not is_dropped(reading)], line.settings)
 
     def _without_counter(self, token: Token, place: int) -> Token:
         """The value without the counter that its name begins with."""

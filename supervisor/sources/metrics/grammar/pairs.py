@@ -138,8 +138,13 @@ def _read_behind_epoch(line: LineValues, token: Token, place: int) -> None:
     assert token.total is not None
     if line.text[token.stop :].strip() in {"):", ")"} and token.before.strip() == "(":
         line.readings.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
-    elif not (token.share and "epoch" in line.tokens[place - 1].name.lower()):
+    elif not (_is_share_in_brackets(line.text, token) and "epoch" in line.tokens[place - 1].name.lower()):
         _add_counter(line, token, 5)
+
+
+def _is_share_in_brackets(text: str, token: Token) -> bool:
+    """Whether a pair's share stands in brackets: "[1280/60000 (2%)]" are samples."""
+    return token.share and text[token.start : token.stop].rstrip()[-1:] == ")"
 
 
 def _add_epochs(line: LineValues, token: Token, rank: int) -> None:

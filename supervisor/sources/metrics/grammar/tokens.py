@@ -24,7 +24,7 @@ _MASKS = re.compile(
       (?<![a-z0-9+.-])[a-z][a-z0-9+.-]*+://\S+                                             # URL
     | "(?:GET|POST|PUT|HEAD|DELETE)\ [^"]*"                                 # a request
     | [IWEF]\d{4}\ \d\d:\d\d:\d\d\.\d+\s+\d+                                # glog
-    | \d{4}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+\d\d?:\d\d(?::\d\d)?(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d\b)?
+    | \d{4}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+\d\d?:\d\d(?::\d\d)?(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d\b|\ [IWEF]\ \d+\ \d+\])?
     | \d\d?[/.-]\d\d?[/.-]\d\d(?:\d\d)?[\ ,T]+\d\d?:\d\d(?::\d\d)?(?:[.,]\d+)?
     | \b\d\d[/-]\d\d\ \d\d:\d\d:\d\d(?:[.,]\d+)?
     | (?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\ )?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\ +\d+\ (?:\d{4}\ )?\d\d:\d\d:\d\d(?:\ \d{4})?
