@@ -200,3 +200,28 @@ def test_units_and_times_of_many_steps(line: str, read: dict[str, float]) -> Non
 )
 def test_what_looks_like_a_counter_or_a_speed_and_is_none(line: str) -> None:
     assert values(line) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        (
+            "Steps: 100/1000, Loss: 0.25, Speed: 4.0 it/s",
+            {"step": 100, "total_steps": 1000, "loss": 0.25, "step_time_s": 0.25},
+        ),
+        ("Epoch-3 | Batch-100 | Loss: 0.25", {"epoch": 3, "step": 100, "loss": 0.25}),
+        ("Epoch_3: loss 0.25", {"epoch": 3, "loss": 0.25}),
+        (
+            "Epoch(3/10) Batch(100/500) loss(0.25)",
+            {"epoch": 3, "total_epochs": 10, "step": 100, "total_steps": 500, "loss": 0.25},
+        ),
+        ("After 100 steps: loss 0.25", {"step": 100, "loss": 0.25}),
+        ("Global round 3: loss 0.25", {"step": 3, "loss": 0.25}),
+        ("GPU 0 Epoch 3 loss 0.25", {"epoch": 3, "loss": 0.25}),
+        ("epoch => 3, loss => 0.25", {"epoch": 3, "loss": 0.25}),
+        ("Epoch 3: train_loss/val_loss 0.25 / 0.5", {"epoch": 3, "loss": 0.25, "val_loss": 0.5}),
+        ("Epoch 3 loss (train/val): 0.25/0.5", {"epoch": 3, "loss": 0.25, "val_loss": 0.5}),
+    ],
+)
+def test_counters_and_losses_joined_to_their_names(line: str, read: dict[str, float]) -> None:
+    assert values(line) == read

@@ -223,7 +223,7 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
         return rank  # "sketch to painting Train Ep": what is trained, before the counter
     if len(words) == 2 and words[1] in NUMBER_WORDS and len(words[0]) > 2 and table.get(words[0]):
         return table[words[0]]  # "batch_idx", "batch count"
-    if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update"}:
+    if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update", "round"}:
         # A verb or noun before it: "completed step", "after step", "Global step".
         ahead = set(words[:-1])
         is_placed = "loss" not in ahead or not ahead.isdisjoint({"at", "after", "for", "in"})

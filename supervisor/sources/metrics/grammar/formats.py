@@ -63,6 +63,15 @@ FORMATS: tuple[Format, ...] = (
             re.IGNORECASE,
         ),
     ),
+    Format(
+        "Epoch-3 | Batch-120 | loss 2.31",
+        Where.EVERYWHERE,
+        5,
+        re.compile(
+            r"(?<![\w./\\-])(?:epoch[-_](?P<e>\d+)|(?:step|iter|iteration|batch)[-_](?P<s>\d+))(?:/\d+)?(?=\s*(?:[:|,;\])]|\s-|\s[A-Za-z]|$))",
+            re.IGNORECASE,
+        ),
+    ),
     # Also "第[3/50]轮", "第100步", "第3エポック".
     Format(
         "第3轮 loss: 2.31",
@@ -85,6 +94,14 @@ FORMATS: tuple[Format, ...] = (
         re.compile(
             r"(?<![\w.])(?:(?P<e>\d+)(?:st|nd|rd|th) epoch|(?P<s>\d+)(?:st|nd|rd|th) (?:mini-?batch|batch|step|iter(?:ation)?))\b",
             re.IGNORECASE,
+        ),
+    ),
+    Format(
+        "After 120 steps: loss 2.31",
+        Where.FIRST,
+        3,
+        re.compile(
+            r"\W*(?:after )?(?P<s>\d+) (?:steps|iterations|iters|batches|updates)\W+(?:(?:train|training|mean|average|the) )*loss\b", re.IGNORECASE
         ),
     ),
     # ESPnet: batches of an epoch, as a range.

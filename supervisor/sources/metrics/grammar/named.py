@@ -61,7 +61,7 @@ _KILO = frozenset({"kt_s", "ktok_s", "ktok_sec", "ktokens_s", "ktokens_sec", "kt
 
 
 # A limit that a loss is compared with ("loss < 0.1"), a number of things ("loss on 1000 samples").
-_COMPARED = re.compile(r"[<>]=?\s*$")
+_COMPARED = re.compile(r"(?<![-=])[<>]=?\s*$")
 _COMPARED_WITH = re.compile(r"\s[<>]=?\s*\w")
 _OF_THINGS = re.compile(
     r"\s+(?:samples|examples|batches|steps|iterations|epochs|gpus|ranks|workers|devices|tokens|sequences|images)\b",
@@ -143,7 +143,10 @@ class LineValues:
         if words == ["time", "step"] and token.text.isdigit() and not unit:
             return  # "time step: 12": an environment's
         evaluates = self.evaluates or found.is_eval
-        if not evaluates and _is_rate_of_steps(found, token, words):
+        # "speed: 3.1 it/s"; steps a second may be those of an environment.
+        is_named = unit.startswith("it") or not {"speed", "rate", "throughput"}.isdisjoint(words)
+        is_rate = found.field == "" and is_named and is_step_rate(unit)
+        if not evaluates and (is_rate or _is_rate_of_steps(found, token, words)):
             self.add(STEP_TIME, token, 6, Conversion(How.INVERSE))
             return
         if found.field == STEP:

@@ -43,7 +43,9 @@ _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|b
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
-_TWO_DECIMALS = re.compile(r"([-+]?\d+\.\d+)\s?/\s?\d+\.\d+\s*")
+_TWO_DECIMALS = re.compile(r"([-+]?\d+\.\d+)\s?/\s?(\d+\.\d+)\s*")
+# The names of two sets before the losses of both: "train_loss/val_loss 0.81/0.83".
+_OF_BOTH_SETS = re.compile(r"\btrain\w*\s?/\s?(?:val|test|dev|eval)", re.IGNORECASE)
 # What may stand before a pair that counts steps: marks, and words in brackets.
 _NOTHING_AHEAD = re.compile(
     r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
@@ -174,6 +176,14 @@ def read_ratio(line: LineValues, token: Token) -> None:
     if found.field in {LOSS, VAL_LOSS} and (both := _TWO_DECIMALS.fullmatch(token.text)) is not None:
         # "loss 0.81/0.83": training's and the held-out set's, or the newest and the mean
         one = token._replace(text=both[1], end=token.start + both.end(1), kind="num")
+        if _OF_BOTH_SETS.search(token.before) is not None:
+            line.readings.append(Reading(LOSS, token.name, 8, one.start, one.end, PLAIN))
+            line.readings.append(
+                Reading(
+                    VAL_LOSS, token.name, 8, token.start + both.start(2), token.start + both.end(2), PLAIN
+                )
+            )
+            return
         line.add_named(one, found, words_of(token.name))
         return
     match = _MEMORY_PAIR.match(line.text, token.start)

@@ -83,7 +83,7 @@ _OPENERS = re.compile(
 )
 _CALL = re.compile(
     r"\w\($(?<!ensor\()(?<!rray\()(?<!loat\()(?<!loat16\()(?<!loat32\()(?<!loat64\()(?<!int\()(?<!int32\()(?<!int64\()(?<!cimal\()"
-    r"(?<!poch\()(?<!step\()(?<!Step\()(?<!iter\()(?<!Iter\()(?<!tch\()"
+    r"(?<!poch\()(?<!step\()(?<!Step\()(?<!iter\()(?<!Iter\()(?<!tch\()(?<!loss\()(?<!Loss\()"
 )
 _UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24}\d?)\s*[)\]]\s*$")
 _BREAK = re.compile(
@@ -105,7 +105,7 @@ _NOT_NUMBERED = (
     TOKEN_WORDS,
 )
 _COUNTS = re.compile(r"\((?:epoch|step|iter(?:ation)?|batch)\s*$", re.IGNORECASE)  # "(epoch 180):"
-_MORE_NAME = re.compile(r" [A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
+_MORE_NAME = re.compile(r" (?!(?:[Ee]poch|[Ss]tep|[Ii]ter\w*|[Bb]atch)\b)[A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
 _TAIL_WORDS = re.compile(
     r"\s+(?:was|is|are|of|at|to|reached|after|with|about|equals?|now|for|on|in)$", re.IGNORECASE
 )
