@@ -33,6 +33,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "edit": ("arguments", "args", "environment"),
     "freeze": ("tail", "follow", "pause", "resume"),
     "open_log": ("jump", "goto"),
+    "jump": ("goto", "time", "seek"),
+    "go_step": ("goto", "jump", "cursor"),
     "pane('loss')": ("smooth", "smoothing", "curve"),
     "pane('devices')": ("gpus", "memory", "vram"),
     "pane('ranks')": ("slow", "straggler"),
@@ -94,6 +96,7 @@ class KeyCommands(Provider):
 
     async def search(self, query: str) -> Hits:
         """What matches the words typed: a part of a name, a synonym or a part of the sentence before fuzzy matches."""
+        query = getattr(self.screen, "command_of", str)(query)
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
         possible, found = self._possible(), False

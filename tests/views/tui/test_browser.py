@@ -29,7 +29,7 @@ from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.pages.metrics import MetricsPage
 from supervisor.views.tui.request_client import Adopter
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, keeper_of, pane, requests, shown, until
+from tests.views.tui.driving import command, drive, keeper_of, pane, requests, shown, until
 
 NOW = recorded.T0 + 9000
 
@@ -425,29 +425,17 @@ def test_the_next_attempt_is_started_from_the_list_after_a_question(runs: list[R
 
 
 def test_the_palette_takes_what_to_filter_by(runs: list[RunPaths]) -> None:
-    async def does(app: StokerApp, pilot: Pilot[None], typed: str) -> None:
-        """Type into the palette; Enter once the words stand there and in what was found."""
-        below = app.screen
-        await pilot.press("colon")
-        await until(pilot, lambda: app.screen is not below, "the palette")
-        await pilot.press(*("space" if letter == " " else letter for letter in typed))
-        words = typed.split()[1]
-        box = "commands ─"
-        await until(pilot, lambda: shown(app).partition(box)[2].count(words) >= 2, typed)
-        await pilot.press("enter")
-        await until(pilot, lambda: app.screen is below, "the screen below")
-
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await does(app, pilot, "filter state:failed")
+        await command(app, pilot, "filter state:failed")
         await until(pilot, lambda: "1 of 3" in shown(app), "the filter")
         await pilot.press("enter")
         await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
         await until(
             pilot, lambda: "following" in pane(app, "log") or "at the failure" in pane(app, "log"), "the log"
         )
-        await does(app, pilot, "search Raised")
+        await command(app, pilot, "search Raised")
         await until(pilot, lambda: "/Raised" in pane(app, "log"), "the search")
-        await does(app, pilot, "filter r0")
+        await command(app, pilot, "filter r0")
         await until(pilot, lambda: "log · rank 0" in pane(app, "log"), "the filter")
 
     browse(runs, play)

@@ -17,9 +17,10 @@ from supervisor.views.model.replay import (
 )
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.help import HelpScreen
+from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.terminal import replay_app
 from tests.views.replaying import Ticks
-from tests.views.tui.driving import pane, requests, until
+from tests.views.tui.driving import command, pane, requests, until
 
 
 @pytest.mark.parametrize("speed", ["0", "-1x", "fast", "1e9"])
@@ -104,3 +105,22 @@ def test_the_story_is_told_once_and_nothing_is_asked(recording: Recording) -> No
 
     play(recording, scenario)
     assert requests(recording.run) == []
+
+
+def test_the_palette_goes_to_a_moment(recording: Recording) -> None:
+    async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
+        await pilot.press("space")
+        span_s = recording.end_t - recording.start_t
+        await command(app, pilot, "50%")
+        assert clock.now() == pytest.approx(recording.start_t + span_s / 2)
+        await command(app, pilot, "go -2s")
+        assert clock.now() == pytest.approx(recording.start_t + span_s / 2 - 2)
+        await command(app, pilot, "2001-01-01 00:00")
+        await until(pilot, lambda: "nothing was recorded at 2001" in pane(app, "notice"), "why not")
+        await app.dashboard.run_action("jump")
+        await until(pilot, lambda: isinstance(app.screen, AskLine), "the question")
+        await pilot.press(*"10%", "enter")
+        await until(pilot, lambda: app.screen is app.dashboard, "the answer")
+        assert clock.now() == pytest.approx(recording.start_t + span_s / 10)
+
+    play(recording, scenario)

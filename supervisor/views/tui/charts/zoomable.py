@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -10,11 +11,14 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track
 from supervisor.views.tui.charts.axes import Axis, axes_of, axis_for, places
 from supervisor.views.tui.charts.curves import SMOOTHING, Look, Plot, extent, nearest
 from supervisor.views.tui.widgets.panel import Panel
 
+STEPS = re.compile(r"(\d[\d ]*(?:\.\d+)?) ?([kKM]?)(?: ?(?:-|–|\.\.) ?(\d[\d ]*(?:\.\d+)?) ?([kKM]?))?")
+FACTORS = {"": 1.0, "k": 1e3, "m": 1e6}
 ZOOM = 0.6
 PAN = 0.25
 
@@ -95,6 +99,31 @@ class ChartPanel(Panel, can_focus=True):
             return False
         self._look(self.look, cursor=at)
         return True
+
+    def show_steps(self, typed: str) -> str:
+        """Put the cursor at the step that is typed, or the window around ``1200-1400``; what prevents that, empty where nothing does."""
+        found = STEPS.fullmatch(typed.strip())
+        if found is None:
+            return f"{typed.strip()}: give a step (1200, 12k) or two (1200-1400)"
+        steps = sorted(
+            float(number.replace(" ", "")) * FACTORS[unit.lower()]
+            for number, unit in (found.group(1, 2), found.group(3, 4))
+            if number
+        )
+        look, tracks = self.look, self.tracks()
+        if axis_for(look.axis, tracks) is not Axis.STEP:
+            look = replace(look, axis=Axis.STEP, window=None, cursor=None)
+        whole = extent(look, tracks)
+        if whole is None or axis_for(look.axis, tracks) is not Axis.STEP:
+            return "the chart does not count steps"
+        if steps[0] > whole[1] or steps[-1] < whole[0]:
+            return f"the chart has steps {fm.whole(whole[0])} to {fm.whole(whole[1])}"
+        low, high = max(steps[0], whole[0]), min(steps[-1], whole[1])
+        if low < high:
+            self._look(replace(look, window=(low, high), cursor=None))
+        else:
+            self._look(look, cursor=low)
+        return ""
 
     def action_cursor(self, way: int) -> None:
         """Move the cursor by a column; it begins at the newest point."""

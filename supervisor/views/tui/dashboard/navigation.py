@@ -37,6 +37,9 @@ from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.wording.places import is_stacks
 
+# What may be typed to go to a step.
+STEPS = "a step of the chart (1200, 12k), or from one to another (1200-1400)"
+
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
     from supervisor.text.user_line import CodeLine
@@ -66,6 +69,10 @@ class LookingScreen(PaneScreen):
     """
 
     FIRST_ACTIONS: ClassVar[frozenset[str]] = frozenset()  # in the footer before the usual ones
+    # Without a key of their own.
+    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
+        Binding("x", "go_step", "step", key_display=" ", tooltip=STEPS),
+    )
 
     class LogNews(Message):
         """The thread that reads the logs has something."""
@@ -493,6 +500,29 @@ class LookingScreen(PaneScreen):
         self._leave_page()
         if trouble := self.logs.search(words, self.logs.frozen_row):
             self.tell(Answer(trouble, False))
+
+    def action_go_step(self) -> None:
+        """Ask for a step."""
+        from supervisor.views.tui.dialogs.prompts import AskLine
+
+        def closed(text: str | None) -> None:
+            if text:
+                self.call_later(self.go_step_for, text)
+
+        self.app.push_screen(AskLine("step", hint=STEPS), closed)
+
+    async def go_step_for(self, words: str) -> None:
+        """Put the cursor of the chart in sight at a step, or its window around several."""
+        if self._zoomed not in {"metrics", "loss"}:
+            if self._card_shown() and self._zoomed is None:
+                await self.action_page("metrics")  # the card stands in the loss's place
+            else:
+                self.action_pane("loss")
+        chart = self.query_one("#metrics" if self._zoomed == "metrics" else "#loss", ChartPanel)
+        if trouble := chart.show_steps(words):
+            self.tell(Answer(trouble, False))
+        else:
+            chart.focus()
 
     def action_rank(self, way: int) -> None:
         """The log of one rank: none, 0, 1, … and round again."""

@@ -11,15 +11,18 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.views import format as fm
-from supervisor.views.model.replay import Recording, ReplayClock, next_fact
+from supervisor.views.logs.commands import BadJumpError
+from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.dialogs.help import HelpLine, lines_of
+from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 
+MOMENTS = "a time (14:32), a span (+10m, -30s) or a share (50%) of the recording"
 SCRUB = 1 / 50
 TICK_S = 0.25
 
@@ -111,6 +114,11 @@ class ReplayScreen(Dashboard):
         Binding("less_than_sign", "speed(-1)", "slower", key_display="<", priority=True),
     ]
 
+    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
+        Binding("g", "jump", "go", key_display=" ", tooltip=MOMENTS),
+        *Dashboard.MORE_COMMANDS,
+    )
+
     def __init__(
         self,
         recording: Recording,
@@ -177,6 +185,29 @@ class ReplayScreen(Dashboard):
             return
         self._replay.seek(found)
         self._moved()
+
+    def action_jump(self) -> None:
+        """Ask for a moment."""
+
+        def closed(text: str | None) -> None:
+            if text:
+                self.jump_for(text)
+
+        self.app.push_screen(AskLine("go to", hint=MOMENTS), closed)
+
+    def jump_for(self, words: str) -> None:
+        """Go to a moment, as it is typed."""
+        clock = self._replay
+        try:
+            clock.seek(parse_moment(words, clock.now(), clock.start_t, clock.end_t))
+        except BadJumpError as error:
+            self.tell(Answer(str(error), False))
+            return
+        self._moved()
+
+    def command_of(self, typed: str) -> str:
+        """A moment typed without a command is gone to."""
+        return f"go {typed}" if is_moment(typed) else typed
 
     def action_speed(self, way: int) -> None:
         """Faster or slower."""
