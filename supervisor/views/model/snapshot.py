@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.run.paths import NodePaths
-from supervisor.run.state import RunState
+from supervisor.run.state import Running, RunState
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
@@ -129,6 +129,17 @@ class Snapshot(msgspec.Struct, frozen=True):
     def node_logs(self) -> tuple[NodeLogs, ...]:
         """Of a run on several nodes, where the logs of each are listed."""
         return tuple(NodeLogs(node.number, node.paths, node.state) for node in self.nodes)
+
+    @property
+    def step(self) -> int | None:
+        """The newest step of the newest attempt; while it runs that of a newer loss, which the journal has up to a second later."""
+        attempt, progress, losses = self.state.attempt, self.state.progress, self.metrics.get("loss", ())
+        step = attempt.last_step if attempt is not None else None
+        if step is None or not losses or not isinstance(self.state.condition, Running):
+            return step
+        newest = losses[-1]
+        is_newer = progress is None or newest.t > progress.t
+        return max(step, int(newest.step or 0)) if is_newer and self.is_current(newest.attempt) else step
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:

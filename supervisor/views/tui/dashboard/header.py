@@ -63,10 +63,9 @@ class HeaderPanel(Panel):
         for is_roomy in (True, False):  # ours and the attempt give way to the step
             left = (*self._who(snapshot.state, is_roomy=is_roomy), Span(" · "), *condition)
             progress = self._progress(
-                snapshot.state,
+                snapshot,
                 width - cells(left) - 2,
                 in_epochs=_counts_within_epochs(snapshot),
-                charted=charted_step(snapshot),
             )
             if cells(left) + cells(progress) < width:
                 times = self._times(snapshot, width)
@@ -125,13 +124,10 @@ class HeaderPanel(Panel):
         ends = hang_ends_in(snapshot, now), wait_ends_in(snapshot, now)
         return ", Esc keeps waiting" if ends != (None, None) else ""
 
-    def _progress(
-        self, state: RunState, room: int, *, in_epochs: bool = False, charted: int | None = None
-    ) -> Row:
-        attempt = state.attempt
-        step = attempt.last_step if attempt else None
-        step = max(step, charted) if step is not None and charted is not None else step
-        total = state.total_steps
+    def _progress(self, snapshot: Snapshot, room: int, *, in_epochs: bool) -> Row:
+        state = snapshot.state
+        attempt, total = state.attempt, state.total_steps
+        step = (attempt.last_step if attempt else None) if in_epochs else snapshot.step
         read = reading_ratio(state)
         if is_unread(state):
             return EMPTY
@@ -146,9 +142,10 @@ class HeaderPanel(Panel):
         epoch = self.tr(epoch_text(state))
         shown, of = step, total
         progress = state.progress
-        if epoch and progress is not None and progress.step == step and progress.epoch_step is not None:
+        if epoch and progress is not None and progress.step is not None and progress.epoch_step is not None:
             # As the log counts, so that the two can be compared; the bar is of the whole training.
-            shown, of = progress.epoch_step, progress.epoch_steps
+            of = progress.epoch_steps
+            shown = min(progress.epoch_step + step - progress.step, of or step)
         number = fm.whole(shown)
         if of and shown <= of:  # what the arguments said may be no total
             size = len(fm.whole(of))
@@ -216,15 +213,6 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
     return axis_for(None, [track]) is Axis.EPOCH
 
 
-def charted_step(snapshot: Snapshot) -> int | None:
-    """The step of the newest loss in the chart, which the journal has up to a second later; None unless a launched run trains."""
-    if snapshot.state.mode == "observed" or not isinstance(snapshot.state.condition, Running):
-        return None
-    track = snapshot.metrics.get("loss", ())
-    step = track[-1].step if track and snapshot.is_current(track[-1].attempt) else None
-    return int(step) if step is not None else None
-
-
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
     """Seconds without a step, where the keeper flagged that or it is longer than a run is ever quiet; else None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
@@ -259,8 +247,9 @@ def eta_s(snapshot: Snapshot) -> float | None:
     if progress is None or attempt is None or attempt.stall is not None or reading_text(snapshot.state):
         return None
     by_rate = None
-    if progress.step is not None and total and progress.step <= total and snapshot.pace_s is not None:
-        by_rate = (total - progress.step) * snapshot.pace_s if len(snapshot.pace) >= ETA_GAPS else None
+    step = snapshot.step if progress.step is not None else None
+    if step is not None and total and step <= total and snapshot.pace_s is not None:
+        by_rate = (total - step) * snapshot.pace_s if len(snapshot.pace) >= ETA_GAPS else None
     done = (attempt.last_step or 0) - (attempt.first_step or 0)
     by_job = progress.eta_s if done >= ETA_STEPS or progress.step is None else None
     if attempt.number > 1 and by_rate is not None:

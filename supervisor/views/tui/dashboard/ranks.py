@@ -364,9 +364,7 @@ class RanksPanel(ListPanel, can_focus=True):
     @staticmethod
     def _of_the_job(snapshot: Snapshot) -> dict[str, float | None]:
         """The newest values that were logged without a rank."""
-        progress = snapshot.state.progress
-        step = progress.step if progress is not None else None
-        return {"step": step, "step_time_s": snapshot.latest("step_time_s")}
+        return {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s")}
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         return _columns(width, several=self.view is not None and bool(self.view.snapshot.nodes))
