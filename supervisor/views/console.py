@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,6 +34,8 @@ from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
+from supervisor.views.model.history import Point, single
+from supervisor.views.model.step_pace import GAPS, FirstTimes, Pace, job_pace
 from supervisor.views.wording.kinds import (
     end_of_request,
     failing_line,
@@ -104,6 +107,8 @@ class ConsoleView:
         self._last_progress_t = float("-inf")
         self._gone = False
         self._progress: ev.Progress | None = None
+        self._times = _StepTimes()
+        self._lost = ""  # the word for a loss that is no number
         self._is_behind = False
         self._reads_on = 0
         self._encoder = msgspec.json.Encoder()
@@ -179,10 +184,20 @@ class ConsoleView:
             self._progress = merge_progress(self._progress, event)
             was_behind, self._is_behind = self._is_behind, bool(event.lag_bytes)
             falls_behind = self._is_behind and not was_behind
+            self._times.take(event)
+            if event.loss is not None:
+                self._lost = ""
             if falls_behind or event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
                 self._last_progress_t = event.t
-                yield Level.INFO, progress_text(self._progress, self.state.total_steps)
+                is_late = self.state.mode == "observed"  # dated by when it was read
+                pace = (self._progress.step_time_s, False) if is_late else self._times.pace
+                yield (
+                    Level.INFO,
+                    progress_text(self._progress, self.state.total_steps, pace=pace, lost=self._lost),
+                )
             return
+        if isinstance(event, ev.LossNotFinite | ev.LaunchIntended):
+            self._lost = event.value if isinstance(event, ev.LossNotFinite) else ""
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
             from supervisor.views.wording.start_warnings import foreseen, foreseen_text
@@ -444,9 +459,42 @@ def batch_text(batch: BatchSpec) -> str:
     return f"micro-batch {describe(batch)}"
 
 
-def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
-    """One line of progress, of what is known. `total_steps`: where the progress has none."""
+class _StepTimes:
+    """The pace of the newest attempt, by what is journalled of it: the number that the dashboard shows."""
+
+    def __init__(self) -> None:
+        self._pace, self._first = Pace(), FirstTimes()
+        self._logged: deque[Point] = deque(maxlen=GAPS)
+
+    def take(self, event: ev.Progress) -> None:
+        """One event, in the order of time."""
+        if event.step is not None:
+            self._pace.add(event.t, event.step, event.attempt)
+        if event.step_time_s is not None:
+            timed = single(event.t, event.step, event.step_time_s, event.attempt)
+            self._logged.extend(self._first.take(timed, self._pace.seconds()))
+
+    @property
+    def pace(self) -> tuple[float | None, bool]:
+        """Seconds a step, and whether they are derived from when steps were logged."""
+        gaps, attempt = self._pace.track(), self._pace.attempt
+        logged = [point.mean for point in self._logged if point.attempt >= attempt][-max(len(gaps), 1) :]
+        return job_pace(logged[-1] if logged else None, logged, self._pace.seconds(), len(gaps))
+
+
+def progress_text(
+    progress: ev.Progress,
+    total_steps: int | None = None,
+    *,
+    pace: tuple[float | None, bool] | None = None,
+    lost: str = "",
+) -> str:
+    """One line of progress, of what is known. `total_steps`: where the progress has none.
+
+    `pace`: seconds a step, and whether they are derived; None: as logged. `lost`: the word for a loss that is no number.
+    """
     parts: list[str] = []
+    took_s, is_derived = pace if pace is not None else (progress.step_time_s, False)
 
     def add(value: float | None, form: Callable[[float], str]) -> None:
         if value is not None:
@@ -455,12 +503,15 @@ def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
     steps = progress.total_steps or total_steps
     total = f"/{steps}" if steps else ""
     add(progress.step, lambda v: f"step {v:.0f}{total}")
-    add(progress.loss, lambda v: f"loss {v:.4f}")
+    if lost:
+        parts.append(f"loss {lost}")
+    else:
+        add(progress.loss, lambda v: f"loss {v:.4f}")
     add(progress.val_loss, lambda v: f"val {v:.4f}")
     add(progress.lr, lambda v: f"lr {v:.2e}")
     add(progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s")
     add(progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s")
-    add(progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step")
+    add(took_s, lambda v: f"{'~' if is_derived else ''}{v * 1000:.0f} ms/step")
     parts.append(unread_text(progress))
     return " · ".join(filter(None, parts)) or "alive, no step seen yet"
 

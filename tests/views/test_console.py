@@ -288,3 +288,39 @@ def test_whether_it_is_the_same_training_is_one_line() -> None:
 def test_how_a_run_ended_in_one_line(outcome: ev.Outcome, code: int, line: tuple[Level, str]) -> None:
     event = ev.RunEnded(t=T, outcome=outcome, exit_code=code, reason="why")
     assert list(MADE[ev.RunEnded](event)) == [line]
+
+
+def progress_lines(tmp_path: Path, *steps: ev.Event, mode: str = "launched") -> list[str]:
+    """The lines of progress without their time stamps."""
+    started = ev.RunStarted(t=T, run_id="r", name="n", mode=mode, host="h")
+    launched = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
+    text = printed(run_in(tmp_path, started, launched, *steps))
+    return [line.split(" ", 3)[3] for line in text.splitlines() if "] 2" in line and " step " in line]
+
+
+def test_ms_per_step_is_the_measured_pace_where_the_logged_one_is_not(tmp_path: Path) -> None:
+    """The script prints the time of ten steps as that of one."""
+    steps = [ev.Progress(t=T + 6 * n, attempt=1, step=12 * n, step_time_s=5.0) for n in range(9)]
+    lines = progress_lines(tmp_path / "a", *steps)
+    assert lines[1] == "step 12 · 5000 ms/step", "too few gaps to say"
+    assert lines[-1] == "step 96 · ~500 ms/step"
+    steps = [ev.Progress(t=T + 6 * n, attempt=1, step=12 * n, step_time_s=0.51) for n in range(9)]
+    assert progress_lines(tmp_path / "b", *steps)[-1] == "step 96 · 510 ms/step"
+    steps = [ev.Progress(t=T + 6 * n, attempt=1, step=12 * n) for n in range(9)]
+    assert progress_lines(tmp_path / "c", *steps)[-1] == "step 96 · ~500 ms/step", "none is logged"
+    assert progress_lines(tmp_path / "d", *steps, mode="observed")[-1] == "step 96"
+
+
+def test_a_loss_that_is_no_number_is_no_longer_shown_as_the_last_one(tmp_path: Path) -> None:
+    events = (
+        ev.Progress(t=T, attempt=1, step=1, loss=2.0),
+        ev.LossNotFinite(t=T + 6, attempt=1, value="nan", step=2, rank=0, last=2.0),
+        ev.Progress(t=T + 6, attempt=1, step=2),
+        ev.Progress(t=T + 12, attempt=1, step=3, loss=1.5),
+    )
+    assert progress_lines(tmp_path, *events) == [
+        "step 1 · loss 2.0000",
+        "the loss became nan at step 2 on rank 0, last 2",
+        "step 2 · loss nan · ~6000 ms/step",
+        "step 3 · loss 1.5000 · ~6000 ms/step",
+    ]

@@ -11,14 +11,11 @@ from supervisor.run.state import Running, RunState
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
-from supervisor.views.model.history import Point, Track, median
-from supervisor.views.model.step_pace import is_pace
+from supervisor.views.model.history import Point, Track
+from supervisor.views.model.step_pace import job_pace
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
-
-# Over so many gaps between steps it is known whether logged step times are the run's pace.
-LEAST_GAPS = 5
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -143,27 +140,15 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
-        """Seconds from one step of the job to the next, and whether that is derived from when steps were logged.
-
-        Derived where the newest attempt's log gives no step time, or one that the steps do not bear out: a rank's own
-        time without its waits, or that of ten steps.
-        """
-        reported_s = self.latest("step_time_s")
-        if reported_s is None or not self._is_pace(median(p.mean for p in self._steps_timed)):
-            return self.pace_s, self.pace_s is not None
-        return reported_s, False
+        """Seconds from one step of the job to the next, and whether that is derived from when steps were logged: `step_pace.job_pace`."""
+        logged = (point.mean for point in self._steps_timed)
+        return job_pace(self.latest("step_time_s"), logged, self.pace_s, len(self.pace))
 
     @property
     def _steps_timed(self) -> Track:
         """The newest step times that the newest attempt logged, as many as the gaps that they are compared with."""
         newest = self.metrics["step_time_s"][-max(len(self.pace), 1) :]
         return tuple(point for point in newest if self.is_current(point.attempt))
-
-    def _is_pace(self, reported_s: float | None) -> bool:
-        """Whether steps come about as far apart as the log gives their time; also while too few came to tell."""
-        if reported_s is None or self.pace_s is None or len(self.pace) < LEAST_GAPS:
-            return True
-        return is_pace(reported_s, self.pace_s)
 
     def latest(self, name: str) -> float | None:
         """The newest value of a metric, as it was logged; None until the newest attempt logs one."""

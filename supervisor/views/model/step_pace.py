@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from supervisor.views.model.history import Point, Track, median, single
 
@@ -20,6 +20,8 @@ GAPS = 60
 KEPT_GAPS = 2
 # A logged step time that differs by more than this from the time between the steps is not the run's pace.
 PACE_RATIO = 1.25
+# Over so many gaps between steps that is known.
+LEAST_GAPS = 5
 # Step times that are shorter by this factor, in a first attempt too, are those of a bar that was moved. So many that come no nearer
 # to the pace, or so many in all, measure something else.
 FAR = 4.0
@@ -31,6 +33,27 @@ MOST_FIRST = 60
 def is_pace(reported_s: float, pace_s: float) -> bool:
     """Whether steps come about as far apart as the log gives their time."""
     return reported_s / PACE_RATIO <= pace_s <= reported_s * PACE_RATIO
+
+
+def job_pace(
+    reported_s: float | None, logged_s: Iterable[float], pace_s: float | None, gaps: int
+) -> tuple[float | None, bool]:
+    """Seconds from one step of the job to the next, and whether that is derived from when steps were logged.
+
+    Derived where the newest attempt's log gives no step time, or one that the steps do not bear out: a rank's own time without its
+    waits, or that of ten steps.
+
+    Args:
+        reported_s: the newest step time that was logged.
+        logged_s: the newest ones, about as many as there are gaps.
+        pace_s: by when steps were logged.
+        gaps: how many gaps between steps that is taken from.
+    """
+    usual_s = median(logged_s)
+    is_known = usual_s is not None and pace_s is not None and gaps >= LEAST_GAPS
+    if reported_s is None or (is_known and not is_pace(usual_s or 0.0, pace_s or 0.0)):
+        return pace_s, pace_s is not None
+    return reported_s, False
 
 
 class FirstTimes:
