@@ -197,7 +197,10 @@ class ConsoleView:
                 )
             return
         if isinstance(event, ev.LossNotFinite | ev.LaunchIntended):
-            self._lost = event.value if isinstance(event, ev.LossNotFinite) else ""
+            value = event.value if isinstance(event, ev.LossNotFinite) else ""
+            self._lost = (
+                value if value in {"", "nan"} else f"{value} or nan"
+            )  # what follows inf is mostly nan
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
             from supervisor.views.wording.start_warnings import foreseen, foreseen_text

@@ -102,11 +102,11 @@ def test_waiting_progress_comes_out_when_steps_stop(bench: Bench) -> None:
 
 
 def test_values_of_one_second_are_merged_and_non_numbers_kept_out(bench: Bench) -> None:
-    bench.see(step(1), step(2, lr=0.1), step(3, loss=float("nan")))
+    bench.see(step(1), step(2, lr=0.1, grad_norm=0.5), step(3, grad_norm=float("nan")))
     bench.recorder.flush()
     last = bench.emitted.facts[-1]
     assert isinstance(last, ev.Progress)
-    assert (last.step, last.lr, last.loss) == (3, 0.1, 0.5)
+    assert (last.step, last.lr, last.loss, last.grad_norm) == (3, 0.1, 1 / 3, 0.5)
 
 
 INF, NAN = float("inf"), float("nan")
@@ -118,6 +118,9 @@ def test_a_loss_that_is_no_number_is_journalled_once_and_its_end(bench: Bench) -
     (lost,), (found,) = bench.of(ev.LossNotFinite), bench.of(ev.LossFinite)
     assert lost == ev.LossNotFinite(t=12.0, attempt=1, value="inf", step=2, rank=0, last=2.0)
     assert found == ev.LossFinite(t=14.0, attempt=1, loss=1.5, step=4)
+    bench.recorder.flush()
+    after = bench.emitted.facts[bench.emitted.facts.index(lost) :]
+    assert [fact.loss for fact in after if isinstance(fact, ev.Progress)] == [1.4], "none of before"
     odd = [sample.odd for sample in SeriesReader(bench.folder, METRICS).read()]
     assert odd == [{}, {"loss": "inf"}, {"loss": "nan"}, {}, {"loss": "nan"}, {}]
 

@@ -400,6 +400,7 @@ class Recorder:
         )
         if m.finite_loss is not None or m.not_finite_count >= NOT_FINITE_FROM_START:
             m.reported_not_finite = True
+            self._tell_progress(0.0)  # what waits has the finite loss before
             self._emit(m.not_finite)
 
     def _report_early(self) -> None:

@@ -50,9 +50,12 @@ def job_pace(
         gaps: how many gaps between steps that is taken from.
     """
     usual_s = median(logged_s)
-    is_known = usual_s is not None and pace_s is not None and gaps >= LEAST_GAPS
-    if reported_s is None or (is_known and not is_pace(usual_s or 0.0, pace_s or 0.0)):
+    if reported_s is None:
         return pace_s, pace_s is not None
+    if usual_s is not None and pace_s is not None:
+        is_known = gaps >= LEAST_GAPS or usual_s * FAR < pace_s
+        if is_known and not is_pace(usual_s, pace_s):
+            return pace_s, True
     return reported_s, False
 
 
