@@ -47,6 +47,7 @@ CONTEXT = frozenset((LINE_T, READING))
 ROLLUP_S = 60.0
 SEGMENT_BYTES = 64 << 20
 NEWEST_BYTES = 4 << 20
+SKIM_BYTES = 8 << 10
 _STALE = frozenset((errno.ESTALE, errno.EIO, errno.EBADF))
 """Holds a minute of 64 ranks or GPUs at 10 Hz, some 100 bytes a sample, many times over."""
 
@@ -200,6 +201,18 @@ class SeriesReader:
         data = _read_from(self._path if here is new else self._older, start, 1 << 16)
         self._inode, self._offset = here[0], start + data.find(b"\n") + 1
         return True
+
+    def before(self, limit_bytes: int) -> Iterator[Sample]:
+        """Of what lies before the place that `seek_tail` chose, about so much: small pieces of all of it, evenly spread."""
+        old = _inode_and_size(self._older)
+        parts = [(self._older, old[1])] if old[0] and old[0] != self._inode else []
+        parts.append((self._older if self._inode == old[0] else self._path, self._offset))
+        every = max(sum(size for _, size in parts) * SKIM_BYTES // limit_bytes, SKIM_BYTES)
+        for path, size in parts:
+            for start in range(0, size, every):
+                data = _read_from(path, start, min(SKIM_BYTES, size - start))
+                first = data.find(b"\n") + 1 if start else 0
+                yield from decoded(self._decoder, data[first : data.rfind(b"\n") + 1])
 
     def _read(self, limit_bytes: int) -> bytes:
         inode, size = _inode_and_size(self._path)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from supervisor.run.paths import make_private
-from supervisor.run.series import METRICS, Sample, SeriesReader
+from supervisor.run.series import METRICS, SKIM_BYTES, Sample, SeriesReader
 
 
 def lines(*steps: int) -> bytes:
@@ -119,3 +120,23 @@ def test_folders_that_another_makes_at_the_same_time_are_taken(
 
     monkeypatch.setattr(Path, "is_dir", too_early)
     make_private(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize(("older", "newer"), [(0, 5000), (3000, 2000), (3000, 400)])
+def test_of_what_lies_before_the_tail_small_pieces_of_all_of_it_are_read(
+    tmp_path: Path, older: int, newer: int
+) -> None:
+    if older:
+        (tmp_path / f"{METRICS}.0.jsonl").write_bytes(lines(*range(older)))
+    (tmp_path / f"{METRICS}.jsonl").write_bytes(lines(*range(older, older + newer)))
+    reader = SeriesReader(tmp_path, METRICS)
+    size = len(lines(1000))
+    assert reader.seek_tail(1000 * size)
+    found = [sample.v["step"] or 0.0 for sample in reader.before(5 * SKIM_BYTES)]
+    rest = every(reader)
+    assert rest[0] == pytest.approx(older + newer - 1000, abs=40)
+    assert found[0] == 0.0
+    assert found == sorted(found)
+    assert found[-1] < (rest[0] or 0.0)
+    assert 0.3 * 5 * SKIM_BYTES < len(found) * size < 2 * 5 * SKIM_BYTES
+    assert max(b - a for a, b in pairwise([*found, rest[0] or 0.0])) < 1200, "from all of it"

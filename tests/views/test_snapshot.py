@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,17 @@ def test_tones() -> None:
     assert tone_of("torch.OutOfMemoryError: CUDA out of memory.") is Tone.BAD
     assert tone_of("x.py:3: UserWarning: slow") is Tone.WARN
     assert tone_of("step 3 | loss 2.1 | grad_error 0.1") is Tone.PLAIN
+
+
+def test_a_long_log_that_is_opened_again_keeps_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rec = recorded.Recording(tmp_path / "run", name="train.log", mode="observed", gpus=0, total_steps=None)
+    for step in range(5000):
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 2.0, "line_t": 1e9 + step})
+    run = rec.close()
+    monkeypatch.setattr(sn, "OBSERVED_BYTES", 50_000)
+    monkeypatch.setattr(sn, "SPREAD_BYTES", 80_000)
+    steps = [point.step or 0.0 for point in SnapshotReader(run).refresh().metrics["loss"]]
+    assert (steps[0], steps[-1]) == (0.0, 4999.0)
+    assert max(b - a for a, b in pairwise(steps)) < 1000

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 TAIL_BYTES = 4 << 20
 # Of a watched log: the samples of some 4 GB of it, read in 3 s.
 OBSERVED_BYTES = 16 << 20
+# Of what is older so much, in pieces from the first sample on: 20,000 samples for some 2,000 points of a curve.
+SPREAD_BYTES = 4 << 20
 # Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
 PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
@@ -171,9 +173,10 @@ class SnapshotReader:
             if self._glance and name == se.RANKS:
                 self._glanced = reader.seek_tail(GLANCE_BYTES)
             elif self._state.state.mode == "observed" and name in {se.METRICS, se.RANKS}:
-                reader.seek_tail(
-                    OBSERVED_BYTES
-                )  # its minutes are those in which it was read: of them no curve can be made
+                # Its minutes are those in which it was read: of them no curve can be made.
+                if reader.seek_tail(OBSERVED_BYTES) and name == se.METRICS:
+                    for sample in reader.before(SPREAD_BYTES):
+                        self._gathered.take(name, sample)
             elif reader.seek_tail(TAIL_BYTES) and name == se.METRICS:
                 first = reader.read(limit_bytes=1 << 20)
                 until = first[0].t if first else float("inf")

@@ -24,7 +24,7 @@ PACE_RATIO = 1.25
 LEAST_GAPS = 5
 # Step times that are shorter by this factor, in a first attempt too, are those of a bar that was moved. So many that come no nearer
 # to the pace, or so many in all, measure something else.
-FAR = 4.0
+FAR = 10.0
 NO_NEARER = 8
 NEARER = 0.9
 MOST_FIRST = 60
@@ -53,7 +53,7 @@ def job_pace(
     if reported_s is None:
         return pace_s, pace_s is not None
     if usual_s is not None and pace_s is not None:
-        is_known = gaps >= LEAST_GAPS or usual_s * FAR < pace_s
+        is_known = gaps >= LEAST_GAPS or (gaps > 1 and usual_s * FAR < pace_s)
         if is_known and not is_pace(usual_s, pace_s):
             return pace_s, True
     return reported_s, False
