@@ -20,7 +20,7 @@ from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
-from supervisor.views.model.step_pace import FirstTimes, Pace
+from supervisor.views.model.step_pace import Cadence, FirstTimes, Pace
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -111,11 +111,13 @@ class _DeviceTracks:
     stepped_t: float | None = None
     attempt: int = 0
     pace: Pace = field(default_factory=Pace)
+    cadence: Cadence = field(default_factory=Cadence)
 
     def take(self, sample: Sample) -> None:
         self.seen_t = max(self.seen_t, sample.t)
         if sample.v.get("step") is not None:
             self.stepped_t = sample.t
+            _keep_cadence(self.cadence, sample)
             if "step_time_s" not in self.values:
                 _keep_pace(self.pace, sample)
         self.values.update(sample.v)
@@ -136,6 +138,7 @@ class _RankTracks(_DeviceTracks):
         if sample.a > self.attempt:
             self.attempt = sample.a
             self.values, self.seen_t, self.stepped_t, self.pace = {}, 0.0, None, Pace()
+            self.cadence = Cadence()
         if sample.a == self.attempt:
             _DeviceTracks.take(self, sample)
         else:
@@ -439,6 +442,7 @@ def _rank(key: str, keyed: _RankTracks, attempt: int) -> Rank:
         values=dict(keyed.values) if is_current else {},
         cpu=_track(keyed, "cpu_ratio"),
         rss=_track(keyed, "rss_bytes"),
+        cadence=keyed.cadence.usual() if is_current else None,
     )
 
 
@@ -449,6 +453,15 @@ def _machine(keyed: _DeviceTracks) -> Machine:
         cpu=_track(keyed, "cpu_ratio"),
         memory=_track(keyed, "memory_used_bytes"),
     )
+
+
+def _keep_cadence(cadence: Cadence, sample: Sample) -> None:
+    """How often steps are logged; of a log that was read afterwards that is not known."""
+    step = sample.v.get("step")
+    if se.LINE_T in sample.v or step is None:
+        cadence.forget()
+    else:
+        cadence.add(sample.t, step)
 
 
 def _keep_pace(pace: Pace, sample: Sample) -> None:

@@ -32,7 +32,8 @@ class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
     `stepped_t`: of its newest sample that names a step; None where its steps cannot be told from the job's.
-    `pace_s`: seconds per step by when its steps were logged, for a log that gives no step time.
+    `pace_s`: seconds per step by when its steps were logged, for a log that gives no step time. `cadence`: the usual seconds
+    and steps from one such line to the next; None while they are not known.
     All of the newest attempt, at whose start they are unknown (`seen_t` 0) until they are logged.
     """
 
@@ -43,6 +44,7 @@ class Rank(msgspec.Struct, frozen=True):
     values: dict[str, float | None]
     cpu: Track
     rss: Track
+    cadence: tuple[float, float] | None = None
 
 
 class Machine(msgspec.Struct, frozen=True):

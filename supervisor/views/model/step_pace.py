@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from supervisor.views.model.history import Point, Track, median, single
+
+if TYPE_CHECKING:
+    from supervisor.views.model.snapshot import Rank
 
 # Lines are read in batches and looked for at times: what is closer together says nothing of a step's length.
 APART_S = 0.25
@@ -14,6 +18,11 @@ APART_S = 0.25
 APART_BY_CLOCK_S = 10.0
 # Where both bear a fraction of a second, an evaluation between two steps must not be part of every gap.
 APART_BY_FINE_CLOCK_S = 1.0
+# Fewer gaps between the lines of a rank say nothing of how often it logs a step.
+LEAST_LOGGED = 5
+# A rank is silent that logged nothing for so many of its usual gaps, and no less than this, and is as many steps behind.
+SILENT_GAPS = 3
+SILENT_S = 5.0
 # Gaps that the median is taken over: one evaluation or checkpoint among them must not swing the figure.
 GAPS = 60
 # Those that are kept where the counter starts again.
@@ -161,3 +170,49 @@ class Pace:
         if self._seen is None:
             self._seen = (tuple(self._gaps), median(gap.mean for gap in self._gaps))
         return self._seen
+
+
+class Cadence:
+    """How often a rank logs a step: seconds and steps from one such line to the next."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS)
+        self._at: tuple[float, float] | None = None
+
+    def add(self, t: float, step: float) -> None:
+        """It logged a step at `t`, wall seconds; several lines of one step are one."""
+        if self._at is not None and step == self._at[1]:
+            return
+        if self._at is not None and step > self._at[1] and t >= self._at[0]:
+            self._gaps.append((t - self._at[0], step - self._at[1]))
+        self._at = (t, step)
+
+    def forget(self) -> None:
+        """The next step does not follow directly on the last one."""
+        self._at = None
+
+    def usual(self) -> tuple[float, float] | None:
+        """The medians; None while they are not known."""
+        if len(self._gaps) < LEAST_LOGGED:
+            return None
+        seconds, steps = (median(values) or 0.0 for values in zip(*self._gaps, strict=True))
+        return seconds, steps
+
+
+def ranks_behind(ranks: Mapping[str, Rank]) -> tuple[frozenset[str], bool]:
+    """The ranks that stopped logging steps while others continue; and whether that is a habit: most of them did.
+
+    Each is measured by its own usual gap. Where all stopped none is behind: that is a stall. Many a script logs its first steps
+    on all ranks and the rest on one.
+    """
+    stepped = {name: rank for name, rank in ranks.items() if rank.stepped_t is not None}
+    newest_t = max((rank.stepped_t or 0.0 for rank in stepped.values()), default=0.0)
+    furthest = max((rank.values.get("step") or 0.0 for rank in stepped.values()), default=0.0)
+    found = frozenset(
+        name
+        for name, rank in stepped.items()
+        if rank.cadence is not None
+        and newest_t - (rank.stepped_t or 0.0) > max(SILENT_S, SILENT_GAPS * rank.cadence[0])
+        and furthest - (rank.values.get("step") or 0.0) >= SILENT_GAPS * rank.cadence[1]
+    )
+    return found, 2 * len(found) > len(stepped)

@@ -27,7 +27,7 @@ from supervisor.run.records import (
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
-from supervisor.views.model.snapshot import Machine
+from supervisor.views.model.snapshot import Machine, Rank
 from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
 from supervisor.views.tui.dashboard.trends import TrendPanel, trends
 from supervisor.views.tui.widgets import footer
@@ -593,6 +593,29 @@ def test_what_was_not_seen_for_long_shows_it(
     age_s: float | None, ended: bool, text: str, style: TextStyle
 ) -> None:
     assert ranks._age(age_s, ended=ended) == (text, style)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "title", "ages"),
+    [
+        ((2,), "⚠ silent: 2", ["0 s", "0 s", "20 s⚠"]),
+        ((1, 2), "", ["0 s", "20 s", "20 s"]),  # most of them: so the script logs
+    ],
+)
+def test_a_rank_that_logs_no_more_while_others_do_is_marked_at_once(
+    stopped: tuple[int, ...], title: str, ages: list[str]
+) -> None:
+    logged = {
+        str(n): Rank(str(n), t, t, None, {"step": t}, (), (), (1.0, 1.0))
+        for n in range(3)
+        for t in (80.0 if n in stopped else 100.0,)
+    }
+    panel = rank_panel(three_ranks(), logged)
+    panel.view = View(snapshot_of(three_ranks(), ranks=logged), 100.0)
+    assert [line[-len(age.split()) :] for line, age in zip(table(panel)[1:], ages, strict=True)] == [
+        age.split() for age in ages
+    ]
+    assert text_of([panel.titles()[1]]) == title
 
 
 def test_before_any_rank_there_is_a_word_for_it() -> None:

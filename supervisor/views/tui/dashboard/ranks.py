@@ -17,6 +17,7 @@ from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Node, Rank, Snapshot
+from supervisor.views.model.step_pace import SILENT_GAPS, ranks_behind
 from supervisor.views.tui.dashboard.node_rows import (
     NodeSummary,
     beat_age,
@@ -32,6 +33,7 @@ from supervisor.views.tui.dashboard.state_words import rank_state
 from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark
+from supervisor.views.wording.kinds import reading_text
 
 # A rank that waits for its data this long and ten times the median is marked.
 DATA_WAIT_S = 0.05
@@ -100,6 +102,8 @@ class RanksPanel(ListPanel, can_focus=True):
         self._all_folded: bool | None = None  # as a person chose; None: by how many rows there would be
         self._many: tuple[Snapshot, bool] | None = None
         self._medians = Medians(None, None)
+        # Ranks that log no more while others do: of a few that is a sign, of most a habit of the script.
+        self._silent = self._terse = frozenset[str]()
         self._last: Mapping[str, str] = {}
         self.by = "rank"
 
@@ -141,6 +145,9 @@ class RanksPanel(ListPanel, can_focus=True):
         slow = tuple(sorted(each.rank for each in found if each is not None and each.rank is not None))
         if slow:
             return left, row(Span(self.tr(f"⚠ slow: {fm.ranges(slow)}"), TextStyle.WARN))
+        if self._silent:
+            names = fm.ranges(tuple(sorted(int(name) for name in self._silent if name.isdigit())))
+            return left, row(Span(self.tr(f"⚠ silent: {names}"), TextStyle.WARN))
         alone = _only_reporting(snapshot)
         text = self.tr(f"only rank {alone} reports steps") if alone is not None else ""
         return left, row(Span(text, TextStyle.DIM)) if text else EMPTY
@@ -194,7 +201,11 @@ class RanksPanel(ListPanel, can_focus=True):
         """One row a rank and a node, or one that says that there is none."""
         assert self.view is not None
         snapshot = self.view.snapshot
-        samples = [rank for _, rank in _samples(snapshot)]
+        ranks = dict(_samples(snapshot))
+        samples = list(ranks.values())
+        trains = isinstance(snapshot.state.condition, st.Running) and not reading_text(snapshot.state)
+        behind, is_habit = ranks_behind(ranks) if trains else (frozenset[str](), False)
+        self._silent, self._terse = (frozenset[str](), behind) if is_habit else (behind, frozenset[str]())
         self._medians = Medians(_median(samples, "step_time_s"), _median(samples, "data_wait_s"))
         self._items = list(self._rows_of(snapshot))
         return max(len(self._items), 1)
@@ -405,6 +416,14 @@ class RanksPanel(ListPanel, can_focus=True):
             "seen": _age(beat_s, ended=over),
         }
 
+    def _late_after_s(self, item: Item) -> float:
+        """The age of a rank's last step from which on it is marked: one that logs every ten minutes is not late after one."""
+        assert item.rank is not None
+        name, usual = rank_label(item.rank), item.sample.cadence if item.sample is not None else None
+        if name in self._silent or name in self._terse:
+            return 0.0 if name in self._silent else math.inf
+        return max(fm.VERY_STALE_S, SILENT_GAPS * usual[0] if usual is not None else 0.0)
+
     def _of_rank(self, item: Item) -> dict[str, Span]:
         """A rank's row."""
         view, medians = self.view, self._medians
@@ -443,7 +462,7 @@ class RanksPanel(ListPanel, can_focus=True):
             "mem": Span(fm.memory(memory)),
             "cpu": Span(fm.percent(values.get("cpu_ratio"))),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
-            "seen": _age(seen, ended=rank.exited),
+            "seen": _age(seen, ended=rank.exited, late_s=self._late_after_s(item)),
             LINE: Span(self._last.get(rank_label(rank), "").strip(), TextStyle.DIM),
         }
 
@@ -613,11 +632,12 @@ def _waited(wait_s: float | None, *, starved: bool) -> Span:
     )
 
 
-def _age(age_s: float | None, *, ended: bool) -> Span:
+def _age(age_s: float | None, *, ended: bool, late_s: float = fm.VERY_STALE_S) -> Span:
     text = fm.age(age_s)
-    if age_s is None or ended or age_s < fm.STALE_S:
-        return Span(text, TextStyle.DIM if ended else TextStyle.PLAIN)
-    return Span(text, TextStyle.DIM) if age_s < fm.VERY_STALE_S else Span(f"{text} ⚠", TextStyle.WARN)
+    if age_s is not None and not ended and age_s >= late_s:
+        return Span(f"{text} ⚠" if len(text) < 4 else f"{text}⚠", TextStyle.WARN)
+    is_fresh = age_s is None or age_s < fm.STALE_S
+    return Span(text, TextStyle.PLAIN if is_fresh and not ended else TextStyle.DIM)
 
 
 def _median(ranks: Iterable[Rank], name: str) -> float | None:
