@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.policy.health.advice import Advice, Quota
 from supervisor.policy.health.early_signs import EarlySigns, unexpected_memory
-from supervisor.policy.health.straggler import WINDOW, Stragglers
+from supervisor.policy.health.straggler import CPU_READINGS, WINDOW, Stragglers
 from supervisor.policy.health.trend import Creep
 from supervisor.run.failures import FailureClass
 
@@ -213,6 +213,35 @@ def test_even_ranks_have_no_straggler_and_a_slow_device_gives_its_rank_away() ->
     found = even.find()
     assert found is not None
     assert (found.rank, "1200 MHz" in found.advice.text) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "slow"),
+    [
+        ({0: 0.08, 1: 0.86, 2: 0.1, 3: 0.07}, 0, 1),
+        ({0: 0.9, 1: 1.0, 2: 0.95, 3: 0.9}, 0, None),  # all compute
+        ({0: 0.1, 1: 0.3, 2: 0.1, 3: 0.1}, 0, None),  # too little
+        ({0: 0.08, 1: 0.86, 2: 0.8, 3: 0.07}, 0, None),  # two of them
+        ({0: 1.0, 1: 2.6, 2: 1.0, 3: 1.0}, 0, None),  # its loaders, say: the others spin in NCCL
+        ({0: 0.08, 1: 0.86, 2: 0.1, 3: 0.07}, 4, None),  # what its processor does says little of a GPU
+    ],
+)
+def test_without_gpus_the_rank_that_computes_while_the_others_wait_is_named(
+    cores: dict[int, float], gpus: int, slow: int | None
+) -> None:
+    ranks = Stragglers()
+    feed(ranks, slow=None)
+    for index in range(gpus):
+        ranks.gpu(str(index), {"sm_clock_mhz": 1900.0})
+    assert ranks.find() is None
+    for _ in range(CPU_READINGS):
+        for rank, used in cores.items():
+            ranks.processor(rank, used)
+    found = ranks.find()
+    assert (found.rank if found is not None else None) == slow
+    if found is not None:
+        assert found.lost_s == pytest.approx(0.2 * 0.76, rel=0.1)
+        assert "computing while the others wait (CPU 86%, the others at most 10%)" in found.advice.text
 
 
 def printed(took: dict[int, float], *, late_s: dict[int, float], every: int = 1) -> Stragglers:

@@ -282,6 +282,8 @@ class Health:
         elif seen.stream == HOST and seen.key == MACHINE_KEY:
             self._stragglers.machine(seen.values)
             self._say(self._early.machine(mono, seen.values))
+        elif (cores := seen.values.get("cpu_ratio")) is not None and seen.key.isdigit():
+            self._stragglers.processor(int(seen.key), cores)  # of a rank
 
     def _mono(self, wall: float) -> float:
         """A wall time by the keeper's monotonic clock; never in the future."""

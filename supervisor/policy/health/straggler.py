@@ -4,13 +4,14 @@ With DDP every rank's steps take as long as the slowest one's: the others wait f
 script prints as its step time does not tell them apart: where it includes that wait, the ranks that wait print the longer
 one, and where it leaves out the slow part, so does the slow rank itself. What decides is the time that a rank spends before
 it comes to the others: its wait for data, the time between its steps as telemetry reports them, and how much later than the
-others it reports the same step. What its device or machine says is the reason.
+others it reports the same step. What its device or machine says is the reason. Of ranks without GPUs, which wait in an
+exchange without computing, the one that alone keeps a core busy is the slow one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -22,6 +23,12 @@ SHARE = 0.2
 LATE_LEAST_S = 0.05
 """Below this, one rank's line may be read later than another's only because its file was read later."""
 SLOW_CLOCK = 0.9
+CPU_READINGS = 10
+"""Readings of each rank's processor time, one a second, that a comparison takes."""
+WAITING_CORES = 0.5
+BUSY_CORES = 0.3
+BUSY_FACTOR = 2.0
+"""The others wait below so many cores, and one rank alone is busy if it uses so much more, in cores and as a multiple."""
 PENDING = 64
 """Steps that some ranks have reported and others have not, at most."""
 
@@ -74,6 +81,7 @@ class Stragglers:
         self._named: int | None = None
         self._gpus: dict[str, Mapping[str, float | None]] = {}
         self._machine: Mapping[str, float | None] = {}
+        self._cores: dict[int, deque[float]] = {}
 
     def step(self, rank: int, t: float, values: Mapping[str, float], *, from_telemetry: bool) -> None:
         """One step of one rank; `t`: wall seconds at which it was reported. A log may name every tenth step only."""
@@ -114,6 +122,10 @@ class Stragglers:
         """The newest reading of the machine."""
         self._machine = values
 
+    def processor(self, rank: int, cores: float) -> None:
+        """How many cores a rank kept busy since the reading before."""
+        self._cores.setdefault(rank, deque(maxlen=CPU_READINGS)).append(cores)
+
     def find(self) -> SlowRank | None:
         """The one rank that the others wait for, with the likely reason; None while there is none."""
         full = {rank: known for rank, known in self._ranks.items() if len(known.rows) == WINDOW}
@@ -127,7 +139,11 @@ class Stragglers:
         late = self._worst(own, lambda item: item.late_s, max(SHARE * gap_s, LATE_LEAST_S))
         found = max(filter(None, (apart, late)), key=lambda each: each[1], default=None)
         if found is None:
-            slow = self._by_device(sorted(full), gap_s) or _unclear(own, gap_s)
+            slow = (
+                self._by_device(sorted(full), gap_s)
+                or self._by_processor(full, gap_s)
+                or _unclear(own, gap_s)
+            )
         elif apart is not None and late is not None and apart[0] != late[0]:
             slow = None  # two measures that contradict each other
         else:
@@ -164,6 +180,24 @@ class Stragglers:
         rank, reasons = next(iter(reported.items()))
         text = f"rank {rank} is likely to hold the others up: {'; '.join(reasons)}"
         return SlowRank(rank, 0.0, gap_s, Advice("straggler", text, rank))
+
+    def _by_processor(self, ranks: Collection[int], gap_s: float) -> SlowRank | None:
+        """The rank that computes while the others wait. With GPUs that is not seen: a rank that waits in NCCL keeps a core busy."""
+        used = {
+            rank: median(cores) for rank in ranks if len(cores := self._cores.get(rank, ())) == CPU_READINGS
+        }
+        if self._gpus or len(used) < len(ranks):
+            return None
+        slow = max(used, key=lambda rank: used[rank])
+        others = max(cores for rank, cores in used.items() if rank != slow)
+        if others > WAITING_CORES or used[slow] < max(BUSY_FACTOR * others, others + BUSY_CORES):
+            return None
+        lost_s = gap_s * (used[slow] - others) / max(used[slow], 1.0)
+        text = (
+            f"rank {slow} holds the others up by {lost_s:.2g} s in every step of {gap_s:.2g} s: "
+            f"it spends them computing while the others wait (CPU {used[slow]:.0%}, the others at most {others:.0%})"
+        )
+        return SlowRank(slow, lost_s, gap_s, Advice("straggler", text, slow))
 
     def _reasons(self, rank: int) -> list[str]:
         # One rank a GPU, in order: what torchrun's local ranks are by convention.

@@ -579,6 +579,16 @@ def test_columns_come_as_there_is_room_and_the_last_line_when_much_is() -> None:
     assert wide[-1] == ("last line", ranks.LINE_LEAST)
 
 
+def test_where_nobody_reports_waits_for_data_the_processor_time_has_that_columns_place() -> None:
+    for width in range(40, 130):
+        for several in (False, True):
+            shown = ranks._columns(width, several=several, waits=False)
+            assert "data" not in [name for name, _ in shown]
+            assert sum(size + 1 for _, size in shown) <= max(width, 48) + 1
+    assert "cpu" in [name for name, _ in ranks._columns(62, waits=False)]
+    assert "cpu" not in [name for name, _ in ranks._columns(62)]
+
+
 @pytest.mark.parametrize(
     ("age_s", "ended", "text", "style"),
     [

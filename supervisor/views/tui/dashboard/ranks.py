@@ -378,7 +378,9 @@ class RanksPanel(ListPanel, can_focus=True):
         return {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s")}
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
-        return _columns(width, several=self.view is not None and bool(self.view.snapshot.nodes))
+        snapshot = self.view.snapshot if self.view is not None else None
+        waits = snapshot is None or any("data_wait_s" in rank.values for _, rank in _samples(snapshot))
+        return _columns(width, several=snapshot is not None and bool(snapshot.nodes), waits=waits)
 
     def _of_node(self, item: Item, width: int) -> dict[str, Span]:
         """A node's row."""
@@ -514,8 +516,16 @@ def _starves(values: Mapping[str, float | None], medians: Medians) -> bool:
     return wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
 
 
-def _columns(width: int, *, several: bool = False) -> list[tuple[str, int]]:
-    shown = [(name, size) for name, size, need in (OF_NODES if several else COLUMNS) if width >= need]
+def _columns(width: int, *, several: bool = False, waits: bool = True) -> list[tuple[str, int]]:
+    """Names and widths. `waits`: some rank reports its wait for data; else that column leaves its place to the next ones."""
+    table = OF_NODES if several else COLUMNS
+    data_cells, data_from = next((size, need) for name, size, need in table if name == "data")
+    shown = [
+        (name, size)
+        for name, size, need in table
+        if (waits or name != "data")
+        and width >= need - (data_cells + 1 if need > data_from and not waits else 0)
+    ]
     left = width - sum(size + 1 for _, size in shown)
     if several and left > 0:
         for name, most in WIDER.items():
