@@ -24,6 +24,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.edit import Checkpoint, EditScreen
 from supervisor.views.tui.dialogs.prompts import Confirm
+from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.views.tui.recording import Recording
@@ -272,6 +273,41 @@ def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> 
         assert "by itself" in shown(app), "a long one is shown whole, on two lines"
         await pilot.press("enter")
         await until(pilot, lambda: "not restarted" in pane(app, "notice"), "the answer to a no")
+
+    drive(run, play)
+    assert requests(run) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        (
+            SpecChange(set_args=(("--num_workers", "4"),)),
+            "restart? the same --num_workers 8 ran out of host memory, Enter restarts with --num_workers 4",
+        ),
+        (SpecChange(), "restart? the same micro-batch 16 ran out of host memory"),
+    ],
+)
+def test_a_restart_after_the_host_ran_out_of_memory_names_what_it_repeats(
+    tmp_path: Path, change: SpecChange, asked: str
+) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM)))
+    decision = Decision(DecisionKind.HOLD, "host_oom: a person decides", change=change)
+    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason="a person decides", until=rec.t + 86_400))
+    run = rec.close()
+    record = read_run_file(run.run_json)
+    job = replace(record.job, entry_args=("--num_workers=8",))
+    write_run_file(run.run_json, msgspec.structs.replace(record, job=job))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, Confirm), "the question")
+        assert isinstance(app.screen, Confirm)
+        assert app.screen.question == asked
 
     drive(run, play)
     assert requests(run) == []

@@ -14,7 +14,7 @@ from supervisor.run.events import CheckpointCommitted, Outcome, RequestKind
 from supervisor.run.records import FailureClass, SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.wording.kinds import checkpoint_place
+from supervisor.views.wording.kinds import changed_text, checkpoint_place
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
@@ -464,19 +464,40 @@ def _restart_question(snapshot: Snapshot) -> str | None:
     """What is asked before a restart without a change."""
     condition, effect = snapshot.state.condition, restart_effect(snapshot)
     loses = isinstance(condition, (st.Running, st.HeldOpen)) and not effect.startswith("the next")
-    reasons = list(filter(None, (_same_batch_again(snapshot), effect if loses else "")))
+    reasons = list(filter(None, (_same_again(snapshot), effect if loses else "")))
     return f"restart? {'; '.join(reasons)}" if reasons else None
 
 
-def _same_batch_again(snapshot: Snapshot) -> str:
-    """That a restart without a change repeats the micro-batch that ran out of GPU memory, and what Enter does; else empty."""
+def _same_again(snapshot: Snapshot) -> str:
+    """That a restart without a change repeats what ran out of memory, of the GPU or the host, and what Enter changes; else empty."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
-    if attempt is None or attempt.failure is not FailureClass.CUDA_OOM or isinstance(condition, st.Running):
+    memory = {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}
+    if attempt is None or attempt.failure not in memory or isinstance(condition, st.Running):
         return ""
-    size = f"micro-batch {attempt.batch.micro_batch_per_rank}" if attempt.batch is not None else "batch"
-    again = f"the same {size} ran out of memory"
     decision = condition.decision if isinstance(condition, (st.Backoff, st.HeldOpen)) else None
     change = decision.change if decision is not None else None
-    if change is None or change.batch is None:
-        return again
-    return f"{again}, Enter restarts with {change.batch.after.micro_batch_per_rank}"
+    what = f"micro-batch {attempt.batch.micro_batch_per_rank}" if attempt.batch is not None else "batch"
+    if change is not None and change.set_args:  # of the data loader: its workers, mostly
+        name = change.set_args[0][0]
+        what = f"{name} {present}" if (present := _present_value(snapshot, name)) else "settings"
+    again = f"the same {what} ran out of memory"
+    if attempt.failure is FailureClass.HOST_OOM:
+        again = f"the same {what} ran out of host memory"
+    new = changed_text(change) if change is not None else ""
+    if change is not None and change.batch is not None:
+        new = str(change.batch.after.micro_batch_per_rank)
+    return f"{again}, Enter restarts with {new}" if new else again
+
+
+def _present_value(snapshot: Snapshot, name: str) -> str:
+    """What a setting was in the attempt that failed: by the arguments, else by the script's default; empty where neither tells."""
+    record, state = snapshot.run_file, snapshot.state
+    if record is None or not isinstance(state.condition, st.HeldOpen):
+        return ""  # what a back-off waits to start has the change already
+    from supervisor.job.arguments.assignments import settings_of
+    from supervisor.run.history.changes import next_job
+
+    given = [each.value for each in settings_of(next_job(record.job, state).words) if each.name == name]
+    loader = record.job.loader
+    known = {each[0]: str(each[1]) for each in (loader.workers, loader.prefetch) if each is not None}
+    return next((value for value in reversed(given) if value), known.get(name, ""))
