@@ -31,6 +31,8 @@ MOST_IN_POWERS = 3
 # More than these are written only where two labels would be the same: at most so many more.
 MORE_DIGITS = 10
 # How far apart the numbers of an axis of time may be; beyond these by whole days.
+# A bound so little above a round time is that time.
+ROUNDED_S = 1e-4
 TIME_STEPS_S = (
     1,
     2,
@@ -223,7 +225,7 @@ def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
         return [low_s] if math.isfinite(low_s) else []
     days = math.ceil(width / (86400 * most)) * 86400.0
     for step in (*TIME_STEPS_S, days):
-        first, last = math.ceil(low_s / step - 1e-9), math.floor(high_s / step + 1e-9)
+        first, last = math.ceil((low_s - ROUNDED_S) / step), math.floor((high_s + ROUNDED_S) / step)
         if last - first < most:
             break
     return [step * at for at in range(first, last + 1)][:most]
