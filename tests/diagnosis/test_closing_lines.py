@@ -22,6 +22,8 @@ STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(10, 60))
         "===> Training loop done <===",
         "Experiment completed: run7, 2026-06-05",
         "Finished 30 epochs",
+        "Early Stopping....@ 72 epoch for patience @ 10.0",
+        "train end. time 425.36 (s)",
         "[Finished in 1928.4s]",
         "Training took 1.5 hours",
         "✅ 训练全部完成",
@@ -43,6 +45,8 @@ def test_last_words(line: str) -> None:
         "early_stopping_patience: 10",
         "EarlyStopping counter: 3 out of 7",
         "not finished training",
+        "train end to end",
+        "training on the end of the week",
         "DataLoader ready, training starts over",
     ],
 )

@@ -423,6 +423,19 @@ def test_a_packed_log_is_read_from_a_plain_copy(tmp_path: Path) -> None:
         assert copy.is_relative_to(run.root), "views read the run directory"
 
 
+def test_a_recoded_log_without_an_end_is_quiet_not_ended(tmp_path: Path) -> None:
+    """PowerShell redirects as UTF-16: the log is read from a copy, which is not followed."""
+    log = tmp_path / "train.log"
+    log.write_bytes("step 1 | loss 2.5\nstep 2 | loss 2.25\n".encode("utf-16"))
+    make_old(log)
+    target = Target("train", str(log), (ObservedLog(str(log), "train.log", packed=True),))
+    with observing(tmp_path, target, log) as (observer, _):
+        assert wait_until(lambda: observer.state.attempt is not None and observer.state.attempt.ended_t, 20)
+        attempt = observer.state.attempt
+        assert attempt is not None
+        assert attempt.quiet_since == pytest.approx(log.stat().st_mtime, abs=2.0)
+
+
 def test_unpacking_leaves_the_disk_some_room(tmp_path: Path) -> None:
     packed = tmp_path / "train.log.gz"
     packed.write_bytes(gzip.compress(b"line\n" * 1000))

@@ -32,6 +32,7 @@ _LAST_WORD = Lazy(
 )
 _CLOSING = Lazy(
     rf"(?i)\b(?:{_WHO}|{_WHAT}){_FEW}(?:{_ENDED})\b|\b(?:{_ENDS}){_FEW}(?:{_WHO}|{_WHAT})\b"
+    r"|^[\W\d_]*train(?:ing)? end(?:s|ing)?\s*(?:[^\w\s-]|$)"
     r"|训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
 )
 EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
@@ -39,7 +40,7 @@ EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP
 _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]te|written|restor\w+)\b")
 # These are about the training whatever else they name.
 _OF_TRAINING = Lazy(
-    r"(?i)\bearly[ _-]?stop(?:ping|ped)?(?: triggered| activated| reached| at| after|!|\.|$)"
+    r"(?i)\bearly[ _-]?stop(?:ping|ped)?(?:\W{0,6}@| triggered| activated| reached| at| after|!|\.|$)"
     r"|^\W*finished in [\d.]+ ?s\w*\W*$"
     r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|run|running|wall)[ _-]?time\b.{0,30}\d"
 )

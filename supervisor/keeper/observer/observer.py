@@ -362,6 +362,9 @@ class Observer(Powerless):
             self._judge_quiet()
         elif (verdict := self._last_verdict(self._reading)) is not None:
             if self._is_over() or self._unpacked or verdict.shows_end:
+                if self._unpacked and not verdict.shows_end and not self._is_over():
+                    # What was unpacked is not followed: the log fell quiet, and may say no end.
+                    self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT, since_t=self._quiet_since_t))
                 self._close_attempt(verdict)
             else:
                 self._reading, self._last_judged = None, False

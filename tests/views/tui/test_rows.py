@@ -200,7 +200,9 @@ def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> 
 
     def shown(room: int, total: int | None = None, **values: float) -> str:
         state = state_of(None, attempt_of(last_step=657), progress=progress(657, **values), total_steps=total)
-        return "".join(span.text for span in panel._progress(snapshot_of(state), room, in_epochs=False)).strip()
+        return "".join(
+            span.text for span in panel._progress(snapshot_of(state), room, in_epochs=False)
+        ).strip()
 
     assert shown(80, 657, epoch=2.99).startswith("epoch 2.99 · step 657 / 657 ")
     assert shown(30, 657, epoch=2.99).startswith("step 657 / 657 "), "the step has the room first"

@@ -97,7 +97,7 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.DiagnosedAs() if requested:
             return Span(f"■ {requested}", TextStyle.PLAIN)
         case st.DiagnosedAs() if shown.state.is_end_unseen:
-            return Span(END_UNSEEN, TextStyle.WARN)
+            return _end_unseen(attempt, now)
         case st.DiagnosedAs():
             healthy = condition.verdict.failure is FailureClass.HEALTHY
             return Span(
@@ -111,7 +111,7 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.HeldOpen():
             return Span("‖ held: you decide", TextStyle.WARN)
         case st.Finished(outcome=Outcome.LOST) if shown.state.is_end_unseen:
-            return Span(END_UNSEEN, TextStyle.WARN)
+            return _end_unseen(attempt, now)
         case st.Finished(outcome=Outcome.STOPPED) if requested:
             return Span(f"■ {requested}", TextStyle.PLAIN)
         case st.Finished(outcome=Outcome.STOPPED) if shown.state.mode == "observed":
@@ -120,6 +120,13 @@ def condition_span(shown: Shown, now: float) -> Span:
             return outcome_span(condition.outcome)
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
+    """Of a log that is not followed any longer it is known since when it is quiet; of a process that was watched, that it ended."""
+    if attempt is None or attempt.quiet_since is None:
+        return Span(END_UNSEEN, TextStyle.WARN)
+    return Span(f"○ quiet for {_quiet_age(attempt.quiet_since, now)}", TextStyle.WARN)
 
 
 def _quiet_age(since: float, now: float) -> str:
