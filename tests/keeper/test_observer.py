@@ -428,7 +428,7 @@ def test_a_recoded_log_without_an_end_is_quiet_not_ended(tmp_path: Path) -> None
     log = tmp_path / "train.log"
     log.write_bytes("step 1 | loss 2.5\nstep 2 | loss 2.25\n".encode("utf-16"))
     make_old(log)
-    target = Target("train", str(log), (ObservedLog(str(log), "train.log", packed=True),))
+    target = Target("train", str(log), (ObservedLog(str(log), "train.log", packed=True),), ended=True)
     with observing(tmp_path, target, log) as (observer, _):
         assert wait_until(lambda: observer.state.attempt is not None and observer.state.attempt.ended_t, 20)
         attempt = observer.state.attempt
