@@ -157,6 +157,11 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
         (["M0_BboxAcc", "M0_BboxLoss"], "M0_BboxLoss"),
         (["loss_scale", "loss weight"], "loss"),
         (["l_pix", "l_freq"], "l_pix"),
+        (["accuracy", "RMSE"], "RMSE"),
+        (["PERPLEXITY", "TRAIN CROSS-ENTROPY"], "TRAIN CROSS-ENTROPY"),
+        (["Tot", "PDE"], "Tot"),
+        (["acc", "L_out"], "L_out"),
+        (["val_rmse", "best_mae", "total_time", "l_rate", "error rate"], "loss"),
     ],
 )
 def test_of_several_losses_without_a_sum_the_first_is_charted_under_its_name(

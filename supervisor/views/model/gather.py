@@ -57,6 +57,20 @@ _PARTS = (
     (re.compile(r"(?:train/)?box$"), re.compile(r"(?:train/)?cls$")),
     (re.compile(r"l_(?:g_)?pix$"), re.compile(r"l_")),
 )
+# What a log without a word of a loss lowers, the first of these: it is drawn under its own name.
+_OBJECTIVES = tuple(
+    re.compile(
+        rf"^(?!.*(?:val|test|eval|dev|best|time|rate)).*(?<![^\W_])(?:{name})(?![^\W_])", re.IGNORECASE
+    )
+    for name in (
+        r"cross[-_ ]?entropy|xent|nll|b?ce",
+        r"l_(?!r)\w+",
+        r"r?mse|mae",
+        r"cost|objective|elbo|tot",
+        r"perplexity|ppl",
+        r"err(?:or)?",
+    )
+)
 
 
 def _named_loss(names: Sequence[str]) -> str:
@@ -66,7 +80,8 @@ def _named_loss(names: Sequence[str]) -> str:
     for part, beside in _PARTS:
         if (loss := next(filter(part.match, names), None)) is not None and any(map(beside.match, names)):
             return loss
-    return "loss"
+    named = (next(filter(objective.search, names), None) for objective in _OBJECTIVES)
+    return next(filter(None, named), "loss")
 
 
 class _Pool:
