@@ -104,6 +104,12 @@ FORMATS: tuple[Format, ...] = (
             r"\W*(?:after )?(?P<s>\d+) (?:steps|iterations|iters|batches|updates)\W+(?:(?:train|training|mean|average|the) )*loss\b", re.IGNORECASE
         ),
     ),
+    Format(
+        "The loss after 5 epochs is 10458.69",
+        Where.ONCE,
+        5,
+        re.compile(r"\b(?:loss|cost) (?:after|at|of) (?:(?P<e>\d+) epochs?|(?:step|iteration) (?P<s>\d+)) (?:is|was|=|:) *(?P<l>\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?![\w%])", re.IGNORECASE),
+    ),
     # ESPnet: batches of an epoch, as a range.
     Format(
         "1epoch:train:101-200batch: loss=3.2",
@@ -129,6 +135,12 @@ FORMATS: tuple[Format, ...] = (
         re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)"),
     ),
     # Epoch and step.
+    Format(
+        "Epoch is [1/600], mini-batch is [31/1600], loss is 2.31",
+        Where.ONCE,
+        5,
+        re.compile(r"\b(?:mini-?batch|batch|step|iter(?:ation)?) is \[ *(?P<s>\d+) */ *(?P<S>\d+)\]", re.IGNORECASE),
+    ),
     Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
     Format("[7, 1450/ 2562] - loss: 2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+), *(?P<s>\d+) */ *(?P<S>\d+)\]")),
     Format(
