@@ -74,7 +74,10 @@ def test_a_time_that_never_falls_is_the_one_since_the_start() -> None:
 
 def test_a_speed_of_something_before_the_training_does_not_stay() -> None:
     made = Gatherer()
-    made.take(METRICS, sample(1, step=9.0, total_steps=9.0, step_time_s=0.001))
+    made.take(METRICS, sample(1, step=900.0, total_steps=900.0, step_time_s=0.001))
+    for n in range(gather.LOSSES_WITHOUT):
+        made.take(METRICS, sample(2 + n, loss=2.0))
+        assert means(shown(made).metrics["step_time_s"]) == [0.001], "a loss without a step may be of the bar"
     for n in range(gather.LOSSES_WITHOUT):
         assert means(shown(made).metrics["step_time_s"]) == [0.001]
         made.take(METRICS, sample(2 + n, step=float(n), loss=2.0))

@@ -426,7 +426,7 @@ class Recorder:
 
     def _progress(self, attempt: int, seen: StepSeen) -> None:
         fields: dict[str, Any] = {}
-        aside = PLACE if self._is_evaluation(seen) else frozenset()
+        aside = PLACE if self._is_evaluation(seen) or self._is_earlier_bar(seen) else frozenset()
         for name, value in seen.values.items():
             # A sample that waited for its step may stand behind what came meanwhile; where the job is, others tell.
             elsewhere = (seen.joined and name in OF_STEP) or (seen.headed and name == "epoch")
@@ -447,6 +447,13 @@ class Recorder:
         # Where an attempt continues is told by its first step: that one is not merged with those of its second.
         first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
         self._tell_progress(0.0 if first else self._interval_s)
+
+    def _is_earlier_bar(self, seen: StepSeen) -> bool:
+        """Whether a bar that names no loss stands at an epoch before the newest loss's: of a resumed job it counts from its start."""
+        epoch = seen.values.get("epoch")
+        known = self._m.at_loss
+        is_bar = (seen.bar or seen.drawn) and "loss" not in seen.values
+        return is_bar and known is not None and epoch is not None and epoch < known[0] < math.inf
 
     def _is_of_other_total(self, seen: StepSeen) -> bool:
         """Whether a loss names a step far before the counter that named the total: that one counted something else, as a bar over the data."""

@@ -41,7 +41,8 @@ RISING = 8
 RISEN = 1.5
 LONGEST_STEP_S = 4 * 3600.0
 """What a log prints as its time is that since its start where it is longer: of 400 real logs no step took half an hour."""
-# A speed that never stood beside a loss is of something before the training, as a bar over its data, after so many losses without it.
+# A speed that never stood beside a loss is of something before the training, as a bar over its data, after so many losses of steps
+# far before where it was read.
 LOSSES_WITHOUT = 8
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
@@ -218,7 +219,9 @@ class Gatherer:
         self._rising = _Rising(0)
         self._first_times = FirstTimes()
         self._beside_loss: set[tuple[int, str]] = set()  # attempts and speeds
-        self._losses_since: dict[str, int] = {}  # losses since a speed stood on a line of its own
+        self._own_speeds: dict[
+            str, tuple[float, int]
+        ] = {}  # of speeds on lines of their own: at which step, and losses since
         self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._ranks: dict[str, _RankTracks] = {}
@@ -289,17 +292,19 @@ class Gatherer:
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True
-        self._losses_since[name] = 0
+        self._own_speeds[name] = (sample.v.get("step") or 0.0, 0)
         return (sample.a, name) not in self._beside_loss
 
     def _forget_speeds(self, sample: Sample) -> None:
-        """Those that only stood on lines of their own, where losses continue without them."""
-        for name, count in tuple(self._losses_since.items()):
-            self._losses_since[name] = count + 1
-            if count + 1 >= LOSSES_WITHOUT:
-                del self._losses_since[name]
-                if (sample.a, name) not in self._beside_loss:
-                    self._recent[name] = Recent(RECENT_POINTS)
+        """Those of something before the training."""
+        step = sample.v.get("step")
+        for name, (at_step, losses) in tuple(self._own_speeds.items()):
+            if step is None or 2 * step >= at_step:
+                continue
+            self._own_speeds[name] = (at_step, losses + 1)
+            if losses + 1 >= LOSSES_WITHOUT and (sample.a, name) not in self._beside_loss:
+                del self._own_speeds[name]
+                self._recent[name] = Recent(RECENT_POINTS)
 
     def _is_elapsed(self, attempt: int, value: float) -> bool:
         """Whether what a log calls its time is that since its start, which never falls ("time: 125602.7" of many GANs)."""
