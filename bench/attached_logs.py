@@ -58,7 +58,7 @@ def main() -> int:
     args = parser.parse_args()
     truth = json.loads(TRUTH.read_text(encoding="utf-8"))
     logs = truth["logs"]
-    for draw in ("second draw", "third draw", "fourth draw", "fifth draw"):
+    for draw in (name for name in truth if name.endswith(" draw")):
         logs |= truth[draw]["logs"]
     args.captures.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

@@ -72,6 +72,13 @@ def test_a_time_that_never_falls_is_the_one_since_the_start() -> None:
     assert means(shown(made, attempts=2).metrics["step_time_s"]) == [0.4, 0.4]
 
 
+def test_times_of_whole_seconds_repeat_and_are_those_since_the_start() -> None:
+    made = Gatherer()
+    for n in range(20):
+        made.take(METRICS, sample(n, step=float(n), loss=2.0, step_time_s=float(9 + n // 2)))
+    assert means(shown(made).metrics["step_time_s"]) == []
+
+
 def test_a_speed_of_something_before_the_training_does_not_stay() -> None:
     made = Gatherer()
     made.take(METRICS, sample(1, step=900.0, total_steps=900.0, step_time_s=0.001))
@@ -164,6 +171,7 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
         (["PERPLEXITY", "TRAIN CROSS-ENTROPY"], "TRAIN CROSS-ENTROPY"),
         (["Tot", "PDE"], "Tot"),
         (["acc", "L_out"], "L_out"),
+        (["predict_loss", "predict_mse"], "loss"),
         (["val_rmse", "best_mae", "total_time", "l_rate", "error rate"], "loss"),
     ],
 )

@@ -47,7 +47,7 @@ LOSSES_WITHOUT = 8
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 _A_LOSS = re.compile(
-    r"^(?!.*(?:val|test|eval|dev|scale|weight)).*(?:(?<![^\W_])loss(?![^\W_])|(?-i:(?<=[a-z\d])Loss$))",
+    r"^(?!.*(?:val|test|eval|dev|pred|scale|weight)).*(?:(?<![^\W_])loss(?![^\W_])|(?-i:(?<=[a-z\d])Loss$))",
     re.IGNORECASE,
 )
 
@@ -61,7 +61,7 @@ _PARTS = (
 # What a log without a word of a loss lowers, the first of these: it is drawn under its own name.
 _OBJECTIVES = tuple(
     re.compile(
-        rf"^(?!.*(?:val|test|eval|dev|best|time|rate)).*(?<![^\W_])(?:{name})(?![^\W_])", re.IGNORECASE
+        rf"^(?!.*(?:val|test|eval|dev|pred|best|time|rate)).*(?<![^\W_])(?:{name})(?![^\W_])", re.IGNORECASE
     )
     for name in (
         r"cross[-_ ]?entropy|xent|nll|b?ce",
@@ -309,7 +309,7 @@ class Gatherer:
     def _is_elapsed(self, attempt: int, value: float) -> bool:
         """Whether what a log calls its time is that since its start, which never falls ("time: 125602.7" of many GANs)."""
         known = self._rising
-        is_less = value <= known.last
+        is_less = value < known.last  # times of whole seconds repeat
         if known.attempt != attempt or (is_less and (known.count < RISING or value * RISEN < known.last)):
             known = _Rising(attempt, first=value)
         elif value > known.last:
