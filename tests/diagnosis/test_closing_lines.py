@@ -25,6 +25,7 @@ STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(10, 60))
         "Early Stopping....@ 72 epoch for patience @ 10.0",
         "train end. time 425.36 (s)",
         "[Finished in 1928.4s]",
+        "That's it!",
         "Training took 1.5 hours",
         "✅ 训练全部完成",
         "終了",

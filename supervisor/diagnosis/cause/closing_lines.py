@@ -27,7 +27,7 @@ _ENDS = r"done|finish(?:ed|ing)?|complet(?:ed|ing)|ended|ending|end of"
 _FEW = r"(?:[\s:'\"#_\-\[\]()]+(?:the|of|with|for|after|all|at|in|is|has|was|been|model|full|whole|total|main|loop|phase|process|now|successfully|[\w.,/-]*\d[\w.,/-]*)){0,4}[\s:'\"#_\-\[\]()]+"
 _PREFIX = r"[\W\d_]*(?:(?:(?:INFO|DEBUG|NOTICE|SUCCESS)\b|[A-Za-z_][\w./]*\s*[\]:|>-]+)[\W\d_]*){0,4}"
 _LAST_WORD = Lazy(
-    rf"(?i){_PREFIX}(?:all )?(?:done|finish(?:ed)?|completed?|the end|end|ended|success(?:ful(?:ly)?)?|bye|good ?bye|"
+    rf"(?i){_PREFIX}(?:all )?(?:done|finish(?:ed)?|completed?|the end|end|ended|success(?:ful(?:ly)?)?|that'?s (?:it|all)(?: folks)?|bye|good ?bye|"
     r"完成|结束|完了|終了|完成了|结束了|완료|종료|готово|terminé|fini|fertig|listo|terminado|concluído|fim|fin)\W*$"
 )
 _CLOSING = Lazy(
