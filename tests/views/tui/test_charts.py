@@ -259,3 +259,18 @@ def test_a_step_is_shown_on_the_charts_while_a_card_stands_in_the_place_of_the_l
         await until(pilot, lambda: "step 100 " in pane(app, "metrics"), "the chart")
 
     drive(recorded.held(tmp_path / "run"), play)
+
+
+def test_losses_that_are_all_no_number_make_no_curve_and_the_pane_says_so(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    for step in range(1, 5):
+        rec.t += 1
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": math.nan})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "nan since step 1" in pane(app, "loss").splitlines()[0]
+        assert "no loss so far is a number" in pane(app, "loss")
+
+    drive(rec.close(), play)

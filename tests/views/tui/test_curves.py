@@ -238,3 +238,14 @@ def test_raw_reaches_every_value_and_smoothing_does_not() -> None:
         heights.append(len({number for number, _ in _columns_of(drawn, TextStyle.LOSS)}))
     assert heights[0] <= 2
     assert heights[1] >= 10, "from the least to the greatest"
+
+
+def test_the_greatest_clipped_value_covers_no_loss_that_is_no_number() -> None:
+    track = tuple(single(step, step, 1e6 if step == 30 else 3.0 - step / 500, 1) for step in range(1000))
+    lost = tuple(single(step, step, math.nan, 1) for step in (60, 90))
+    drawn = plot([Curve(track, smooth(track))], Look(), 80, 14, lost=lost)
+    assert drawn is not None
+    top = "".join(span.text for span in drawn.rows[0])
+    assert "1e+06" not in top[:14], top
+    assert top.count("×") == 2
+    assert "▲" in top

@@ -238,10 +238,12 @@ def plot(
         if (at := value_of(point, axis)) is not None:
             style = TextStyle.STRONG if lives_on(point, cuts) else TextStyle.DIM
             canvas.mark(x.dot(at) // 2, y.dot(point.mean) // 4, "○", style)
+    odd: set[int] = set()
     for point in sorted(lost, key=lambda one: math.isinf(one.mean)):  # inf before many nan is not covered
         if (at := value_of(point, axis)) is not None:
+            odd.add(x.dot(at) // 2)
             canvas.mark(x.dot(at) // 2, 0, "×" if math.isnan(point.mean) else "∞", TextStyle.BAD)
-    _mark_clipped(canvas, laid, x, y, raw=look.raw)
+    _mark_clipped(canvas, laid, x, y, raw=look.raw, taken=odd)
     line = height >= LINE_HEIGHT
     drawn = _with_axes(
         canvas, names, left, x, below, axis=axis, line=line, marks_apart=marks_apart, start_t=start_t
@@ -347,8 +349,10 @@ def _write_letter(canvas: Canvas, curve: Curve, found: Sequence[Bucket], y: Scal
             last = column
 
 
-def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool) -> None:
-    """Where values lie above the y axis, and beside them the greatest."""
+def _mark_clipped(
+    canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, raw: bool, taken: set[int]
+) -> None:
+    """Where values lie above the y axis, and beside them the greatest; not in the columns `taken`."""
     columns: dict[int, float] = {}
     for curve, xs in laid:
         for point, at in zip(curve.points, xs, strict=True):
@@ -358,11 +362,12 @@ def _mark_clipped(canvas: Canvas, laid: Sequence[Laid], x: Scale, y: Scale, *, r
                 columns[column] = max(value, columns.get(column, value))
     if not columns:
         return
-    for column in columns:
+    for column in columns.keys() - taken:
         canvas.mark(column, 0, "▲", TextStyle.DIM)
     text = f" {max(columns.values()):.4g} "
     for end in sorted(column + 1 for column in columns):
-        if end + len(text) <= canvas.columns and columns.keys().isdisjoint(range(end, end + len(text))):
+        is_free = (columns.keys() | taken).isdisjoint(range(end, end + len(text)))
+        if end + len(text) <= canvas.columns and is_free:
             for offset, character in enumerate(text):
                 canvas.mark(end + offset, 0, character, TextStyle.DIM)
             return

@@ -325,6 +325,8 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Ro
     state = snapshot.state
     if reading := reading_text(state):
         text = reading
+    elif snapshot.lost and not snapshot.metrics["loss"]:
+        text = "no loss so far is a number: there is no curve"
     elif len(snapshot.metrics["loss"]) == 1:
         text = "one loss seen; a second one makes a curve"
     elif not state.attempts:
