@@ -462,7 +462,10 @@ def _x_labels(x: Scale, columns: int, axis: Axis, start_t: float) -> list[tuple[
         found = [(x.dot(value) // 2, text) for value, text in zip(at, texts, strict=True)]
         starts = [_start_of(text, column, columns) for column, text in found]
         ends = [start + len(text) for start, (_, text) in zip(starts, found, strict=True)]
-        if found and all(b - a >= APART_CELLS for a, b in zip(ends, starts[1:], strict=False)):
+        near = [b - a < APART_CELLS for a, b in zip(ends, starts[1:], strict=False)]
+        if near and near.pop():  # at the edge its place is shifted inwards
+            found = found[:-1]
+        if found and not any(near):
             return found
         kept = found[:1] or kept
     return kept
