@@ -20,7 +20,7 @@ from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
-from supervisor.views.model.step_pace import Cadence, FirstTimes, Pace
+from supervisor.views.model.step_pace import Cadence, FirstTimes, Pace, is_pace
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -262,7 +262,10 @@ class Gatherer:
                 continue
             points: Sequence[Point] = (point,) if point is not None else ()
             if point is not None and name == "step_time_s" and not point.late:
-                points = self._first_times.take(point, self._pace.seconds())
+                pace_s = self._pace.seconds()
+                if _is_done_bar(sample) and pace_s is not None and not is_pace(point.mean, pace_s):
+                    continue
+                points = self._first_times.take(point, pace_s)
             for shown in points:
                 if name == "step_time_s" and self._is_elapsed(shown.attempt, shown.mean):
                     self._recent[name] = buffer = Recent(RECENT_POINTS)
@@ -482,6 +485,12 @@ def _keep_cadence(cadence: Cadence, sample: Sample) -> None:
         cadence.forget()
     else:
         cadence.add(sample.t, step)
+
+
+def _is_done_bar(sample: Sample) -> bool:
+    """Whether this is the last state of a progress bar: its time is the mean of all steps, those that a resumed job skipped too."""
+    step, total, left_s = (sample.v.get(name) for name in ("step", "total_steps", "eta_s"))
+    return left_s == 0 and step is not None and step == total
 
 
 def _keep_pace(pace: Pace, sample: Sample) -> None:
