@@ -34,14 +34,16 @@ LEAST_GAPS = 5
 # Step times that are shorter by this factor, in a first attempt too, are those of a bar that was moved. So many that come no nearer
 # to the pace, or so many in all, measure something else.
 FAR = 10.0
+# The smoothed rate of such a bar comes near slowly: it agrees once it is so near.
+NEAR_RATIO = 1.05
 NO_NEARER = 8
 NEARER = 0.9
 MOST_FIRST = 60
 
 
-def is_pace(reported_s: float, pace_s: float) -> bool:
+def is_pace(reported_s: float, pace_s: float, ratio: float = PACE_RATIO) -> bool:
     """Whether steps come about as far apart as the log gives their time."""
-    return reported_s / PACE_RATIO <= pace_s <= reported_s * PACE_RATIO
+    return reported_s / ratio <= pace_s <= reported_s * ratio
 
 
 def job_pace(
@@ -89,9 +91,11 @@ class FirstTimes:
             self._kept = None
             return (point,)
         self._kept.append(point)
-        if pace_s is not None and is_pace(point.mean, pace_s):
+        was_moved = pace_s is not None and self._kept[0].mean * FAR < pace_s
+        ratio = NEAR_RATIO if was_moved else PACE_RATIO
+        if pace_s is not None and is_pace(point.mean, pace_s, ratio):
             longer_s = pace_s if point.attempt == 1 else math.inf
-            shown = [p for p in self._kept if is_pace(p.mean, pace_s) or p.mean > longer_s]
+            shown = [p for p in self._kept if is_pace(p.mean, pace_s, ratio) or p.mean > longer_s]
         elif self._may_agree(pace_s):
             return ()
         else:

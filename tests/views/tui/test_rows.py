@@ -90,6 +90,16 @@ def test_when_it_will_be_done(
     assert header.eta_s(snapshot_of(state_of(total_steps=total), pace_s=pace_s)) is None, "no step is known"
 
 
+def test_after_a_restart_the_estimate_of_a_moved_bar_does_not_count() -> None:
+    attempt = attempt_of(number=2, first_step=5064, last_step=5070)
+    state = state_of(None, attempt, total_steps=9000, progress=progress(5070, eta_s=1.0, attempt=2))
+    assert header.eta_s(snapshot_of(state, pace_s=0.2, pace=())) is None, "too few steps for a rate"
+    pace = tuple(single(float(step), step, 0.2, 2) for step in range(3))
+    assert header.eta_s(snapshot_of(state, pace_s=0.2, pace=pace)) == pytest.approx(3930 * 0.2)
+    near = replace(state, progress=progress(5070, eta_s=700.0, attempt=2))
+    assert header.eta_s(snapshot_of(near, pace_s=0.2, pace=())) == 700.0, "it agrees with the first steps"
+
+
 @pytest.mark.parametrize(
     ("condition", "step_s", "now", "quiet"),
     [

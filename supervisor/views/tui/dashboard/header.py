@@ -10,6 +10,7 @@ from supervisor.run.events import Phase
 from supervisor.run.state import Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.model.step_pace import FAR
 from supervisor.views.tui.charts.axes import Axis, axis_for
 from supervisor.views.tui.dashboard.layout import LOW
 from supervisor.views.tui.dashboard.state_words import (
@@ -249,9 +250,12 @@ def eta_s(snapshot: Snapshot) -> float | None:
     by_rate = None
     step = snapshot.step if progress.step is not None else None
     if step is not None and total and step <= total and snapshot.pace_s is not None:
-        by_rate = (total - step) * snapshot.pace_s if len(snapshot.pace) >= ETA_GAPS else None
+        by_rate = (total - step) * snapshot.pace_s
     done = (attempt.last_step or 0) - (attempt.first_step or 0)
     by_job = progress.eta_s if done >= ETA_STEPS or progress.step is None else None
+    if attempt.number > 1 and by_job is not None and by_rate is not None and by_job * FAR < by_rate:
+        by_job = None  # that of a bar that was moved
+    by_rate = by_rate if len(snapshot.pace) >= ETA_GAPS else None
     if attempt.number > 1 and by_rate is not None:
         return by_rate
     return by_job if by_job is not None else by_rate
