@@ -270,6 +270,16 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     ([ev.StallEnded(t=2.0, attempt=1, stalled_s=12.4)], "it moves again, after 12 s", "12 s 后恢复进展"),
     (
+        [ev.LossNotFinite(t=2.0, attempt=1, value="nan", step=120, rank=0, last=1.25)],
+        "the loss became nan at step 120 on rank 0, last 1.25",
+        "第 120 步：rank 0 的损失变为 nan，此前为 1.25",
+    ),
+    (
+        [ev.LossFinite(t=2.0, attempt=1, loss=1.5, step=124)],
+        "the loss is a number again at step 124: 1.5",
+        "第 124 步：损失恢复为数值 1.5",
+    ),
+    (
         [ev.HangCountdown(t=2.0, attempt=1, until=9.0, left_s=30.0, text="x", rule="r")],
         "ended as a hang in 30 s",
         "30 s 后按卡死结束",
