@@ -225,3 +225,34 @@ def test_what_looks_like_a_counter_or_a_speed_and_is_none(line: str) -> None:
 )
 def test_counters_and_losses_joined_to_their_names(line: str, read: dict[str, float]) -> None:
     assert values(line) == read
+
+
+def test_the_values_below_a_set_s_name_are_of_it_until_a_counter() -> None:
+    lines = ("Training...", "loss: 0.25", "Validating...", "loss: 0.5", "step 5 loss 0.125", "loss: 0.75")
+    assert of_last(*lines[:2]) == {"loss": 0.25}
+    assert of_last(*lines[:4]) == {"val_loss": 0.5}
+    assert of_last(*lines) == {"loss": 0.75}
+
+
+def test_a_pass_of_an_epoch_has_its_own_counters() -> None:
+    lines = ("epoch 3 validation", "10/20 loss 0.5", "epoch 4 training", "10/50 loss 0.25")
+    assert of_last(*lines[:2]) == {"val_loss": 0.5}
+    assert of_last(*lines) == {"step": 10, "total_steps": 50, "loss": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        (
+            "Train: [ 3/50] Step 100/390 Loss 0.25",
+            {"epoch": 3, "total_epochs": 50, "step": 100, "total_steps": 390, "loss": 0.25},
+        ),
+        ("iter/epoch: 100/3, loss: 0.25", {"step": 100, "epoch": 3, "loss": 0.25}),
+        ("step 100 loss 0.25 iter/s 4.0", {"step": 100, "loss": 0.25, "step_time_s": 0.25}),
+        ("step 100 loss 0.25 (4.0 steps per second)", {"step": 100, "loss": 0.25, "step_time_s": 0.25}),
+        ("step 100 loss=0.25  4.0 batches/sec", {"step": 100, "loss": 0.25, "step_time_s": 0.25}),
+        ("-- Epoch 3", {"epoch": 3}),
+    ],
+)
+def test_pairs_and_rates_of_steps(line: str, read: dict[str, float]) -> None:
+    assert values(line) == read

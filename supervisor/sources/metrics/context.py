@@ -49,6 +49,15 @@ _PASS_BEGINS = re.compile(
     r"\W*(?:(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)|(?:begin|start)\w*\s+(?:eval\w*|valid\w*|test\w*))\b[^\d:=]*$",
     re.IGNORECASE,
 )
+# "Validating...", "Validation": its values stand below.
+_SET_NAMED = re.compile(
+    r"\W*(?:validating|validation|evaluating|evaluation|testing)(?: (?:phase|loop|set|epoch|model|step))?\W*$",
+    re.IGNORECASE,
+)
+# "epoch 3 validation": its counters and values stand below.
+_PASS_OF_EPOCH = re.compile(
+    r"\W*epoch\W{0,3}\d+(?:\s*/\s*\d+)?\W+(?:val|valid\w*|eval\w*|test\w*)\W*$", re.IGNORECASE
+)
 # "Validation:", "验证集:": a set's name and nothing else.
 _SET_ALONE = re.compile(r"[\W_]*([^\W\d_]{3,12})(?:[ _][Ss]et)?\s*[:：][\s*=#-]*$")
 # " * Acc@1 71.2 loss 1.2": how a pass over held-out data ends.
@@ -195,6 +204,8 @@ def _heads(message: str, state: State) -> State | None:
         return state._replace(
             below=Below.SET, in_settings=message.isascii() and (message.islower() or message.isupper())
         )
+    if _SET_NAMED.match(message):
+        return state._replace(below=Below.SET)
     if _heads_block(message):
         return state._replace(in_settings=True)
     if _EVALUATION.match(message) or _EVALUATION_BELOW.match(message):
@@ -235,7 +246,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         parsed = parsed._replace(off_curve=True)
     if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
         state = state._replace(evaluated=parsed.evaluates)
-    if parsed.heading and parsed.evaluates and not _is_bar(message):
+    if parsed.heading and (parsed.evaluates or _PASS_OF_EPOCH.match(message)) and not _is_bar(message):
         state = state._replace(below=Below.PASS)  # "Eval epoch: 24"
     return parsed, state._replace(
         in_epoch=state.in_epoch if state.in_record else parsed.heading and STEP not in fields,

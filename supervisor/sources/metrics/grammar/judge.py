@@ -119,7 +119,7 @@ _SETTINGS = frozenset(
 )  # fmt: skip
 # What was done at a step, where nothing was measured.
 _SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
-_DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
+_DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s(?![Ee]poch|EPOCH)|Namespace\(|\bSummary\b.*\bparams\b")
 # Exceptions, results of tests, warnings: they quote numbers.
 _FAILURE = re.compile(
     r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",

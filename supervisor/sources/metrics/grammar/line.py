@@ -10,6 +10,7 @@ from supervisor.sources.metrics.grammar.judge import is_program_text, judge
 from supervisor.sources.metrics.grammar.named import LineValues
 from supervisor.sources.metrics.grammar.nameless import (
     field_of_rate,
+    is_step_rate,
     nameless,
 )
 from supervisor.sources.metrics.grammar.pairs import add_last_of_many, counted_up, read_pair, read_ratio
@@ -303,9 +304,12 @@ class _Walker:
         if self._name_to_come and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._name_to_come, bare=False)
         self._name_to_come = ""
-        is_rate = token.bare and field_of_rate(token.unit) is not None
+        is_rate = token.bare and (field_of_rate(token.unit) is not None or is_step_rate(token.unit))
         if is_rate and meaning(token.name).field in {LR, LOSS, GRAD_NORM, STEP}:
-            self._name_to_come, token = token.unit, token._replace(unit="")  # "lr 0.0003 toks/s 12012"
+            self._name_to_come, token = (
+                token.unit,
+                token._replace(unit=""),
+            )  # "lr 0.0003 toks/s 12012", "loss 0.3 iter/s 12"
         is_last_cell = line.text.count("|") == 1 and not line.text[token.stop :].strip()
         if not token.name and token.before.rstrip()[-1:] == "|" and is_last_cell:
             name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"

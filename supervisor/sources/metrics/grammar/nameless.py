@@ -209,10 +209,10 @@ def is_step_of(unit: str) -> bool:
 
 def is_step_rate(unit: str) -> bool:
     """Whether a unit is steps in a second."""
-    top, slash, bottom = unit.lower().replace(" ", "").partition("/")
+    top, slash, bottom = _PER.sub("/", unit.lower()).replace(" ", "").partition("/")
     return (
         bool(slash)
-        and top in {"it", "its", "iter", "iters", "step", "steps"}
+        and top in {"it", "its", "iter", "iters", "step", "steps", "batch", "batches"}
         and bottom in {"s", "sec", "second"}
     )
 

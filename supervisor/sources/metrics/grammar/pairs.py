@@ -60,9 +60,10 @@ def read_pair(line: LineValues, token: Token, place: int) -> None:
     if "%" in token.unit or any(token.start == reading.start for reading in line.readings):
         return
     first, slash, second = token.name.partition("/")
-    if slash and meaning(first).field == EPOCH and meaning(second).field == STEP:
-        line.readings.append(Reading(EPOCH, "", 6, token.start, token.end, WHOLE))
-        line.readings.append(Reading(STEP, "", 6, *token.total, WHOLE))
+    fields = (meaning(first).field, meaning(second).field) if slash else ()
+    if fields in {(EPOCH, STEP), (STEP, EPOCH)}:
+        line.readings.append(Reading(fields[0] or "", "", 6, token.start, token.end, WHOLE))
+        line.readings.append(Reading(fields[1] or "", "", 6, *token.total, WHOLE))
         return
     found = _meaning_of_pair(token.name)
     unit = _COUNTED_IN.match(line.text, token.stop) if found.field not in {STEP, EPOCH} else None
@@ -122,6 +123,14 @@ def _read_counting_pair(
         pass  # "Acc 45.2 (452/1000)"
     elif following is not None and following.kind == "frac" and is_adjacent(following.before):
         _add_epochs(line, token, 5)
+    elif (
+        place == 0
+        and following is not None
+        and following.kind == "frac"
+        and meaning(following.name).field == STEP
+        and token.before.rstrip()[-1:] == "["
+    ):
+        _add_epochs(line, token, 3)  # "Train: [3/50] Step 100/390"
     elif line.has(LOSS, VAL_LOSS) and not words:
         pass  # "loss: 2.3  [  640/60000]": samples, not steps
     elif (deepspeed := _DEEPSPEED.match(line.text, token.start)) is not None:
