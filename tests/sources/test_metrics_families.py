@@ -256,3 +256,16 @@ def test_a_pass_of_an_epoch_has_its_own_counters() -> None:
 )
 def test_pairs_and_rates_of_steps(line: str, read: dict[str, float]) -> None:
     assert values(line) == read
+
+
+@pytest.mark.parametrize("line", ["Begin epoch 3", "Start of epoch 3", "=> Starting train epoch 3", "##### Epoch 3 #####"])
+def test_the_beginning_of_an_epoch_is_a_heading(line: str) -> None:
+    assert values(line) == {"epoch": 3}
+    assert values("Starting training from epoch 3") == {}
+
+
+def test_what_a_longer_bar_left_on_the_line_is_not_read() -> None:
+    bar = " 49%|████      | 490/1000 [00:10<00:10, 50.0it/s]"
+    read = {"step": 490, "total_steps": 1000, "eta_s": 10, "step_time_s": 0.02}
+    assert values(f"{bar}5:31:16,  3.24it/s]") == values(bar) | read
+    assert values(f"{bar}] ▉| 2116733/2119719 [00:31<00:00, 6909.34 examples/s]") == values(bar) | read

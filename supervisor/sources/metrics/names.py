@@ -109,6 +109,8 @@ def words_of(name: str) -> list[str]:
     if not (name.isupper() or name.islower()):
         name = _CAMEL.sub("_", name)
     name = name.lower()
+    if "##" in name:
+        name = name.replace("#", " ") if name.strip("# ") else name
     if not name.isascii():
         name = _FOREIGN.sub(lambda found: f" {FOREIGN[found[0]]} ", name)
     if "held" in name:

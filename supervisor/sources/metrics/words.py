@@ -105,7 +105,7 @@ NOT_MEASURED = _set("size retries version num id seed v_num")
 NUMBER_WORDS = _set("idx index id number no count nr num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
-    "processing running step evaluation result completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
+    "start starting started begin beginning processing running step evaluation result completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
     "for in on of the results summary test update loss valid iteration_ ✨ →"
 )
 STEP_TIME_NAMES = {

@@ -20,6 +20,8 @@ from supervisor.sources.metrics.names import (
     TOTAL_STEPS,
 )
 
+# The end of a longer bar that stood on the line: "…it/s]5:31:16,  3.24it/s]".
+_LEFT = re.compile(r"^[^\[=]{0,40}?\d(?:it/s|s/it)\]")
 # In steps a second.
 FASTEST = 10_000
 # "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step": nothing follows.
@@ -265,7 +267,11 @@ _NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
 
 
 def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
-    rest = text[: match.start()] + MASKED * (match.end() - match.start()) + text[match.end() :]
+    # A second bar is what an earlier one left on the line.
+    behind = _BARS[1].sub(lambda left: MASKED * len(left[0]), text[match.end() :])
+    if match.groupdict().get("close") is not None:
+        behind = _LEFT.sub(lambda left: MASKED * len(left[0]), behind)
+    rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
     drawn = _Drawn(text, match, in_row=in_row)
     evaluates = drawn.evaluates
     if drawn.counts_samples and not drawn.counts_steps and not drawn.counts_bytes and not evaluates:

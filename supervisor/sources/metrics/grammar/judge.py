@@ -100,7 +100,12 @@ _LONE_RATE = re.compile(
 )
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
 _LONE_COUNTER = re.compile(
-    r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
+    r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|iter|step)\s+\[?\d+\s*/\s*\d+\]?|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
+    re.IGNORECASE,
+)
+# "Starting epoch 3/10", "Begin of training epoch 3".
+_STARTS_EPOCH = re.compile(
+    r"(?:.*\x01)?\W*(?:start(?:ing|ed)?|begin(?:ning)?)\s+(?:of\s+)?(?:train(?:ing)?\s+)?(?:for\s+)?epoch\W{0,3}\d+(?:\s*(?:/|of)\s*\d+)?\W*$",
     re.IGNORECASE,
 )
 # A line that counts and nothing else: "After 1201 steps, Global Step: 249951".
@@ -305,7 +310,7 @@ def _setting(readings: list[Reading], masked: str) -> Reading | None:
 def _talks(case: _Case) -> bool:
     first = min((reading.start for reading in case.best.values()), default=len(case.masked))
     talks = _TALK.search(case.masked[:first]) or _TALK_ANYWHERE.search(case.masked)
-    return talks is not None and not case.has_bar
+    return talks is not None and not case.has_bar and not _STARTS_EPOCH.match(case.masked)
 
 
 def _chosen(
@@ -396,7 +401,7 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
     masked = masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
-    if _LONE_COUNTER.match(masked):
+    if _LONE_COUNTER.match(masked) or _STARTS_EPOCH.match(masked):
         return True
     around = {word.lower() for word in words} - {"global", "step", "global_step"}
     if around and around <= _AROUND_GLOBAL_STEP and _GLOBAL_STEP.search(masked):

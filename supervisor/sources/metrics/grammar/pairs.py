@@ -103,7 +103,9 @@ def add_last_of_many(line: LineValues, token: Token) -> None:
 def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
     """A pair without a known name: what stands before and behind it decides."""
     is_first = place == 0 and not token.name
-    if is_first and any(r.field == STEP and r.rank == BAR_RANK for r in line.readings):
+    if is_first and any(
+        r.field == STEP and r.rank == BAR_RANK and r.start > token.start for r in line.readings
+    ):
         _add_epochs(line, token, 3)  # "[3/100]:  50%|█████     | 176/352 …": the bar counts the steps
         return
     words = set(words_of(token.name))
