@@ -262,6 +262,7 @@ def test_pairs_and_rates_of_steps(line: str, read: dict[str, float]) -> None:
 def test_the_beginning_of_an_epoch_is_a_heading(line: str) -> None:
     assert values(line) == {"epoch": 3}
     assert values("Starting training from epoch 3") == {}
+    assert values("INFO  start_epoch      3") == {}
 
 
 def test_what_a_longer_bar_left_on_the_line_is_not_read() -> None:

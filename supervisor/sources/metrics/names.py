@@ -228,6 +228,8 @@ def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
     if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update", "round"}:
         # A verb or noun before it: "completed step", "after step", "Global step".
         ahead = set(words[:-1])
+        if "_" in name.name and words[0] in {"start", "starting", "begin"}:
+            return None  # "start_epoch": a setting
         is_placed = "loss" not in ahead or not ahead.isdisjoint({"at", "after", "for", "in"})
         return table.get(words[-1]) if is_placed and ahead <= AHEAD_OF_COUNTER else None
     return None
