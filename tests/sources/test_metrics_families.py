@@ -67,6 +67,7 @@ def test_keras_means_of_batch_numbers_are_no_steps() -> None:
         "GRADIENT_CLIP_NORM             5.0",
         "Losses [tensor(171.9), tensor(151.7)]",
         "* Cost = 14 km * $2/km",
+        "train loss 0,3121",
         "cifar99   train : [loss = 1.05, top1 = 69.7%], valid : [loss = 1.39, top1 = 61.0%]",
     ],
 )
@@ -258,7 +259,9 @@ def test_pairs_and_rates_of_steps(line: str, read: dict[str, float]) -> None:
     assert values(line) == read
 
 
-@pytest.mark.parametrize("line", ["Begin epoch 3", "Start of epoch 3", "=> Starting train epoch 3", "##### Epoch 3 #####"])
+@pytest.mark.parametrize(
+    "line", ["Begin epoch 3", "Start of epoch 3", "=> Starting train epoch 3", "##### Epoch 3 #####"]
+)
 def test_the_beginning_of_an_epoch_is_a_heading(line: str) -> None:
     assert values(line) == {"epoch": 3}
     assert values("Starting training from epoch 3") == {}

@@ -168,6 +168,8 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
         (["video-loss_ita", "video-loss_itm"], "video-loss_ita"),
         (["M0_BboxAcc", "M0_BboxLoss"], "M0_BboxLoss"),
         (["loss_scale", "loss weight"], "loss"),
+        (["acc", "Train error"], "Train error"),
+        (["val_mse", "NLL", "mse"], "NLL"),
         (["l_pix", "l_freq"], "l_pix"),
         (["accuracy", "RMSE"], "RMSE"),
         (["PERPLEXITY", "TRAIN CROSS-ENTROPY"], "TRAIN CROSS-ENTROPY"),

@@ -67,6 +67,7 @@ _OF_THINGS = re.compile(
     r"\s+(?:samples|examples|batches|steps|iterations|epochs|gpus|ranks|workers|devices|tokens|sequences|images)\b",
     re.IGNORECASE,
 )
+_DECIMAL_COMMA = re.compile(r",\d")
 _SAID_OF = re.compile(r"\bof\s*$", re.IGNORECASE)
 _IN_UNITS = re.compile(r"\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|bytes|[KMG]i?B|dB)\b")
 
@@ -264,6 +265,7 @@ class LineValues:
             or _COMPARED_WITH.match(self.text, token.stop) is not None
             or _IN_UNITS.match(self.text, token.stop) is not None
             or (token.bare and token.text.isdigit() and _OF_THINGS.match(self.text, token.stop) is not None)
+            or (token.text.isdigit() and _DECIMAL_COMMA.match(self.text, token.stop) is not None)
         )
 
     def _mfu_scale(self, token: Token) -> float:
