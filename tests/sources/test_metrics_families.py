@@ -273,3 +273,9 @@ def test_what_a_longer_bar_left_on_the_line_is_not_read() -> None:
     read = {"step": 490, "total_steps": 1000, "eta_s": 10, "step_time_s": 0.02}
     assert values(f"{bar}5:31:16,  3.24it/s]") == values(bar) | read
     assert values(f"{bar}] ▉| 2116733/2119719 [00:31<00:00, 6909.34 examples/s]") == values(bar) | read
+
+
+@pytest.mark.parametrize("heading", ["Test results:", "Evaluate at epoch 3", "Evaluating after step 30..."])
+def test_an_evaluation_s_heading_holds_for_lines_without_indentation(heading: str) -> None:
+    assert of_last(heading, "loss: 0.5") == {"val_loss": 0.5}
+    assert of_last(heading, "loss: 0.5", "step 31 loss: 0.25") == {"step": 31, "loss": 0.25}

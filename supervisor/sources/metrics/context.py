@@ -51,7 +51,8 @@ _PASS_BEGINS = re.compile(
 )
 # "Validating...", "Validation": its values stand below.
 _SET_NAMED = re.compile(
-    r"\W*(?:validating|validation|evaluating|evaluation|testing)(?: (?:phase|loop|set|epoch|model|step))?\W*$",
+    r"\W*(?:validating|validation|evaluating|evaluation|testing)(?: (?:phase|loop|set|epoch|model|step))?\W*$"
+    r"|\W*(?:validat\w+|evaluat\w+|test(?:ing)?) (?:at|after|in|for) (?:epoch|step|iteration|iter)\W{0,3}\d+\W*$",
     re.IGNORECASE,
 )
 # "epoch 3 validation": its counters and values stand below.
@@ -208,7 +209,9 @@ def _heads(message: str, state: State) -> State | None:
         return state._replace(below=Below.SET)
     if _heads_block(message):
         return state._replace(in_settings=True)
-    if _EVALUATION.match(message) or _EVALUATION_BELOW.match(message):
+    if _EVALUATION.match(message):
+        return state._replace(below=Below.SET)
+    if _EVALUATION_BELOW.match(message):
         return state._replace(below=Below.INDENTED)
     if _PASS_BEGINS.match(message):
         return state._replace(below=Below.PASS)
