@@ -106,6 +106,7 @@ class Below(Enum):
     """What the lines below a heading of held-out data are."""
 
     OTHER = auto()
+    RESULTS = auto()  # the next line is the first: INDENTED or SET, as it is indented or not
     INDENTED = auto()  # its values, as far as they are indented
     SET = auto()  # its values, until a counter: it is training's
     PASS = auto()  # a pass over it, with counters of its own
@@ -168,6 +169,8 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     if row is not None:
         row, after = _whole_loss(row, after)
         return shifted(row, begin), after, True
+    if after.below is Below.RESULTS:
+        after = after._replace(below=Below.INDENTED if _is_indented(message) else Below.SET)
     if not _is_indented(message):
         after = after._replace(in_record=False, in_summary=0)
         if after.below is Below.INDENTED:
@@ -210,7 +213,7 @@ def _heads(message: str, state: State) -> State | None:
     if _heads_block(message):
         return state._replace(in_settings=True)
     if _EVALUATION.match(message):
-        return state._replace(below=Below.SET)
+        return state._replace(below=Below.RESULTS)
     if _EVALUATION_BELOW.match(message):
         return state._replace(below=Below.INDENTED)
     if _PASS_BEGINS.match(message):
