@@ -237,6 +237,6 @@ def follow(root: Path, *, as_json: bool) -> int:
     take, go_on = f"`stoker attach --adopt {paths.run_id}`", f"`stoker continue {paths.run_id}`"
     return complain(
         "attach",
-        f"its keeper is gone: {take} takes over what lives of it, {go_on} starts the next attempt",
+        f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt",
         EXIT_LOST,
     )

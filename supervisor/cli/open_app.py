@@ -67,7 +67,7 @@ def show(
 
                 held = is_held_unwatched(state)
                 ends = "the run ends in half a minute unless somebody looks"  # keeper.loop.UNWATCHED_S
-                what = "the run stays held: nothing trains" if held else ends
+                what = "the run keeps waiting for you: nothing trains" if held else ends
             case Backoff():
                 what = "the next attempt starts by itself"
             case _:
@@ -77,7 +77,11 @@ def show(
         print(tr(f"{run.run_id}: it is no longer watched"))
     else:
         take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
-        print(tr(f"its keeper is gone: {take} takes over what lives of it, {go_on} starts the next attempt"))
+        print(
+            tr(
+                f"its supervisor process is gone: {take} takes over what lives of it, {go_on} starts the next attempt"
+            )
+        )
     return _code_of_failure(state.condition) if isinstance(state.condition, HeldOpen) else 0
 
 

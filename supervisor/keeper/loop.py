@@ -362,7 +362,7 @@ class Keeper:
                 elif left_s is not None and left_s <= 0:
                     code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
                     outcome = ev.Outcome.GAVE_UP if code == EXIT_GAVE_UP else ev.Outcome.FAILED
-                    self._end(outcome, code, f"held for too long: {condition.reason}")
+                    self._end(outcome, code, f"nobody answered: {condition.reason}")
             case st.Finished():
                 return
             case _ as unreachable:

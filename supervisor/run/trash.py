@@ -31,11 +31,11 @@ def throw_away(run: RunPaths) -> RunPaths:
         OSError: it cannot be moved: another's folder, a name that is taken.
     """
     if has_keeper(run):
-        raise StillLives(f"{run.run_id} is kept by a live keeper: stop it first")
+        raise StillLives(f"{run.run_id} has a live supervisor process: stop it first")
     state = read_state(run.node().journal)
     if state.mode == "launched" and state.attempts and not isinstance(state.condition, Finished):
         raise StillLives(
-            f"{run.run_id} has no keeper, but its ranks may live: open it, A takes it over, then stop it"
+            f"{run.run_id} has no supervisor process, but its ranks may live: open it, A takes it over, then stop it"
         )
     empty(run.root.parent)  # now, when something is deleted: to look at the list of runs removes nothing
     trash = run.root.parent / TRASH

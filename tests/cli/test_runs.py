@@ -212,7 +212,7 @@ def test_looks_may_stand_before_a_verb(
         (
             Appearance(lang=Lang.ZH),
             False,
-            "它的 keeper 已退出：用 `stoker attach --adopt run` 接管仍在运行的进程，用 `stoker continue run` 开始下一次尝试",
+            "它的监督进程已退出：用 `stoker attach --adopt run` 接管仍在运行的进程，用 `stoker continue run` 开始下一次尝试",
         ),
         (Appearance(lang=Lang.ZH, ascii=True), True, "training continues; come back with: stoker attach run"),
     ],

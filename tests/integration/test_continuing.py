@@ -161,7 +161,9 @@ def test_a_stopped_run_goes_on_and_is_listed_as_live(folder: Path) -> None:
     assert state.ended_t is None
     again = stoker("continue", run.run_id, "--yes", cwd=folder)
     assert again.code == 3
-    assert f"a keeper looks after it (pid {state.keeper_pid} on {socket.gethostname()})" in again.err
+    assert (
+        f"a supervisor process looks after it (pid {state.keeper_pid} on {socket.gethostname()})" in again.err
+    )
     (folder / "how").write_text("continue", encoding="utf-8")
     is_continued(run)
 

@@ -548,4 +548,4 @@ def test_the_folder_of_a_link_to_the_run_itself_is_the_run(
     assert main(["attach", "--adopt", str(link)]) == 0
     assert "it has a keeper" in capsys.readouterr().out
     assert main(["continue", "--yes", str(link)]) == 3
-    assert "a keeper looks after it (pid" in capsys.readouterr().err
+    assert "a supervisor process looks after it (pid" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def looked_until(seen: ControlInput, done: Callable[[], bool]) -> bool:
         (RequestKind.RESTART, "backoff", ("restart", control.RequestArgs(), "kim", {"stop_first": False})),
         (RequestKind.RESTART, "running", ("restart", control.RequestArgs(), "kim", {"stop_first": True})),
         (RequestKind.START_NOW, "backoff", ("start_now",)),
-        (RequestKind.HOLD, "backoff", ("hold", "held by kim")),
+        (RequestKind.HOLD, "backoff", ("hold", "kim stopped the restart")),
         (RequestKind.KEEP_WAITING, "silent", ("keep_waiting", "kim")),
         (RequestKind.KEEP_WAITING, "held", ("hold", "needs an edit")),
     ],

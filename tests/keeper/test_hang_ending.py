@@ -286,7 +286,7 @@ def test_keeping_waiting_is_refused_where_nothing_is_counted_down(bench: Bench) 
     request = control.Request(id="1", kind=ev.RequestKind.KEEP_WAITING, by=by, if_attempt=1)
     bench.steps(30)
     assert not bench.wait(290)
-    with pytest.raises(Refused, match="neither a hang nor a held run"):
+    with pytest.raises(Refused, match="neither a hang nor a run that waits for you"):
         judge(request, state_of(bench))
     assert not bench.wait(20)
     assert judge(request, state_of(bench)) is RequestAction.KEEP_WAITING

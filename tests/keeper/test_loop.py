@@ -146,7 +146,7 @@ def test_what_may_go_on_is_held_though_nobody_watches(
     run = run_in(tmp_path, STARTED, INTENDED, RUNS, WAITS[0], failed, held)
     _, state = carry(run, job_of(tmp_path, interactive=True))
     assert isinstance(state.condition, st.Finished)
-    assert "held for too long" in state.condition.reason
+    assert "nobody answered" in state.condition.reason
 
 
 @pytest.mark.parametrize(("number", "saved", "slurm", "code"), [

@@ -118,7 +118,7 @@ def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs() -> None:
     assert judged(asked, state_in(CONDITIONS["running"], countdown=countdown)) is A.KEEP_WAITING
     for condition in (CONDITIONS["running"], CONDITIONS["stopping"]):
         kept = None if condition is CONDITIONS["running"] else countdown
-        refused = "neither a hang nor a held run is about to be ended"
+        refused = "neither a hang nor a run that waits for you is about to be ended"
         assert judged(asked, state_in(condition, countdown=kept)) == refused
 
 

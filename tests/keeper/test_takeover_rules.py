@@ -119,7 +119,7 @@ def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.M
     members(monkeypatch, ours=1)
     run = own_run_in(tmp_path, job_of(tmp_path), HERE, INTENDED, RUNS)
     lock = KeeperLock(run.node().lock, start_time=1.0)
-    why = f"a keeper looks after it (pid {os.getpid()} on {socket.gethostname()})"
+    why = f"a supervisor process looks after it (pid {os.getpid()} on {socket.gethostname()})"
     assert takeover.examine_adoption(run)[0].refusals == (why,)
     assert takeover.examine_continuation(run).refusals == (why,)
     lock.release()

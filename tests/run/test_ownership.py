@@ -83,7 +83,7 @@ def test_what_a_copy_says_acts_on_no_terminal(tmp_path: Path) -> None:
 def test_a_request_needs_a_live_keeper_in_this_very_folder(tmp_path: Path) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
     run.control.mkdir()
-    with pytest.raises(NotRequested, match="the keeper is gone"):
+    with pytest.raises(NotRequested, match="the supervisor process is gone"):
         ask(run, RequestKind.STOP)
     lock = KeeperLock(run.node().lock, start_time=1.0)
     try:

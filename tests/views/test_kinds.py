@@ -97,8 +97,8 @@ CLOCK = "the machine's clock was set {} by 3600 s: times here continue without t
 EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     (
         [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True)],
-        "a new keeper adopted the run",
-        "新的 keeper 接管了运行",
+        "a new supervisor process adopted the run",
+        "新的监督进程接管了运行",
     ),
     (
         [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", continued_by="kim")],
@@ -230,7 +230,11 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ([*started(), decided(DecisionKind.STOP)], "stop: stopped on request", "停止：按请求停止"),
     ([*started(), decided(DecisionKind.REQUEUE)], "requeue: stopped on request", "重新排队：按请求停止"),
     ([*started(), decided(DecisionKind.GIVE_UP)], "attempt 1: first launch", "第 1 次尝试：首次启动"),
-    ([ev.Held(t=2.0, attempt=1, reason="held by ada")], "held: held by ada", "暂停等待：由 ada 暂停"),
+    (
+        [ev.Held(t=2.0, attempt=1, reason="ada stopped the restart")],
+        "waiting for you: ada stopped the restart",
+        "等你决定：ada 取消了重启",
+    ),
     ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now", "ada 请求：立即停止"),
     ([done(ev.RequestKind.KEEP_WAITING)], "ada asked: keep waiting", "ada 请求：继续等待"),
     ([done(ev.RequestKind.RESTART_WITH)], "ada asked: restart", "ada 请求：重启"),
@@ -527,7 +531,7 @@ ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
     (ev.Advisory(t=1.0, attempt=1, code="x", text="look out"), ["look out"]),
     (ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True), []),
     (left(ev.LeftWhy.AFTER_SUCCESS, 1), ["left running after exit 0: 1"]),
-    (ev.Held(t=1.0, attempt=1, reason="why so"), ["held: why so"]),
+    (ev.Held(t=1.0, attempt=1, reason="why so"), ["waiting for you: why so"]),
     (
         ev.BatchAsked(t=1.0, attempt=1, question=COUNTS),
         [

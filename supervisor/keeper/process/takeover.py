@@ -268,9 +268,9 @@ def _members(run: RunPaths, record: RunFile, state: st.RunState) -> Members:
 def _other_keeper(run: RunPaths) -> str:
     holder = read_holder(run.node().lock)
     return (
-        f"a keeper looks after it (pid {holder.pid} on {printable(holder.host)})"
+        f"a supervisor process looks after it (pid {holder.pid} on {printable(holder.host)})"
         if holder
-        else "a keeper looks after it"
+        else "a supervisor process looks after it"
     )
 
 

@@ -177,7 +177,9 @@ class ControlInput:
             self._refuse(request.id, request.kind, _who(request), str(error))
         else:
             if answer is None:
-                self._refuse(request.id, request.kind, _who(request), "the keeper left before it was done")
+                self._refuse(
+                    request.id, request.kind, _who(request), "the supervisor process left before it was done"
+                )
             else:
                 self._done(request, answer)
         self._take_away(request.id)
@@ -210,7 +212,7 @@ class ControlInput:
             case RequestAction.START_NOW:
                 actor.start_now()
             case RequestAction.HOLD:
-                actor.hold(f"held by {by}")
+                actor.hold(f"{by} stopped the restart")
             case RequestAction.PROFILE:
                 actor.profile()
             case RequestAction.KEEP_WAITING:

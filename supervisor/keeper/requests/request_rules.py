@@ -64,7 +64,7 @@ def judge(request: Request, state: st.RunState) -> RequestAction:
                 return RequestAction.KEEP_HOLDING
             counts = state.attempt is not None and state.attempt.countdown is not None
             if not (counts and isinstance(state.condition, st.Running)):
-                raise Refused("neither a hang nor a held run is about to be ended")
+                raise Refused("neither a hang nor a run that waits for you is about to be ended")
             return RequestAction.KEEP_WAITING
         case RequestKind.ANSWER:
             question = state.open_question

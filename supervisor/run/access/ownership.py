@@ -143,7 +143,7 @@ def ask(
     if newer := newer_refusal(run, place):
         raise NotRequested(newer)
     if not keeper_is_alive(run.node().lock):
-        raise NotRequested("the keeper is gone: nobody would do it")
+        raise NotRequested("the supervisor process is gone: nobody would do it")
     from supervisor.run.access import control
 
     return control.send(RunPaths(Path(place.real)).control, kind, if_attempt=if_attempt, args=args)

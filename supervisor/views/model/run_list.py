@@ -46,7 +46,19 @@ NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
 # What `RunRow.word` and the column of states may have, the ones that people look for first; "live" is added to those of a live run.
 STATES = (
     *("running", "stepping", "stalled", "held", "backoff", "failed", "succeeded", "stopped", "lost"),
-    *("gave_up", "live", "no_keeper", "refused", "hang", "failing", "quiet", "reading", "not_watched"),
+    *(
+        "gave_up",
+        "live",
+        "no_keeper",
+        "no_supervisor",
+        "waits_for_you",
+        "refused",
+        "hang",
+        "failing",
+        "quiet",
+        "reading",
+        "not_watched",
+    ),
     *("unwatched", "end_unknown", "unknown", "preflight", "launching", "stopping", "ended", "diagnosed"),
     *("restarted", "done", *(str(phase) for phase in Phase if phase is not Phase.STEPPING)),
 )

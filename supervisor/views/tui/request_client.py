@@ -21,7 +21,7 @@ WORDS = {
     RequestKind.RESTART: "restart",
     RequestKind.RESTART_WITH: "restart with a change",
     RequestKind.START_NOW: "start now",
-    RequestKind.HOLD: "hold",
+    RequestKind.HOLD: "no restart",
     RequestKind.STACKS: "stacks",
     RequestKind.PROFILE: "profile",
     RequestKind.KEEP_WAITING: "keep waiting",
@@ -89,7 +89,7 @@ class RequestClient:
                 report(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self.run.control}", False))
                 return
             self._pending[request_id] = _Pending(kind, now)
-            report(Answer(f"{WORDS[kind]}: asked the keeper", None))
+            report(Answer(f"{WORDS[kind]}: asked the supervisor process", None))
 
         return put
 
@@ -111,7 +111,10 @@ class RequestClient:
             elif not pending.reported_late and now - pending.sent_t > PATIENCE_S:
                 pending.reported_late = True
                 found.append(
-                    Answer(f"{word}: no answer yet; is the keeper alive? its log is keeper.log", False)
+                    Answer(
+                        f"{word}: no answer yet; is the supervisor process alive? its log is keeper.log",
+                        False,
+                    )
                 )
         return found
 

@@ -52,7 +52,7 @@ def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> Tui
         return TuiResult(run, False, None, None, (gone,) if snapshot else ())
     back = f"stoker attach {run.run_id}"
     if not snapshot.keeper_alive:
-        take = f"its keeper is gone; `stoker attach --adopt {run.run_id}` takes over what lives of it"
+        take = f"its supervisor process is gone; `stoker attach --adopt {run.run_id}` takes over what lives of it"
         alone = "it is no longer watched" if snapshot.state.mode == "observed" else take
         text = f"{run.run_id}: {snapshot.misplaced or alone}"
     else:

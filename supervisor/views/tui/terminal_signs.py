@@ -115,7 +115,7 @@ def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
         case st.Backoff():
             word = "↻ restarts by itself"
         case st.HeldOpen():
-            word = "‖ held: you decide"
+            word = "‖ waiting for you"
         case st.Running() if hang_ends_in(snapshot, now) is not None:
             word = "⚠ hang"
         case st.Running() if reading_text(state):

@@ -152,7 +152,7 @@ def test_what_a_second_enter_does_fits_the_narrowest_terminal(
         (HELD, "stacks", "nothing runs"),
         (HELD, "answer", "there is no open question"),
         (HELD, "edit", "run.json cannot be read"),
-        (running(), "adopt", "a keeper is there already"),
+        (running(), "adopt", "a supervisor process is there already"),
         (running(), "hold", "it is not possible now"),
         (finished(Outcome.SUCCEEDED), "stop", "the run is over: start it again with `stoker run`"),
     ],
@@ -253,7 +253,7 @@ def test_what_is_asked_before_something_is_lost(
     [
         (
             st.Backoff(attempt=1, until=9.0, decision=SMALLER),
-            "restart? the same micro-batch 8 ran out of memory, Enter restarts with 4",
+            "restart? the same micro-batch 8 ran out of memory, Enter on the card restarts with 4",
         ),
         (BACKOFF, "restart? the same micro-batch 8 ran out of memory"),
         (HELD, f"restart? the same micro-batch 8 ran out of memory; 5 steps may be lost: {HELD_BEGINS}"),
@@ -446,7 +446,7 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(request_client, "ask", lambda *_args, **_values: "7")
     client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
     word = request_client.WORDS[RequestKind.HOLD]
-    assert told.pop() == Answer(f"{word}: asked the keeper", None)
+    assert told.pop() == Answer(f"{word}: asked the supervisor process", None)
     late = 100.0 + request_client.PATIENCE_S
     assert client.answers(state_of(), late) == []
     (answer,) = client.answers(state_of(), late + 0.1)

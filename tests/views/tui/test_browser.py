@@ -480,7 +480,7 @@ def test_kill_in_the_list_stops_a_live_run_after_a_question_and_finds_nothing_el
         assert not requests(live)
         await pilot.press("y")
         await until(pilot, lambda: bool(requests(live)), "the request")
-        assert "stop: asked the keeper" in shown(app)
+        assert "stop: asked the supervisor process" in shown(app)
 
     with keeper_of(live):
         browse([live, *runs], play)

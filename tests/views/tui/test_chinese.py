@@ -184,7 +184,7 @@ def test_the_list_of_runs_is_in_chinese(tmp_path: Path) -> None:
             await pilot.pause()
             listed = shown(app)
             assert not english_in(listed.replace("lr looks high", "")), "all but what a person wrote"
-            assert "? 无 keeper" in listed
+            assert "? 无监督进程" in listed
             assert "按最新" in listed
             await pilot.press("x")
             await pilot.pause()

@@ -283,7 +283,7 @@ def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> 
     [
         (
             SpecChange(set_args=(("--num_workers", "4"),)),
-            "restart? the same --num_workers 8 ran out of host memory, Enter restarts with --num_workers 4",
+            "restart? the same --num_workers 8 ran out of host memory, Enter on the card restarts with --num_workers 4",
         ),
         (SpecChange(), "restart? the same micro-batch 16 ran out of host memory"),
     ],

@@ -147,7 +147,7 @@ def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("r", "y")
         await until(pilot, lambda: bool(requests(run)), "a request")
-        await until(pilot, lambda: "asked the keeper" in pane(app, "notice"), "the notice")
+        await until(pilot, lambda: "asked the supervisor process" in pane(app, "notice"), "the notice")
         writer = JournalWriter(run.node().journal)
         request = requests(run)[0]
         if refused:
@@ -309,7 +309,7 @@ def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker:
         (recorded.succeeded, "s", "the run is over: start it again with `stoker run "),
         (recorded.empty, "r", "it is only starting: ask again when it runs"),
         (recorded.held, "K", "nothing runs"),
-        (recorded.healthy, "A", "a keeper is there already"),
+        (recorded.healthy, "A", "a supervisor process is there already"),
     ],
 )
 def test_a_key_that_cannot_act_says_why(tmp_path: Path, maker: Maker, key: str, said: str) -> None:
@@ -339,13 +339,15 @@ def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
         await until(pilot, lambda: "A adopts the run" in pane(app, "notice"), "the notice")
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
-        assert "stop: the keeper is gone, nobody would do it" in shown(app)
+        assert "stop: the supervisor process is gone, nobody would do it" in shown(app)
         await pilot.press("n")
         assert not adopted
         await pilot.press("s")
         await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         await pilot.press("y")
-        await until(pilot, lambda: "adopted: a new keeper" in pane(app, "notice"), "the new keeper")
+        await until(
+            pilot, lambda: "adopted: a new supervisor process" in pane(app, "notice"), "the new keeper"
+        )
         await pilot.press("s")
         assert "lost: 40 steps" in shown(app), "now it is asked for"
 

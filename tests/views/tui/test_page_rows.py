@@ -361,7 +361,7 @@ def test_the_launcher_and_its_ranks() -> None:
         1: st.RankState(local_rank=1, rank=5, exited=True, exit_code=3),
     }
     said = page(panel, state_of(None, attempt_of(ranks=ranks, pid=66), keeper_pid=55))
-    for part in ("keeper", "55", "lives", "66", "77", "stepping", "✗ exit 3"):
+    for part in ("supervisor", "55", "lives", "66", "77", "stepping", "✗ exit 3"):
         assert part in said
     assert "nothing was launched yet" in page(panel, with_fields(state_of(), attempts=()))
 

@@ -61,7 +61,7 @@ def test_a_low_page_keeps_what_happens_next_in_sight(tmp_path: Path) -> None:
             assert "── next continues in 8 s  micro-batch 16 → 8, accumulation 2 → 4 ───" in page, (
                 "a rule sets it apart"
             )
-            assert "Enter now  Esc Esc hold  r as it was  b smaller batch  e edit  s stop" in page
+            assert "Enter now  Esc Esc wait  r as it was  b smaller batch  e edit  s stop" in page
         await pilot.press("G")
         page = pane(app, "failure")
         assert "restart with other arguments or environment" in page, "the end of the page is reached"
@@ -352,7 +352,9 @@ def test_the_processes_of_a_run_that_is_over_are_ended_and_take_nothing(tmp_path
         await pilot.press("p")
         await until(pilot, lambda: "none were taken" in pane(app, "processes"), "the page")
         text = pane(app, "processes")
-        assert [line.split()[2:4] for line in text.splitlines() if "│ keeper" in line] == [["4100", "ended"]]
+        assert [line.split()[2:4] for line in text.splitlines() if "│ supervisor" in line] == [
+            ["4100", "ended"]
+        ]
         for wrong in ("K takes", "gone", "97 %", "3.1G"):
             assert wrong not in text
 

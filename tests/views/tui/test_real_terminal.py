@@ -238,7 +238,7 @@ def test_a_rank_that_dies_is_said_at_once_and_no_stall_is(tmp_path: Path) -> Non
         assert seen_s < 5, "0.1 s on a quiet machine"
         screen.wait_for("rank 1 died: torch.OutOfMemoryError: CUDA out of memory")
         screen.until_state(run, HeldOpen)
-        screen.wait_for("held: you decide")  # before that the screen would not know what `s` ends
+        screen.wait_for("waiting for you")  # before that the screen would not know what `s` ends
         screen.press("s")
         screen.wait_for("end the run now?")
         screen.press("y")

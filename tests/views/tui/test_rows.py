@@ -304,7 +304,7 @@ def test_a_verdict_on_a_resume_that_does_not_fit_gives_way_to_its_headline_and_t
 def test_the_most_urgent_comes_first() -> None:
     state = state_of(None, unknown_events=3)
     assert "3 facts of a newer version" in notice(state)
-    assert "the keeper is gone" in notice(state, keeper=False)
+    assert "the supervisor process is gone" in notice(state, keeper=False)
     assert "no longer watched" in notice(state_of(mode="observed"), keeper=False)
     assert "moved here" in notice(state, keeper=False, misplaced="moved here")
     assert "directory is gone" in notice(state, keeper=False, misplaced="moved here", gone=True)

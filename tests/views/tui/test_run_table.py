@@ -118,10 +118,10 @@ def test_the_rows_around_the_cursor_and_what_a_click_does() -> None:
 @pytest.mark.parametrize(
     ("width", "texts"),
     [
-        (95, ["run-0", "1 840   cuda_oom", "2.100", "10 s"]),
-        (96, ["20261121-1412-run-0", "1 840/2 000   cuda_oom", "2.100", "10 s"]),
-        (108, ["20261121-1412-run-0", "1 840/2 000   cuda_oom", "2.100", "1 m 40 s", "10 s"]),
-        (125, ["20261121-1412-run-0", "gpt", "1 840/2 000   cuda_oom", "2.100", "1 m 40 s", "10 s"]),
+        (97, ["run-0", "1 840   cuda_oom", "2.100", "10 s"]),
+        (98, ["20261121-1412-run-0", "1 840/2 000   cuda_oom", "2.100", "10 s"]),
+        (110, ["20261121-1412-run-0", "1 840/2 000   cuda_oom", "2.100", "1 m 40 s", "10 s"]),
+        (127, ["20261121-1412-run-0", "gpt", "1 840/2 000   cuda_oom", "2.100", "1 m 40 s", "10 s"]),
     ],
 )
 def test_columns_come_with_the_width(width: int, texts: list[str]) -> None:
@@ -132,8 +132,8 @@ def test_columns_come_with_the_width(width: int, texts: list[str]) -> None:
     for text in texts:
         assert text in line[at:], line
         at = line.index(text, at)
-    assert ("1 m 40 s" in line) is ("took" in head) is (width >= 108)
-    assert ("gpt" in line) is ("name" in head) is (width >= 125)
+    assert ("1 m 40 s" in line) is ("took" in head) is (width >= 110)
+    assert ("gpt" in line) is ("name" in head) is (width >= 127)
     assert len(line) <= width
     assert "folder" not in head
 
@@ -141,13 +141,13 @@ def test_columns_come_with_the_width(width: int, texts: list[str]) -> None:
 def test_a_wide_list_has_attempts_batch_and_rate_and_the_chosen_runs_command() -> None:
     command = ("train.py", "--lr", "3e-4")
     made, _ = runs_panel(dataclasses.replace(run_row("run-0"), command=command), run_row("run-1"))
-    lines = text_of(made.body(150, 6)).splitlines()
+    lines = text_of(made.body(152, 6)).splitlines()
     assert lines[0].rstrip().endswith("tries    batch       lr")
     assert lines[1].rstrip().endswith(f"1{' ' * 14}3e-4")
     assert lines[-1].strip() == "train.py --lr 3e-4"
-    assert "tries" not in text_of(made.body(149, 6))
+    assert "tries" not in text_of(made.body(151, 6))
     made.action_move(1)
-    assert "train.py" not in text_of(made.body(150, 6)).splitlines()[-1]
+    assert "train.py" not in text_of(made.body(152, 6)).splitlines()[-1]
     made.query_text = "train.py"
     made.renew()
     assert [found.command for found in made.rows] == [command], "words of the command are searched too"
@@ -179,11 +179,11 @@ def test_the_mark_and_the_state_of_a_run() -> None:
     )
     made.marked = [made.rows[1].run]
     rows = list(made.body(130, 9))[1:]
-    assert [text_of([row])[:14].strip() for row in rows] == [
+    assert [text_of([row])[:17].strip() for row in rows] == [
         "▸ ● stepping",
-        "◆? no keeper",
+        "◆? no supervisor",
         "✗ failed",
-        "‖ held",
+        "‖ waits for you",
     ]
     assert [row[2].style for row in rows] == [
         TextStyle.LIVE,

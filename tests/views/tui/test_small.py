@@ -19,7 +19,7 @@ SMALL = (40, 12)
     ("state", "head", "headline", "keys"),
     [
         ("healthy", "● stepping", "step  1840", ("? help", "s stop", "q leave")),
-        ("held", "‖ held: you decide", "rank 1 ran out of GPU memory", ("[Enter accept]", "q leave")),
+        ("held", "‖ waiting for you", "rank 1 ran out of GPU memory", ("[Enter accept]", "q leave")),
         ("failed", "✗ failed", "NameError: name 'los'", ("[v why]", "? help", "q leave")),
         ("backing_off", "↻ restarts in", "rank 1 ran out of GPU memory", ("[v why]", "Enter now", "q leave")),
     ],

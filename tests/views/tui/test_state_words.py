@@ -55,7 +55,7 @@ def finished(outcome: Outcome) -> st.Finished:
         (diagnosed(FailureClass.CUDA_OOM), "✗ cuda_oom", TextStyle.BAD),
         (st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN), "↻ restarts in 1 m 01 s", TextStyle.WARN),
         (st.Backoff(attempt=1, until=NOW - 5, decision=AGAIN), "↻ restarts in 0 s", TextStyle.WARN),
-        (st.HeldOpen(attempt=1, reason="", decision=None), "‖ held: you decide", TextStyle.WARN),
+        (st.HeldOpen(attempt=1, reason="", decision=None), "‖ waiting for you", TextStyle.WARN),
         (finished(Outcome.SUCCEEDED), "✓ succeeded", TextStyle.LIVE),
         (finished(Outcome.STOPPED), "■ stopped", TextStyle.PLAIN),
         (finished(Outcome.FAILED), "✗ failed", TextStyle.BAD),
@@ -127,8 +127,8 @@ UNSEEN = attempt_of(log_checked=True, ended_t=5.0, verdict=verdict(FailureClass.
         ),
         (
             state_of(st.HeldOpen(attempt=1, reason="", decision=None)),
-            "‖ held: you decide",
-            "‖ held",
+            "‖ waiting for you",
+            "‖ waits for you",
             "held",
         ),
     ],
@@ -169,7 +169,7 @@ def test_what_a_person_asked_for_is_no_failure() -> None:
     [
         (running(), "leave (training continues)"),
         (st.Launching(attempt=1), "leave (training continues)"),
-        (st.HeldOpen(attempt=1, reason="", decision=None), "leave (stays held)"),
+        (st.HeldOpen(attempt=1, reason="", decision=None), "leave (keeps waiting)"),
         (st.Backoff(attempt=1, until=0, decision=AGAIN), "leave (it restarts by itself)"),
         (st.Ended(attempt=1, exit_code=1), "leave (the run continues)"),
         (finished(Outcome.FAILED), "leave"),

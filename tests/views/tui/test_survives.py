@@ -70,7 +70,9 @@ def test_what_cannot_be_adopted_is_not_offered(tmp_path: Path) -> None:
     why = "nothing of it lives: `stoker continue run` starts the next attempt"
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: f"the keeper is gone; {why}" in pane(app, "notice"), "the refusal")
+        await until(
+            pilot, lambda: f"the supervisor process is gone; {why}" in pane(app, "notice"), "the refusal"
+        )
         assert "adopt" not in pane(app, "footer")
         await pilot.press("A")
         await until(pilot, lambda: f"not adopted: {why}" in pane(app, "notice"), "why not")
@@ -102,12 +104,12 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
     adopted: list[bool] = []
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "the keeper is gone" in pane(app, "notice")
-        assert "no keeper" in pane(app, "header")
+        assert "the supervisor process is gone" in pane(app, "notice")
+        assert "supervisor process is gone" in pane(app, "header")
         await until(pilot, lambda: "A adopt" in pane(app, "footer"), "what lives is looked at")
         await pilot.press("r")
         await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
-        assert "restart: the keeper is gone, nobody would do it" in shown(app)
+        assert "restart: the supervisor process is gone, nobody would do it" in shown(app)
         await pilot.press("n", "A")
         await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
         assert all(deed in shown(app) for deed in OFFER.actions)
@@ -174,7 +176,7 @@ def test_a_request_goes_to_no_folder_without_a_keeper(tmp_path: Path) -> None:
     told: list[Answer] = []
     put = RequestClient(run).sender(RequestKind.STOP, 1, None, 0.0, told.append)
     put()
-    assert "the keeper is gone" in told.pop().text
+    assert "the supervisor process is gone" in told.pop().text
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.rmtree(run.control, ignore_errors=True)
@@ -321,7 +323,7 @@ def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal
         process.expect("healthy|stepping")
         process.kill(number)
         process.expect_exact("\x1b[?1049l")
-        process.expect("its keeper is gone")
+        process.expect("its supervisor process is gone")
         process.expect(pexpect.EOF)
         process.close()
         assert process.exitstatus == 0
@@ -424,7 +426,7 @@ def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
         keeper.stdout.readline()
         wire.wait_for("stepping", "training continues")
         keeper.kill()
-        text = wire.wait_for("the keeper is gone", "A adopt")
+        text = wire.wait_for("the supervisor process is gone", "A adopt")
         assert "training continues" not in text
         wire.press("A")
         wire.wait_for("adopt the run?", "takes over what lives of it: pid 12")

@@ -107,7 +107,9 @@ def test_a_real_orphan_is_taken_over_once_it_was_said_what_that_does(tmp_path: P
             assert not keeper_is_alive(run.node().lock)
             await asked(pilot)
             await pilot.press("y")
-            await until(pilot, lambda: "adopted: a new keeper" in pane(app, "notice"), "the new keeper")
+            await until(
+                pilot, lambda: "adopted: a new supervisor process" in pane(app, "notice"), "the new keeper"
+            )
             await pilot.press("s", "y")
             await until(pilot, lambda: read_state(run.node().journal).is_over, "the end")
 

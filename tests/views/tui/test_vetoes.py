@@ -52,7 +52,7 @@ def test_escape_closes_what_is_open_and_then_stops_the_restart(tmp_path: Path) -
         assert ev.RequestKind.HOLD not in asked(run)
         screen.press("\x1b")
         screen.until_state(run, HeldOpen)
-        screen.wait_for("‖ held")
+        screen.wait_for("‖ waiting for you")
         assert asked(run) == [ev.RequestKind.HOLD]
         end(screen, run)
 
@@ -63,7 +63,7 @@ def test_escape_puts_the_end_of_waiting_off(tmp_path: Path) -> None:
         run = wait_for_run(tmp_path)
         before = screen.until_state(run, HeldOpen).condition
         assert isinstance(before, HeldOpen)
-        screen.wait_for("‖ held: ends in", ", Esc keeps waiting", "Esc keep waiting")
+        screen.wait_for("‖ waiting for you: ends in", ", Esc keeps waiting", "Esc keep waiting")
         screen.press("\x1b")
         screen.until(lambda: asked(run))
         after = read_state(run.node().journal).condition

@@ -150,14 +150,14 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
             else "the run is over: i shows the command that starts it again"
         )
     if read_only:
-        return "this view only looks (--read-only): nothing is asked of the keeper"
+        return "this view only looks (--read-only): nothing is asked of the supervisor process"
     if state.mode == "observed":
         if name == "stacks" and not has_processes(state):
             return "only a log is watched: no process is known whose stacks could be read"
         return "stoker did not start this job: it only watches"
     if not snapshot.keeper_alive:
         then = "A adopts the run" if can_adopt else f"`stoker attach --adopt {state.run_id}` adopts the run"
-        return f"the keeper is gone, nobody would do it: {then}, then ask again"
+        return f"the supervisor process is gone, nobody would do it: {then}, then ask again"
     match state.condition:
         case st.Stopping():
             return "it is stopping: ask again when it has ended"
@@ -173,7 +173,7 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
         case _ if name == "edit":
             return "run.json cannot be read: what this run was started with is not known"
         case _:
-            return "a keeper is there already" if name == "adopt" else "it is not possible now"
+            return "a supervisor process is there already" if name == "adopt" else "it is not possible now"
 
 
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
@@ -486,7 +486,7 @@ def _same_again(snapshot: Snapshot) -> str:
     new = changed_text(change) if change is not None else ""
     if change is not None and change.batch is not None:
         new = str(change.batch.after.micro_batch_per_rank)
-    return f"{again}, Enter restarts with {new}" if new else again
+    return f"{again}, Enter on the card restarts with {new}" if new else again
 
 
 def _present_value(snapshot: Snapshot, name: str) -> str:

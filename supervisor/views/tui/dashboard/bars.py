@@ -98,7 +98,7 @@ class NoticeBar(Panel):
         if self._answer is not None:
             return [row(" ", spoken(self._answer, tr))]
         if state.started_t is None:
-            text = " no journal yet: a keeper has not begun, or this is not a run directory"
+            text = " no journal yet: the supervisor process has not begun, or this is not a run directory"
             return [row(Span(tr(text), TextStyle.WARN))]
         if snapshot.misplaced:
             text = f" ⚠ {snapshot.misplaced}"
@@ -131,12 +131,14 @@ class NoticeBar(Panel):
         """The line for a run without a supervisor process; how to start its next attempt only where there is space."""
         offered = self.adoption is not None and not self.read_only
         if offered and self.adoption is not None and self.adoption.refusals:
-            return fit(self.tr(f" ⚠ the keeper is gone; {self.adoption.refusals[0]}"), width)
+            return fit(self.tr(f" ⚠ the supervisor process is gone; {self.adoption.refusals[0]}"), width)
         then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
         more = "`stoker continue` starts the next attempt"
-        text = self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}; {more}")
+        text = self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}")
         return (
-            text if cell_len(text) < width else self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}")
+            text
+            if cell_len(text) < width
+            else self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}")
         )
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:

@@ -113,7 +113,7 @@ class HeaderPanel(Panel):
         if behind:
             left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
-            left.append(Span(tr(" ⚠ no keeper"), TextStyle.BAD))
+            left.append(Span(tr(" ⚠ supervisor process is gone"), TextStyle.BAD))
         return tuple(left)
 
     def _veto(self, snapshot: Snapshot, now: float) -> str:

@@ -46,14 +46,14 @@ def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
 # In the footer's order: what does not fit there is dropped from the end.
 KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "look", "this help"),
-    _key("A", "adopt", "adopt", "A", "act", "adopt a run whose keeper is gone"),
+    _key("A", "adopt", "adopt", "A", "act", "adopt a run whose supervisor process is gone"),
     _key(
         "enter",
         "accept",
         "accept",
         "Enter",
         "act",
-        "while the run is held: restart with what is on offer, the smaller batch",
+        "while the run waits for you: restart with what is on offer, such as a smaller batch",
     ),
     _key("enter", "ask('start_now')", "now", "Enter", "act", "during a back-off: start the next attempt now"),
     _key(
@@ -62,7 +62,7 @@ KEYS: list[BindingType] = [
         "keep waiting",
         "Esc",
         "act",
-        "while a hang, or a held run, is about to be ended: keep waiting",
+        "while a hang, or a run that waits for you, is about to be ended: keep waiting",
     ),
     _key(
         "escape",

@@ -192,7 +192,7 @@ class Dashboard(LookingScreen):
             self.tell(answer)
         if self._adopting and snapshot.keeper_alive:
             self._adopting = False
-            self.tell(Answer("adopted: a new keeper looks after the run", True))
+            self.tell(Answer("adopted: a new supervisor process looks after the run", True))
         self._look_for_adoption()
         self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._can_adopt)
         self._ends_soon = self._is_wait_ending()
@@ -252,7 +252,9 @@ class Dashboard(LookingScreen):
             if ends_in is restarts_in:
                 text = f"the run restarts in {left_s:.0f} s, Esc on the dashboard stops that"
             elif ends_in is wait_ends_in:
-                text = f"the held run ends in {left_s:.0f} s, Esc on the dashboard keeps waiting"
+                text = (
+                    f"the run that waits for you ends in {left_s:.0f} s, Esc on the dashboard keeps waiting"
+                )
             self.app.notify(tr_of(self)(text), severity="warning", timeout=left_s, markup=False)
 
     def _is_wait_ending(self) -> bool:
@@ -391,7 +393,7 @@ class Dashboard(LookingScreen):
         event.stop()
         can_adopt = "adopt" in self._possible
         if can_adopt and name != "adopt":
-            self.action_adopt(f"{name.replace('_', ' ')}: the keeper is gone, nobody would do it")
+            self.action_adopt(f"{name.replace('_', ' ')}: the supervisor process is gone, nobody would do it")
             return
         if name == "adopt" and self._adoption is not None and self._adoption.refusals:
             self.tell(Answer(f"not adopted: {self._adoption.refusals[0]}", False))

@@ -35,7 +35,7 @@ def listed_span(shown: Shown, now: float) -> Span:
     """The state by the same rules in the few cells of a column: what is counted down is left out."""
     attempt = shown.state.attempt
     if not shown.keeper_alive and not shown.state.is_over:
-        return Span("? no keeper", TextStyle.WARN)
+        return Span("? no supervisor", TextStyle.WARN)
     whole = condition_span(shown, now)
     match shown.state.condition:
         case st.Running() if attempt is not None and attempt.failing is not None:
@@ -53,7 +53,7 @@ def listed_span(shown: Shown, now: float) -> Span:
         case st.Backoff():
             return Span("↻ backoff", whole.style)
         case st.HeldOpen():
-            return Span("‖ held", whole.style)
+            return Span("‖ waits for you", whole.style)
         case _ if whole.text == END_UNSEEN:
             return Span("○ end unknown", whole.style)
         case _ if whole.text == UNWATCHED:
@@ -107,9 +107,9 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.Backoff():
             return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", TextStyle.WARN)
         case st.HeldOpen() if (left_s := wait_ends_in(shown, now)) is not None:
-            return Span(f"‖ held: ends in {fm.duration(left_s)}", TextStyle.WARN)
+            return Span(f"‖ waiting for you: ends in {fm.duration(left_s)}", TextStyle.WARN)
         case st.HeldOpen():
-            return Span("‖ held: you decide", TextStyle.WARN)
+            return Span("‖ waiting for you", TextStyle.WARN)
         case st.Finished(outcome=Outcome.LOST) if shown.state.is_end_unseen:
             return _end_unseen(attempt, now)
         case st.Finished(outcome=Outcome.STOPPED) if requested:
@@ -184,7 +184,7 @@ def outcome_span(outcome: Outcome) -> Span:
 
 
 def is_live(snapshot: Snapshot) -> bool:
-    """Whether there is still something that leaving leaves running or held."""
+    """Whether there is still something that leaving leaves running or waiting."""
     return not snapshot.state.is_over and not snapshot.gone
 
 
@@ -194,7 +194,7 @@ def leave_word(snapshot: Snapshot) -> str:
         return "leave"
     match snapshot.state.condition:
         case st.HeldOpen():
-            return "leave (stays held)" if is_held_unwatched(snapshot.state) else "leave and end run"
+            return "leave (keeps waiting)" if is_held_unwatched(snapshot.state) else "leave and end run"
         case st.Backoff():
             return "leave (it restarts by itself)"
         case st.Running() | st.Launching() if not is_failing(snapshot):

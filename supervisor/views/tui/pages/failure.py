@@ -362,7 +362,7 @@ def _choices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     if isinstance(condition, st.Backoff):
         keys = [
             ("Enter", "restart as planned, now", "now"),
-            ("Esc Esc", "do not restart: wait for your decision", "hold"),
+            ("Esc Esc", "do not restart: wait for your decision", "wait"),
             *keys,
         ]
     return keys

@@ -52,7 +52,7 @@ def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
     keeper = tr("lives" if snapshot.keeper_alive else "ended" if state.is_over else "gone")
     rows = [
         _line(
-            "keeper",
+            tr("supervisor"),
             state.keeper_pid,
             Span(keeper, TextStyle.LIVE if snapshot.keeper_alive else TextStyle.DIM),
             *_own(snapshot),

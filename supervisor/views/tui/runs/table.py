@@ -34,17 +34,17 @@ from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
 
-STATE_CELLS = 13
+STATE_CELLS = 15
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
 # Below these widths (inside the frame) something gives way: attempts with batch and learning rate, the name, how long it took, the date in the id and
 # the total of steps; last the best loss and the age, then the verdict.
-NUMBERS_FROM = 150
-NAME_FROM = 125
-DURATION_FROM = 108
-ROOMY_FROM = 96
-WHOLE_FROM = 75
+NUMBERS_FROM = 152
+NAME_FROM = 127
+DURATION_FROM = 110
+ROOMY_FROM = 98
+WHOLE_FROM = 77
 STEP_LEAST = 7
 VERDICT_LEAST = 8
 # Marks and state before the columns; what a folder needs beside them.
