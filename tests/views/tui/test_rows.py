@@ -777,3 +777,10 @@ def test_the_timeline_shows_its_newest_moment_and_counts_its_facts() -> None:
     drawn(panel, snapshot_of(state_of(timeline=moments[:1])), 80, 4)
     assert text_of([panel.titles()[1]]) == "1 fact"
     assert "nothing has happened yet" in drawn(panel, snapshot_of(state_of()), 80, 4)
+
+
+@pytest.mark.parametrize("width", [78, 80, 100, 120, 200])
+def test_without_a_supervisor_process_what_to_do_is_whole_at_every_width(width: int) -> None:
+    line = notice(state_of(running()), width=width, keeper_alive=False)
+    assert "the supervisor process is gone" in line
+    assert "`stoker attach --adopt` adopts the run" in line

@@ -134,12 +134,13 @@ class NoticeBar(Panel):
             return fit(self.tr(f" ⚠ the supervisor process is gone; {self.adoption.refusals[0]}"), width)
         then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
         more = "`stoker continue` starts the next attempt"
-        text = self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}")
-        return (
-            text
-            if cell_len(text) < width
-            else self.tr(f" ⚠ the supervisor process is gone; ranks may live on. {then}")
+        forms = (
+            f" ⚠ the supervisor process is gone; ranks may live on. {then}; {more}",
+            f" ⚠ the supervisor process is gone; ranks may live on. {then}",
+            f" ⚠ the supervisor process is gone; {then}",
         )
+        shown = [self.tr(form) for form in forms]
+        return next((text for text in shown if cell_len(text) < width), shown[-1])
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
         """A stall, else the newest advisory, else a warning of pre-flight; and the key that shows more."""
