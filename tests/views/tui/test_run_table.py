@@ -580,6 +580,18 @@ def test_what_is_wrong_with_a_filter_is_whole_at_80_columns() -> None:
     assert said.split()[-3:] == ["docs/guide.md", "lists", "all"]
 
 
+def test_a_click_on_a_columns_name_sorts_by_it_and_a_second_one_reverses() -> None:
+    made, _ = runs_panel(*RUNS)
+    made.on_resize(SimpleNamespace(size=SimpleNamespace(width=122)))  # type: ignore[arg-type]
+    head = text_of(made.body(120, 9)).splitlines()[0]
+    for name, key in (("step", SortKey.STEP), ("best", SortKey.LOSS), ("state", SortKey.STATE)):
+        for reverse in (False, True):
+            made.on_click(mouse(x=1 + head.index(name), y=1))
+            assert (made.sort, made.reverse) == (key, reverse)
+    made.on_click(mouse(x=1 + head.index("run"), y=1))
+    assert made.sort is SortKey.STATE, "newest first has no column"
+
+
 @pytest.mark.parametrize("width", [38, 46, 58, 74])
 def test_a_narrow_list_has_state_name_and_step_whole(width: int) -> None:
     made, _ = runs_panel(run_row("brave-otter", condition=running()))

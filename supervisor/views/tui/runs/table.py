@@ -84,6 +84,8 @@ TEACH = (
 )
 TEACH_CELLS = 15
 TROUBLE_ROWS = 3
+# So near to the middle of a column's name a click means that column.
+NEAR_CELLS = 6
 
 
 class RunsPanel(Panel, can_focus=True):
@@ -318,6 +320,14 @@ class RunsPanel(Panel, can_focus=True):
         head = fit(f"    {texts['state']}", HEAD_CELLS)
         return clip(row(Span(head + _columns(width, texts), TextStyle.DIM)), width)
 
+    def _key_at(self, x: int) -> SortKey | None:
+        """What the column whose name is nearest to a cell of the heading sorts by; None: nothing near."""
+        heading = "".join(span.text for span in self._head(self._width))
+        places = {key: heading.find(self.tr(name)) for key, name in SORTED_COLUMNS.items()}
+        middles = {key: at + len(self.tr(SORTED_COLUMNS[key])) / 2 for key, at in places.items() if at >= 0}
+        near = min(middles, key=lambda key: abs(x - middles[key]), default=None)
+        return near if near is not None and abs(x - middles[near]) <= NEAR_CELLS else None
+
     def _arrow(self) -> str:
         return "▼" if (self.sort in GREATEST_FIRST) != self.reverse else "▲"
 
@@ -382,7 +392,10 @@ class RunsPanel(Panel, can_focus=True):
             self.repaint()
 
     def on_click(self, event: events.Click) -> None:
-        """A click chooses; a click on the chosen one opens it."""
+        """A click chooses; a click on the chosen one opens it. On a column's name it sorts by it, on the same again it reverses."""
+        if event.y == 1 and (key := self._key_at(event.x - 1)) is not None:
+            self.sort_by(key, reverse=key is self.sort and not self.reverse)
+            return
         index = self._top + event.y - 2
         is_row = 2 <= event.y < 2 + self._shown
         if not (is_row and index < len(self.rows)):
