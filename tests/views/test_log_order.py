@@ -164,6 +164,19 @@ def test_of_lines_that_came_between_two_looks_the_cause_stands_first(tmp_path: P
     assert [row.who for row in view.page().rows[-2:]] == [("1",), ("0",)]
 
 
+def test_logs_that_were_opened_with_their_first_line_are_ordered_alike(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    for rank in (0, 1):
+        write(run, f"{rank}/stdout.log", [stamped(0, "step 0")], T0 + 0.5)
+    view = viewport_of(run, ended_t=None)
+    view.page()
+    for rank, said, t in ((1, "ERROR label 1001", 12.1), (0, "ERROR Connection closed", 12.3)):
+        lines = [*(stamped(n, f"step {n}") for n in range(12)), stamped(12, said)]
+        write(run, f"{rank}/stdout.log", lines, T0 + t)
+    view.refresh(T0 + 12.5)
+    assert [row.who for row in view.page().rows[-2:]] == [("1",), ("0",)]
+
+
 def test_a_traceback_stands_below_the_stamped_line_that_its_rank_wrote_a_moment_before(
     tmp_path: Path,
 ) -> None:

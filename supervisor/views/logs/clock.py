@@ -285,8 +285,8 @@ class LogClock:
         for line, known in zip(lines, times, strict=True):
             stamp = self._stamp(line.text)
             t = stamp if stamp is not None else t
-            within = t if t is None else min(max(known, t), t + WHOLE_SECOND_S * t.is_integer())
-            carried.append(known if within is None else within)
+            within = known if t is None else min(max(known, t), t + WHOLE_SECOND_S * t.is_integer())
+            carried.append(within)
         return carried
 
     def _put_last(self, lines: Sequence[TextLine], times: list[float]) -> None:
@@ -314,7 +314,8 @@ class LogClock:
             times[n] = max(times[n], low)
         for n in range(len(lines) - 1, -1, -1):
             anchor = anchors[n]
-            high = min(high, anchor if anchor is not None else high)
+            if anchor is not None:
+                high = min(high, anchor + WHOLE_SECOND_S * anchor.is_integer())
             times[n] = min(times[n], high)
 
     @property
