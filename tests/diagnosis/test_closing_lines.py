@@ -25,6 +25,8 @@ STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(10, 60))
         "Early Stopping....@ 72 epoch for patience @ 10.0",
         "train end. time 425.36 (s)",
         "[Finished in 1928.4s]",
+        "[EARLY STOP] Validation did not improve for 10 epochs.",
+        "Stopping iteration because the model did not get better in the last 25 epochs",
         "That's it!",
         "Training took 1.5 hours",
         "✅ 训练全部完成",
@@ -46,6 +48,8 @@ def test_last_words(line: str) -> None:
         "early_stopping_patience: 10",
         "EarlyStopping counter: 3 out of 7",
         "not finished training",
+        "stopping criterion: 25 epochs",
+        "early stop patience 10",
         "train end to end",
         "training on the end of the week",
         "DataLoader ready, training starts over",
@@ -65,6 +69,11 @@ def test_what_is_printed_once_below_the_last_step_closes_the_training(engine: En
 def test_an_evaluation_or_a_save_below_the_last_words_is_no_step(engine: Engine) -> None:
     after = "Test: [5/6] loss: 654.3 eta: 0:00:00\nLast checkpoint saved at out/last.pth (epoch=299)\n"
     assert examined(STEPS + "Training time 21:51:05\n" + after, engine).verdict.shows_end
+
+
+def test_a_step_with_both_losses_is_one_of_training(engine: Engine) -> None:
+    epochs = "".join(f"Epoch {n}: train=0.{n}, val=0.{n + 1}\n" for n in range(10, 40))
+    assert examined(epochs + "[EARLY STOP] no better for 10 epochs\n", engine).verdict.shows_end
 
 
 def test_counters_well_below_their_total_need_more_than_a_word(engine: Engine) -> None:

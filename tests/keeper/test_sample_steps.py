@@ -232,6 +232,17 @@ def test_an_evaluations_bar_is_not_the_trainings() -> None:
     assert shown(sense.take(bar(1, 5, loss=2.0), 0.7)) == [(1, 2.0)], "another training"
 
 
+def test_a_bar_around_those_of_the_epochs_gives_no_step() -> None:
+    sense = StepSense()
+    for epoch in (1.0, 2.0):
+        list(sense.take(bar(48, 96, epoch=epoch), 0.0))
+        list(sense.take(bar(96, 96, epoch=epoch), 0.0))
+    outer = bar(2, 10, loss=0.5, step_time_s=52.0)
+    found = [*sense.take(outer, 0.0), *sense.due(9.0, final=True)]
+    assert [(seen.values.get("step"), seen.values["loss"]) for seen in found] == [(192, 0.5)]
+    assert "step_time_s" not in found[0].values
+
+
 def test_an_evaluations_bar_on_a_line_of_its_own_is_not_the_trainings() -> None:
     """As a collector writes it that puts each state on a line."""
     sense = StepSense()

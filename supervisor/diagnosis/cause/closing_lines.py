@@ -35,12 +35,14 @@ _CLOSING = Lazy(
     r"|^[\W\d_]*train(?:ing)? end(?:s|ing)?\s*(?:[^\w\s-]|$)"
     r"|训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
 )
-EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
+_EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
+_TRAINS = Lazy(r"(?i)train|(?<![a-z])loss")
 # What names a step or an epoch below the last one, and is none.
 _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]te|written|restor\w+)\b")
 # These are about the training whatever else they name.
 _OF_TRAINING = Lazy(
-    r"(?i)\bearly[ _-]?stop(?:ping|ped)?(?:\W{0,6}@| triggered| activated| reached| at| after|!|\.|$)"
+    r"(?i)\bearly[ _-]?stop(?:ping|ped)?(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)"
+    r"|\bstopping (?:the )?(?:iterations?|training|optimi[sz]ation|run|now|here)\b(?! criteri)"
     r"|^\W*finished in [\d.]+ ?s\w*\W*$"
     r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|run|running|wall)[ _-]?time\b.{0,30}\d"
 )
@@ -58,7 +60,7 @@ def closes_training(scan: SourceScan) -> bool:
     steps = [
         (number, text)
         for number, text in scan.tail_steps()
-        if not (EVALUATES.search(text) or _SUMS_UP.search(text) or is_closing(text))
+        if not (is_evaluation(text) or _SUMS_UP.search(text) or is_closing(text))
     ]
     if not steps:
         return False
@@ -70,6 +72,12 @@ def closes_training(scan: SourceScan) -> bool:
         return False
     between = (line for number, line in scan.numbered_tail() if first < number < last)
     return bool(found - {_form(line) for line in between if len(line) <= MAX_CHARS})
+
+
+def is_evaluation(step: str) -> bool:
+    """Whether a line with a step is of an evaluation: held-out data is named before any training or loss."""
+    held_out = _EVALUATES.search(step)
+    return held_out is not None and _TRAINS.search(step[: held_out.start()]) is None
 
 
 def is_closing(line: str, *, word_alone: bool = True) -> bool:

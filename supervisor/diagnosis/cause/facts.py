@@ -10,7 +10,7 @@ from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.candidates import steps_seen
-from supervisor.diagnosis.cause.closing_lines import EVALUATES, closes_training
+from supervisor.diagnosis.cause.closing_lines import closes_training, is_evaluation
 from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.scan.hit import Candidate, SourceScan
@@ -374,7 +374,7 @@ class Facts:
 def _trains_below(scan: SourceScan, line: int) -> bool:
     """Whether training continued below a line: it closes an epoch, or another program came after it. A last evaluation is none."""
     below = (text for number, text in scan.tail_steps() if number > line)
-    steps = {text for text in below if not EVALUATES.search(text)}
+    steps = {text for text in below if not is_evaluation(text)}
     return len(steps) >= STEPS_OF_ANOTHER
 
 

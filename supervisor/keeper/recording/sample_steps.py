@@ -64,6 +64,7 @@ class _Rank:
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None  # of the training's bar
+    at: dict[str, float] = field(default_factory=dict)  # the newest sample with a step
     begins_again: bool = False  # its counter names neither total nor epoch, and starts again with each epoch
     places: Places = field(default_factory=Places)
 
@@ -92,9 +93,14 @@ class StepSense:
             return
         if (seen.drawn or seen.bar) and _is_second_bar(rank, seen.values):
             return
+        if _counts_epochs(rank, seen.values):
+            values = {n: v for n, v in seen.values.items() if n not in BAR_ONLY}
+            yield from self._without_step(rank, replace(seen, values=values), now)
+            return
         if not LOSSES.isdisjoint(seen.values) or _is_of_later_epoch(rank, seen.values):
             yield from _overtaken(rank, seen.log, now)
         seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
+        rank.at = seen.values
         rank.begins_again = rank.begins_again or _begins_again(rank, seen.values)
         rank.step = seen.values["step"]
         rank.has_bar = rank.has_bar or seen.drawn
@@ -207,6 +213,15 @@ def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
         return True
     rank.bar_total = total
     return False
+
+
+def _counts_epochs(rank: _Rank, values: dict[str, float]) -> bool:
+    """Whether a bar that names no epoch counts the epochs around one that does: "100%|…| 10/10 [08:43]" below "Epoch 10: 96/96"."""
+    step, total, epoch = values["step"], values.get("total_steps"), rank.at.get(EPOCH)
+    if total is None or epoch is None or EPOCH in values:
+        return False
+    inner = rank.at.get("epoch_steps")
+    return inner is not None and total < inner and epoch - 1 <= step <= epoch <= total
 
 
 def _at(seen: StepSeen, step: float | None) -> StepSeen:

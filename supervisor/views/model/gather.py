@@ -67,7 +67,7 @@ _OBJECTIVES = tuple(
         r"cross[-_ ]?entropy|xent|nll|b?ce",
         r"l_(?!r)\w+",
         r"r?mse|mae",
-        r"cost|objective|elbo|tot",
+        r"cost|objective|elbo|tot|(?<!\w.)total$|(?<!\w.)train$",
         r"perplexity|ppl",
         r"err(?:or)?",
     )

@@ -429,6 +429,8 @@ def test_the_speed_in_the_words_of_the_log_else_derived_from_its_steps() -> None
 def test_the_most_telling_curves_come_first_and_a_single_point_is_none() -> None:
     metrics = {"tokens_per_sec": track(1.0), "lr": track(1.0, 2.0), "grad_norm": track(1.0, 2.0)}
     assert [trend.name for trend in trends(snapshot_of(state_of(), metrics=metrics))] == ["grad norm", "lr"]
+    frames = snapshot_of(state_of(), metrics={"time/fps": track(900.0, 1229.0)})
+    assert [(trend.name, trend.say(trend.latest)) for trend in trends(frames)] == [("time/fps", "1229")]
     derived = snapshot_of(state_of(), pace_s=0.5, pace=track(0.5, 0.5))
     assert [(trend.name, trend.say(trend.latest)) for trend in trends(derived)] == [("step time", "~500 ms")]
     both = {

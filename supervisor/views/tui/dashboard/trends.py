@@ -16,6 +16,8 @@ from supervisor.views.tui.widgets.panel import Panel
 
 # The y axis spans at least this share of the greatest value, so that noise looks like noise.
 LEAST_SPAN = 0.25
+# What logs of reinforcement learning call the steps of their environments a second; shown under their own name.
+FRAME_RATES = frozenset({"fps", "sps"})
 # What a frame takes of the row of its titles.
 FRAME_CELLS = 8
 
@@ -82,7 +84,9 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
     logged = whole.get("step_time_s", ())
     fast = "tokens_per_sec" if len(whole.get("tokens_per_sec", ())) > 1 else "samples_per_sec"
     vals = metrics["val_loss"]
+    frames = [name for name in whole if name.rsplit("/", 1)[-1].lower() in FRAME_RATES]
     known = [
+        *(Trend(name, whole[name], fm.short, whole[name][-1].mean) for name in frames[:1] if whole[name]),
         Trend(
             "tok/s" if fast == "tokens_per_sec" else "smp/s",
             whole.get(fast, ()),
