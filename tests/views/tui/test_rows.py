@@ -216,6 +216,8 @@ def test_a_log_that_counts_epochs_says_of_how_many_and_its_step_within_one() -> 
 
     assert shown(80, 657, epoch=2.99).startswith("epoch 2.99 · step 657 / 657 ")
     assert shown(30, 657, epoch=2.99).startswith("step 657 / 657 "), "the step has the room first"
+    assert shown(80, 700, epoch=26.0, total_epochs=40.0) == "epoch 26 / 40 · step 657 / 700", "of the epoch"
+    assert shown(80, 1000, epoch=26.0, total_epochs=40.0).endswith(" 66 %")
     counted = {"epoch": 3.0, "epoch_step": 57, "epoch_steps": 200}
     assert shown(30, None, **counted) == "epoch 3 · step  57 / 200", "as the log prints it"
     assert shown(80, 1000, **counted).endswith(" 66 %"), "and how much of the whole training is done"

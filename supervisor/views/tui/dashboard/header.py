@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from supervisor.job.batch import BatchSpec, BatchUnit, describe
-from supervisor.run.events import Phase
+from supervisor.run.events import Phase, Progress
 from supervisor.run.state import Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
@@ -154,6 +154,8 @@ class HeaderPanel(Panel):
         else:
             count = (Span(number, TextStyle.STRONG), Span(" "))
         ratio = step / total if total and step <= total else None
+        if ratio is not None and progress is not None and not _is_of_whole(progress, ratio):
+            ratio = None
         tail = row(Span(f" {fm.percent(ratio):>5} ")) if ratio is not None else EMPTY
         text = row(Span(self.tr("step "), TextStyle.DIM), *count)
         behind_epoch = row(Span(epoch, TextStyle.PLAIN), Span(" · ", TextStyle.DIM), *text)
@@ -204,6 +206,14 @@ class HeaderPanel(Panel):
             return EMPTY
         text = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
         return row(Span(self.tr(f"{text}/step"), TextStyle.PLAIN), "  ")
+
+
+def _is_of_whole(progress: Progress, ratio: float) -> bool:
+    """Whether the share of the steps may be that of the training: a counter of one epoch stands elsewhere than the epochs do."""
+    epoch, epochs = progress.epoch, progress.total_epochs
+    if epoch is None or not epochs or epoch > epochs or progress.epoch_step is not None:
+        return True
+    return abs(ratio - epoch / epochs) <= 1.5 / epochs
 
 
 def _counts_within_epochs(snapshot: Snapshot) -> bool:
