@@ -180,7 +180,7 @@ def test_a_restart_that_changes_something_shows_what(tmp_path: Path) -> None:
 
 def test_a_hold_and_a_success_stand_there_once() -> None:
     for kind, follows, word in (
-        (DecisionKind.HOLD, ev.Held(t=6.0, attempt=1, reason="why so"), "held"),
+        (DecisionKind.HOLD, ev.Held(t=6.0, attempt=1, reason="why so"), "waiting for you"),
         (
             DecisionKind.SUCCEED,
             ev.RunEnded(t=6.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="why so"),

@@ -231,7 +231,7 @@ def test_a_replay(run: RunPaths) -> None:
 
 def test_the_list_of_runs(run: RunPaths) -> None:
     with on_a_terminal(SHOW_RUNS, run.root) as wire:
-        wire.wait_for("code_error", "held")
+        wire.wait_for("code_error", "waits for you")
         look(wire)
         wire.press("\r")
         wire.wait_for("code_error")
