@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from supervisor.diagnosis.cause.closing_lines import is_closing
@@ -80,3 +82,13 @@ def test_counters_well_below_their_total_need_more_than_a_word(engine: Engine) -
     bars = "".join(f"epoch 3/20 step {n}/100 loss 2.{n}\n" for n in range(10, 90))
     assert not examined(bars + "Done!\n", engine).verdict.shows_end
     assert examined(bars + "Early stopping at epoch 3\n", engine).verdict.shows_end
+
+
+@pytest.mark.parametrize(
+    "line", ["done " + "1-" * 97, "training" + " 1.1/1-1" * 24, "done-" * 40, "a: " * 66, "the end of " * 18]
+)
+def test_a_hostile_line_takes_no_time(line: str) -> None:
+    began = time.perf_counter()
+    for _ in range(100):
+        is_closing(line)
+    assert time.perf_counter() - began < 5.0

@@ -19,29 +19,115 @@ MAX_LINES = 400
 # A script logs every so many steps: its last line stands some steps before the last.
 NEAR_TOTAL = 0.9
 
-_WHO = r"train(?:ing)?|trainer|pre-?train(?:ing)?|fine-?tun(?:e|ing)|learning|optimi[sz]ation|fitting|run|runs|job|experiments?|process(?:es)?|program|script|pipeline|everything|all"
-_WHAT = r"epochs|iterations|iters|steps|updates|episodes|rounds|folds"
-_ENDED = r"done|finished|finish|completed?|ended|over|terminated|successful(?:ly)?"
-_ENDS = r"done|finish(?:ed|ing)?|complet(?:ed|ing)|ended|ending|end of"
-# The words between them, without a verb of their own: "Finished after 800000 iterations", "end of the training process".
-_FEW = r"(?:[\s:'\"#_\-\[\]()]+(?:the|of|with|for|after|all|at|in|is|has|was|been|model|full|whole|total|main|loop|phase|process|now|successfully|[\w.,/-]*\d[\w.,/-]*)){0,4}[\s:'\"#_\-\[\]()]+"
-_PREFIX = r"[\W\d_]*(?:(?:(?:INFO|DEBUG|NOTICE|SUCCESS)\b|[A-Za-z_][\w./]*\s*[\]:|>-]+)[\W\d_]*){0,4}"
-_LAST_WORD = Lazy(
-    rf"(?i){_PREFIX}(?:all )?(?:done|finish(?:ed)?|completed?|the end|end|ended|success(?:ful(?:ly)?)?|that'?s (?:it|all)(?: folks)?|bye|good ?bye|"
-    r"完成|结束|完了|終了|完成了|结束了|완료|종료|готово|terminé|fini|fertig|listo|terminado|concluído|fim|fin)\W*$"
+_TRAINING = frozenset(
+    [
+        "train",
+        "training",
+        "trainer",
+        "pretraining",
+        "finetuning",
+        "tuning",
+        "learning",
+        "optimization",
+        "optimisation",
+        "fitting",
+        "run",
+        "runs",
+        "job",
+        "experiment",
+        "experiments",
+        "process",
+        "processes",
+        "program",
+        "script",
+        "pipeline",
+        "everything",
+        "all",
+        "epochs",
+        "iterations",
+        "iters",
+        "steps",
+        "updates",
+        "episodes",
+        "rounds",
+        "folds",
+    ]
 )
-_CLOSING = Lazy(
-    rf"(?i)\b(?:{_WHO}|{_WHAT}){_FEW}(?:{_ENDED})\b|\b(?:{_ENDS}){_FEW}(?:{_WHO}|{_WHAT})\b"
-    r"|^[\W\d_]*train(?:ing)? end(?:s|ing)?\s*(?:[^\w\s-]|$)"
-    r"|训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
+_ENDED = frozenset(
+    [
+        "done",
+        "finished",
+        "finish",
+        "complete",
+        "completed",
+        "ended",
+        "over",
+        "terminated",
+        "successful",
+        "successfully",
+    ]
 )
+_ENDS = frozenset(
+    [
+        "done",
+        "finish",
+        "finished",
+        "finishing",
+        "complete",
+        "completed",
+        "completing",
+        "ended",
+        "ending",
+        "end",
+    ]
+)
+# Words that may stand between them: "Finished after 800000 iterations", "end of the training process".
+_BETWEEN = frozenset(
+    [
+        "the",
+        "of",
+        "with",
+        "for",
+        "after",
+        "all",
+        "at",
+        "in",
+        "is",
+        "has",
+        "was",
+        "been",
+        "model",
+        "full",
+        "whole",
+        "total",
+        "main",
+        "loop",
+        "phase",
+        "process",
+        "now",
+        "successfully",
+    ]
+)
+_MOST_BETWEEN = 4
+_LAST_WORDS = frozenset(
+    ("done", "all done", "finish", "finished", "complete", "completed", "the end", "end", "ended", "success", "successful", "successfully", "that's it",
+     "thats it", "that's all", "that's all folks", "bye", "goodbye", "完成", "结束", "完了", "終了", "完成了", "结束了", "완료", "종료", "готово", "terminé", "fini",
+     "fertig", "listo", "terminado", "concluído", "fim", "fin")
+)  # fmt: skip
+_LEVELS = frozenset(("info", "debug", "notice", "success"))
+_WORDS = re.compile(r"[^\W\d_]+|\d+")
+_EDGES = re.compile(r"^[\W\d_]+|[\W\d_]+$")
+# What stands between a logger's words and the message.
+_JOINTS = re.compile(r"[\]:|>]+\s*|\s-+\s")
 _EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mAP\w*)\b")
 _TRAINS = Lazy(r"(?i)train|(?<![a-z])loss")
 # What names a step or an epoch below the last one, and is none.
 _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]te|written|restor\w+)\b")
 # These are about the training whatever else they name.
 _OF_TRAINING = Lazy(
-    r"(?i)\bearly[ _-]?stop(?:ping|ped)?(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)"
+    r"(?i)^[\W\d_]*train(?:ing)? end(?:s|ing)?\s*(?:[^\w\s-]|$)"
+    r"|训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
+    r"|\bearly[ _-]?stop(?:ping|ped)?(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)"
     r"|\bstopping (?:the )?(?:iterations?|training|optimi[sz]ation|run|now|here)\b(?! criteri)"
     r"|^\W*finished in [\d.]+ ?s\w*\W*$"
     r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|run|running|wall)[ _-]?time\b.{0,30}\d"
@@ -84,9 +170,40 @@ def is_closing(line: str, *, word_alone: bool = True) -> bool:
     """Whether a line reads like a script's last words, wherever it stands. `word_alone`: "Done!" is enough."""
     if len(line) > MAX_CHARS:
         return False
-    if _OF_TRAINING.search(line) or (word_alone and _LAST_WORD.match(line)):
+    if _OF_TRAINING.search(line):
         return True
-    return _CLOSING.search(line) is not None and _ELSEWHERE.search(line) is None
+    if _ELSEWHERE.search(line):
+        return False
+    return _says_end(_WORDS.findall(line.lower())) or (word_alone and _is_last_word(line))
+
+
+def _says_end(words: list[str]) -> bool:
+    """Whether a word for the training and one for its end stand together, in either order, but for a few words between."""
+    for at, word in enumerate(words):
+        if word in _TRAINING:
+            wanted = _ENDED
+        elif word in _ENDS and (word != "end" or words[at + 1 : at + 2] == ["of"]):
+            wanted = _TRAINING
+        else:
+            continue
+        for following in words[at + 1 : at + 2 + _MOST_BETWEEN]:
+            if following in wanted:
+                return True
+            if following not in _BETWEEN and not following.isdigit():
+                break
+    return False
+
+
+def _is_last_word(line: str) -> bool:
+    """Whether a line is such a word alone, behind a logger's own words at most: "[12:01] trainer - INFO - Done!"."""
+    *before, message = _JOINTS.split(line)
+    if _EDGES.sub("", message).lower() not in _LAST_WORDS:
+        return False
+    return all(len(set(_letters(part)) - _LEVELS) <= 1 for part in before)
+
+
+def _letters(text: str) -> list[str]:
+    return [word for word in _WORDS.findall(text.lower()) if not word.isdigit()]
 
 
 def _is_short_of_total(step: str) -> bool:
