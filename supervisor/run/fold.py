@@ -209,6 +209,8 @@ def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
         return replace(old, minima=new.minima, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
     # What the log printed of an earlier step is nothing of this one.
     gone = _OF_EPOCH if new.step is not None else frozenset()
+    if new.epoch_step is not None:
+        gone |= {"eta_s"}  # of a line before; what this one has is kept
     kept = {name: getattr(old, name) for name in MEASURED if name not in present and name not in gone}
     merged = replace(new, **kept)
     return replace(merged, total_steps=_total_after(new, old.total_steps))

@@ -241,6 +241,10 @@ def test_what_is_left_of_a_pass_is_not_what_is_left_of_the_training() -> None:
     learnt.count_on(places, {"step": 10, "total_steps": 10})
     after = learnt.count_on(places, {"step": 1, "total_steps": 10, "eta_s": 5.0, "loss": 2.0})
     assert after == {"step": 11, "loss": 2.0, "epoch_step": 1, "epoch_steps": 10}, "what is printed stays"
+    whole = learnt.count_on(places, {"step": 5, "total_steps": 10, "eta_s": 900.0, "step_time_s": 2.0})
+    assert whole["eta_s"] == 900.0, "longer than the epoch lasts: of the training"
+    of_epoch = learnt.count_on(places, {"step": 6, "total_steps": 10, "eta_s": 9.0, "step_time_s": 2.0})
+    assert "eta_s" not in of_epoch
     named = learnt.count_on(Places(heading={"epoch": 1.0}), {"step": 1, "total_steps": 50})
     assert named == {"step": 1, "total_steps": 50, "epoch": 1.0}, "a heading names it"
     assert learnt.count_on(places, {"step": 1}) == {"step": 1}

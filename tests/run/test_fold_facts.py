@@ -165,6 +165,9 @@ def test_a_value_that_is_not_repeated_stays_within_its_attempt() -> None:
     of_epoch = ev.Progress(t=1.0, attempt=1, step=204, epoch_step=4, epoch_steps=100, loss=1.0)
     later = merge_progress(of_epoch, ev.Progress(t=2.0, attempt=1, step=210))
     assert (later.step, later.epoch_step, later.epoch_steps, later.loss) == (210, None, None, 1.0)
+    timed = merge_progress(of_epoch, ev.Progress(t=2.0, attempt=1, step=205, epoch_step=5, eta_s=60.0))
+    assert timed.eta_s == 60.0
+    assert merge_progress(timed, ev.Progress(t=3.0, attempt=1, step=206, epoch_step=6)).eta_s is None, "stale"
     read = merge_progress(old, ev.Progress(t=9.0, attempt=1, lag_bytes=5, log_bytes=9))
     assert (read.t, read.step, read.lag_bytes, read.log_bytes) == (1.0, 3, 5, 9), (
         "how far is read is no progress"

@@ -16,6 +16,8 @@ from supervisor.run.series import READING
 # Epochs of one training differ by less in length; a counter of the whole training counts twice as far at least.
 SAME_TOTAL = 0.25
 MAX_COUNTERS = 16
+# What is left of an epoch differs by less from the steps that it has left, at the time of the newest.
+OF_EPOCH = 2.0
 
 
 class _Place(NamedTuple):
@@ -131,9 +133,18 @@ class Counters:
 
 
 def _moved(values: dict[str, float], behind: float, total: float | None) -> dict[str, float]:
-    """The values at another step; what was left of the pass is not what is left of the training."""
-    over = {name: value for name, value in values.items() if name not in {"eta_s", "total_steps"}}
+    """The values at another step; what is left of the pass is not what is left of the training."""
+    ends = {"total_steps"} if _is_of_training(values) else {"eta_s", "total_steps"}
+    over = {name: value for name, value in values.items() if name not in ends}
     printed = {"epoch_step": values["step"], "epoch_steps": values["total_steps"]}
     return (
         over | printed | {"step": behind + values["step"]} | ({} if total is None else {"total_steps": total})
     )
+
+
+def _is_of_training(values: dict[str, float]) -> bool:
+    """Whether the time that a line says is left is longer than its epoch lasts: MMEngine's is, a bar's or torchvision's is not."""
+    left_s, took_s = values.get("eta_s"), values.get("step_time_s")
+    if left_s is None or took_s is None:
+        return False
+    return left_s > OF_EPOCH * took_s * (values["total_steps"] - values["step"]) + took_s

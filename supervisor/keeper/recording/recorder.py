@@ -439,7 +439,8 @@ class Recorder:
         if self._m.pending is not None:
             kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
             if "step" in fields:
-                kept = {name: value for name, value in kept.items() if name not in OF_STEP}
+                gone = OF_STEP | {"eta_s"} if "epoch_step" in fields else OF_STEP
+                kept = {name: value for name, value in kept.items() if name not in gone}
             if 0 < kept.get("total_steps", 0) < fields.get("step", 0):
                 del kept["total_steps"]  # it was that of an epoch
             fields = {**kept, **fields}
