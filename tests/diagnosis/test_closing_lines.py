@@ -27,6 +27,7 @@ STEPS = "".join(f"step {n} loss 2.{n}\n" for n in range(10, 60))
         "Early Stopping....@ 72 epoch for patience @ 10.0",
         "train end. time 425.36 (s)",
         "[Finished in 1928.4s]",
+        "Early terminate",
         "[EARLY STOP] Validation did not improve for 10 epochs.",
         "Stopping iteration because the model did not get better in the last 25 epochs",
         "That's it!",

@@ -176,6 +176,20 @@ def test_an_evaluation_that_counts_anew_is_no_progress(bench: Bench) -> None:
     assert last.epoch == 1, "the heading of another training"
 
 
+def test_an_evaluations_batches_are_no_steps_where_not_all_lines_are_kept(bench: Bench) -> None:
+    def line(epoch: int, number: int, **values: float) -> StepSeen:
+        return StepSeen(
+            10.0, None, {"epoch": float(epoch), "step": float(number), **values}, from_telemetry=False
+        )
+
+    bench.see(line(1, 0, loss=0.7), line(1, 100, val_loss=0.6))  # the training's 100 to 400 are left out
+    bench.see(line(2, 400, loss=0.5), line(2, 100, val_loss=0.4))
+    bench.recorder.flush()
+    last = bench.of(ev.Progress)[-1]
+    assert isinstance(last, ev.Progress)
+    assert (last.epoch, last.step) == (2, 400)
+
+
 def test_a_total_of_something_else_is_none_of_the_training(bench: Bench) -> None:
     """A bar over the data came first; the losses name a step and no total."""
 

@@ -127,7 +127,7 @@ _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]t
 _OF_TRAINING = Lazy(
     r"(?i)^[\W\d_]*train(?:ing)? end(?:s|ing)?\s*(?:[^\w\s-]|$)"
     r"|训练.{0,6}(?:完成|结束|完毕)|(?:完成|结束).{0,4}训练|学習.{0,6}(?:完了|終了)|학습.{0,6}(?:완료|종료)"
-    r"|\bearly[ _-]?stop(?:ping|ped)?(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)"
+    r"|\bearly[ _-]?(?:stop(?:ping|ped)?|terminat(?:e|ed|ion))(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)"
     r"|\bstopping (?:the )?(?:iterations?|training|optimi[sz]ation|run|now|here)\b(?! criteri)"
     r"|^\W*finished in [\d.]+ ?s\w*\W*$"
     r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|run|running|wall)[ _-]?time\b.{0,30}\d"

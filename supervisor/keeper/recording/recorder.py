@@ -481,7 +481,8 @@ class Recorder:
             m.at_loss = here if step is not None else m.at_loss
             return False
         is_behind = m.at_loss is not None and here < known
-        m.bare_steps = m.bare_steps or (step is not None and not is_behind)
+        is_held_out = "val_loss" in values  # of a backlog the training's own step before it may be left out
+        m.bare_steps = m.bare_steps or (step is not None and not is_behind and not is_held_out)
         return is_behind and not m.bare_steps
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:

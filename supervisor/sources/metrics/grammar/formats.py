@@ -110,6 +110,7 @@ FORMATS: tuple[Format, ...] = (
         5,
         re.compile(r"\b(?:loss|cost) (?:after|at|of) (?:(?P<e>\d+) epochs?|(?:step|iteration) (?P<s>\d+)) (?:is|was|=|:) *(?P<l>\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?![\w%])", re.IGNORECASE),
     ),
+    Format("New octant 823 / 3840 in epoch 2 / 10", Where.ONCE, 5, re.compile(r"\b(?P<s>\d+) ?/ ?(?P<S>\d+) in epoch (?P<e>\d+)(?: ?/ ?(?P<E>\d+))?", re.IGNORECASE)),
     # ESPnet: batches of an epoch, as a range.
     Format(
         "1epoch:train:101-200batch: loss=3.2",

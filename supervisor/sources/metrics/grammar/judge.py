@@ -100,7 +100,7 @@ _LONE_RATE = re.compile(
 )
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
 _LONE_COUNTER = re.compile(
-    r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|iter|step)\s+\[?\d+\s*/\s*\d+\]?|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
+    r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|iter|step)\s+\[?\d+\s*(?:/|of)\s*\d+\]?:?|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
 )
 # "Starting epoch 3/10", "Begin of training epoch 3".

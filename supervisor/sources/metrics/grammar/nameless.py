@@ -43,6 +43,10 @@ _COUNTER_BEHIND = re.compile(
 _STEPS = frozenset({"it", "iter", "itr", "iteration", "step", "batch", "update"})
 
 
+# A longer number at a line's beginning is a time in some unit.
+MOST_DIGITS = 9
+
+
 class _Bare:
     """A value without a name, and what stands around it.
 
@@ -79,7 +83,7 @@ class _Bare:
     @property
     def is_leading_counter(self) -> bool:
         """Whether it is a whole number at the line's beginning, and a counter by what follows."""
-        is_first = self.place == 0 and self.token.text.isdigit()
+        is_first = self.place == 0 and self.token.text.isdigit() and len(self.token.text) <= MOST_DIGITS
         return is_first and (
             _leads(self.text, self.token) or _COUNTER_BEHIND.match(self.text, self.token.stop) is not None
         )
