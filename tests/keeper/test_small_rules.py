@@ -223,6 +223,20 @@ def test_epochs_count_on_once_a_counter_began_again(
     assert counted(*said) == found
 
 
+def test_a_log_that_begins_in_the_middle_is_counted_on_from_its_first_line() -> None:
+    learnt, places = Counters(), Places()
+
+    def counted_on(step: float, epoch: float) -> float:
+        return learnt.count_on(
+            places, {"step": step, "total_steps": 100.0, "epoch": epoch, "total_epochs": 70.0}
+        )["step"]
+
+    assert [counted_on(10, 24), counted_on(90, 24), counted_on(10, 25)] == [2410, 2490, 2510]
+    whole = Counters()
+    values = {"step": 240.0, "total_steps": 700.0, "epoch": 24.0, "total_epochs": 70.0}
+    assert whole.count_on(Places(), values)["step"] == 240, "it counts the whole training"
+
+
 def test_the_next_attempt_knows_what_its_counters_count() -> None:
     learnt = Counters()
     counted((9, 10, 0), (1, 10, 1), counters=learnt)

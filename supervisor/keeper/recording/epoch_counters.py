@@ -81,13 +81,24 @@ class Counters:
             return _moved(values, behind, None) if behind else values
         if not math.isfinite(epoch) or epoch % 1:
             return values
+        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
+        all_epochs = values.get("total_epochs")
+        if (
+            all_epochs
+            and epoch > 1
+            and self._is_elsewhere(step / total if total else 0.0, epoch / all_epochs, all_epochs)
+        ):
+            self.in_epoch[self._counter(total)] = True  # a log that begins in the middle
         epochs = self._epochs(places, epoch, step, total)
         if epochs is None:
             return values
-        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
-        all_epochs = values.get("total_epochs")
         over = max(all_epochs, epochs + 1) * total if all_epochs is not None else None
         return _moved(values, epochs * total, over)
+
+    @staticmethod
+    def _is_elsewhere(of_steps: float, of_epochs: float, all_epochs: float) -> bool:
+        """Whether a share of steps is not that of the training, by the share of epochs."""
+        return abs(of_steps - of_epochs) > 1.5 / all_epochs
 
     def _passes(self, places: Places, step: float, total: float) -> float:
         """Steps of the passes before this one, where no epoch is named."""
