@@ -54,6 +54,11 @@ def test_a_global_step_beside_the_epochs_is_a_heading() -> None:
     assert values("Global Step: 1201. Best eval accuracy so far. Saving model.") == {}
 
 
+def test_counters_and_speeds_are_never_negative() -> None:
+    assert values("  recall = tps / tps[-1]") == {}
+    assert values("step 3 loss -0.5 tok/s 1200") == {"step": 3, "loss": -0.5, "tokens_per_sec": 1200}
+
+
 def test_keras_means_of_batch_numbers_are_no_steps() -> None:
     line = " 72/145 [====>....] - ETA: 45s - batch: 35.5000 - size: 5.0000 - loss: 0.0747"
     assert values(line) == {"step": 72, "total_steps": 145, "eta_s": 45, "loss": 0.0747}

@@ -81,6 +81,7 @@ _PARTS = frozenset(
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # "tokens_per_second": 2, in a model's configuration.
 _WHOLE_ENTRY = re.compile(r"(?:.*\x01)?\s*['\"]\w+['\"]\s*:\s*\d+,?\s*$")
+_NEVER_NEGATIVE = frozenset((STEP, TOTAL_STEPS, TOKENS, SAMPLES, STEP_TIME, MEMORY, ETA))
 # A list of losses: "Losses: [0.3, 0.1]".
 _LOSSES = re.compile(r"(?<![a-z])losses(?![a-z])", re.IGNORECASE)
 # A weight is given with one decimal or two.
@@ -321,6 +322,8 @@ def _chosen(
     own: dict[str, Reading] = {}
     is_counted = any(reading.field in {STEP, EPOCH} for reading in readings)
     for reading in readings:
+        if reading.field in _NEVER_NEGATIVE and masked[reading.start : reading.start + 1] == "-":
+            continue  # "recall = tps / tps[-1]", of a program
         if reading.field == "":
             own.setdefault(reading.name, reading)
             continue

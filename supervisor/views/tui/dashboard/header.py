@@ -211,7 +211,7 @@ class HeaderPanel(Panel):
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
     """Whether the share of the steps may be that of the training: a counter of one epoch stands elsewhere than the epochs do."""
     epoch, epochs = progress.epoch, progress.total_epochs
-    if epoch is None or not epochs or epoch > epochs or progress.epoch_step is not None:
+    if epoch is None or not epochs or epoch > epochs:
         return True
     return abs(ratio - epoch / epochs) <= 1.5 / epochs
 
