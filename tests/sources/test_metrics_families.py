@@ -54,6 +54,11 @@ def test_a_global_step_beside_the_epochs_is_a_heading() -> None:
     assert values("Global Step: 1201. Best eval accuracy so far. Saving model.") == {}
 
 
+def test_the_name_of_a_sample_is_no_part_of_a_counters() -> None:
+    line = "image: 2008_004942.jpg iter: 140 / 2000, total loss: 2.5, rpn_loss_cls: 0.5"
+    assert values(line) == {"step": 140, "total_steps": 2000, "loss": 2.5}
+
+
 def test_counters_and_speeds_are_never_negative() -> None:
     assert values("  recall = tps / tps[-1]") == {}
     assert values("step 3 loss -0.5 tok/s 1200") == {"step": 3, "loss": -0.5, "tokens_per_sec": 1200}

@@ -175,6 +175,7 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
         (["PERPLEXITY", "TRAIN CROSS-ENTROPY"], "TRAIN CROSS-ENTROPY"),
         (["Tot", "PDE"], "Tot"),
         (["det", "total"], "total"),
+        (["MSE", "total"], "total"),
         (["ppl", "train", "val"], "train"),
         (["mem total", "total_reward", "train_acc"], "loss"),
         (["acc", "L_out"], "L_out"),

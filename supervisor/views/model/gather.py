@@ -65,9 +65,10 @@ _OBJECTIVES = tuple(
     )
     for name in (
         r"cross[-_ ]?entropy|xent|nll|b?ce",
+        r"(?<!\w.)(?:total|train)$",
         r"l_(?!r)\w+",
         r"r?mse|mae",
-        r"cost|objective|elbo|tot|(?<!\w.)total$|(?<!\w.)train$",
+        r"cost|objective|elbo|tot",
         r"perplexity|ppl",
         r"err(?:or)?",
     )

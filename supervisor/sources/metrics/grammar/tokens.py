@@ -33,7 +33,7 @@ _MASKS = re.compile(
     | \[File:[^\]]*\]
     | \b(?:stdout|stderr)\ [FP]\                                            # a container runtime's
     | \[\d+(?:;\d+)*m(?=[A-Za-z:\[]|\s*$)                                                        # colour whose escape was lost
-    | (?<![\w./\\=+-])[\w./\\=+-]{3,}+(?:(?<=\.pt)|(?<=\.pth)|(?<=\.ckpt)|(?<=\.bin)|(?<=\.h5)|(?<=\.pkl)|(?<=\.npz)|(?<=\.json)|(?<=\.yaml)|(?<=\.yml)|(?<=\.tar)|(?<=\.zip)|(?<=\.png)|(?<=\.csv)|(?<=\.safetensors)|(?<=\.onnx))  # a file
+    | (?<![\w./\\=+-])[\w./\\=+-]{3,}+(?:(?<=\.pt)|(?<=\.pth)|(?<=\.ckpt)|(?<=\.bin)|(?<=\.h5)|(?<=\.pkl)|(?<=\.npz)|(?<=\.json)|(?<=\.yaml)|(?<=\.yml)|(?<=\.tar)|(?<=\.zip)|(?<=\.png)|(?<=\.jpg)|(?<=\.jpeg)|(?<=\.npy)|(?<=\.wav)|(?<=\.mp4)|(?<=\.txt)|(?<=\.csv)|(?<=\.safetensors)|(?<=\.onnx))  # a file
     | (?<![\w./\\<>-])[\w./\\<>-]+\.(?:py|cc|cpp|cu|h|rs|go|ipynb)(?:[:,]\s{0,4}|\s+|\(\)?:?\s?|:\s?line\s)\d+(?::[\w<>.]+)?
     | [([]?(?<![\w.])[A-Za-z_]\w*(?:\.\w+)++:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
     | (?<![\w.])[A-Za-z_][\w.]*:[\w<>]+:\d+(?=\s*(?:-|\|))
