@@ -19,7 +19,7 @@ from supervisor.run import events as ev
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import AttemptState, HeldOpen, RunState
 from supervisor.text.redact import HIDDEN
 from tests.keeper.fakes import BATCH, KNOBS, job_of
 
@@ -30,6 +30,12 @@ def state_of(changes: Sequence[SpecChange | None], kind: DecisionKind = Decision
     decisions = [Decision(kind, "why", change=change) for change in changes]
     views = [AttemptState(number=n + 1, planned_t=0.0, decision=d) for n, d in enumerate(decisions)]
     return RunState(attempts=tuple(views))
+
+
+def waiting(state: RunState) -> RunState:
+    """The same, waiting for a person."""
+    held = HeldOpen(attempt=1, reason="why", decision=state.attempts[-1].decision)
+    return msgspec.structs.replace(state, condition=held)
 
 
 def test_a_checkpoint_that_was_once_chosen_is_not_returned_to_for_ever(tmp_path: Path) -> None:
@@ -212,9 +218,10 @@ def test_what_a_run_is_held_with_is_what_is_accepted(tmp_path: Path) -> None:
     change = SpecChange(
         batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)), set_args=(("--num_workers", "2"),)
     )
-    held = state_of([change], DecisionKind.HOLD)
-    assert plans.requested_change(job, held, RequestArgs(offered=True)) == change
-    for state in (state_of([change]), state_of([None], DecisionKind.HOLD), RunState()):
+    for kind in (DecisionKind.HOLD, DecisionKind.RESTART):  # the latter where a person stopped the restart
+        held = waiting(state_of([change], kind))
+        assert plans.requested_change(job, held, RequestArgs(offered=True)) == change
+    for state in (state_of([change]), waiting(state_of([None], DecisionKind.HOLD)), RunState()):
         with pytest.raises(plans.BadChange, match="nothing is on offer"):
             plans.requested_change(job, state, RequestArgs(offered=True))
 

@@ -33,7 +33,7 @@ from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
-from supervisor.run.state import RunState
+from supervisor.run.state import HeldOpen, RunState
 from supervisor.text.redact import redact, redact_argv, redact_lines
 
 log = logging.getLogger("stoker.keeper")
@@ -192,11 +192,11 @@ def _with_micro_batch(
 
 
 def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecChange:
-    """The plan that the run is held with, as its card shows it."""
+    """The plan that the run waits with, as its card shows it: for a decision, or of a restart that a person stopped."""
     from supervisor.keeper.planning.resume_points import batch_refusal
 
     decision = state.attempts[-1].decision if state.attempts else None
-    if decision is None or decision.kind is not DecisionKind.HOLD or decision.change is None:
+    if decision is None or decision.change is None or not isinstance(state.condition, HeldOpen):
         raise BadChange("nothing is on offer")
     change = decision.change
     arguments = next_job(record.job, state).job.entry_args

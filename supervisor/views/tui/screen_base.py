@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
+from textual.content import Content
 from textual.message_pump import MessagePump
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.widgets import Label
 
 from supervisor.views.tui.widgets.footer import FooterBar
+from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 # Textual's own 1/60 s are felt: a key that comes just after ten new lines were painted waits for them.
 FRAME_S = 1 / 250
 NARROW_BELOW = 64
+RESTART_STOPPED = "the automatic restart is stopped; if you leave this, the run waits for you"
 LOW_BELOW = 18
 # What Textual (8.x, screen.py) names the timer at which a screen paints what has changed.
 PAINTING = "screen_update"
@@ -63,8 +67,23 @@ class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW_BELOW, "-usual")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW_BELOW, "-high")]  # noqa: RUF012
 
+    is_restart_stopped = False
+    """Whether an automatic restart was stopped because this is open."""
+
     def renew(self) -> None:
         """The run that is asked about has moved on."""
+
+    def stopped_line(self) -> Label:
+        """The line of a dialog about the next attempt that says that none starts by itself; shown only where one would have."""
+        line = Label(Content(tr_of(self)(RESTART_STOPPED)), classes="quiet", id="stopped")
+        line.display = self.is_restart_stopped
+        return line
+
+    def show_stopped(self, is_stopped: bool) -> None:
+        """Show that line, or hide it."""
+        self.is_restart_stopped = is_stopped
+        for line in self.query("#stopped"):
+            line.display = is_stopped
 
     def render(self) -> RenderableType:
         """The screen beneath."""

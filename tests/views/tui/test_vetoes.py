@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,14 @@ START = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2
 def asked(run: RunPaths) -> list[ev.RequestKind]:
     """What was requested and done, by the journal."""
     return [fact.request for fact in facts(run) if isinstance(fact, ev.RequestDone)]
+
+
+def end_any(screen: Terminal, run: RunPaths) -> None:
+    """A person ends a run in whatever state it is."""
+    screen.press("S")
+    screen.wait_for("y yes")
+    screen.press("y")
+    screen.until_state(run, Finished)
 
 
 def end(screen: Terminal, run: RunPaths) -> None:
@@ -75,6 +86,49 @@ def test_escape_puts_the_end_of_waiting_off(tmp_path: Path) -> None:
         screen.press("q")
         screen.wait_for("the run ends in half a minute unless somebody looks")
     with terminal("attach", cwd=tmp_path) as screen:
+        end(screen, run)
+
+
+def test_no_restart_begins_while_its_arguments_are_edited(tmp_path: Path) -> None:
+    words = (*START, "--restart-from-scratch", JOB, "--mode", "sigkill")
+    with terminal(*words, cwd=tmp_path) as screen:
+        run = wait_for_run(tmp_path)
+        counted = screen.until_state(run, Backoff).condition
+        assert isinstance(counted, Backoff)
+        screen.wait_for("restarts in")
+        screen.press("e")
+        screen.until_state(run, HeldOpen)
+        screen.wait_for("the automatic restart is stopped")
+        screen.until(lambda: time.time() > counted.until + 1.0)
+        screen.press("\x1b")
+        screen.wait_for("not restarted; the run waits for you", "‖ waiting for you")
+        assert asked(run) == [ev.RequestKind.HOLD]
+        screen.press("e")
+        screen.wait_for("restart with other arguments")
+        screen.press(" --seed 7")
+        screen.wait_for("+ --seed 7")
+        assert len(read_state(run.node().journal).attempts) == 1
+        screen.press("\r")
+        screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
+        assert asked(run) == [ev.RequestKind.HOLD, ev.RequestKind.RESTART_WITH]
+        end_any(screen, run)
+
+
+def test_no_restart_begins_under_an_editor_that_was_open_before_the_failure(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HANG, encoding="utf-8")
+    with terminal(*START, "--restart-from-scratch", "train.py", cwd=tmp_path) as screen:
+        run = wait_for_run(tmp_path)
+        screen.until(lambda: (at := read_state(run.node().journal).attempt) and at.last_step and at.ranks)
+        screen.press("e")
+        screen.wait_for("restart with other arguments")
+        attempt = read_state(run.node().journal).attempt
+        assert attempt is not None
+        os.kill(next(rank.pid for rank in attempt.ranks.values() if rank.pid), signal.SIGKILL)
+        screen.until_state(run, HeldOpen)
+        screen.wait_for("the automatic restart is stopped")
+        assert asked(run) == [ev.RequestKind.HOLD]
+        screen.press("\x1b")
+        screen.wait_for("not restarted; the run waits for you")
         end(screen, run)
 
 

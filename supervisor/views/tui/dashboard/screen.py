@@ -6,15 +6,16 @@ import os
 import time
 from collections.abc import Callable
 from operator import is_not
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.screen import ScreenResultType
 
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name
-from supervisor.run.state import HeldOpen
+from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
@@ -135,6 +136,7 @@ class Dashboard(LookingScreen):
         self._due = 0.0
         self._warned: tuple[int | None, float] = (None, 0.0)
         self._ends_soon = False
+        self._restart_dialog: OverScreen[Any] | None = None
         self._made_t = time.monotonic()
         self._early: events.Event | None = None
         self._early_t = 0.0
@@ -196,6 +198,7 @@ class Dashboard(LookingScreen):
         self._look_for_adoption()
         self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._can_adopt)
         self._ends_soon = self._is_wait_ending()
+        self._stop_restart_for_dialog()
         self._arrange()
         self._offer()
         asking = self.app.screen
@@ -534,6 +537,8 @@ class Dashboard(LookingScreen):
         def closed(number: int | None) -> None:
             if number is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
+            else:
+                self._tell_not_restarted(asks)
 
         flag = batch_flag(snapshot) or batch_copy(snapshot)
         asks = BatchScreen(
@@ -543,7 +548,7 @@ class Dashboard(LookingScreen):
             lambda: overwrite_warning(self.snapshot or snapshot),
             flag,
         )
-        self.app.push_screen(asks, closed)
+        self._open_restart_dialog(asks, closed)
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
@@ -563,12 +568,15 @@ class Dashboard(LookingScreen):
         copied = f"{changed_text(offered)}, {place}" if offered and place else ""
 
         def closed(edited: Edited | None) -> None:
-            if edited == Edited(None, {}):
-                self.tell(Answer("nothing changed; not restarted", None))
+            if edited is None:
+                self._tell_not_restarted(asks)
+            elif edited == Edited(None, {}):
+                waits = "; the run waits for you" if asks.is_restart_stopped else ""
+                self.tell(Answer(f"nothing changed; not restarted{waits}", None))
             elif edited in (Edited(proposed, {}), Edited(None, {}, with_copy=True)):
                 # With what belongs to the plan besides arguments.
                 self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
-            elif edited is not None:
+            else:
                 micro = batch.micro_batch_per_rank if batch is not None and edited.with_copy else None
                 args = RequestArgs(micro_batch=micro, argv=edited.argv, env=edited.env)
                 self._send(RequestKind.RESTART_WITH, args)
@@ -581,7 +589,39 @@ class Dashboard(LookingScreen):
 
         flag, path = checkpoint_words(snapshot) or (None, "")
         found = Checkpoint(path, flag) if path else None
-        self.app.push_screen(EditScreen(job.entry, now.words, effect, found, proposed, copied), closed)
+        asks = EditScreen(job.entry, now.words, effect, found, proposed, copied)
+        self._open_restart_dialog(asks, closed)
+
+    def _open_restart_dialog(
+        self, dialog: OverScreen[ScreenResultType], closed: Callable[[ScreenResultType | None], None]
+    ) -> None:
+        """Open a dialog about the next attempt; none starts by itself with the old arguments while a person is in it."""
+
+        def close(result: ScreenResultType | None) -> None:
+            self._restart_dialog = None
+            closed(result)
+
+        self._restart_dialog = dialog
+        self._stop_restart_for_dialog()
+        self.app.push_screen(dialog, close)
+
+    def _stop_restart_for_dialog(self) -> None:
+        dialog, snapshot = self._restart_dialog, self.snapshot
+        if dialog is None or snapshot is None:
+            return
+        state = snapshot.state
+        waits = isinstance(state.condition, Backoff) and "hold" in self._possible
+        by_itself = state.attempt is not None and state.attempt.decided_by == "policy"
+        if waits and by_itself and not dialog.is_restart_stopped:
+            self._send(RequestKind.HOLD)
+            dialog.show_stopped(True)
+        elif dialog.is_restart_stopped and not isinstance(state.condition, (Backoff, HeldOpen)):
+            dialog.show_stopped(False)  # it had begun already, or somebody else started or ended it
+
+    def _tell_not_restarted(self, dialog: OverScreen[Any]) -> None:
+        """After a dialog that was left without an answer: what became of the restart that it stopped."""
+        if dialog.is_restart_stopped:
+            self.tell(Answer("not restarted; the run waits for you", None))
 
     def _ask(self, kind: RequestKind) -> None:
         """Send a request, after a question where something would be lost."""
@@ -596,11 +636,16 @@ class Dashboard(LookingScreen):
         def closed(yes: bool | None) -> None:
             if yes:
                 self._send(kind)
+            elif asks.is_restart_stopped:
+                self._tell_not_restarted(asks)
             else:
-                stays = "stopped" if kind in {RequestKind.STOP, RequestKind.STOP_NOW} else "restarted"
-                self.tell(Answer(f"not {stays}", None))
+                self.tell(Answer("not stopped" if stops else "not restarted", None))
 
-        self.app.push_screen(Confirm(words), closed)
+        asks, stops = Confirm(words), kind in {RequestKind.STOP, RequestKind.STOP_NOW}
+        if stops:
+            self.app.push_screen(asks, closed)
+        else:
+            self._open_restart_dialog(asks, closed)
 
     def _send(self, kind: RequestKind, args: RequestArgs | None = None) -> None:
         attempt = self.snapshot.state.attempt if self.snapshot else None

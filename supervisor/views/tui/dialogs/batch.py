@@ -82,6 +82,7 @@ class BatchScreen(OverScreen[int | None]):
                 yield _Number(str(self.suggested), compact=True, type="integer", max_length=9)
             yield Label("", id="effect")
             yield Label(Content(tr(self.effect())), classes="cost")
+            yield self.stopped_line()
             yield Label(
                 key_line(
                     tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("?", "help"), ("Esc", "back")

@@ -196,6 +196,7 @@ class EditScreen(OverScreen[Edited | None]):
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")
             yield Label("", id="consequences", classes="cost")
+            yield self.stopped_line()
             found = [("Ctrl-R", "the checkpoint that was found")] if self.checkpoint else []
             keys = [("Enter", "restart"), ("Tab", "other field"), *found, ("Esc", "back")]
             yield Label(key_line(tr, *keys), classes="quiet", id="keys")

@@ -53,6 +53,7 @@ class Confirm(OverScreen[bool]):
         tr = tr_of(self)
         with Vertical(classes="bar"):
             yield Label(Content(tr(self.question)), classes="question")
+            yield self.stopped_line()
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="answers")
 
     def renew(self) -> None:
