@@ -107,6 +107,21 @@ def test_last_line_of_a_rank_stands_beside_it_or_below(tmp_path: Path) -> None:
     drive(run, play, size=(80, 24))
 
 
+def test_the_last_line_of_a_rank_hides_no_rank(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run", ranks=4, gpus=0)
+    rec.launch("first start")
+    rec.steps(1, 20)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "20" in pane(app, "ranks").splitlines()[5]
+        await pilot.press("3", "j")
+        shown = pane(app, "ranks").splitlines()
+        assert [line.split()[1] for line in shown[2:6]] == ["0", "1", "2", "3"]
+        assert "loss" not in shown[5]
+
+    drive(rec.close(), play, size=(120, 40))
+
+
 def test_a_rank_that_lives_and_does_not_step_grows_old(tmp_path: Path) -> None:
     rec = Recording(tmp_path / "run")
     rec.launch("first start")

@@ -168,9 +168,10 @@ class RanksPanel(ListPanel, can_focus=True):
         return [row(Span(text, TextStyle.DIM))]
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The table; where its rows have no space for last lines, that of the rank under the cursor stands below."""
+        """The table; if its rows have no space for last lines, that of the rank under the cursor stands below, where no rank's row is hidden by it."""
         has_line = any(name == LINE for name, _ in self._columns(width))
-        detail = self.has_focus and height >= DETAIL_FROM and not has_line
+        heading = len(self.heading(width))
+        detail = self.has_focus and not has_line and height > heading + self.count()
         rows = list(super().body(width, height - 1 if detail else height))
         if not detail or not self._items:
             return rows
@@ -502,8 +503,6 @@ OF_NODES = (
 # The names of nodes and what their interfaces carry get so many cells where there are any left.
 WIDER = {"rank": 12, NETWORK: 24}
 LEFT = frozenset(["state", LINE, NETWORK])
-# The detail below the table takes a row of it only where some are left.
-DETAIL_FROM = 4
 
 
 def _milli(value_s: float | None) -> str:
