@@ -217,7 +217,9 @@ def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str
 @pytest.mark.parametrize(
     ("kind", "condition", "last", "text"),
     [
-        (RequestKind.STOP, running(), None, None),
+        (RequestKind.STOP, running(), None, "stop the run?"),
+        (RequestKind.STOP, st.Preflight(), None, "stop the run?"),
+        (RequestKind.STOP, BACKOFF, 5, "end the run now? `stoker continue` can start its next attempt later"),
         (RequestKind.STOP, running(), 5, "stop? may be lost: 5 steps, no checkpoint is known"),
         (RequestKind.STOP, HELD, 5, "end the run now? `stoker continue` can start its next attempt later"),
         (RequestKind.STOP_NOW, running(), None, "stop at once, without a checkpoint?"),
@@ -228,7 +230,12 @@ def test_what_ending_it_would_lose(last: int | None, step: int | None, text: str
             5,
             "end the run now? `stoker continue` can start its next attempt later",
         ),
-        (RequestKind.STOP_NOW, BACKOFF, None, None),
+        (
+            RequestKind.STOP_NOW,
+            BACKOFF,
+            None,
+            "end the run now? `stoker continue` can start its next attempt later",
+        ),
         (
             RequestKind.RESTART,
             running(),

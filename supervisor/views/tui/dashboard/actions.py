@@ -441,7 +441,7 @@ def _perhaps_start(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str | N
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """What a person is asked before a request that would lose something; None: it loses nothing."""
+    """What a person is asked before a stop, and before a request that would lose something; None: nothing."""
     lost = cost(snapshot)
     match kind:
         case RequestKind.STOP_NOW if lost:
@@ -452,8 +452,12 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
             return "stop at once, without a checkpoint?"
         case RequestKind.STOP if lost:
             return f"stop? may be lost: {lost}"
-        case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(snapshot.state.condition, st.HeldOpen):
+        case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(
+            snapshot.state.condition, (st.HeldOpen, st.Backoff)
+        ):
             return "end the run now? `stoker continue` can start its next attempt later"
+        case RequestKind.STOP | RequestKind.STOP_NOW:
+            return "stop the run?"
         case RequestKind.RESTART:
             return _restart_question(snapshot)
         case _:

@@ -571,8 +571,10 @@ class Dashboard(LookingScreen):
             if edited is None:
                 self._tell_not_restarted(asks)
             elif edited == Edited(None, {}):
-                waits = "; the run waits for you" if asks.is_restart_stopped else ""
-                self.tell(Answer(f"nothing changed; not restarted{waits}", None))
+                text = "nothing changed; not restarted"
+                if asks.is_restart_stopped:
+                    text = "nothing changed; not restarted; the run waits for you"
+                self.tell(Answer(text, None))
             elif edited in (Edited(proposed, {}), Edited(None, {}, with_copy=True)):
                 # With what belongs to the plan besides arguments.
                 self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
