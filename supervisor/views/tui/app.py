@@ -143,7 +143,7 @@ class StokerApp(ThemedApp):
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
-        self._keys = KeyOrder(self, super().on_event, self._is_early)
+        self._keys = KeyOrder(self, self._handle_key, self._is_early)
         self.tr = words_in(appearance.spoken)
         self._not_spoken = appearance.spoken is not appearance.lang
         self._signs = TerminalSigns(appearance, os.environ, self._write_out, self.tr, calls=replay is None)
@@ -278,6 +278,12 @@ class StokerApp(ThemedApp):
         else:
             await super().on_event(event)
 
+    async def _handle_key(self, event: events.Event) -> None:
+        """What was reported in the list before a key is old with it."""
+        if self.browser is not None and self.screen is self.browser:
+            self.browser.notice.drop_older()
+        await super().on_event(event)
+
     def _is_early(self, event: events.Event) -> bool:
         """Whether a key has to wait for what is about to be on the screen."""
         if not self.screen_stack:
@@ -380,7 +386,7 @@ class StokerApp(ThemedApp):
             attempt.number if attempt is not None else None,
             None,
             self._clock(),
-            lambda answer: self.call_later(browser.tell, answer.text),
+            lambda answer: self.call_later(browser.tell_of_stop, row.run, answer),
         )
         self._feeders[-1].submit(send)
 

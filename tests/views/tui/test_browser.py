@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -310,17 +311,15 @@ def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]
     browse(runs, play)
 
 
-def test_enter_beside_marked_runs_names_the_key_that_compares_them(runs: list[RunPaths]) -> None:
+def test_enter_opens_one_run_whatever_is_marked(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("space")
         assert "c compare" in shown(app), "from one mark on"
         await pilot.press("c")
         assert "one run is marked" in shown(app)
-        await pilot.press("j", "space", "enter")
-        assert "c compares the 2 marked runs; Enter again opens this one alone" in shown(app)
-        top: object = app.screen
-        assert top is app.browser
-        await pilot.press("enter")
+        await pilot.press("j", "space")
+        assert "one run is marked" not in shown(app), "what was reported before another key"
+        await pilot.press("j", "enter")
         await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
 
     browse(runs, play)
@@ -460,6 +459,26 @@ def test_stopping_a_run_of_which_nothing_runs_warns_of_no_lost_steps(
         await until(pilot, lambda: f"stop 20261121-1500-keen-kite? {said}" in shown(app), "the question")
 
     with keeper_of(live):
+        browse([live, *runs], play)
+
+
+def test_what_was_reported_of_a_stop_goes_when_the_run_has_ended(
+    runs: list[RunPaths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bars, "ANSWER_S", 3600.0)
+    live = recorded.healthy(runs[0].root.parent / "20261121-1500-keen-kite")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "s stop" in shown(app), "the key")
+        await pilot.press("s")
+        await until(pilot, lambda: "stop 20261121-1500-keen-kite?" in shown(app), "the question")
+        await pilot.press("y")
+        await until(pilot, lambda: "stop: asked the supervisor process" in shown(app), "the answer")
+        keeper.close()
+        await until(pilot, lambda: "stop: asked" not in shown(app), "no more of it")
+
+    with ExitStack() as keeper:
+        keeper.enter_context(keeper_of(live))
         browse([live, *runs], play)
 
 

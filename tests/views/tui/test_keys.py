@@ -44,7 +44,7 @@ Maker = Callable[[Path], RunPaths]
         (recorded.healthy, ("K",), RequestKind.STACKS, 2),
         (recorded.backing_off, ("enter",), RequestKind.START_NOW, 1),
         (recorded.backing_off, ("escape",), RequestKind.HOLD, 1),
-        (recorded.backing_off, ("s",), RequestKind.STOP, 1),
+        (recorded.backing_off, ("s", "y"), RequestKind.STOP, 1),
         (recorded.backing_off, ("r", "y"), RequestKind.RESTART, 1),
         (recorded.held, ("r", "y"), RequestKind.RESTART, 1),
     ],
@@ -56,11 +56,13 @@ def test_key_sends_its_request(
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press(*keys)
-        await until(pilot, lambda: bool(requests(run)), "a request")
+        await until(pilot, lambda: bool(requests(run)) and requests(run)[-1].kind is kind, "a request")
 
     drive(run, play)
-    (request,) = requests(run)
+    *before, request = requests(run)
     assert (request.kind, request.if_attempt) == (kind, attempt)
+    asks_about_restart = maker is recorded.backing_off and kind is RequestKind.RESTART
+    assert [one.kind for one in before] == [RequestKind.HOLD] * asks_about_restart
 
 
 def test_no_request_without_a_yes(tmp_path: Path) -> None:

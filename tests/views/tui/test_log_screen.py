@@ -385,6 +385,8 @@ def test_copy_by_keys_and_by_mouse(tmp_path: Path) -> None:
         await pilot.press("y")
         await settled(pilot, lambda: "2 lines copied" in shown(app), "the copy")
         assert app.clipboard.count("\n") == 1
+        await pilot.press("slash")
+        await settled(pilot, lambda: "lines copied" not in shown(app), "no more of it during a search")
 
     drive(run, play)
 

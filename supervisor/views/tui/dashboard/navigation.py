@@ -167,6 +167,7 @@ class LookingScreen(PaneScreen):
 
     def on_screen_suspend(self) -> None:
         """Something is opened over this: it has the keys, Esc too."""
+        self.notice.drop_older()
         self.call_later(self._pace_logs)
         self.call_later(self._offer)
 

@@ -150,6 +150,10 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """Another number of rows."""
         self._controls.ask(lc.Size(self._rows(event.size.height), self._controls.frozen_row))
 
+    def on_screen_suspend(self) -> None:
+        """A search or another dialog is opened: what was reported before it is old."""
+        self.status.end_remark()
+
     def _rows(self, height: int | None = None) -> int:
         return max((height or self.app.size.height) - 4, 1)
 

@@ -18,6 +18,7 @@ from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.request_client import Answer
 from supervisor.views.tui.runs.table import RunsPanel
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
@@ -92,7 +93,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.notice = NoticeBar(id="notice")
         self._first: RunList | None = None
         self._read = False
-        self._warned = False  # what Enter would do beside marked runs was said
+        self._stopping: tuple[RunPaths, str] | None = None  # what was reported of a stop
         self._made_t = time.monotonic()
 
     def begin_with(self, runs: RunList) -> None:
@@ -120,6 +121,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self._read = True
         self.panel.list = runs
         self.panel.renew()
+        if self._stopping is not None:
+            stopped, text = self._stopping
+            if not any(row.run == stopped and row.live and not row.state.is_over for row in runs.rows):
+                self.notice.withdraw(text)
+                self._stopping = None
         self._offer()
 
     def is_early(self, event: events.Event) -> bool:
@@ -155,20 +161,14 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
 
     def action_open(self) -> None:
-        """Open the run under the cursor; two or more that are marked are to be compared: say by which key."""
-        if len(self.panel.marked) > 1 and not self._warned:
-            self._warned = True
-            self.tell(
-                f"c compares the {len(self.panel.marked)} marked runs; Enter again opens this one alone"
-            )
-        elif self.panel.chosen is not None:
+        """Open the run under the cursor alone, whatever is marked."""
+        if self.panel.chosen is not None:
             self.post_message(RunsPanel.Opened(self.panel.chosen))
 
     def action_mark(self) -> None:
         """Mark the run under the cursor, to be compared with; or take the mark away."""
         if self.panel.chosen is not None:
             self.panel.mark(self.panel.chosen)
-            self._warned = False
         self._offer()
 
     def action_compare(self) -> None:
@@ -250,6 +250,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """Say what became of it, for a while or until the next time."""
         self.notice.say(text, style)
         self._offer()
+
+    def tell_of_stop(self, run: RunPaths, answer: Answer) -> None:
+        """Say what became of a stop; that it was requested is old once the run has ended."""
+        self._stopping = (run, answer.text) if answer.good is None else None
+        self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
         """A key that nothing here answers says so, once."""
