@@ -70,7 +70,7 @@ def grow(clock: LogClock, text: str, s: float) -> None:
 def test_a_file_that_grew_in_bursts_gives_each_byte_the_time_of_its_burst() -> None:
     clock = GrowthClock(0.0, 100, 50.0)
     clock.grew(200, 90.0, 100.0)
-    assert [clock.time_of(at) for at in (0, 50, 100, 150, 200, 999)] == [0, 25, 90, 95, 100, 100]
+    assert [clock.time_of(at) for at in (0, 50, 100, 150, 200, 999)] == [0, 25, 50, 95, 100, 100]
     assert [clock.offset_of(t) for t in (-5, 25, 70, 95, 100, 999)] == [0, 50, 100, 150, 200, 200]
     clock.grew(150, 110.0, 120.0)
     assert clock.time_of(200) == 100, "a file that is shorter than it was has not grown"
@@ -160,7 +160,16 @@ def test_what_a_quiet_log_writes_later_is_later(made: Made) -> None:
     assert keys(clock)[-1] == 100
     grow(clock, "step 0010\n", 200)
     clock.grew(T0 + 190, T0 + 200)
-    assert keys(clock) == [10, 20, 30, 40, 50, 60, 70, 80, 90, 190, 200]
+    assert keys(clock) == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200]
+
+
+def test_a_line_keeps_its_time_when_the_next_one_comes(made: Made) -> None:
+    clock = made("warning\n", 1.0)
+    assert keys(clock) == [1]
+    for n in range(2, 5):
+        grow(clock, "warning\n", 25.0 * n)
+        clock.grew(T0 + 25 * n - 0.1, T0 + 25 * n)
+    assert keys(clock) == [1, 50, 75, 100]
 
 
 def test_a_replay_knows_what_the_file_had_when(made: Made) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -75,8 +75,8 @@ class GrowthClock:
             self._times[1:-1] = self._times[1:-1:2]
 
     def time_of(self, offset: int) -> float:
-        """When the byte at `offset` was written."""
-        right = min(max(bisect_right(self._offsets, offset), 1), len(self._offsets) - 1)
+        """When the file had come to hold all before `offset`: of a line's end, when it was written."""
+        right = min(max(bisect_left(self._offsets, offset), 1), len(self._offsets) - 1)
         return _between(offset, self._offsets, self._times, right)
 
     def offset_of(self, t: float) -> int:
