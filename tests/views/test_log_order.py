@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs import file as logfile
+from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.merge import Row, rows_before
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import Tone
@@ -314,3 +315,38 @@ def test_a_filter_of_a_rank_counts_among_that_ranks_lines(tmp_path: Path) -> Non
     )
     assert counted("loss") == f"{2 * len(STEPS)} of {every} lines", "without a rank among all of them"
     view.logs.close()
+
+
+def test_what_one_view_saw_arrive_keeps_its_order_on_a_page_that_is_opened_later(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    growth: dict[str, GrowthClock] = {}
+    steps = write(run, "0/stdout.log", [], T0)
+    warnings = write(run, "0/stderr.log", [], T0)
+    pane = LogViewport(run.node(), never, 2, growth)
+    pane.update(launched(1))
+    pane.refresh(T0)
+    for n in range(1, 201):
+        t = T0 + n
+        wanted = [(steps, f"step {n} loss 0.5")] + [(warnings, f"warning {n}")] * (n % 25 == 0)
+        for path, text in wanted:
+            with path.open("a") as file:
+                file.write(f"{text}\n")
+            os.utime(path, (t - 0.4, t - 0.4) if path is steps else (t - 0.2, t - 0.2))
+        pane.refresh(t)
+
+    def opened(growth: dict[str, GrowthClock] | None) -> tuple[list[str], str]:
+        view = LogViewport(run.node(), never, growth=growth)
+        view.update(launched(1))
+        view.height = 1000
+        view.refresh(T0 + 201)
+        page = view.page()
+        view.logs.close()
+        return [row.text for row in page.rows], page.merged_by
+
+    texts, order = opened(growth)
+    at = [n for n, text in enumerate(texts) if text.startswith("warning")]
+    assert [texts[n - 1] for n in at] == [f"step {n} loss 0.5" for n in range(25, 201, 25)]
+    assert order == "arrival"
+    texts, order = opened(None)
+    assert order == "arrival (estimated)", "no view saw them arrive"
+    pane.logs.close()

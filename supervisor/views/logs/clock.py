@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from supervisor.text.stamps import anchor_of, is_rising, local_shift, shift_of, stamp_of
 from supervisor.views.logs.file import LogFile, TextLine, segment_of
@@ -27,8 +28,9 @@ SNIFF_AGENT_LINES = 1200
 CARRY_SEGMENTS = 32
 # torchrun writes little; where a program is supervised without it, its own output stands here, as long as it gets.
 LAUNCHER_BYTES = 1 << 20
-# Beyond this many points every second one is forgotten: a day of bursts stays a page of memory.
+# Beyond this many points those that are close together are forgotten, the newest ones aside: a day of bursts stays a page of memory.
 MOST_POINTS = 512
+NEWEST_POINTS = 128
 # Stamps are those of an attempt if they lie within it, give or take clocks that differ.
 WITHIN_S = 2.0
 # A file's time of change is that of the kernel's last tick before it: 4 ms, at most 10.
@@ -42,53 +44,67 @@ FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
 
 
 class GrowthClock:
-    """How large a file was, and when: maps an offset to a time and back, without gaps.
+    """How large a file was, and when: maps an offset to a time and back, without gaps. One thread writes at a time, any may read.
 
     Args:
         start_t: when the file began, wall seconds.
         size: its size when it was first looked at.
         written_t: when it was last written then.
+
+    When the first `estimated_bytes` were written is not known, only that all of them were there at `watched_t`.
     """
 
     def __init__(self, start_t: float, size: int, written_t: float) -> None:
-        self._offsets = [0, max(size, 1)]
-        self._times = [min(start_t, written_t), written_t]
+        self.estimated_bytes = size
+        self.watched_t = written_t
+        # Size and time are one item, so that no reader sees the one without the other.
+        self._points: list[tuple[int, float]] = [(0, min(start_t, written_t)), (max(size, 1), written_t)]
 
     def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
         """How many bytes existed at those times, as a replay knows."""
-        self._offsets = [0, *offsets]
-        self._times = [times[0], *times]
+        self._points = list(zip([0, *offsets], [times[0], *times], strict=True))
+        self.estimated_bytes, self.watched_t = 0, times[0]
 
     def grew(self, size: int, before_t: float, t: float) -> None:
         """The file has `size` bytes at `t`, and had not grown yet at `before_t`."""
-        last = self._offsets[-1]
+        last, last_t = self._points[-1]
         if size <= last:
             return
-        before_t = max(before_t, self._times[-1])
-        if before_t > self._times[-1]:
-            self._offsets.append(last)
-            self._times.append(before_t)
-        self._offsets.append(size)
-        self._times.append(max(t, before_t))
-        if len(self._offsets) > MOST_POINTS:
-            self._offsets[1:-1] = self._offsets[1:-1:2]
-            self._times[1:-1] = self._times[1:-1:2]
+        before_t = max(before_t, last_t)
+        quiet = [(last, before_t)] if before_t > last_t else []
+        self._points += [*quiet, (size, max(t, before_t))]
+        if len(self._points) > MOST_POINTS:
+            self._points = _thinned(self._points)
 
     def time_of(self, offset: int) -> float:
         """When the file had come to hold all before `offset`: of a line's end, when it was written."""
-        right = min(max(bisect_left(self._offsets, offset), 1), len(self._offsets) - 1)
-        return _between(offset, self._offsets, self._times, right)
+        points = self._points
+        right = min(max(bisect_left(points, offset, key=itemgetter(0)), 1), len(points) - 1)
+        (x0, y0), (x1, y1) = points[right - 1], points[right]
+        return _between(offset, x0, x1, y0, y1)
 
     def offset_of(self, t: float) -> int:
         """How large the file was at `t`."""
-        if t <= self._times[0]:
+        points = self._points
+        if t <= points[0][1]:
             return 0
-        right = min(max(bisect_left(self._times, t), 1), len(self._times) - 1)
-        return int(_between(t, self._times, self._offsets, right))
+        right = min(max(bisect_left(points, t, key=itemgetter(1)), 1), len(points) - 1)
+        (y0, x0), (y1, x1) = points[right - 1], points[right]
+        return int(_between(t, x0, x1, y0, y1))
 
 
-def _between(x: float, xs: Sequence[float], ys: Sequence[float], right: int) -> float:
-    x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
+def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The newest points, and of the others some that are spread over all the time before."""
+    newest = len(points) - NEWEST_POINTS
+    apart = (points[newest][1] - points[0][1]) / NEWEST_POINTS
+    kept = [points[0]]
+    for point in points[1:newest]:
+        if point[1] - kept[-1][1] >= apart:
+            kept.append(point)
+    return [*kept, *points[newest:]]
+
+
+def _between(x: float, x0: float, x1: float, y0: float, y1: float) -> float:
     if x1 <= x0:
         return y1
     return y0 + (y1 - y0) * min(max((x - x0) / (x1 - x0), 0.0), 1.0)
@@ -113,13 +129,23 @@ class LogClock:
         self._recorded: tuple[Sequence[int], Sequence[float]] | None = None
         self._keys: OrderedDict[int, tuple[int, int, dict[int, float]]] = OrderedDict()
         self._clock: GrowthClock | None = None
+        self._growth: dict[str, GrowthClock] = {}
         self._shift_s: float | None = None
         self._anchor_shift_s: float | None = None
 
     def reset(self) -> None:
         """The file holds something else now."""
+        self._forget()
+
+    def _forget(self) -> None:
         self._keys.clear()
+        if self._clock is not None and self._growth.get(self._file.path) is self._clock:
+            del self._growth[self._file.path]
         self._clock = self._shift_s = self._anchor_shift_s = None
+
+    def share(self, growth: dict[str, GrowthClock]) -> None:
+        """Go by what other views saw of the file's growth, and let them go by what this one sees; by path."""
+        self._growth = growth
 
     def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
         """How many bytes existed at those times, as a replay knows: the file's growth adds nothing."""
@@ -131,7 +157,7 @@ class LogClock:
             self._end_t = t
             self._keys.clear()
             if t is not None and self._file.written_t > t:
-                self._clock = self._shift_s = self._anchor_shift_s = None
+                self._forget()
 
     @property
     def written_t(self) -> float:
@@ -169,14 +195,29 @@ class LogClock:
         return self._known_clock() is not None and self._shift_s is not None
 
     @property
+    def estimated_bytes(self) -> int:
+        """How much of it no view saw arrive, nor has times of its own."""
+        if self.is_launcher or self.is_stamped:
+            return 0
+        return self._known_clock().estimated_bytes
+
+    @property
+    def watched_t(self) -> float:
+        """From when on a view saw its lines arrive."""
+        return self._known_clock().watched_t
+
+    @property
     def newest_t(self) -> float:
         """When its last line was written; 0 where there is none."""
         line = next(self._file.backward(self._file.size), None)
         return self.key(line) if line is not None else 0.0
 
-    def grew(self, before_t: float, t: float) -> None:
-        """It has its size since `t`, and had not at `before_t`."""
+    def grew(self, before_t: float, t: float, *, was_empty: bool = False) -> None:
+        """It has its size since `t`, and had not at `before_t`, when it may have been empty."""
+        is_first = self._clock is None and was_empty
         clock = self._known_clock()
+        if is_first:
+            clock.estimated_bytes, clock.watched_t = 0, min(before_t, clock.watched_t)
         if self._recorded is None:
             # Several logs that grew between two looks: what they were written last tells which line came first.
             written_t = self._file.written_t
@@ -349,10 +390,13 @@ class LogClock:
             if self.busiest_bytes_per_s:
                 # A traceback alone in its file was written at once, not all along: no log is slower than the busiest.
                 start_t = max(start_t, written_t - file.size / self.busiest_bytes_per_s)
-            self._clock = GrowthClock(start_t, file.size, written_t)
+            seen = self._growth.get(file.path) if self._recorded is None else None
+            self._clock = seen or GrowthClock(start_t, file.size, written_t)
             if self._recorded is not None:
                 self._clock.use_recorded(*self._recorded)
                 return self._clock
+            self._clock.grew(file.size, 0.0, written_t)
+            self._growth[file.path] = self._clock
             most = SNIFF_AGENT_LINES if self._ref.who == AGENT else SNIFF_LINES
             newest = [line.text for line in itertools.islice(file.backward(file.size), most)][::-1]
             self._learn_shift(newest, written_t)

@@ -236,7 +236,7 @@ class Page(msgspec.Struct, frozen=True):
         following: new lines move the page.
         cause: the row of the line that a verdict names; `at_cause`: the page stands there, though lines follow.
         attempt: whose logs these are; `attempts` how many there are.
-        merged_by: "" for one log, else "time", "arrival", or both.
+        merged_by: "" for one log, else "time", "arrival", or both; "(estimated)" where no view saw the lines arrive.
         numbers: of each row the number from 1 of its line, where there is one log and it is counted.
         line_count: all lines of all logs; None: not counted.
         meant_count: those of the ranks that the query names; None: not counted.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import AttemptState, RunState
-from supervisor.views.logs.clock import LogClock, link_clocks
+from supervisor.views.logs.clock import GrowthClock, LogClock, link_clocks
 from supervisor.views.logs.commands import RecordedLogs, Tally
 from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import CHUNK_BYTES, Change, Counts, LogFile, MemoryLog
@@ -40,9 +40,17 @@ class OpenLogs:
         node: where the run's logs are listed.
         check: called now and then while something takes long; raises to give it up.
         newest: so many of the newest attempts are read together; 0: one attempt, which a person chooses.
+        growth: how the files grew, by path, as far as a view of this process saw it.
     """
 
-    def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
+    def __init__(
+        self,
+        node: NodePaths,
+        check: Callable[[], None],
+        newest: int = 0,
+        growth: dict[str, GrowthClock] | None = None,
+    ) -> None:
+        self._growth = {} if growth is None else growth
         self.state = RunState()
         self.streams: list[Stream] = []
         self.finders: list[Stream] = []  # the same logs, thinned to what is searched
@@ -158,6 +166,8 @@ class OpenLogs:
                     times = self._recorded.clocks.get(str(ref.path)) if self._recorded is not None else None
                     if times is not None:
                         stream.clock.use_recorded(*times)
+                    elif self._recorded is None:
+                        stream.clock.share(self._growth)
                 streams.append(stream)
             self.streams = streams
             # An attempt before those that were read stands above the place as a whole.
@@ -387,11 +397,12 @@ class OpenLogs:
                 continue
             before_t, file.looked_t = file.looked_t or self._looked_t, now
             self._limit(file)
+            was_empty = not file.size
             match file.refresh():
                 case Change.SAME:
                     continue
                 case Change.GROWN:
-                    stream.clock.grew(before_t, now)
+                    stream.clock.grew(before_t, now, was_empty=was_empty)
                 case Change.GONE:
                     notes.append(f"{name_of(stream)} was removed; what was open is still shown")
                 case Change.REWOUND:

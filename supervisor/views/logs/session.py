@@ -18,6 +18,7 @@ from supervisor.run.paths import NodePaths
 from supervisor.sources.tail.wake import Waker
 from supervisor.views.format import part, whole
 from supervisor.views.logs import commands as lc
+from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.counter import Scanner
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.viewport import LogViewport
@@ -49,6 +50,7 @@ class LogSession:
         newest: so many of the newest attempts are one log, with the ranks' last lines; 0: a person chooses an attempt.
         watch_after_s: what listens to the filesystem is loaded so much later, once the first paints are done.
         watch: let what is written wake it; without, it polls.
+        growth: how the files grew, by path, shared by the views of one process.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class LogSession:
         newest: int = 0,
         watch_after_s: float = 0.0,
         watch: bool = True,
+        growth: dict[str, GrowthClock] | None = None,
     ) -> None:
         self._deliver = deliver
         self._commands: deque[lc.Command] = deque()
@@ -76,7 +79,7 @@ class LogSession:
         self._folders: set[str] = set()
         self._scanner = Scanner(self._counted)
         self._scanned = threading.Event()
-        self._view = LogViewport(node, self._check, newest)
+        self._view = LogViewport(node, self._check, newest, growth)
         self._page_s: float | None = PAGE_S
         self._first: lc.Page | None = None
         self._came = threading.Event()

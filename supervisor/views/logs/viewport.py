@@ -13,6 +13,7 @@ from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
 from supervisor.views.format import ranges, whole
 from supervisor.views.logs import commands as lc
+from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
 from supervisor.views.logs.open_logs import NothingThereError, OpenLogs, name_of
@@ -46,12 +47,19 @@ class LogViewport:
         node: where the run's logs are listed.
         check: called now and then while something takes long; raises to give it up.
         newest: see `OpenLogs`; such a view also gets the ranks' last lines.
+        growth: see `OpenLogs`.
     """
 
-    def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
+    def __init__(
+        self,
+        node: NodePaths,
+        check: Callable[[], None],
+        newest: int = 0,
+        growth: dict[str, GrowthClock] | None = None,
+    ) -> None:
         self.height = 1
         self.folds = True  # torchrun's own traceback is one line
-        self.logs = OpenLogs(node, check, newest)
+        self.logs = OpenLogs(node, check, newest, growth)
         self._node = node
         self._check = check
         self._tells_last = newest > 0
@@ -171,7 +179,7 @@ class LogViewport:
             attempts=len(logs.state.attempts),
             query=logs.query,
             searched=logs.searched,
-            merged_by=_merged_by(included),
+            merged_by=self._merged_by(included),
             numbers=_numbers(one, rows) if one is not None else (),
             line_count=logs.line_count,
             meant_count=logs.meant_count,
@@ -191,6 +199,17 @@ class LogViewport:
             ranks=logs.ranks(),
             alone=streams.index(one) if one is not None else None,
         )
+
+    def _merged_by(self, streams: Sequence[Stream]) -> str:
+        """What the order of the page's lines goes by, and whether lines are on it that nobody saw arrive."""
+        if len(streams) < 2:
+            return ""
+        stamped = [stream.clock.is_stamped for stream in streams]
+        if all(stamped):
+            return "time"
+        order = "time and arrival" if any(stamped) else "arrival"
+        at = dict(zip((stream.ref for stream in self.logs.streams), self._place, strict=True))
+        return order + " (estimated)" * any(at[s.ref] < s.clock.estimated_bytes for s in streams)
 
     def _rows(self) -> tuple[list[Row], bool]:
         """What fits the page, and whether it stands at a failure."""
@@ -336,7 +355,12 @@ class LogViewport:
         if not any(stream.clock.is_stamped for stream in included):
             if not any(0 < stream.clock.offset_at(t) < stream.file.size for stream in included):
                 raise NothingThereError("the log has no times: give a line's number")
-            self._notes.append("the log has no times: this is about where it stood then")
+            is_seen = all(stream.clock.watched_t <= t for stream in included)
+            self._notes.append(
+                "the lines carry no times: this is by when they arrived"
+                if is_seen
+                else "the log has no times: this is about where it stood then"
+            )
         self._to_time(t)
 
     def _to_time(self, t: float) -> None:
@@ -623,13 +647,6 @@ def _numbers(stream: Stream, rows: Sequence[Row]) -> tuple[int | None, ...]:
         found.append(number + 1 if number is not None else None)
         last = (line.end, number) if number is not None else None
     return tuple(found)
-
-
-def _merged_by(streams: Sequence[Stream]) -> str:
-    if len(streams) < 2:
-        return ""
-    stamped = [stream.clock.is_stamped for stream in streams]
-    return "time" if all(stamped) else "time and arrival" if any(stamped) else "arrival"
 
 
 def _step_of(text: str) -> float | None:

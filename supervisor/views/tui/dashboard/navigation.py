@@ -13,6 +13,7 @@ from textual.binding import Binding
 from textual.message import Message
 
 from supervisor.views.logs import commands as lc
+from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.commands import LogAt, LogPoint
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import PAGE_S, LogSession
@@ -93,11 +94,13 @@ class LookingScreen(PaneScreen):
         self._feeder = feeder
         self._back = back
         self._log_screen: LogScreen | None = None
+        self._growth: dict[str, GrowthClock] = {}  # what the pane saw arrive, the page knows, and so on
         session = LogSession(
             client.node,
             self._deliver_log,
             newest=PANE_ATTEMPTS,
             watch_after_s=WATCH_AFTER_S,
+            growth=self._growth,
         )
         self.logs = LogControls(
             session, self._show_log, self._report_log, lambda: self.log_panel.row, self._offer
@@ -593,7 +596,9 @@ class LookingScreen(PaneScreen):
                 self._point_at(point)
 
         nodes, typed = snapshot.node_logs, self.logs.query.typed
-        screen = LogScreen(self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed)
+        screen = LogScreen(
+            self._client.node, snapshot.state, nodes=nodes, at=at, typed=typed, growth=self._growth
+        )
         self._log_screen = screen
         self.app.push_screen(screen, closed)
 

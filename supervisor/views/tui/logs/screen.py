@@ -14,6 +14,7 @@ from textual.screen import Screen
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.views.logs import commands as lc
+from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_jump
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
@@ -98,11 +99,12 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         nodes: tuple[NodeLogs, ...] = (),
         at: LogAt | None = None,
         typed: str = "",
+        growth: dict[str, GrowthClock] | None = None,
     ) -> None:
         super().__init__()
         self._state = state
         self._node_logs = nodes
-        session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
+        session = LogSession(node, lambda answer: self.post_message(self.News(answer)), growth=growth)
         self._controls = LogControls(
             session,
             self._show,
