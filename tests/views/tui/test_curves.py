@@ -168,6 +168,16 @@ def test_first_steps_far_above_the_rest_are_clipped_with_a_mark_and_their_greate
     assert not any("▲" in span.text for spans in plain.rows for span in spans)
 
 
+def test_a_logarithmic_axis_holds_all_that_is_positive() -> None:
+    track = tuple(single(step, step, 12.5 * 0.98**step + 0.001, 1) for step in range(600))
+    for values in (smooth(track), ()):
+        drawn = plot([Curve(track, values)], Look(log=True), 80, 14)
+        assert drawn is not None
+        text = ["".join(span.text for span in spans) for spans in drawn.rows]
+        assert not any("▲" in line for line in text)
+        assert any(line.split("┤")[0].strip() == "10" for line in text)
+
+
 def test_a_curve_that_falls_evenly_is_shown_whole() -> None:
     track = tuple(single(step, step, 4.0 - step / 100, 1) for step in range(200))
     drawn = plot([Curve(track, smooth(track))], Look(), 80, 14)

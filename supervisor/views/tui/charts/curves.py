@@ -25,6 +25,7 @@ from supervisor.views.tui.charts.plotting import (
     draw_line,
     even_bounds,
     labels,
+    log_bounds,
     log_ticks,
     loss_bounds,
     ticks,
@@ -291,12 +292,13 @@ def _y_scale(
 ) -> tuple[Scale, float]:
     """The y axis, and how far apart its numbers stand; 0: as they fit."""
     smoothed = [value for curve in curves for value in curve.smoothed]
-    low, high = loss_bounds(points, smoothed)
+    least = min(p.low for p in points)
+    is_log = log and least > 0
+    low, high = (log_bounds if is_log else loss_bounds)(points, smoothed)
     missing = least_span * max(abs(low), abs(high)) - (high - low)
     if missing > 0:
         low, high = low - missing / 2, high + missing / 2
-    least = min(p.low for p in points)
-    if log and least > 0:
+    if is_log:
         low = max(low, least * 0.95)
         return Scale(low, max(high, low * 1.05), 4 * rows, flipped=True, log=True), 0.0
     low, high, step = even_bounds(low, high, rows)

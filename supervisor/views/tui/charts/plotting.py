@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from statistics import fmean
@@ -281,6 +282,14 @@ def _in_powers(value: float, step: float, most: int) -> str:
     digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
     number, _, exponent = f"{value:.{min(digits, most)}e}".partition("e")
     return f"{number}e{int(exponent)}"
+
+
+def log_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
+    """What a logarithmic y axis of positive points spans: all of them, for such an axis presses nothing flat."""
+    low, high = min(p.low for p in points), max([max(p.high for p in points), *smoothed])
+    ratio = high / low
+    pad = ratio**0.02 if 1 + 1e-9 < ratio < math.inf else 1.05
+    return low / pad, min(high * pad, sys.float_info.max)
 
 
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
