@@ -253,6 +253,38 @@ def test_the_palette_takes_the_cursor_to_a_step(tmp_path: Path) -> None:
     drive(rec.close(), play)
 
 
+def test_the_cursor_goes_on_to_the_next_point_across_a_gap(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 40)
+    rec.steps(1000, 1040)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await command(app, pilot, "step 39")
+        await pilot.press("right")
+        assert "step 40 " in title(app)
+        await pilot.press("right")
+        assert "step 1 000 " in title(app)
+        await pilot.press("left")
+        assert "step 40 " in title(app)
+
+    drive(rec.close(), play)
+
+
+def test_the_cursor_reads_its_value_where_there_is_no_room_for_the_range(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 3000)
+    rec.launch("from scratch")
+    rec.steps(1, 20)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await command(app, pilot, "step 1000")
+        assert re.search(r"attempt 1  step (999|1 000)  \d", title(app))
+
+    drive(rec.close(), play, size=(60, 30))
+
+
 def test_a_step_is_shown_on_the_charts_while_a_card_stands_in_the_place_of_the_loss(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await command(app, pilot, "step 100")

@@ -31,7 +31,7 @@ from supervisor.views.tui.charts.plotting import (
     ticks,
     time_ticks,
 )
-from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, first_that_fits, spark
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, first_that_fits, spark
 from supervisor.views.wording.translate import Tr, english
 
 # A window is never narrower than this share of the whole.
@@ -493,11 +493,18 @@ def _below(taken: list[tuple[int, str, TextStyle]], width: int) -> Row:
 
 
 def readout(
-    look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr: Tr = english, *, lost: Track = ()
+    look: Look,
+    tracks: Sequence[Track],
+    say: Callable[[float], str],
+    tr: Tr = english,
+    *,
+    lost: Track = (),
+    room: int | None = None,
 ) -> Row:
     """What the cursor reads: step (else epoch), value (with its bounds where points were merged), time of day where it is known.
 
-    Of an earlier attempt than the newest: which. `lost`: see `plot`.
+    Of an earlier attempt than the newest: which. `lost`: see `plot`. `room`: cells; the range gives way first, then the
+    time of day, then where that is.
     """
     if look.cursor is None:
         return ()
@@ -519,11 +526,14 @@ def readout(
     else:
         where = tr(f"reading {fm.whole(point.number)}") + "  " if point.late else ""
     when = f"  {fm.time_of_day(point.time)}" if point.time is not None else ""
-    return (
-        Span(f"{whose}{where}", TextStyle.DIM),
-        Span(say(point.mean), TextStyle.STRONG),
-        Span(f"{spread}{when}", TextStyle.DIM),
-    )
+    place, value = Span(f"{whose}{where}", TextStyle.DIM), Span(say(point.mean), TextStyle.STRONG)
+    forms = [
+        (place, value, Span(f"{spread}{when}", TextStyle.DIM)),
+        (place, value, Span(when, TextStyle.DIM)),
+        (place, value),
+        (value,),
+    ]
+    return next((form for form in forms if room is None or cells(form) <= room), forms[-1])
 
 
 def axis_word(axis: Axis) -> str:

@@ -76,8 +76,10 @@ class LossPanel(ChartPanel):
             Span(self._modes(), TextStyle.DIM),
         )
         if self.look.cursor is not None:
-            lost = self.view.snapshot.lost
-            return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr, lost=lost)
+            room = self.size.width - cells(name[:1]) - EDGE_CELLS
+            return name[:1], readout(
+                self.look, self.tracks(), fm.loss, self.tr, lost=snapshot.lost, room=room
+            )
         if text := not_finite(snapshot):
             return name, row(Span(self.tr(text), TextStyle.BAD))
         if not snapshot.metrics["loss"]:

@@ -122,11 +122,12 @@ class ChartPanel(Panel, can_focus=True):
         if low < high:
             self._look(replace(look, window=(low, high), cursor=None))
         else:
-            self._look(look, cursor=low)
+            xs = places(tracks[0], Axis.STEP) if tracks else ()
+            self._look(look, cursor=min(xs, key=lambda x: abs(x - low), default=low))
         return ""
 
     def action_cursor(self, way: int) -> None:
-        """Move the cursor by a column; it begins at the newest point."""
+        """Move the cursor by a column, or on to the next point where there is none; it begins at the newest one."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return
@@ -134,7 +135,17 @@ class ChartPanel(Panel, can_focus=True):
         if at is None:
             self._look(self.look, cursor=plot.x.high if self.look.window else whole[1])
             return
-        self._look(self.look, cursor=at + way * (plot.x.high - plot.x.low) / max(plot.x.dots // 2, 1))
+        to = at + way * (plot.x.high - plot.x.low) / max(plot.x.dots // 2, 1)
+        tracks = self.tracks()
+        point = nearest(self.look, tracks, at)
+        if (
+            point is not None and nearest(self.look, tracks, to) is point
+        ):  # a gap, such as between two attempts
+            xs = places(tracks[0], self.axis)
+            here = min(xs, key=lambda x: abs(x - at))
+            further = [x for x in xs if (x > max(here, to) if way > 0 else x < min(here, to))]
+            to = (min if way > 0 else max)(further, default=to)
+        self._look(self.look, cursor=to)
 
     def action_pan(self, way: int) -> None:
         """Move the window."""

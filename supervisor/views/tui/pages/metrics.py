@@ -364,8 +364,7 @@ class MetricsPage(ChartPanel):
         tracks = self.runs(name)
         look = replace(look, cursor=cursor)
         if here and cursor is not None and len(tracks) == 1:
-            whole = readout(look, tracks, say, self.tr)
-            return whole if cells(whole) <= room else whole[:2]  # without range and time of day
+            return readout(look, tracks, say, self.tr, room=room)
         parts: list[Row] = []
         axis = axis_for(look.axis, [track for track in tracks if track])
         if here and cursor is not None and axis is Axis.STEP:
