@@ -180,6 +180,8 @@ def test_steps_that_take_longer_now_and_then_keep_their_times() -> None:
         (["mem total", "total_reward", "train_acc"], "loss"),
         (["acc", "L_out"], "L_out"),
         (["predict_loss", "predict_mse"], "loss"),
+        (["acc", "val_loss"], "val_loss"),
+        (["val_loss", "RMSE"], "RMSE"),
         (["val_rmse", "best_mae", "total_time", "l_rate", "error rate"], "loss"),
     ],
 )

@@ -398,6 +398,8 @@ class Gatherer:
             self._lost_track = tuple(self._lost)
         if not metrics["loss"] and not self._lost:
             loss_name = _named_loss([*self._others])
+            if loss_name == "loss" and metrics["val_loss"]:
+                loss_name = "val_loss"  # better than none
             metrics["loss"] = series.get(loss_name, ())
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))

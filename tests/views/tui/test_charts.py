@@ -293,6 +293,22 @@ def test_a_step_is_shown_on_the_charts_while_a_card_stands_in_the_place_of_the_l
     drive(recorded.held(tmp_path / "run"), play)
 
 
+def test_a_validation_loss_alone_is_charted_under_its_name(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    for step in range(1, 50):
+        rec.t += 1
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "val_loss": 5 / step})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "val_loss" in title(app)
+        assert "no loss seen" not in pane(app, "loss")
+        assert "○" not in pane(app, "loss"), "it is not drawn twice"
+
+    drive(rec.close(), play)
+
+
 def test_losses_that_are_all_no_number_make_no_curve_and_the_pane_says_so(tmp_path: Path) -> None:
     rec = recorded.Recording(tmp_path / "run")
     rec.launch("first start")

@@ -101,7 +101,7 @@ class LossPanel(ChartPanel):
     def _beside(self, snapshot: Snapshot, room: int) -> Row:
         """The validation loss and the best one, as far as there is space."""
         parts: list[Row] = []
-        vals = snapshot.metrics["val_loss"]
+        vals = _beside_loss(snapshot)
         if vals and lives_on(vals[-1], snapshot.state.cuts):
             parts.append(row(Span(self.tr("  ○ val "), TextStyle.DIM), Span(fm.loss(vals[-1].mean))))
         best, step = snapshot.best_loss
@@ -137,7 +137,7 @@ class LossPanel(ChartPanel):
                 width,
                 height,
                 marks=attempt_marks(snapshot.state),
-                circles=snapshot.metrics["val_loss"],
+                circles=_beside_loss(snapshot),
                 lost=snapshot.lost,
                 start_t=start_of(snapshot.state, self.tracks()),
             )
@@ -248,6 +248,11 @@ class UsePanel(Panel):
         """Bytes of the machine's memory; 1 where it is not known."""
         machine = self.view.snapshot.machine if self.view else None
         return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
+
+
+def _beside_loss(snapshot: Snapshot) -> Track:
+    """The validation losses, where they are not themselves what is charted."""
+    return snapshot.metrics["val_loss"] if snapshot.loss_name != "val_loss" else ()
 
 
 def not_finite(snapshot: Snapshot) -> str:
