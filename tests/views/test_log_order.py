@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.run.paths import RunPaths
+from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.merge import Row, rows_before
@@ -101,6 +102,23 @@ def test_ranks_speak_before_the_launcher_reports(tmp_path: Path) -> None:
     texts = texts_of(run)
     assert [text for text in texts if text in ORDER] == ORDER
     assert texts[: len(STEPS)] == STEPS
+
+
+@pytest.mark.parametrize("written_s", [10.0, 10.2])
+def test_at_the_failure_lines_stand_in_the_same_order_at_every_height(
+    tmp_path: Path, written_s: float
+) -> None:
+    run = failed(tmp_path)
+    os.utime(run.node().attempt(1).root / "1/stderr.log", (T0 + written_s, T0 + written_s))
+    whole = [row.text for row in rows_of(run)]
+    assert "RuntimeError: shape" in whole
+    for height in range(3, 24):
+        view = viewport_of(run, height, newest=2)
+        view.keep_cause(lc.CauseLine(1, "1/stderr.log", 5, "RuntimeError: shape"))
+        texts = [row.text for row in view.page().rows]
+        view.logs.close()
+        assert "RuntimeError: shape" in texts
+        assert any(texts == whole[n : n + height] for n in range(len(whole) - height + 1)), (height, texts)
 
 
 def test_a_copied_run_that_lost_its_files_times_is_ordered_alike(tmp_path: Path) -> None:

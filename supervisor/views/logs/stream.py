@@ -140,6 +140,21 @@ class Stream:
         """Where a line stands among those of all logs: its attempt, then when it was written, as far as that is known."""
         return self.ref.attempt, self.clock.order(line)
 
+    def offset_beside(self, t: float, *, is_first: bool) -> int:
+        """Where the lines begin that stand below a line of another log written at `t`; no traceback is cut there.
+
+        `is_first`: of lines of one time those of this log stand above.
+        """
+        at = self.clock.offset_at(t)
+        before = next(self.file.backward(at), None)
+        for offset in (*([before.offset] if before is not None else []), at):
+            trace = trace_around(self.file, self.ref.who, offset)
+            if trace is not None:
+                written_t = self.clock.key(trace.last)
+                is_above = written_t < t or (is_first and written_t == t)
+                return trace.last.end if is_above else trace.head
+        return at
+
     def writers(self) -> set[str]:
         """Who writes here: of a log of several ranks those that its beginning, its end and its newest lines name."""
         if not self.ref.is_mixed:

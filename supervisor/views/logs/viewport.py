@@ -468,7 +468,7 @@ class LogViewport:
         return tuple(
             line.offset
             if i == index
-            else s.clock.offset_at(t)
+            else s.offset_beside(t, is_first=i < index)
             if s.ref.attempt == attempt
             else s.file.size
             if s.ref.attempt < attempt
