@@ -12,11 +12,14 @@ from dataclasses import dataclass
 
 from textual.app import App, SuspendNotSupported
 
+from supervisor.run.regular import open_regular
+
 PAGERS = ("less", "more")
 EDITORS = ("nano", "vim", "vi", "emacs")
 # Editors that take the line after the file's name.
 COLON_EDITORS = frozenset(["hx", "helix", "kak", "subl", "zed", "micro"])
 CODE_EDITORS = frozenset(["code", "codium", "cursor"])
+COUNTED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,20 @@ class Spot:
     path: str
     offset: int
     number: int | None
+
+    def counted(self) -> int | None:
+        """The line's number, counted now where it is not known; None: the file cannot be read."""
+        if self.number is not None:
+            return self.number
+        number, left = 1, self.offset
+        try:
+            with open_regular(self.path) as file:
+                while left > 0 and (data := file.read(min(left, COUNTED_BYTES))):
+                    number += data.count(b"\n")
+                    left -= len(data)
+        except OSError:
+            return None
+        return number
 
 
 def source_spot(path: str, number: int, folder: str | None) -> tuple[Spot, bool] | str:
@@ -56,7 +73,8 @@ def pager_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
     if os.path.basename(words[0]) == "less":
         # -+r -+R: whatever LESS says, a log's escape codes are shown and not obeyed.
         return [*words, "-+r", "-+R", "-n", f"+{spot.offset}P", "--", spot.path]
-    return [*words, *([f"+{spot.number}"] if spot.number is not None else []), spot.path]
+    number = spot.counted()
+    return [*words, *([f"+{number}"] if number is not None else []), spot.path]
 
 
 def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
@@ -65,13 +83,14 @@ def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
     if not words:
         return "no editor: set EDITOR"
     name = os.path.basename(words[0])
-    if spot.number is None:
+    number = spot.counted()
+    if number is None:
         return [*words, spot.path]
     if name in CODE_EDITORS:
-        return [*words, "--goto", f"{spot.path}:{spot.number}"]
+        return [*words, "--goto", f"{spot.path}:{number}"]
     if name in COLON_EDITORS:
-        return [*words, f"{spot.path}:{spot.number}"]
-    return [*words, f"+{spot.number}", spot.path]
+        return [*words, f"{spot.path}:{number}"]
+    return [*words, f"+{number}", spot.path]
 
 
 def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[str, ...]) -> list[str]:

@@ -19,6 +19,7 @@ from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv
 from supervisor.views.tui.logs import screen as log_screen
 from supervisor.views.tui.logs import status
 from tests.diagnosis.launcher_logs import REPORT
+from tests.views.tui import recorded
 from tests.views.tui.driving import drive, shown
 from tests.views.tui.log_driving import counted, cursor, opened, page, settled
 from tests.views.tui.test_log_pane import reported
@@ -49,6 +50,32 @@ def test_pager_and_editor_are_given_the_line_or_said_to_be_missing(
         await settled(pilot, lambda: "no editor: set EDITOR" in shown(app), "the remark")
 
     drive(run, play)
+
+
+def test_among_the_logs_of_ranks_the_editor_opens_at_the_line_under_the_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    ran: list[list[str]] = []
+    seen: list[str] = []
+
+    def lend(_app: object, argv: list[str]) -> str:
+        ran.append(argv)
+        return ""
+
+    monkeypatch.setattr(log_screen, "run_outside", lend)
+    monkeypatch.setenv("VISUAL", "/bin/cat")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("F")
+        await settled(pilot, lambda: cursor(screen).startswith("torch.OutOfMemoryError"), "the cause")
+        await pilot.press("e")
+        seen.append(cursor(screen))
+
+    drive(run, play)
+    ((_, number, path),) = ran
+    assert Path(path).read_text(encoding="utf-8").splitlines()[int(number) - 1].endswith(seen[0])
 
 
 def test_commands_for_pagers_and_editors() -> None:
