@@ -18,13 +18,20 @@ ZONES = frozenset((*range(-48, 57, 4), *(-38, -14, -10, 14, 18, 22, 23, 26, 35, 
 
 # What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
 _ANCHOR = re.compile(
-    r"[\[(]?(?:[IWEF](?:\d{4})?\d{4} \d\d:\d\d:\d\d[. ]|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)"
+    r"[\[(]?(?:[IWEF](?:\d{4})?\d{4} \d\d:\d\d:\d\d[. ]|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d"
+    r"|\d\d/\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )"
 )
 
 _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
 )
 _GLOG = re.compile(r"\b[IWEFD](\d{4})?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
+# Month and day, as mmengine writes them: elsewhere than at the head two numbers are a counter.
+_MONTH_DAY = re.compile(
+    r"(?:\[[^\]]*\]:? ?|\d+: ?)?[\[(]?(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]), ]|$)"
+)
+# The time that is left is none of the day.
+_LEFT = re.compile(r"\b(?:eta|remaining|elapsed)\b\W{0,3}$", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),: |]|$)")
 
 
@@ -43,13 +50,13 @@ def stamp_of(text: str, day_t: float) -> float | None:
             *date, fraction, zone = match.groups()
             t = _seconds([int(part) for part in date], fraction)
             return t - _zone_s(zone) if zone else t
-        if match := _GLOG.search(head):
-            year, *date, fraction = match.groups()
+        if match := _GLOG.search(head) or _month_day(head):
+            year, *date, fraction = match.groups() if match.re is _GLOG else (None, *match.groups())
             known = int(year) if year else datetime.fromtimestamp(day_t, UTC).year
             t = _seconds([known, *(int(part) for part in date)], fraction)
             # Written in December, read in January.
             return t if year or t < day_t + 30 * 86400 else t - 365 * 86400
-        if match := _CLOCK.search(head):
+        if (match := _CLOCK.search(head)) and not _LEFT.search(head, 0, match.start(1)):
             hour, minute, second, fraction = match.groups()
             day = datetime.fromtimestamp(day_t, UTC)
             t = _seconds([day.year, day.month, day.day, int(hour), int(minute), int(second)], fraction)
@@ -104,6 +111,12 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float) -> tuple
         return None
     shift = shift_of(last[-1], written_t)
     return first[0] + shift, last[-1] + shift
+
+
+def _month_day(head: str) -> re.Match[str] | None:
+    """A stamp of month and day at the head; a first number above 12 is no month."""
+    match = _MONTH_DAY.match(head)
+    return match if match is not None and 1 <= int(match[1]) <= 12 else None
 
 
 def _whole_date(text: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from supervisor.run.state import RunState
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import Change, LogFile, MemoryLog
 from supervisor.views.logs.merge import rows_before
-from supervisor.views.logs.open_logs import MANY_LOGS
+from supervisor.views.logs.open_logs import MANY_LOGS, NothingThereError
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.viewport import LogViewport
@@ -118,6 +119,53 @@ def test_of_many_logs_those_that_are_quiet_are_looked_at_once_a_second(
             file.write("new\n")
         view.refresh(T0 + 101.2)
         assert "new" in texts(view)
+
+
+def hourly(days: int) -> list[str]:
+    """A line an hour, each a second time without a stamp, up to the time at which `write` lets the file be written."""
+    lines = []
+    for n in range(24 * days, -1, -1):
+        stamp = time.strftime("%m/%d %H:%M:%S", time.gmtime(T0 + 100 - 3600 * n))
+        lines += [f"{stamp} - INFO - hour {n}, eta: 00:00:05", f"INFO:hour {n} eta: 00:00:05"]
+    return lines
+
+
+def under_cursor(view: LogViewport) -> str:
+    page = view.page()
+    return page.rows[page.cursor].text if page.cursor is not None else ""
+
+
+def test_a_time_leads_to_its_newest_day_where_stamps_name_month_and_day_in_every_second_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    run = RunPaths(tmp_path / "run")
+    write(run, 1, "0/stdout.log", hourly(3))  # it ends at 10:01:40
+    with view_of(run, state_of(1, 1, ended=False), height=10) as view:
+        for hour, before in ((12, 22), (9, 1), (10, 0)):
+            view.to_time(T0 + 3600 * (hour - 10), has_day=False)
+            assert f"hour {before}," in under_cursor(view), hour
+        view.to_time(T0 - 2 * 86400, has_day=True)
+        assert "hour 48," in under_cursor(view)
+        with pytest.raises(NothingThereError, match="the log begins at 2026-11-18 10:01:40"):
+            view.to_time(T0 - 4 * 86400, has_day=True)
+
+
+def test_a_share_is_of_one_logs_lines_and_of_the_largest_ones_bytes(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    write(run, 1, "0/stdout.log", [f"line {n}" + " long" * (n > 50) * 9 for n in range(1, 101)])
+    with view_of(run, state_of(1, 1), height=10) as view:
+        for ratio, line in ((0.0, 1), (0.5, 50), (1.0, 100)):
+            view.to_share(ratio)
+            assert under_cursor(view).startswith(f"line {line}"), ratio
+    write(run, 1, "1/stdout.log", ["short"])
+    with view_of(run, state_of(1, 2), height=10) as view:
+        for ratio, line in ((0.0, 1), (0.5, 72), (1.0, 100)):
+            view.to_share(ratio)
+            assert under_cursor(view).startswith(f"line {line}"), ratio
+    with view_of(run, state_of(1, 0)) as view, pytest.raises(NothingThereError):
+        view.to_share(0.5)
 
 
 def test_equal_lines_of_two_attempts_are_not_folded(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from supervisor.views.logs.tracebacks import MARK, block_at, is_head, texts_from
 
 KEPT_SEGMENTS = 512
 SNIFF_LINES = 40
+# So many lines without a stamp, as of a config that is printed, may stand between two that have one.
+STAMP_LINES = 2000
 # torchrun's report alone has some hundred lines where many ranks fail.
 SNIFF_AGENT_LINES = 1200
 # Lines without a stamp take the one before; so far back is it looked for.
@@ -212,6 +214,14 @@ class LogClock:
         line = next(self._file.backward(self._file.size), None)
         return self.key(line) if line is not None else 0.0
 
+    @property
+    def oldest_t(self) -> float:
+        """The first time that its lines carry; 0 where its beginning has none."""
+        if not self.is_stamped:
+            return 0.0
+        stamps = (self._stamp(line.text) for line in itertools.islice(self._file.forward(0), SNIFF_LINES))
+        return next((t for t in stamps if t is not None), 0.0)
+
     def grew(self, before_t: float, t: float, *, was_empty: bool = False) -> None:
         """It has its size since `t`, and had not at `before_t`, when it may have been empty."""
         is_first = self._clock is None and was_empty
@@ -258,7 +268,7 @@ class LogClock:
         while low < high:
             middle = file.line_start((low + high) // 2)
             found = None
-            for line in itertools.islice(file.forward(middle), SNIFF_LINES):
+            for line in itertools.islice(file.forward(middle), STAMP_LINES):
                 if line.offset >= high:
                     break
                 if (stamp := self._stamp(line.text)) is not None:
@@ -268,11 +278,12 @@ class LogClock:
                 high = middle
             else:
                 low = max(found[0].end, low + 1)
-        # Lines of the second before may follow; the first one that is late enough is meant.
-        for line in file.forward(low):
-            stamp = self._stamp(line.text)
-            if stamp is None or stamp >= t:
+        # Lines of the second before may follow, with stamps or without; the first one that is late enough is meant.
+        for n, line in enumerate(file.forward(low)):
+            if self.key(line) >= t:
                 return line.offset
+            if n == STAMP_LINES:
+                return low
         return file.size
 
     # -- the lines of a segment --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, NodeLogs
 
 _TIME = re.compile(r"(?:(\d{4})-(\d\d?)-(\d\d?)[ T])?(\d\d?):(\d\d)(?::(\d\d))?")
+SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 
 
 # -- places ---------------------------------------------------------------------------------------------
@@ -138,6 +139,12 @@ class ToTime(msgspec.Struct, frozen=True):
     has_day: bool = True
 
 
+class ToShare(msgspec.Struct, frozen=True):
+    """The line so far through the logs; `ratio`: 0 to 1."""
+
+    ratio: float
+
+
 class ToPlace(msgspec.Struct, frozen=True):
     """What a chart, a verdict or the dashboard's pane points at."""
 
@@ -200,6 +207,7 @@ Command: TypeAlias = (
     | Move
     | ToLine
     | ToTime
+    | ToShare
     | ToPlace
     | Show
     | Fold
@@ -334,22 +342,26 @@ class BadJumpError(ValueError):
     """What was typed names no place; one line says what would."""
 
 
-def parse_jump(typed: str, stream: int) -> ToLine | ToTime:
-    """Read ``812``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``; clock times are local.
+def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToShare:
+    """Read ``812``, ``14:52``, ``14:52:10``, ``2026-11-21 14:52`` or ``50%``; clock times are local.
 
     Args:
         typed: what stands after the colon.
         stream: the log whose lines are numbered.
 
     Raises:
-        BadJumpError: it is neither.
+        BadJumpError: it is none of them.
     """
     text = typed.strip().removeprefix(":")
+    if (share := SHARE.fullmatch(text)) is not None:
+        return ToShare(min(float(share[1]) / 100, 1.0))
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():
         return ToLine(stream, max(int(digits), 1))
     match = _TIME.fullmatch(text)
     if match is None:
-        raise BadJumpError(f"{text}: give a line's number, or a time such as 14:52 or 2026-11-21 14:52")
+        raise BadJumpError(
+            f"{text}: give a line's number, a time such as 14:52 or 2026-11-21 14:52, or a share such as 50%"
+        )
     year, month, day, hour, minute, second = (int(part) if part else None for part in match.groups())
     today = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - what a person types is local time
     try:

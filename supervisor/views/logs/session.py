@@ -330,6 +330,8 @@ class LogSession:
                 view.to_line(command.stream, command.number)
             case lc.ToTime():
                 view.to_time(command.t, has_day=command.has_day)
+            case lc.ToShare():
+                view.to_share(command.ratio)
             case lc.ToPlace():
                 view.to_place(command.at)
             case lc.Show():

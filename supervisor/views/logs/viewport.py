@@ -36,6 +36,9 @@ COPY_LINES = 5000
 COPY_CHARS = 500_000
 # Lines that hold a step's number and are tried as its own line.
 STEP_TRIES = 2000
+# A time that is typed without seconds is of a minute.
+MINUTE_S = 60.0
+DAY = "%Y-%m-%d %H:%M:%S"
 # How far above a line its step may stand.
 STEP_LINES_BACK = 60
 
@@ -361,7 +364,22 @@ class LogViewport:
                 if is_seen
                 else "the log has no times: this is about where it stood then"
             )
+        elif (first_t := min(stream.clock.oldest_t for stream in included)) - t >= MINUTE_S:
+            typed, begin = (
+                time.strftime(form, time.localtime(at)) for form, at in (("%H:%M:%S", t), (DAY, first_t))
+            )
+            raise NothingThereError(f"no line was written at {typed}: the log begins at {begin}")
         self._to_time(t)
+
+    def to_share(self, ratio: float) -> None:
+        """The line so far through the logs: of one by its lines, where they are counted; of several by the largest one's bytes."""
+        largest = max(self.logs.included, key=lambda stream: stream.file.size, default=None)
+        if largest is None:
+            raise NothingThereError("no log is open")
+        file, index = largest.file, self.logs.streams.index(largest)
+        count = file.line_count if len(self.logs.included) == 1 else None
+        offset = file.offset_of(round(ratio * count) - 1) if count is not None else None
+        self._go(index, file.line_start(int(ratio * (file.size - 1))) if offset is None else offset)
 
     def _to_time(self, t: float) -> None:
         included = self.logs.included

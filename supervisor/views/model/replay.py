@@ -26,7 +26,7 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
-from supervisor.views.logs.commands import BadJumpError, ToTime, parse_jump
+from supervisor.views.logs.commands import SHARE, BadJumpError, ToTime, parse_jump
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.replay_log import LogTimes, TimedLine, recorded_lines
@@ -43,7 +43,6 @@ LASTS_S = 30.0
 FITTING = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 SLOWEST = 0.1
 # What is typed to go to a moment: a share of the whole, a span from here, or a time.
-SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 SPAN = re.compile(r"([-+]) ?((?:\d+(?:\.\d+)? ?[dhms] ?)+)")
 SPAN_PART = re.compile(r"(\d+(?:\.\d+)?) ?([dhms])")
 UNIT_S = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}

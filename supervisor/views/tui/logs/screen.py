@@ -52,7 +52,7 @@ LOG_KEYS: list[BindingType] = [
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
     ),
     _key("space", "freeze", "freeze", "Space", "go", "stand still, or follow the newest line"),
-    _key("colon", "jump", "line, time", ":", "go", "go to a line (812) or a time (14:52, 2026-11-21 14:52)"),
+    _key("colon", "jump", "line, time", ":", "go", "go to a line (812), a time (14:52, 2026-11-21 14:52) or a share (50%)"),
     _key("F", "failure", "failure", "F", "go", "go to the line that caused the failure"),
     _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone", show=False),
     _key("left_square_bracket", "rank(-1)", "previous rank", "[", "which", "the previous rank", show=False),
@@ -290,7 +290,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
                     self.status.say(lc.Remark(str(error), good=False))
 
         self.app.push_screen(
-            AskLine("go to", hint="a line (812) or a time (14:52, 2026-11-21 14:52)"), closed
+            AskLine("go to", hint="a line (812), a time (14:52, 2026-11-21 14:52) or a share (50%)"), closed
         )
 
     def _stream(self) -> int:
