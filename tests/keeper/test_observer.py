@@ -274,15 +274,20 @@ def test_a_log_that_breaks_off_is_quiet_and_no_success(tmp_path: Path) -> None:
     assert ending(run)[0] is not Outcome.SUCCEEDED
 
 
-def test_a_copy_is_quiet_since_its_last_stamp(tmp_path: Path) -> None:
+@pytest.mark.parametrize("just_copied", [False, True])
+def test_a_copy_is_quiet_since_its_last_stamp(tmp_path: Path, just_copied: bool) -> None:
     log = tmp_path / "train.log"
     lines = (f"2024-10-26 10:{minute}:00 step {minute} loss 2.5\n" for minute in range(10, 40))
     log.write_text("".join(lines), encoding="utf-8")
-    make_old(log)
+    if not just_copied:
+        make_old(log)
     target = Target("train.log", str(log), (ObservedLog(str(log), "train.log"),), ended=True)
     with observing(tmp_path, target, log) as (observer, _):
         assert wait_until(lambda: attempt_of(observer).quiet_since is not None, 30)
         assert attempt_of(observer).quiet_since == pytest.approx(1729939140.0, abs=86400)
+        assert observer.state.elapsed_s(time.time(), has_keeper=True) == 29 * 60
+        add(log, "step 40 loss 2.4\n")
+        assert wait_until(lambda: attempt_of(observer).quiet_since is None, 30), "it grows"
 
 
 @pytest.mark.parametrize(

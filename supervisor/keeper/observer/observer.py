@@ -61,8 +61,8 @@ JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
 # A log that grew this lately is live, or may be: nobody need be seen to write it (NFS, containers, other users' jobs).
 LATELY_S = 60.0
-# A file whose last stamp is older than this by the time that it was changed is a copy: zones differ by less.
-COPIED_S = 2 * 86400.0
+# A file whose last stamp is older than this by the time that it was changed is a copy: zones hardly differ by more.
+COPIED_S = 86400.0
 STAT_S = 1.0
 # How often it is said how much of a backlog is read.
 BEHIND_S = 1.0
@@ -284,10 +284,10 @@ class Observer(Powerless):
             return  # what is unpacked is dated at the end
         logs = [(log.path, self._observed.path_of(n, log)) for n, log in enumerate(self._target.logs)]
         found_over = self._target.ended and not self._watched
-        over = found_over and (self._closed is not None or not self._is_lately_written())
         span = span_of_logs(logs)
         began_t, over_t = span if span is not None else (None, None)
         self._stamped_t = over_t
+        over = found_over and (self._closed is not None or not self._is_lately_written())
         known = self.state.attempt
         if began_t is not None or over or (known is not None and known.found_over):
             dated = ev.LogsDated(
@@ -384,7 +384,7 @@ class Observer(Powerless):
             self._recorder.flush()
 
     def _is_lately_written(self) -> bool:
-        return self._clock.wall() - self._written_t < LATELY_S
+        return self._clock.wall() - self._quiet_since_t < LATELY_S
 
     def _look_quiet(self) -> None:
         """Journal that the logs fell quiet, or that they grow again."""
