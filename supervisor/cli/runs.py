@@ -22,11 +22,11 @@ VERDICT_CELLS = 20  # cuda_oom→healthy
 LEAST_COMMAND = 12  # cells; below them no command is printed
 COMMAND_CELLS = 48  # of a command that a folder follows
 NUMBER_CELLS = 12
-MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
+MAX_NAME = 24  # cells of a terminal's line, also of a note; a pipe gets all of both
 
 
 class Columns(NamedTuple):
-    """What is listed of a run. `ended`: when, empty while it may continue. `name`: the name it was given, and its newest note; empty where there is only the script's."""
+    """What is listed of a run. `ended`: when, empty while it may continue. `name`: the name it was given; empty where there is only the script's. `note`: its newest one."""
 
     run: str
     state: str
@@ -39,6 +39,7 @@ class Columns(NamedTuple):
     rate: str = ""
     command: str = ""
     ended: str = ""
+    note: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    from supervisor.run.index import is_under, known_runs, listed_names, runs_dir
+    from supervisor.run.index import is_under, known_runs, listed_names, listed_notes, runs_dir
 
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
@@ -64,12 +65,13 @@ def run(args: argparse.Namespace) -> int:
     if elsewhere and not args.all:
         print(f"{elsewhere} in other folders: `stoker runs --all`", file=sys.stderr)
     shown = shown[: max(args.number, 0)]
-    names = listed_names(os.environ)
+    names, notes = listed_names(os.environ), listed_notes(os.environ)
+    known_of = [(found, names.get(str(found.root)), notes.get(str(found.root), NO_NOTE)) for found in shown]
     if args.json:
-        for found in shown:
-            print(json.dumps(facts_of(found, names.get(str(found.root)))))
+        for each in known_of:
+            print(json.dumps(facts_of(*each)))
         return 0
-    listed = [columns_of(found, names.get(str(found.root))) for found in shown]
+    listed = [columns_of(*each) for each in known_of]
     # A pipe gets all of it; a terminal what fits on one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     # The header is for a person: a pipe's first line is a run.
@@ -79,12 +81,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 HEADER = Columns(
-    "RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND", "ENDED"
+    "RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND", "ENDED", "NOTE"
 )
+NO_NOTE = (0.0, "")
 
 
-def columns_of(run: RunPaths, listed: str | None = None) -> Columns:
-    """What its journal says of a run now. `listed`: its name in the index."""
+def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> Columns:
+    """What its journal says of a run now. `listed`, `noted`: its name and its note in the index."""
     from supervisor.run.journal import read_state
     from supervisor.run.state import HeldOpen
     from supervisor.views.model.run_list import (
@@ -115,11 +118,12 @@ def columns_of(run: RunPaths, listed: str | None = None) -> Columns:
         f"step {step}{total}",
         "→".join([*dict.fromkeys(recovered_from(state)), RunRow(run, state, live=False).failure or "-"]),
         str(run.root),
-        " · ".join(filter(None, (given_name(job, state.name, listed), note_of(state)))),
+        given_name(job, state.name, listed),
         batch_of(attempt.batch if attempt is not None else None),
         rate_of(command),
         " ".join(command),
         _ended_text(state),
+        note_of(state, noted),
     )
 
 
@@ -150,8 +154,8 @@ def _verdict_of(state: RunState) -> str | None:
     return None if verdict is None else str(verdict.failure)
 
 
-def facts_of(run: RunPaths, listed: str | None = None) -> dict[str, Any]:
-    """What `--json` prints of a run, `listed` in the index under that name: times in seconds since the epoch, None for what is not known."""
+def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> dict[str, Any]:
+    """What `--json` prints of a run, in the index under the name `listed` and with the note `noted`: times in seconds since the epoch, None for what is not known."""
     from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
     from supervisor.text.redact import redact_argv
@@ -164,7 +168,7 @@ def facts_of(run: RunPaths, listed: str | None = None) -> dict[str, Any]:
     return {
         "run": run.run_id,
         "name": given_name(job, state.name, listed) or None,
-        "note": note_of(state) or None,
+        "note": note_of(state, noted) or None,
         "state": _state_word(run, state),
         "script": job.entry if job is not None else None,
         "arguments": list(redact_argv(job.entry_args)) if job is not None else None,
@@ -230,15 +234,17 @@ def _job_of(run: RunPaths) -> JobSpec | None:
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     """One line a run, all in the same columns, of at most `width` cells; None: whole.
 
-    What gives way, in this order: batch, learning rate, the folder, the attempt, the date in the id, the names, when it ended, the total
+    What gives way, in this order: batch, learning rate, the folder, the attempt, the date in the id, the notes, the names, when it ended, the total
     of steps.
-    Names are a column only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
+    Names and notes are columns only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
     """
     if not runs:
         return []
     if width is None:
-        return [f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}" for run in runs]
-    cells = min(max((len(run.name) for run in runs if run is not HEADER), default=0), MAX_NAME)
+        return [
+            f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}{run.note and f'  note: {run.note}'}"
+            for run in runs
+        ]
     longest_end = max((len(run.ended) for run in runs if run is not HEADER), default=0)
 
     def end(of: Columns) -> str:
@@ -247,18 +253,20 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     def whole(of: Columns) -> str:
         return f"{of.run:34} {of.state:10} {end(of)}{of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}}"
 
-    names = [_name_cell(run.name, max(cells, len(HEADER.name))) if cells else "" for run in runs]
+    names = _given_cells(runs, [run.name for run in runs])
+    notes = _given_cells(runs, [run.note for run in runs])
+    given = [name + note for name, note in zip(names, notes, strict=True)]
     extra = [_extra(run, runs) for run in runs]
     if any(extra):
         commands = [run.command[: max(COMMAND_CELLS, len(HEADER.command))] for run in runs]
         longest = max(map(len, commands)) + 1
         lines = [
             f"{whole(run)} {name}{more}{command:{longest}}{run.folder}".rstrip()
-            for run, name, more, command in zip(runs, names, extra, commands, strict=True)
+            for run, name, more, command in zip(runs, given, extra, commands, strict=True)
         ]
         if all(len(line) <= width for line in lines):
             return lines
-        lines = [f"{whole(run)} {name}{more}" for run, name, more in zip(runs, names, extra, strict=True)]
+        lines = [f"{whole(run)} {name}{more}" for run, name, more in zip(runs, given, extra, strict=True)]
         if max(map(len, lines)) + LEAST_COMMAND <= width:
             return [_with_command(line, run, width) for line, run in zip(lines, runs, strict=True)]
     forms: list[Callable[[Columns, str], str]] = [
@@ -274,8 +282,8 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
     ]
-    for form in forms:
-        lines = [form(run, name).rstrip() for run, name in zip(runs, names, strict=True)]
+    for form, called in ((form, called) for form in forms for called in (given, names)):
+        lines = [form(run, name).rstrip() for run, name in zip(runs, called, strict=True)]
         if all(len(line) <= width for line in lines):
             cells = max(map(len, lines)) + 1
             if cells + LEAST_COMMAND > width or form is forms[0]:
@@ -305,8 +313,13 @@ def _with_command(line: str, of: Columns, width: int) -> str:
     return (line + (of.command if len(of.command) <= left else f"{of.command[: left - 1]}…")).rstrip()
 
 
-def _name_cell(name: str, cells: int) -> str:
-    return f"{name if len(name) <= cells else name[: cells - 1] + '…'} ".ljust(cells + 1)
+def _given_cells(runs: Sequence[Columns], texts: Sequence[str]) -> list[str]:
+    """A column of names or notes, as wide as the widest; empty where no run has one."""
+    longest = max((len(text) for run, text in zip(runs, texts, strict=True) if run is not HEADER), default=0)
+    cells = max(min(longest, MAX_NAME), len(HEADER.name))
+    if not longest:
+        return [""] * len(texts)
+    return [f"{text if len(text) <= cells else text[: cells - 1] + '…'} ".ljust(cells + 1) for text in texts]
 
 
 def _short(run_id: str) -> str:

@@ -1,7 +1,7 @@
 """The index of runs: finding a run by path, id, part of an id, name, or not at all.
 
-Every run of this user is a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name}. One that was named
-again has a line more; the last one holds.
+Every run of this user is a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. One that was
+named again, or given a note after its end, has a line more; the last one with a name or a note counts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from supervisor.run.regular import read_regular
 
 INDEX = "index.jsonl"
 MAX_NAME = 80
+MAX_NOTE = 400
 ID_STAMP = len("20260101-0000-")  # what stands before the words of an id
 # The words of run ids, such as `brave-otter`: short, friendly, easy to say and to tell apart.
 ADJECTIVES = tuple(
@@ -54,6 +55,8 @@ class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     name: str
     t: float
+    note: str = ""
+    note_t: float = 0.0
 
 
 def state_home(env: Mapping[str, str]) -> Path:
@@ -111,10 +114,7 @@ def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
     Raises:
         ValueError: nothing of the name is left once it is one printable line.
     """
-    from supervisor.text.decode import strip_escapes  # to find a run needs neither
-    from supervisor.text.redact import redact_text
-
-    kept = redact_text(" ".join(strip_escapes(name).split()))[:MAX_NAME]
+    kept = _one_line(name)[:MAX_NAME]
     if not kept:
         raise ValueError("a name has at least one character")
     line = IndexLine(path=str(run.root.absolute()), run_id=run.run_id, name=kept, t=_start_t(run.root))
@@ -122,9 +122,39 @@ def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
     return kept
 
 
+def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
+    """Put a note on a run that has no keeper to take it, in this user's index: its folder is not written to. Returns the note as it is kept.
+
+    Raises:
+        ValueError: nothing of the note is left once it is one printable line.
+    """
+    kept = _one_line(note)[:MAX_NOTE]
+    if not kept:
+        raise ValueError("a note without text")
+    path = str(run.root.absolute())
+    line = IndexLine(
+        path=path, run_id=run.run_id, name="", t=_start_t(run.root), note=kept, note_t=time.time()
+    )
+    append_line(state_home(env) / INDEX, line)
+    return kept
+
+
+def _one_line(text: str) -> str:
+    """Text as one printable line, without secrets."""
+    from supervisor.text.decode import strip_escapes  # to find a run needs neither
+    from supervisor.text.redact import redact_text
+
+    return redact_text(" ".join(strip_escapes(text).split()))
+
+
 def listed_names(env: Mapping[str, str]) -> dict[str, str]:
     """What the runs of the index are called, the newest name of each, by their folders without links."""
-    return {os.path.realpath(line.path): line.name for line in _index_lines(env)}
+    return {os.path.realpath(line.path): line.name for line in _index_lines(env) if line.name}
+
+
+def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
+    """The newest note of each run in the index, and when it was written, by their folders without links."""
+    return {os.path.realpath(line.path): (line.note_t, line.note) for line in _index_lines(env) if line.note}
 
 
 def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:

@@ -97,7 +97,26 @@ def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> N
         ev.RunEnded(t=5.0, outcome=ev.Outcome.STOPPED, exit_code=0, reason="stopped"),
     )
     listed = columns_of(run)
-    assert (listed.state, listed.verdict, listed.name) == ("stopped", "cuda_oom→-", "wider batch")
+    assert (listed.state, listed.verdict, listed.name) == ("stopped", "cuda_oom→-", "")
+    assert listed.note == "wider batch"
+    assert columns_of(run, None, (2.0, "earlier")).note == "wider batch", "the newest one"
+    assert (
+        columns_of(run, None, (9.0, "later")).note == facts_of(run, None, (9.0, "later"))["note"] == "later"
+    )
+
+
+def test_a_note_has_a_column_of_its_own() -> None:
+    noted = OTTER._replace(note="wider batch")
+    head, first, second = lines_of([HEADER, noted, ANT], 200)
+    assert "NAME" not in head
+    assert head.index("NOTE") == first.index("wider batch")
+    assert second.endswith(ANT.folder)
+    head, first, _ = lines_of([HEADER, noted._replace(name="baseline"), ANT], 200)
+    assert head.index("NAME") == first.index("baseline")
+    assert head.index("NOTE") == first.index("wider batch")
+    for width in range(20, 200):
+        assert all(len(line) <= width for line in lines_of([HEADER, noted._replace(name="n"), ANT], width))
+    assert lines_of([noted], None)[0].endswith(f"{noted.folder}  note: wider batch")
 
 
 def test_an_attempt_that_made_no_step_leaves_the_run_where_it_was(tmp_path: Path) -> None:

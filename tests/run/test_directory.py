@@ -19,8 +19,11 @@ from supervisor.run.index import (
     claim,
     find_run,
     give_name,
+    give_note,
     known_runs,
     link_latest,
+    listed_names,
+    listed_notes,
     register,
 )
 from supervisor.run.paths import RunPaths
@@ -160,6 +163,23 @@ def test_a_run_that_is_named_again_has_the_new_name_alone(tmp_path: Path) -> Non
     assert give_name(other, "x" * 200, env) == "x" * MAX_NAME
     with pytest.raises(ValueError, match="at least one character"):
         give_name(run, " \x1b[31m", env)
+
+
+def test_a_note_leaves_the_name_and_a_name_the_note(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    runs = tmp_path / "runs"
+    run, other = make_run(runs), make_run(runs)
+    register(run, "train.py", env)
+    assert give_note(run, " wider\x1b[31m\n batch ", env) == "wider batch"
+    give_name(run, "baseline", env)
+    assert give_note(other, "never listed", env) == "never listed"
+    assert listed_names(env) == {str(run.root): "baseline"}
+    assert {path: text for path, (_, text) in listed_notes(env).items()} == {
+        str(run.root): "wider batch",
+        str(other.root): "never listed",
+    }
+    with pytest.raises(ValueError, match="without text"):
+        give_note(run, " \x1b[31m", env)
 
 
 def test_a_name_means_the_runs_of_this_folder_first(tmp_path: Path) -> None:

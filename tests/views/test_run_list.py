@@ -20,6 +20,7 @@ from supervisor.views.model.run_list import (
     SortKey,
     filter_trouble,
     filtered,
+    note_of,
     ordered,
     sort_named,
 )
@@ -67,12 +68,14 @@ def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
 
 
 def test_a_filter_finds_a_runs_note_and_the_name_that_a_person_gave_it(runs: list[RunPaths]) -> None:
-    rows = RunsReader(lambda: runs).refresh().rows
+    notes = {str(runs[2].root): (2.0, "wobbly curve")}
+    rows = RunsReader(lambda: runs, notes=lambda: notes).refresh().rows
     note = Moment(t=1.0, attempt=1, kind=MomentKind.NOTE, tone=Tone.INFO, values={"text": "Baseline of May"})
-    noted = replace_row(rows[1], state=replace(rows[1].state, timeline=(note,)))
+    noted = replace_row(rows[1], note=note_of(replace(rows[1].state, timeline=(note,))))
     named = replace_row(rows[2], given="warmup-200")
     every = [rows[0], noted, named]
     assert filtered(every, "baseline", NOW) == [noted]
+    assert filtered(every, "wobbly curve", NOW) == [named]
     assert filtered(every, "warmup", NOW) == [named]
 
 

@@ -105,12 +105,15 @@ def batch_of(batch: BatchSpec | None) -> str:
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
 
 
-def note_of(state: RunState) -> str:
-    """The newest note that a person put on a run (key m), in one line, secrets hidden; empty without one."""
-    notes = (
-        moment.values.get("text") for moment in reversed(state.timeline) if moment.kind is MomentKind.NOTE
-    )
-    return " ".join(redact_text(strip_escapes(str(next(notes, "")))).split())
+def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
+    """The newest note that a person put on a run (key m), in one line, secrets hidden; empty without one.
+
+    `listed`: the one in the index and its time, written after the run's end.
+    """
+    notes = (moment for moment in reversed(state.timeline) if moment.kind is MomentKind.NOTE)
+    newest = next(notes, None)
+    text = listed[1] if newest is None or newest.t < listed[0] else str(newest.values.get("text", ""))
+    return " ".join(redact_text(strip_escapes(text)).split())
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
@@ -136,13 +139,14 @@ def recovered_from(state: RunState) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: its name, if a person gave it one."""
+    """One run of the list. `live`: a keeper holds its lock. `command`: its script and arguments, secrets hidden. `given`: its name, if a person gave it one. `note`: its newest note."""
 
     run: RunPaths
     state: RunState
     live: bool
     command: tuple[str, ...] = ()
     given: str = ""
+    note: str = ""
 
     @property
     def history(self) -> str:
@@ -261,11 +265,14 @@ class RunsReader:
         scope: Scope | None = None,
         *,
         names: Callable[[], Mapping[str, str]] = dict,
+        notes: Callable[[], Mapping[str, tuple[float, str]]] = dict,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._known = known
         self._names = names
+        self._notes = notes
         self._listed: Mapping[str, str] = {}
+        self._listed_notes: Mapping[str, tuple[float, str]] = {}
         self._scope = scope or Scope()
         self._elsewhere = 0
         self._monotonic = monotonic
@@ -295,7 +302,7 @@ class RunsReader:
             self._due = start + LOOK_S
             self._runs = self._in_scope(self._known())
             self._live = {run: has_keeper(run) for run in self._runs}
-            self._listed = self._names()
+            self._listed, self._listed_notes = self._names(), self._notes()
         complete = True
         for run in self._runs:
             if self._monotonic() - start > SLICE_S:
@@ -310,7 +317,8 @@ class RunsReader:
     def _row(self, run: RunPaths) -> RunRow:
         state, (command, job) = self._readers[run][1].state, self._jobs[run]
         name = given_name(job, state.name, self._listed.get(str(run.root)))
-        return RunRow(run, state, self._live[run], command, name)
+        note = note_of(state, self._listed_notes.get(str(run.root), (0.0, "")))
+        return RunRow(run, state, self._live[run], command, name, note)
 
     def _in_scope(self, known: list[RunPaths]) -> list[RunPaths]:
         place = self._scope.place
@@ -433,7 +441,7 @@ def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
     states = (row.word, *map(_one_word, shown))
     if found is None:
         names = (row.run.run_id, row.given, row.state.name)
-        words = (*names, *states, row.history, note_of(row.state), *row.command)
+        words = (*names, *states, row.history, row.note, *row.command)
         return any(term in word.lower() for word in words)
     field, sign, wanted = found.groups()
     if sign in _NUMBERS:

@@ -24,9 +24,10 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
+from supervisor.run.access.control import RequestArgs
 from supervisor.run.access.viewers import Presence
 from supervisor.run.events import RequestKind
-from supervisor.run.index import give_name, listed_names
+from supervisor.run.index import give_name, give_note, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance, ThemeName
 from supervisor.views.model.reader import SnapshotReader
@@ -164,7 +165,8 @@ class StokerApp(ThemedApp):
             from supervisor.views.tui.runs.browser import BrowserScreen
 
             scope = scope or Scope()
-            self._reader = RunsReader(known or list, scope, names=partial(listed_names, os.environ))
+            names, notes = partial(listed_names, os.environ), partial(listed_notes, os.environ)
+            self._reader = RunsReader(known or list, scope, names=names, notes=notes)
             self.browser = BrowserScreen(clock, scope, continues=continuer is not None)
         self._replay = replay
         self._dashboard: Dashboard | None = None
@@ -421,6 +423,30 @@ class StokerApp(ThemedApp):
             reader.look_again()
             self.call_later(browser.tell, text)
 
+        self._feeders[-1].submit(act)
+
+    def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
+        """Put a note on a run, in the reading thread: its keeper writes it down, else it is kept in the index."""
+        browser, reader, row = self.browser, self._reader, message.row
+        if browser is None or reader is None or self._dashboard is not None:
+            return
+
+        def act() -> None:
+            try:
+                text = f"noted: {give_note(row.run, message.text, os.environ)}"
+            except ValueError as error:
+                text = str(error)
+            reader.look_again()
+            self.call_later(browser.tell, text)
+
+        if row.live and not row.state.is_over:
+            act = RequestClient(row.run).sender(
+                RequestKind.NOTE,
+                None,
+                RequestArgs(text=message.text),
+                self._clock(),
+                lambda answer: self.call_later(browser.tell, answer.text),
+            )
         self._feeders[-1].submit(act)
 
     def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:

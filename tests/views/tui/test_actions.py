@@ -87,10 +87,6 @@ def test_what_is_possible_in_each_state(condition: st.Condition, more: str) -> N
     assert of_a_process == {"note", *({"stacks"} & set(more.split()))}
 
 
-def test_nothing_is_possible_once_it_is_over() -> None:
-    assert possible(finished(Outcome.FAILED), can_adopt=True) == set()
-
-
 def test_what_depends_on_what_is_known(record: RunFile) -> None:
     assert "edit" in possible(running(), run_file=record)
     assert "smaller_batch" in possible(running(), attempt=attempt_of(batch=BATCH))
@@ -172,6 +168,15 @@ def test_why_an_action_is_not_possible(condition: st.Condition, name: str, why: 
     assert ("no process is known" if name == "stacks" else "it only watches") in said(mode="observed")
     assert "A adopts the run" in said(keeper=False, can_adopt=True)
     assert "`stoker attach --adopt 20261121-1412-brave-otter`" in said(keeper=False)
+
+
+def test_a_run_that_is_over_takes_notes_only() -> None:
+    assert (
+        possible(finished(Outcome.SUCCEEDED))
+        == possible(finished(Outcome.FAILED), can_adopt=True)
+        == {"note"}
+    )
+    assert possible(finished(Outcome.FAILED), read_only=True) == set()
 
 
 def test_a_run_that_is_over_is_continued_or_started_again(record: RunFile) -> None:

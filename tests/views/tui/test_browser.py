@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 
 from supervisor.run.access.ownership import Offer
 from supervisor.run.events import AttemptEnded, Diagnosed, RequestKind
-from supervisor.run.index import find_run, known_runs, listed_names
+from supervisor.run.index import find_run, known_runs, listed_names, listed_notes
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
@@ -399,6 +399,29 @@ def test_a_run_is_named_from_the_list(
 
     browse(runs, play)
     assert listed_names(os.environ)[str(runs[0].root)] == "lr4"
+
+
+def test_a_run_that_is_over_is_given_a_note(
+    runs: list[RunPaths], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = sorted(runs[0].root.rglob("*"))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("m", *"too wide", "enter")
+        await until(pilot, lambda: "note: too wide" in shown(app), "the note below the list")
+        await pilot.press("slash", *"wide", "enter")
+        assert app.browser is not None
+        assert [row.run for row in app.browser.panel.rows] == [runs[0]]
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
+        await until(pilot, lambda: app.dashboard.snapshot is not None, "the run")
+        await pilot.press("m", *"lr 3e-4", "enter")
+        await until(pilot, lambda: "noted: lr 3e-4" in pane(app, "notice"), "the answer")
+
+    browse(runs, play)
+    assert listed_notes(os.environ)[str(runs[0].root)][1] == "lr 3e-4"
+    assert sorted(runs[0].root.rglob("*")) == before, "nothing is written into its folder"
 
 
 def test_the_next_attempt_is_started_from_the_list_after_a_question(runs: list[RunPaths]) -> None:

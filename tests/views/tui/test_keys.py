@@ -184,7 +184,7 @@ def test_control_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         (recorded.healthy, {"s", "/", "f", "L", "z", "M", "r", "q"}, {"Enter", "Esc", "A"}),
         (recorded.backing_off, {"Enter", "Esc", "b", "r", "s", "q"}, {"K", "A"}),
         (recorded.held, {"Enter", "b", "r", "s", "q"}, {"Esc", "K"}),
-        (recorded.succeeded, {"?", "q"}, {"b", "r", "s", "K", "m"}),
+        (recorded.succeeded, {"?", "m", "q"}, {"b", "r", "s", "K"}),
         (recorded.empty, {"s", "q"}, {"b", "r", "K"}),
     ],
 )

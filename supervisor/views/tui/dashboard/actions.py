@@ -30,8 +30,10 @@ FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """The actions that a keeper would carry out now. Observers take notes and stacks only."""
+    """The actions that a keeper would carry out now. Observers take notes and stacks only; a note on a run that is over needs no keeper."""
     state = snapshot.state
+    if state.is_over and not (read_only or snapshot.gone):
+        return frozenset(["note"])
     if read_only or snapshot.gone or snapshot.misplaced or state.is_over or state.started_t is None:
         return frozenset()
     if not snapshot.keeper_alive:

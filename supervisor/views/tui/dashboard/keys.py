@@ -98,7 +98,14 @@ KEYS: list[BindingType] = [
     _key("s", "ask('stop')", "stop", "s", "act", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
     _key("S", "ask('stop_now')", "stop now", "S", "act", "stop at once", show=False),
     _key("K", "ask('stacks')", "stacks", "K", "act", "dump the Python stacks of all ranks"),
-    _key("m", "note", "note", "m", "act", "put a note on the timeline"),
+    _key(
+        "m",
+        "note",
+        "note",
+        "m",
+        "act",
+        "put a note on the run",
+    ),
     _key("v", "page('failure')", "why", "v", "look", "the failure: evidence, what followed, what to do"),
     _key("o", "open_code", "code", "o", "look", "your own line of the failure, in $EDITOR"),
     _key(

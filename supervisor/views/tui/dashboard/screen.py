@@ -14,7 +14,7 @@ from textual.screen import ScreenResultType
 
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import RequestKind
-from supervisor.run.index import give_name
+from supervisor.run.index import give_name, give_note
 from supervisor.run.state import Backoff, HeldOpen
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
@@ -481,13 +481,30 @@ class Dashboard(LookingScreen):
             self._send(RequestKind.ANSWER, RequestArgs(answer=question.answers[at].value))
 
     def action_note(self) -> None:
-        """Mark the timeline."""
+        """Ask what is to be noted."""
 
         def closed(text: str | None) -> None:
-            if text and text.strip():
-                self._send(RequestKind.NOTE, RequestArgs(text=text.strip()))
+            if text is not None:
+                self.note_for(text)
 
         self.app.push_screen(AskLine("note"), closed)
+
+    def note_for(self, words: str) -> None:
+        """Mark the timeline; of a run that is over, whose folder is no longer written to, the note is kept in this user's index."""
+        run, text = self._client.run, words.strip()
+        if not text:
+            return
+        if self.snapshot is None or not self.snapshot.state.is_over:
+            self._send(RequestKind.NOTE, RequestArgs(text=text))
+            return
+
+        def keep() -> None:
+            try:
+                self._report(Answer(f"noted: {give_note(run, text, os.environ)}", True))
+            except ValueError as error:
+                self._report(Answer(str(error), False))
+
+        self._feeder.submit(keep)
 
     def action_name(self) -> None:
         """Ask what the run is to be called."""

@@ -73,6 +73,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
             "show or hide your runs in other folders",
         ),
         _key("N", "name", "name", "N", "name the run; every command finds it by that name", show=False),
+        _key("m", "note", "note", "m", "put a note on the run; / finds it", show=False),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
         _key("colon,ctrl+p", "commands", "commands", ":", "all commands, by name", show=False),
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", show=False),
@@ -135,7 +136,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
         """Opening needs a run, clearing a filter."""
-        if action in {"open", "mark", "delete", "replay", "name"}:
+        if action in {"open", "mark", "delete", "replay", "name", "note"}:
             return bool(self.panel.rows)
         if action == "compare":
             return self.panel.can_compare
@@ -241,6 +242,22 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """Call the run under the cursor so."""
         if self.panel.chosen is not None:
             self.post_message(RunsPanel.Named(self.panel.chosen, words))
+
+    def action_note(self) -> None:
+        """Ask what is to be noted of the run under the cursor."""
+        if self.panel.chosen is None:
+            return
+
+        def closed(text: str | None) -> None:
+            if text is not None:
+                self.note_for(text)
+
+        self.app.push_screen(AskLine("note"), closed)
+
+    def note_for(self, words: str) -> None:
+        """Put a note on the run under the cursor."""
+        if self.panel.rows and words.strip():
+            self.post_message(RunsPanel.Noted(self.panel.rows[self.panel.cursor], words.strip()))
 
     def action_undo(self) -> None:
         """Bring back what was deleted last."""

@@ -14,7 +14,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Label
 
-from supervisor.run.index import known_runs, listed_names
+from supervisor.run.index import known_runs, listed_names, listed_notes
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.run_list import RunList, RunsReader, Scope
 from supervisor.views.model.snapshot import Snapshot
@@ -68,8 +68,8 @@ class RunPicker(OverScreen[Sequence[RunPaths] | None]):
         self._feeder = feeder
         place = self._own.parent
         scope = Scope(place)
-        names = partial(listed_names, os.environ)
-        self._reader = RunsReader(partial(known_runs, place, os.environ), scope, names=names)
+        names, notes = partial(listed_names, os.environ), partial(listed_notes, os.environ)
+        self._reader = RunsReader(partial(known_runs, place, os.environ), scope, names=names, notes=notes)
         self.panel = RunsPanel(clock, scope, id="picked")
         self.panel.marked = list(marked)
 

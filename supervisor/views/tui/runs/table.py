@@ -23,7 +23,6 @@ from supervisor.views.model.run_list import (
     batch_of,
     filter_trouble,
     filtered,
-    note_of,
     ordered,
     rate_of,
 )
@@ -137,6 +136,14 @@ class RunsPanel(Panel, can_focus=True):
             super().__init__()
             self.run = run
             self.name = name
+
+    class Noted(Message):
+        """A note was put on a run."""
+
+        def __init__(self, row: RunRow, text: str) -> None:
+            super().__init__()
+            self.row = row
+            self.text = text
 
     class Widened(Message):
         """The scope was switched."""
@@ -374,9 +381,8 @@ class RunsPanel(Panel, can_focus=True):
     def _detail(self, width: int) -> Row:
         """The chosen run's command and note; empty without both."""
         found = self.rows[self.cursor]
-        note = note_of(found.state)
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # its name has the place of that
-        parts = [own, " ".join(found.command), f"{self.tr('note')}: {note}" if note else ""]
+        parts = [own, " ".join(found.command), f"{self.tr('note')}: {found.note}" if found.note else ""]
         text = " · ".join(filter(None, parts))
         return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
