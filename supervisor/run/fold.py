@@ -138,6 +138,11 @@ def _checkpoint_committed(s: st.RunState, event: ev.CheckpointCommitted) -> st.R
     return replace(s, checkpoint=event, checkpoints=kept)
 
 
+def _evidence_seen(s: st.RunState, event: ev.EvidenceSeen) -> st.RunState:
+    found = s.find(event.attempt)
+    return s if found is None else _edit(s, event.attempt, step_at_evidence=found.last_step)
+
+
 def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
     found = s.find(event.attempt)
     if found is not None:
@@ -373,7 +378,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ),
     ev.Progress: _progress,
     ev.CheckpointCommitted: _checkpoint_committed,
-    ev.EvidenceSeen: _nothing,
+    ev.EvidenceSeen: _evidence_seen,
     ev.RankExited: _rank_exited,
     ev.RankFailing: lambda s, event: _edit(s, event.attempt, failing=event, **_NO_STALL),
     ev.StopIntended: _stop_intended,

@@ -134,6 +134,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
     fail, from then on; taken back where that rank ended well or steps continue. `slow_rank`: the newest finding.
     `not_finite` and `finite_again`: where its loss first became nan or inf, and where it first was a number after that.
+    `step_at_evidence`: its last step when the newest line that a signature matched was journalled.
     """
 
     number: int
@@ -158,6 +159,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     memory_base_bytes: int | None = None
     first_step: int | None = None
     last_step: int | None = None
+    step_at_evidence: int | None = None
     first_loss: float | None = None
     last_loss: float | None = None
     checkpoint_steps: tuple[int, ...] = ()

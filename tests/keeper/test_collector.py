@@ -101,6 +101,23 @@ def test_a_step_is_of_the_rank_whose_log_says_it(
     assert (hit.rank, hit.path, hit.line, hit.failure) == (ranks, "1/stderr.log", 1, FailureClass.CUDA_OOM)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Repo card metadata block was not found. Setting CardData to empty.",
+        "Checkpoint tracker file does not exist: /out/latest_checkpointed_iteration.txt",
+        "[2024-06-07 12:18:12,190][utils][WARNING] - Config file /etc/app.yaml does not exist, using the default",
+    ],
+)
+def test_a_file_that_may_be_absent_is_no_evidence(tmp_path: Path, line: str) -> None:
+    with collecting(tmp_path) as (made, paths, got):
+        write(paths.root / "0/stdout.log", STEP)
+        write(paths.root / "0/stderr.log", f"{line}\n{OOM}")
+        made.add_rank(rank(0))
+        read_out(made)
+    assert [one.failure for one in got if isinstance(one, EvidenceHit)] == [FailureClass.CUDA_OOM]
+
+
 def test_a_trainers_telemetry_is_read_instead_of_its_lines(tmp_path: Path) -> None:
     with collecting(tmp_path, entry_kind=EntryKind.TRAINER) as (made, paths, got):
         made.look()  # nothing is there yet

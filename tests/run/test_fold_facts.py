@@ -465,6 +465,15 @@ def test_a_comparison_in_its_colour(result: Sameness, tone: Tone) -> None:
     assert moment(ev.ResumeCompared(t=T, attempt=1, result=result, text="x")).tone is tone
 
 
+def test_how_far_training_was_when_a_line_matched() -> None:
+    seen = ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="x", path="p")
+    launched = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
+    steps = (ev.Progress(t=T, attempt=1, step=7), ev.Progress(t=T, attempt=1, step=9))
+    state = replay([launched, steps[0], seen, steps[1]])
+    assert state.attempt is not None
+    assert (state.attempt.step_at_evidence, state.attempt.last_step) == (7, 9)
+
+
 def test_evidence_is_cut_where_it_is_long() -> None:
     found = moment(
         ev.EvidenceSeen(

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.diagnosis.cause.vocabulary import ENOUGH, class_by_words
-from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan, best_match, is_echo
+from supervisor.diagnosis.scan.hit import (
+    Candidate,
+    Hit,
+    SourceScan,
+    best_match,
+    is_echo,
+    is_logged_as_warning,
+)
 from supervisor.diagnosis.scan.log_timeline import NO_YEAR, is_progress, when, year_of
 from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import (
@@ -21,21 +28,13 @@ from supervisor.diagnosis.scan.tracebacks import (
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
-_SOFT = Lazy(
-    r"(?:^|[\s\[|:(])(?:W\d{3,4} |[WI] (?:tensorflow|external|xla|tsl)/|WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\b[Uu]sing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached|latest cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
-)
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 # A line that ends so tells of what was done instead, whatever its level.
 _REPLACED = Lazy(
     r"(?:going to|using) \S.{0,40} instead\W*$|(?:^|[^t] )(?:skipp(?:ing|ed)|ignor(?:ing|ed)|using (?:the )?defaults?|fall(?:ing|s) back|fallback|retrying|will retry|continuing)\b.{0,24}$"
 )
-# What a line says of itself counts for more than the error that it quotes: "Warning: could not read x. Error: …".
-_CALLED_WARNING = Lazy(r"^\W{0,4}(?:WARN(?:ING)?|[Ww]arning)\W?(?::|\]|\s-)")
 # wandb uploads in a process of its own, and logs what the server refuses; what ends the program it raises (`CommError`).
 _OF_UPLOADER = Lazy(r"^wandb: ERROR (?:Error while calling W&B API|.{0,40}\(<Response \[\d+\]>\))")
-_NOT_SOFT = Lazy(
-    r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal"
-)
 _ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
 _OWN_NAME = Lazy(r"\w+(?=: |:?$)")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
@@ -226,9 +225,8 @@ def _is_soft(hit: Hit, settled: _Settled, *, labelled: bool) -> bool:
         settled.in_helper
         or (hit.has(Trait.ENDS_TRACEBACK) and frames_above(hit).logged)
         or _WARNING_LEVEL.search(text) is not None
-        or _CALLED_WARNING.match(text) is not None
         or _OF_UPLOADER.match(text) is not None
-        or (_SOFT.search(text) is not None and _NOT_SOFT.search(text) is None)
+        or is_logged_as_warning(text)
         or _REPLACED.search(text[-80:]) is not None
     )
 

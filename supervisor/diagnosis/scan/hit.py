@@ -125,6 +125,14 @@ class Candidate(NamedTuple):
         return self.hit.lines_after()[: max(line - self.line - 1, 0)]
 
 
+_SOFT = Lazy(
+    r"(?:^|[\s\[|:(])(?:W\d{3,4} |[WI] (?:tensorflow|external|xla|tsl)/|WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\b[Uu]sing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached|latest cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
+)
+# What a line says of itself counts for more than the error that it quotes: "Warning: could not read x. Error: …".
+_CALLED_WARNING = Lazy(r"^\W{0,4}(?:WARN(?:ING)?|[Ww]arning)\W?(?::|\]|\s-)")
+_NOT_SOFT = Lazy(
+    r"NCCL WARN|remainder of ranks|ERROR|CRITICAL|FATAL|Error:|slurmstepd(?:-\S+)?: error|death signal"
+)
 _LAUNCHER_WORDS = Lazy(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|RayTaskError|"
     r"ray\.exceptions\.\w+|TaskFailedError|SystemExit|RemoteTraceback|torchelastic|Command '\['?.{0,40}(?:python|torchrun)"
@@ -178,3 +186,9 @@ def is_echo(hit: Hit) -> bool:
 
 def _is_warning(text: str) -> bool:
     return "Warning: " in text and re.search(r"\wWarning: ", text) is not None
+
+
+def is_logged_as_warning(text: str) -> bool:
+    """Whether a line names its own level, a warning or less."""
+    is_soft = _SOFT.search(text) is not None and _NOT_SOFT.search(text) is None
+    return is_soft or _CALLED_WARNING.match(text) is not None

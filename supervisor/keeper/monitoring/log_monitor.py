@@ -16,6 +16,7 @@ from enum import Enum, auto
 from operator import or_
 from typing import TypeAlias, assert_never
 
+from supervisor.diagnosis.scan.hit import is_logged_as_warning
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.keeper.clock import Clock
@@ -26,6 +27,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     from_telemetry,
 )
+from supervisor.run.failures import FailureClass
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
@@ -233,7 +235,9 @@ class LogWatch:
             engine = self._engine()
             self._scanner = LiveScanner(engine.signatures, engine.matcher)
         for hit in self._scanner.feed(key.name, batch.data, key.origin):
-            if hit.signature.role is not Role.CAUSE:
+            if hit.signature.role is not Role.CAUSE or (
+                hit.signature.failure is FailureClass.MISSING_FILE and is_logged_as_warning(hit.text)
+            ):
                 continue
             self._rank_reported = self._rank_reported or key.kind is LogKind.RANK
             self._put(

@@ -292,6 +292,27 @@ def test_that_a_rank_is_exiting_is_no_news_once_its_attempt_has_failed() -> None
     assert "checkpoint at step 9" in text
 
 
+def test_a_matched_line_is_no_news_where_training_continues_below_it() -> None:
+    seen = st.Moment(
+        t=5.0,
+        attempt=1,
+        kind=st.MomentKind.EVIDENCE,
+        tone=st.Tone.BAD,
+        values={"failure": "missing_file", "text": "no config"},
+    )
+    saved = st.Moment(t=4.0, attempt=1, kind=st.MomentKind.CHECKPOINT, tone=st.Tone.GOOD, values={"step": 9})
+
+    def said(last: int | None, seen_at: int | None, **values: object) -> str:
+        attempt = attempt_of(last_step=last, step_at_evidence=seen_at, **values)
+        return notice(state_of(None, attempt, timeline=(saved, seen)))
+
+    assert "no config" in said(None, None)
+    assert "no config" in said(12, 12)
+    assert "no config" in said(14, 12, quiet_since=9.0), "the log does not grow: it may be what ended it"
+    assert "checkpoint at step 9" in said(14, 12)
+    assert "checkpoint at step 9" in said(3, None)
+
+
 def test_a_verdict_on_a_resume_that_does_not_fit_gives_way_to_its_headline_and_the_key_for_the_rest() -> None:
     text = "too few steps to show weights that raise the loss by less than 40%"
     values: dict[str, str | int | float] = {"attempt": 2, "result": Sameness.UNKNOWN, "text": text}

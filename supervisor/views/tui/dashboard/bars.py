@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.timer import Timer
 
 from supervisor.run.access.ownership import Offer
-from supervisor.run.events import Advisory
+from supervisor.run.events import Advisory, Phase
 from supervisor.run.records import Sameness
 from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
@@ -113,8 +113,10 @@ class NoticeBar(Panel):
         if state.unknown_events:
             text = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(text), TextStyle.DIM))]
-        on_card = ON_CARD if shows_failure(snapshot) else frozenset()
-        newest = next((moment for moment in reversed(state.timeline) if moment.kind not in on_card), None)
+        past = ON_CARD if shows_failure(snapshot) else frozenset()
+        if is_past_evidence(snapshot):
+            past |= {MomentKind.EVIDENCE}
+        newest = next((moment for moment in reversed(state.timeline) if moment.kind not in past), None)
         if newest is None:
             return []
         text, more = f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", EMPTY
@@ -192,6 +194,14 @@ def _warned(text: str, more: Row, width: int) -> Row:
     """A warning, cut where the key that shows more would not fit."""
     cut = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
     return between(row(Span(cut, TextStyle.WARN)), more, width)
+
+
+def is_past_evidence(snapshot: Snapshot) -> bool:
+    """Whether training continues below the lines that a signature matched: they are no news then, and stay on the timeline."""
+    attempt, condition = snapshot.state.attempt, snapshot.state.condition
+    if attempt is None or not isinstance(condition, Running) or condition.phase is not Phase.STEPPING:
+        return False
+    return attempt.quiet_since is None and attempt.last_step not in {None, attempt.step_at_evidence}
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
