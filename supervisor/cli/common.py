@@ -59,7 +59,7 @@ def complain(verb: str, message: str, code: int = 2) -> int:
     from supervisor.text.decode import printable
     from supervisor.text.redact import redact_text
 
-    text = redact_text(f"stoker {verb}: {message}")
+    text = redact_text(f"{f'stoker {verb}'.rstrip()}: {message}")
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
     return code
 
@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[1].split("=")[0], flags, n=1, cutoff=0.6)
             message = f"unknown argument {unknown[1]!r}"
             hint = f"did you mean {near[0]}?" if near else hint
-        sys.exit(complain(self.prog.removeprefix("stoker "), f"{message}: {hint}"))
+        sys.exit(complain(self.prog.removeprefix("stoker").strip(), f"{message}: {hint}"))
 
 
 def own_words(
@@ -135,7 +135,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
     """Flag > STOKER_* > ./stoker.toml > the user's config.toml, both in their ``[ui]`` table.
 
     Raises:
-        BadAppearance: a value is none of those possible, or a file cannot be read as TOML.
+        BadAppearance: a value is none of those possible, or something is wrong with a file: a line for each fault.
     """
     from supervisor.views.appearance import appearance_of
 
@@ -170,18 +170,22 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
 
 
 def _ui_table(path: Path) -> dict[str, Any]:
-    """The ``[ui]`` table of a file; empty where there is none."""
+    """The ``[ui]`` table of a settings file, all of which is checked as `stoker run` does; empty where there is none."""
     try:
         data = read_regular(path)[:MOST_BYTES]
     except OSError:
         return {}
 
     from supervisor.job.config.files import parse_config
-    from supervisor.job.errors import JobError
+    from supervisor.job.config.settings import ConfigFile, check_file
+    from supervisor.run.failures import FailureClass
     from supervisor.views.appearance import BadAppearance
 
+    name = str(path.absolute())
     try:
-        table = parse_config(path.name, data).get("ui", {})
+        values = parse_config(name, data)
+        file = ConfigFile(name, values, data.decode("utf-8", "replace"))
+        check_file(file, classes=frozenset(map(str, FailureClass)), is_job=False)
     except JobError as error:
-        raise BadAppearance(str(error)) from error
-    return table if isinstance(table, dict) else {}
+        raise BadAppearance(error.message) from error
+    return dict(values.get("ui", {}))

@@ -52,7 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
     from supervisor.run.index import is_under, known_runs, listed_names, listed_notes, runs_dir
+    from supervisor.views.appearance import BadAppearance
 
+    try:
+        appearance_from({}, os.environ)  # a fault in the settings is reported by every verb that lists runs
+    except BadAppearance as error:
+        return complain("runs", str(error))
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
         return complain("runs", f"{place}: not a folder")
@@ -342,9 +347,9 @@ def browse(argv: list[str]) -> int:
     try:
         appearance = appearance_from(vars(args), env)
     except BadAppearance as error:
-        return complain("runs", str(error))
+        return complain("", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
+        return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file
     from supervisor.views.model.run_list import Scope
     from supervisor.views.tui.terminal import run_browser

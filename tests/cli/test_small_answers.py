@@ -18,10 +18,12 @@ from supervisor.cli.diagnosing import verdict_json
 from supervisor.cli.diagnosing.job_logs import BadInputError
 from supervisor.cli.diagnosing.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
 from supervisor.cli.main import main
+from supervisor.cli.runs import browse
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.views.appearance import BadAppearance
 from tests.keeper.fakes import job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
@@ -224,7 +226,29 @@ def test_the_looks_of_a_file_count_where_it_is_one(tmp_path: Path) -> None:
     path.write_text('[ui]\ntheme = "light"\n')
     assert common._ui_table(path) == {"theme": "light"}
     path.write_text('ui = "light"\n')
-    assert common._ui_table(path) == {}
+    with pytest.raises(BadAppearance, match=r"stoker.toml:1: "):
+        common._ui_table(path)
+
+
+def test_what_is_wrong_with_the_settings_is_said_alike_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stoker" / "config.toml"
+    path.parent.mkdir()
+    path.write_text('notifyy = 1\n[ui]\ntheme = "blue"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def faults(command: str, code: int | None) -> str:
+        assert code == 2
+        text = capsys.readouterr().err
+        assert text.startswith(f"{command}: ")
+        return text.removeprefix(f"{command}: ")
+
+    first = faults("stoker runs", main(["runs"]))
+    assert [line.partition(": ")[0] for line in first.splitlines()] == [f"{path}:1", f"{path}:3"]
+    assert faults("stoker config explain", main(["config", "explain", "theme"])) == first
+    assert faults("stoker", browse([])) == first
 
 
 # -- what attach is given ----------------------------------------------------------------------------------------------
