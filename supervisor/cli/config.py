@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.cli.common import complain
 from supervisor.job.errors import JobError
+
+if TYPE_CHECKING:
+    from supervisor.job.config.explain import Source
 
 USAGE = """\
 usage: stoker config explain [--json] [KEY] [flags] [SCRIPT.py ...]
@@ -70,4 +75,23 @@ def _explain(key: str | None, words: list[str]) -> int:
     as_json = parsed.switch("json")
     if key is None:
         return show_all(spec, os.environ, as_json=as_json)
-    return show_one(explain(key, spec, os.environ, [str(each) for each in FailureClass]), as_json=as_json)
+    found = explain(key, spec, os.environ, [str(each) for each in FailureClass])
+    if found.name == "ui.theme" and not found.sources:
+        found = replace(found, sources=_chosen_theme())
+    return show_one(found, as_json=as_json)
+
+
+def _chosen_theme() -> tuple[Source, ...]:
+    """The theme that was chosen last with the key T; none where no other was."""
+    from supervisor.cli.open_app import kept_file
+    from supervisor.job.config.explain import Source
+    from supervisor.views.tui.saved_layout import load
+    from supervisor.views.tui.theme.palette import PALETTES
+
+    path = kept_file(os.environ)
+    kept = load(path).theme
+    return tuple(
+        Source(str(name), f"chosen last with the key T, {path}")
+        for name, palette in PALETTES.items()
+        if palette.name == kept
+    )

@@ -76,12 +76,12 @@ SETTINGS: Final[dict[str, Setting]] = {
     "hang.countdown_s": Setting(_F, "from the decision to the end of the attempt; Esc keeps waiting", _HANG.countdown_s, range=_POSITIVE),
     "hang.end_hangs": Setting(_S, "end a hang also where nobody watches and no resume is known, and computing ranks as soon as others", _HANG.end_hangs),
     "hang.faulthandler": Setting(_S, "ranks register Python's faulthandler at their start, for where py-spy may not attach", _HANG.faulthandler),
-    "ui.theme": Setting(_T, "colours of the screen; default: by the terminal", choices=("dark", "light", "safe")),
+    "ui.theme": Setting(_T, "colours of the screen; default: the theme chosen last with the key T, else dark", choices=("dark", "light", "safe")),
     "ui.ascii": Setting(_S, "no glyph beyond ASCII on the screen; default: by the terminal"),
     "ui.lang": Setting(_T, "language of the screen; default: by LANG", choices=("en", "zh")),
     "ui.title": Setting(_S, "the terminal's title says the state of the run that is open", default=True),
     "ui.bell": Setting(_S, "the terminal's bell rings when the run that is open fails or finishes", default=False),
-    "ui.notice": Setting(_T, "a desktop notice on the same: osc9 (iTerm2, WezTerm, Windows Terminal, ConEmu), osc777 (foot, Ghostty, VTE, urxvt)", "off", ("off", "osc9", "osc777")),
+    "ui.notice": Setting(_T, "the sequence for a desktop notice when the run that is open fails or finishes: osc9 (iTerm2, WezTerm, Windows Terminal, ConEmu), osc777 (foot, Ghostty, VTE, urxvt)", "off", ("off", "osc9", "osc777")),
 }
 CLASS_KEYS: Final[dict[str, Setting]] = {
     "answer": Setting(_T, "what follows this failure", choices=("restart", "hold", "stop")),

@@ -202,15 +202,21 @@ class StokerApp(ThemedApp):
         save(self._keep, kept)
 
     def action_wear(self, name: str) -> None:
-        """The theme of a name, remembered."""
+        """The theme of a name, remembered and named."""
         self.theme = THEMES[ThemeName(name)].name
         self.remember(msgspec.structs.replace(self.kept, theme=self.theme))
+        if self._dashboard is not None and self.screen is self._dashboard:
+            self._dashboard.tell(Answer(f"theme {name}", None))
+        elif self.browser is not None and self.screen is self.browser:
+            self.browser.tell(f"theme {name}", TextStyle.PLAIN)
+        else:
+            self.notify(self.tr(f"theme {name}"), markup=False)
 
     def action_next_theme(self) -> None:
         """The next theme, remembered."""
-        names = [theme.name for theme in THEMES.values()]
-        self.theme = names[(names.index(self.theme) + 1) % len(names)]
-        self.remember(msgspec.structs.replace(self.kept, theme=self.theme))
+        names = list(THEMES)
+        now = next(name for name in names if THEMES[name].name == self.theme)
+        self.action_wear(names[(names.index(now) + 1) % len(names)])
 
     async def on_mount(self) -> None:
         """Open the first screen."""

@@ -61,6 +61,7 @@ def test_themes_are_gone_through_and_the_last_is_remembered(tmp_path: Path) -> N
             await pilot.press("T")
             seen.append(app.theme)
         assert seen == ["stoker-dark", "stoker-light", "stoker-safe"]
+        await until(pilot, lambda: "theme safe" in pane(app, "notice"), "its name")
 
     drive(recorded.healthy(tmp_path / "run"), choose, Appearance(), keep)
     assert load(keep).theme == "stoker-safe"

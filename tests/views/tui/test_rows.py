@@ -302,8 +302,8 @@ def test_a_matched_line_is_no_news_where_training_continues_below_it() -> None:
     )
     saved = st.Moment(t=4.0, attempt=1, kind=st.MomentKind.CHECKPOINT, tone=st.Tone.GOOD, values={"step": 9})
 
-    def said(last: int | None, seen_at: int | None, **values: object) -> str:
-        attempt = attempt_of(last_step=last, step_at_evidence=seen_at, **values)
+    def said(last: int | None, seen_at: int | None, quiet_since: float | None = None) -> str:
+        attempt = attempt_of(last_step=last, step_at_evidence=seen_at, quiet_since=quiet_since)
         return notice(state_of(None, attempt, timeline=(saved, seen)))
 
     assert "no config" in said(None, None)
