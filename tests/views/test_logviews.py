@@ -168,6 +168,26 @@ def test_a_share_is_of_one_logs_lines_and_of_the_largest_ones_bytes(tmp_path: Pa
         view.to_share(0.5)
 
 
+def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    for rank in range(3):
+        lines = [f"2026-11-21 10:00:{n:02},500 rank {rank} at {n}" for n in range(60 if rank < 2 else 20)]
+        write(run, 1, f"{rank}/stdout.log", lines)
+    with view_of(run, state_of(1, 3, ended=False), height=10) as view:
+        view.to_start()
+        view.show(Query.parse("r0"), view.page().rows[0])
+        view.to_line(view.logs.index_of("0/stdout.log") or 0, 31)
+        for rank in (1, 0, 1):
+            page = view.page()
+            assert page.cursor is not None
+            view.show(Query.parse(f"r{rank}"), page.rows[page.cursor])
+            assert under_cursor(view) == f"2026-11-21 10:00:30,500 rank {rank} at 30"
+        page = view.page()
+        assert page.cursor is not None
+        view.show(Query.parse("r2"), page.rows[page.cursor])
+        assert view.page().rows[-1].text.endswith("rank 2 at 19"), "it wrote nothing later"
+
+
 def test_equal_lines_of_two_attempts_are_not_folded(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
     write(run, 1, "0/stdout.log", ["loading", "done"])

@@ -519,7 +519,7 @@ class LogViewport:
     # -- looking for lines ---------------------------------------------------------------------------------
 
     def show(self, query: Query, cursor: Row | None = None) -> None:
-        """Let only these lines through; the line under the cursor stays, or the page about where it is."""
+        """Let only these lines through; the line under the cursor stays, or the first that is kept from its time on."""
         before = self.logs.streams
         self._place = self.logs.filter_by(query, self._place)
         streams = self.logs.streams
@@ -531,9 +531,13 @@ class LogViewport:
         index, line = cursor.parts[0]
         place = self._beside(index, line)
         here = next(rows_from(streams, place, folds=self.folds), None)
-        if here is not None and any(at == index and x.offset == line.offset for at, x in here.parts):
-            self._stand_on(index, line.offset)
-            self._centre(place)
+        if here is None:  # all that is kept was written before
+            self._place, self._cursor = place, None
+            return
+        if not any(at == index and x.offset == line.offset for at, x in here.parts):
+            index, line = here.parts[0]
+        self._stand_on(index, line.offset)
+        self._centre(place)
 
     def find(self, query: Query, cursor: Row | None) -> None:
         """Search; the nearest match up to the cursor (else the page's end) is shown."""

@@ -321,7 +321,7 @@ def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
         ({"merged_by": "time", "logs": LOGS[:1]}, "log · rank 0, merged by time", "frozen"),
         (
             {"merged_by": "arrival", "query": Query.parse("r1 foo")},
-            "log · rank 1, merged by arrival · rank 1 · “foo”",
+            "log · merged by arrival · rank 1 · “foo”",
             "frozen",
         ),
         ({"merged_by": "time", "logs": ()}, "log · merged by time", "frozen"),

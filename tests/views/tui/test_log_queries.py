@@ -104,6 +104,34 @@ def test_ranks_of_an_attached_log_are_those_that_its_lines_name(tmp_path: Path) 
     drive(run, play, keeper=False)
 
 
+def test_the_first_rank_shown_is_that_of_the_line_under_the_cursor_which_keeps_its_place(
+    tmp_path: Path,
+) -> None:
+    run = attached(tmp_path, of_ranks(0, 1, 2, 10))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: page(screen).ranks == ("0", "1", "2", "10"), "its ranks")
+        await pilot.press("colon", *"803", "enter")
+        await settled(
+            pilot, lambda: page(screen).rows[screen.log_page.cursor].who == ("2",), "a line of rank 2"
+        )
+        assert cursor(screen).endswith("step 200 loss 2.5")
+        for keys, who, step in (
+            (["]"], "2", 200),
+            (["]"], "10", 200),
+            (["[", "[", "["], "0", 201),
+            (["[", "["], "10", 200),
+        ):
+            await pilot.press(
+                *({"]": "right_square_bracket", "[": "left_square_bracket"}[key] for key in keys)
+            )
+            await settled(pilot, lambda: page(screen).query.who == {who}, who)  # noqa: B023 - called in this turn
+            assert cursor(screen).endswith(f"step {step} loss 2.5"), who
+
+    drive(run, play, keeper=False)
+
+
 def test_a_log_that_names_no_rank_has_none_to_step_to(tmp_path: Path) -> None:
     run = attached(tmp_path, "step 1 loss 2.5\n" * 100)
 

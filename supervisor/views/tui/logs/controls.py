@@ -44,6 +44,7 @@ class LogControls:
         self.session = session
         self.page: lc.Page | None = None
         self.query, self.searched = Query(), Query()
+        self._kept: LogRow | None = None  # the row that filters led away from
         self._show = show
         self._report = report
         self._row = row
@@ -77,11 +78,13 @@ class LogControls:
     def ask(self, *commands: lc.Command) -> None:
         """Ask for something that is answered by a page."""
         if not all(isinstance(command, (lc.Update, lc.Size)) for command in commands):
+            self._kept = None
             self._asked()
         self.session.ask(*commands)
 
     def move(self, command: lc.Move) -> None:
         """Move the page: at once, where nothing has to be waited for."""
+        self._kept = None
         self._asked()
         page = self.session.move(command)
         if page is not None:
@@ -188,23 +191,39 @@ class LogControls:
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
         """Let only these lines through; the row stays in sight. A query that holds already is not begun again."""
+        if self._kept is not None and self._is_where_filters_led(row):
+            row = self._kept
         begins, self.query = query != self.query, query
         if not begins:
             return
         self._show_begun()
         self.ask(lc.Show(query, row))
+        self._kept = row
         self._changed()
 
+    def _is_where_filters_led(self, row: LogRow | None) -> bool:
+        """Whether nobody has moved since a filter was asked for: from one rank to the next the time stays that of the line before all of them."""
+        page = self.page
+        if page is None or page.following:
+            return False
+        return page.query != self.query or (page.cursor is not None and page.rows[page.cursor] == row)
+
     def next_rank(self, way: int) -> None:
-        """One rank alone: none, 0, 1, … and round again."""
+        """One rank alone: none, 0, 1, … and round again; where the page stands still, from none to the one under the cursor."""
         names = self.page.ranks if self.page is not None else ()
         if not names and self.page is not None:
             self._report(lc.Remark("the log does not say which rank wrote a line", good=False))
         if not names:
             return
-        circle = [frozenset[str](), *(frozenset([name]) for name in names)]
-        now = circle.index(self.query.who) if self.query.who in circle else 0
-        self.show_only(self.query.of(circle[(now + way) % len(circle)]), self.frozen_row)
+        row = self.frozen_row
+        here = [name for name in names if row is not None and name in row.who]
+        if here and not self.query.who and not (self._kept is not None and self._is_where_filters_led(row)):
+            chosen = frozenset([here[0 if way > 0 else -1]])
+        else:
+            circle = [frozenset[str](), *(frozenset([name]) for name in names)]
+            now = circle.index(self.query.who) if self.query.who in circle else 0
+            chosen = circle[(now + way) % len(circle)]
+        self.show_only(self.query.of(chosen), row)
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
         """One node alone: none, 0, 1, … and round again."""

@@ -331,7 +331,7 @@ def _what(page: Page, tr: Tr) -> str:
     else:
         which = (
             f"{'rank' if len(set(numbers)) == 1 else 'ranks'} {fm.ranges(tuple(set(numbers)))}"
-            if numbers
+            if numbers and not page.query.who  # a filter of ranks stands in the title by itself
             else ""
         )
         merged = tr(f"merged by {page.merged_by}")
