@@ -111,6 +111,8 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
     word = watched_word(state, live=word == "live") or word
     if isinstance(state.condition, HeldOpen) and word == "live":
         word = f"failed, waiting{_cost(run)}"
+    elif state.is_over and state.failed_for is not None:
+        word = "failed, stopped"
     attempt, job = state.attempt, _job_of(run)
     command = command_of(job)
     step = "-" if state.last_step is None else str(state.last_step)

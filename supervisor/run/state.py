@@ -394,6 +394,16 @@ class RunState(Part, frozen=True, kw_only=True):
         return asked.question if attempt.decided_by == "policy" else None
 
     @property
+    def failed_for(self) -> FailureClass | None:
+        """What a run failed for that waits for a person, or that was stopped while it waited; None for any other."""
+        condition, attempt = self.condition, self.attempt
+        if attempt is None or self.mode == "observed":
+            return None
+        failed_first = attempt.stop is None or attempt.stop.why not in REQUESTED_STOPS
+        stopped = isinstance(condition, Finished) and condition.outcome is ev.Outcome.STOPPED
+        return attempt.failure if isinstance(condition, HeldOpen) or (stopped and failed_first) else None
+
+    @property
     def cuts(self) -> dict[int, float]:
         """Attempt to the step from which on a later one did its work again; absent where none did."""
         found: dict[int, float] = {}

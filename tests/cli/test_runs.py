@@ -162,6 +162,8 @@ def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -
         for lock in locks:
             lock.release()
     assert columns_of(held).state == "no keeper"
+    stopped = ev.RunEnded(t=4.0, outcome=ev.Outcome.STOPPED, exit_code=5, reason="stopped by ada")
+    assert columns_of(journal(tmp_path / "stopped", first, failed, stopped)).state == "failed, stopped"
 
 
 def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:

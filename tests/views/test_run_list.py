@@ -44,7 +44,8 @@ def runs(tmp_path: Path) -> list[RunPaths]:
     [
         ("", ["brave-otter", "calm-crane", "able-ant"]),
         ("otter", ["brave-otter"]),
-        ("state:failed", ["brave-otter"]),
+        ("state:failed", ["brave-otter", "calm-crane"]),
+        ("failed", ["brave-otter", "calm-crane"]),
         ("failure:cuda_oom", ["calm-crane"]),
         ("failure!=code_error state:no_keeper", ["calm-crane"]),
         ("loss<0", []),
@@ -58,7 +59,7 @@ def runs(tmp_path: Path) -> list[RunPaths]:
         ("attempts=2", ["able-ant"]),
         ("attempts!=2", ["brave-otter", "calm-crane"]),
         ("state=fail", []),
-        ("state=failed", ["brave-otter"]),
+        ("state=failed", ["brave-otter", "calm-crane"]),
         ("host<5", []),
     ],
 )

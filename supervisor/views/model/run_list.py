@@ -438,7 +438,8 @@ def _number(value: float | None) -> float | None:
 
 def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
     found = _TERM.fullmatch(term)
-    states = (row.word, *map(_one_word, shown))
+    failed = () if row.state.failed_for is None else (str(Outcome.FAILED),)
+    states = (row.word, *failed, *map(_one_word, shown))
     if found is None:
         names = (row.run.run_id, row.given, row.state.name)
         words = (*names, *states, row.history, row.note, *row.command)

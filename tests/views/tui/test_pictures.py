@@ -134,7 +134,7 @@ def test_replay(snapshot: SnapshotAssertion, runs: Path) -> None:
 
 def test_browser_after_a_deletion(snapshot: SnapshotAssertion, runs: Path) -> None:
     app = browsed(some_runs(runs), Appearance())
-    shots = (Shot("deleted", ("slash", "=state:failed", "enter", "x", "y"), ("u brings it back",)),)
+    shots = (Shot("deleted", ("slash", "=failure:code_error", "enter", "x", "y"), ("u brings it back",)),)
     keep_all(snapshot, shoot(app, None, shots, SIZES[1:2]))
 
 

@@ -12,7 +12,7 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
-from supervisor.views.model.run_list import RunRow
+from supervisor.views.model.run_list import RunRow, filtered
 from supervisor.views.tui.dashboard import state_words as words
 from supervisor.views.tui.runs.table import STATE_CELLS
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -142,6 +142,18 @@ def test_the_list_of_runs_has_the_state_by_the_rules_of_the_screen(
     assert len(listed) <= STATE_CELLS
     assert row.word == word
     assert row.failure == ""
+
+
+def test_a_failure_stays_visible_after_a_stop() -> None:
+    failed = attempt_of(verdict=verdict(FailureClass.CUDA_OOM))
+    state = state_of(finished(Outcome.STOPPED), failed)
+    row = RunRow(RunPaths(Path("/runs/20261121-1412-brave-otter")), state, live=False)
+    whole = "✗ cuda_oom, stopped"
+    assert words.condition_span(snapshot_of(state), NOW) == (whole, TextStyle.BAD)
+    assert words.listed_span(row, NOW) == ("✗ stopped", TextStyle.BAD)
+    assert row.failure == "cuda_oom"
+    for query in ("failed", "state:failed", "stopped", "state:stopped"):
+        assert filtered([row], query, NOW) == [row]
 
 
 def test_a_stall_and_a_countdown() -> None:

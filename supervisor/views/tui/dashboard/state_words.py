@@ -54,6 +54,8 @@ def listed_span(shown: Shown, now: float) -> Span:
             return Span("↻ backoff", whole.style)
         case st.HeldOpen():
             return Span("‖ waits for you", whole.style)
+        case st.Finished() if shown.state.failed_for is not None:
+            return Span("✗ stopped", whole.style)  # the column of verdicts names the failure
         case _ if whole.text == END_UNSEEN:
             return Span("○ end unknown", whole.style)
         case _ if whole.text == UNWATCHED:
@@ -116,6 +118,8 @@ def condition_span(shown: Shown, now: float) -> Span:
             return Span(f"■ {requested}", TextStyle.PLAIN)
         case st.Finished(outcome=Outcome.STOPPED) if shown.state.mode == "observed":
             return Span(UNWATCHED, TextStyle.PLAIN)
+        case st.Finished() if shown.state.failed_for is not None:
+            return Span(f"✗ {shown.state.failed_for}, stopped", TextStyle.BAD)
         case st.Finished():
             return outcome_span(condition.outcome)
         case _ as unreachable:
