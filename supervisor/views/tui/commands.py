@@ -32,7 +32,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "smaller_batch": ("micro-batch", "oom"),
     "edit": ("arguments", "args", "environment"),
     "freeze": ("tail", "follow", "pause", "resume"),
-    "open_log": ("jump", "goto"),
+    "open_log": ("jump", "goto", "wrap"),
+    "name": ("rename", "label", "title"),
     "jump": ("goto", "time", "seek"),
     "go_step": ("goto", "jump", "cursor"),
     "pane('loss')": ("smooth", "smoothing", "curve"),
@@ -52,6 +53,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),
 }
+# Commands of another screen, and where that is.
+ELSEWHERE = {"go": "go works in a replay: stoker replay RUN, or p in the list of runs"}
 # What ends the work of hours at once is found by its own words alone: a slip of the keys in `stop` must not reach it.
 NEVER_GUESSED = frozenset({"ask('stop_now')"})
 # A name is near from here on (0 to 1): two letters of four that changed places; below lies what only shares some.
@@ -100,10 +103,11 @@ class KeyCommands(Provider):
         matcher, tr = self.matcher(query), tr_of(self.screen)
         verb, _, words = query.strip().partition(" ")
         possible, found = self._possible(), False
-        near = nearest(query, possible, tr) if verb else None
+        near = (nearest(query, possible, tr) or nearest(verb, possible, tr)) if verb else None
         for binding in possible:
             given = getattr(self.screen, f"{binding.action}_for", None)
-            if given is not None and words and verb.lower() in {binding.description, tr(binding.description)}:
+            named = {binding.description, tr(binding.description), *SYNONYMS.get(binding.action, ())}
+            if given is not None and words and verb.lower() in named:
                 told = replace(binding, tooltip=words)
                 found = True
                 yield Hit(IS_NAME, _line(told, tr), partial(given, words), text=binding.description)
@@ -119,10 +123,7 @@ class KeyCommands(Provider):
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
 
         if not found and verb:
-            text = tr(
-                f"no command named {query.strip()} here"
-                + (f"; nearest: {tr(near.description)}" if near else "")
-            )
+            text = tr(ELSEWHERE.get(verb.lower()) or unknown(query, near, tr))
             yield Hit(IS_NAME, Content(text), _nothing, text=text)
 
     def _possible(self) -> list[Binding]:
@@ -147,14 +148,20 @@ class KeyCommands(Provider):
 
 def nearest(query: str, bindings: Sequence[Binding], tr: Tr) -> Binding | None:
     """The command that is spelt most like this, by one of its names; None: nothing is like it."""
-    named = {
+    guessed = [binding for binding in reversed(bindings) if binding.action not in NEVER_GUESSED]
+    named = {name: binding for binding in guessed for name in SYNONYMS.get(binding.action, ())}
+    named |= {
         name.lower(): binding
-        for binding in reversed(bindings)
-        if binding.action not in NEVER_GUESSED
-        for name in (*SYNONYMS.get(binding.action, ()), tr(binding.description), binding.description)
+        for binding in guessed
+        for name in (tr(binding.description), binding.description)
     }
     found = difflib.get_close_matches(query.strip().lower(), named, n=1, cutoff=NEAR)
     return named[found[0]] if found else None
+
+
+def unknown(query: str, near: Binding | None, tr: Tr) -> str:
+    """That nothing is called so, in English, and what is called nearly so."""
+    return f"no command named {query.strip()} here" + (f"; nearest: {tr(near.description)}" if near else "")
 
 
 def _nothing() -> None:

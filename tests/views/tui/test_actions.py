@@ -549,6 +549,8 @@ def ranked(query: str) -> list[str]:
         ("Stop", "ask('stop')"),
         ("grep", "search"),
         ("batch", "smaller_batch"),
+        ("rename", "name"),
+        ("wrap", "open_log"),
     ],
 )
 def test_the_palette_knows_what_others_call_it_and_words_before_letters(query: str, action: str) -> None:
