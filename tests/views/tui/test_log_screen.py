@@ -104,6 +104,27 @@ def test_moves_to_any_line(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_the_log_page_takes_the_palettes_words_and_a_share(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("right_square_bracket", "o", "g")
+        await settled(pilot, lambda: page(screen).line_count == 30_000, "the count of one log")
+        await pilot.press("colon", *"50%", "enter")
+        await settled(pilot, lambda: abs((page(screen).numbers[18] or 0) - 15_000) < 600, "the middle")
+        await pilot.press("colon", *"wrap", "enter")
+        await settled(pilot, lambda: screen.log_page.wraps, "wrapped lines")
+        await pilot.press("colon", *"wrpa", "enter")
+        await settled(pilot, lambda: "no command named wrpa here; nearest: wrap" in shown(app), "the nearest")
+        await pilot.press("colon", *"filter 12000", "enter")
+        await settled(pilot, lambda: "12000" in str(page(screen).query), "the filter")
+        await pilot.press("colon", *"quit", "enter")
+        await settled(pilot, lambda: app._exit, "the end")
+
+    drive(run, play)
+
+
 def test_the_cursor_stays_on_its_line_when_the_terminal_gets_lower_and_higher(tmp_path: Path) -> None:
     run, _ = counted(tmp_path / "run")
 

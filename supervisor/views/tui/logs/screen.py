@@ -6,6 +6,7 @@ import os
 from typing import ClassVar
 
 from textual import events
+from textual.actions import parse
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -19,6 +20,7 @@ from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.logs.sources import NodeLogs
+from supervisor.views.tui.commands import SYNONYMS, nearest, unknown
 from supervisor.views.tui.dialogs.help import HelpScreen, bindings_of, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv, run_outside
@@ -27,6 +29,7 @@ from supervisor.views.tui.logs.page import LogPage
 from supervisor.views.tui.logs.status import LogStatus
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
+from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.places import is_stacks
 
 GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
@@ -280,18 +283,36 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self._controls.toggle_follow()
 
     def action_jump(self) -> None:
-        """Ask for a line or a time."""
+        """Ask for a line, a time or a command."""
 
         def closed(text: str | None) -> None:
             if text:
                 try:
                     self._controls.ask(parse_jump(text, self._stream()))
                 except BadJumpError as error:
-                    self.status.say(lc.Remark(str(error), good=False))
+                    if trouble := self._do(text.strip().removeprefix(":"), str(error)):
+                        self.status.say(lc.Remark(trouble, good=False))
 
         self.app.push_screen(
-            AskLine("go to", hint="a line (812), a time (14:52, 2026-11-21 14:52) or a share (50%)"), closed
+            AskLine("go to", hint="a line (812), a time (14:52), a share (50%), or a command (wrap)"), closed
         )
+
+    def _do(self, typed: str, otherwise: str) -> str:
+        """Do what a key does, by the name that is typed; what prevents that, `otherwise` where nothing is called nearly so."""
+        verb, _, words = typed.partition(" ")
+        keys = [b for b in LOG_KEYS if isinstance(b, Binding) and self.check_action(*parse(b.action)[1:])]
+        if words and verb.lower() in {"filter", "search"}:
+            act = self._controls.filter if verb.lower() == "filter" else self._controls.search
+            return act(words, self._controls.frozen_row)
+        tr = tr_of(self)
+        near = nearest(typed, keys, tr)
+        if near is None:
+            return otherwise
+        names = {near.description, tr(near.description), *SYNONYMS.get(near.action, ())}
+        if typed.lower() not in names:
+            return unknown(typed, near, tr)
+        self.call_later(self.run_action, near.action)
+        return ""
 
     def _stream(self) -> int:
         here = self.log_page.row
