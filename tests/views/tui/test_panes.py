@@ -249,3 +249,16 @@ def test_what_came_behind_a_page_is_there_when_it_closes(tmp_path: Path, opens: 
         await until(pilot, lambda: " 40 " in pane(app, "ranks"), "the ranks' step")
 
     drive(rec.run, play)
+
+
+def test_the_ranks_pane_says_how_long_the_others_wait_for_the_slow_one(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 100)
+    rec.fact(ev.SlowRankFound(t=rec.t, attempt=1, rank=1, lost_s=0.371, step_s=0.512))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "⚠ slow: 1, others wait 371ms" in pane(app, "ranks").splitlines()[0]
+        assert "+371ms" in pane(app, "ranks")
+
+    drive(rec.close(), play)

@@ -523,7 +523,7 @@ def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
     panel = rank_panel(slow_rank(0, lost_s=0.5, step_s=1.5))
     _, first, second, third = table(panel)
     assert first[:3] == ["0", "stepping", "10"]
-    assert "+50" in first, "it prints the shortest step time, and the others wait for it"
+    assert "+500ms" in first, "it prints the shortest step time, and the others wait so long for it"
     assert "+15" in second
     assert "+0" in third
     assert text_of([panel.titles()[1]]) == "⚠ slow: 0"

@@ -155,16 +155,21 @@ def slow_rank_of(state: st.RunState) -> SlowRankFound | None:
 
 
 def skew_text(skew: float | None, slow: SlowRankFound | None, *, is_named: bool) -> str:
-    """By how much a rank is slower than the others.
+    """By how much a rank is slower than the others; of the one that they wait for, how long they do in every step.
 
     A step time that it prints does not show that by itself: the rank that waits may print the longer one.
     """
     if is_named:
-        measured = slow is not None and slow.lost_s > 0
-        return percent_text(slow.lost_s / max(slow.step_s - slow.lost_s, 0.01) if slow and measured else skew)
+        # Not in percent: beside its own step time, which is the shortest, that would read as its opposite.
+        return f"+{wait_text(slow.lost_s)}" if slow is not None and slow.lost_s > 0 else percent_text(skew)
     if skew is not None and abs(skew) >= UNPROVEN_SKEW:
         return "?" if slow is None or slow.unclear else fm.DASH
     return percent_text(skew)
+
+
+def wait_text(wait_s: float) -> str:
+    """A time within a step, in at most five cells: ``371ms``, ``1.25s``."""
+    return f"{wait_s * 1000:.0f}ms" if wait_s < 0.9995 else f"{wait_s:.3g}s"
 
 
 def percent_text(ratio: float | None) -> str:

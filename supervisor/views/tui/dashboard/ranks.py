@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
+from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -28,6 +29,7 @@ from supervisor.views.tui.dashboard.node_rows import (
     skew_text,
     slow_rank_of,
     summary_of,
+    wait_text,
 )
 from supervisor.views.tui.dashboard.state_words import rank_state
 from supervisor.views.tui.saved_layout import memory_of
@@ -42,6 +44,8 @@ LINE_LEAST = 24
 LINE = "last line"
 # Up to so many rows of nodes and ranks all nodes are open; above, each is one row until a person opens it.
 OPEN_ROWS = 20
+# What the frame and the pane's number take of the line with the two titles.
+TITLE_EDGE_CELLS = 13
 # After so many steps of one rank, the others will not report theirs.
 SURE_STEPS = 5
 
@@ -141,10 +145,14 @@ class RanksPanel(ListPanel, can_focus=True):
         )
         if silent:
             return left, row(Span(self.tr(f"⚠ no sign of node {fm.ranges(silent)}"), TextStyle.BAD))
-        found = (slow_rank_of(state) for state in _states(snapshot))
-        slow = tuple(sorted(each.rank for each in found if each is not None and each.rank is not None))
+        found = [each for state in _states(snapshot) if (each := slow_rank_of(state)) is not None]
+        slow = tuple(sorted(each.rank for each in found if each.rank is not None))
         if slow:
-            return left, row(Span(self.tr(f"⚠ slow: {fm.ranges(slow)}"), TextStyle.WARN))
+            text = self.tr(f"⚠ slow: {fm.ranges(slow)}")
+            if len(found) == 1 and found[0].lost_s > 0:
+                why = self.tr(f"⚠ slow: {slow[0]}, others wait {wait_text(found[0].lost_s)}")
+                text = why if cell_len(why) + cells(left) + TITLE_EDGE_CELLS <= self.size.width else text
+            return left, row(Span(text, TextStyle.WARN))
         if self._silent:
             names = fm.ranges(tuple(sorted(int(name) for name in self._silent if name.isdigit())))
             return left, row(Span(self.tr(f"⚠ silent: {names}"), TextStyle.WARN))
