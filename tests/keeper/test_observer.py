@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import subprocess
 import sys
@@ -590,6 +591,11 @@ def test_of_a_backlog_the_extremes_are_kept() -> None:
     assert {7777, 4321, 9999} <= set(kept)
     assert kept == sorted(kept)
     assert thinned([None] * 1000)[-1] == 999
+    losses: list[float | None] = [None] * 10_000
+    losses[3], losses[20], losses[40], losses[60] = 10.9, 6.7, math.nan, math.nan
+    kept = thinned(losses)
+    assert {3, 20, 40} <= set(kept), "the numbers before a nan"
+    assert 60 not in kept
 
 
 @pytest.mark.parametrize(("lines", "least", "most"), [(12_000, 250, 800), (240_000, 2000, 9000)])

@@ -435,7 +435,7 @@ def last_of_each(rows: Sequence[Row]) -> set[int]:
 
 
 def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
-    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last; about `wanted` in all.
+    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest number, the first nan or inf, and the last; about `wanted` in all.
 
     A log of a gigabyte holds millions; kept one by one they would take more space than the log.
     """
@@ -445,6 +445,7 @@ def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> li
         mine = range(start, min(start + stretch, len(losses)))
         entries = [(loss, place) for place in mine if (loss := losses[place]) is not None]
         odd = [place for loss, place in entries if not math.isfinite(loss)][:1]
-        ends = [min(entries)[1], max(entries)[1]] if entries and not odd else odd
-        kept += sorted({*ends, mine[-1]})
+        numbers = [entry for entry in entries if math.isfinite(entry[0])]
+        ends = [min(numbers)[1], max(numbers)[1]] if numbers else []
+        kept += sorted({*ends, *odd, mine[-1]})
     return kept
