@@ -11,7 +11,13 @@ if [ ! -e .venv/.installed ] && "$PYTHON" -c 'import importlib.util as u, sys; s
 else
     make --no-print-directory install PYTHON="$PYTHON" PIP_ARGS="${PIP_ARGS:-}"
 fi
+screen=--no-ui
 if [ -t 0 ] && [ -t 1 ]; then
-    exec .venv/bin/stoker run --python "$target" --config configs/demo/demo.toml
+    screen=
 fi
-exec .venv/bin/stoker run --python "$target" --config configs/demo/demo.toml --no-ui
+trap : INT # stoker answers Ctrl-C; what follows is printed all the same
+status=0
+.venv/bin/stoker run --python "$target" --config configs/demo/demo.toml $screen || status=$?
+echo
+echo 'stoker is installed in .venv. Start it with `.venv/bin/stoker`, or run `source .venv/bin/activate` first, then `stoker`.'
+exit $status

@@ -120,6 +120,8 @@ def test_a_run_is_quiet_after_half_a_minute_or_ten_steps(
     behind = state_of(condition, progress=progress(lag_bytes=10))
     assert header.quiet_s(snapshot_of(behind, metrics=metrics), now) is None, "what is unread has steps"
     assert header.quiet_s(snapshot_of(state_of(condition)), now) is None, "no step was ever logged"
+    second = state_of(condition, attempt_of(2, started_t=now - 4.0))
+    assert header.quiet_s(snapshot_of(second, metrics=metrics), now) is None, "this attempt has only begun"
     last = state_of(condition, attempt_of(last_step=40), total_steps=40)
     assert header.quiet_s(snapshot_of(last, metrics=metrics), now) is None, "the last step was made"
 

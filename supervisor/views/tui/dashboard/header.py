@@ -242,7 +242,12 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
     steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
     if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
         return None
-    quiet = now - steps[-1].t
+    last_t = steps[-1].t
+    if attempt is not None and snapshot.state.mode != "observed":
+        last_t = max(
+            last_t, attempt.started_t or attempt.planned_t
+        )  # before it began there were none to come
+    quiet = now - last_t
     usual = snapshot.step_time_s[0] or 0.0
     return quiet if quiet > max(QUIET_S, QUIET_STEPS * usual) else None
 
