@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from supervisor.run.access.ownership import Offer
@@ -431,13 +432,22 @@ def test_the_next_attempt_is_started_from_the_list_after_a_question(runs: list[R
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "r continue" in shown(app)
         await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         assert "attempt 2 resumes from step 40" in shown(app)
         await pilot.press("enter")
         await until(pilot, lambda: "not continued" in shown(app), "Enter is no")
         assert not started
         await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
+        early = events.Key("y", "y")
+        early.time -= 60
+        app.post_message(early)
+        await pilot.pause()
+        assert isinstance(app.screen, OfferScreen), "typed before the question was on the screen"
         await pilot.press("y")
         await until(pilot, lambda: started == [runs[0]], "the start")
         await pilot.press("G")

@@ -340,12 +340,16 @@ def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "A adopts the run" in pane(app, "notice"), "the notice")
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         assert "stop: the supervisor process is gone, nobody would do it" in shown(app)
         await pilot.press("n")
         assert not adopted
         await pilot.press("s")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         await pilot.press("y")
         await until(
             pilot, lambda: "adopted: a new supervisor process" in pane(app, "notice"), "the new keeper"
@@ -370,7 +374,9 @@ def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "r continue" in pane(app, "footer")
         await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         assert "start the next attempt?" in shown(app)
         assert "resumes from its checkpoint at step 40" in shown(app)
         await pilot.press("y")

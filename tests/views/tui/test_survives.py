@@ -108,10 +108,14 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         assert "supervisor process is gone" in pane(app, "header")
         await until(pilot, lambda: "A adopt" in pane(app, "footer"), "what lives is looked at")
         await pilot.press("r")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         assert "restart: the supervisor process is gone, nobody would do it" in shown(app)
         await pilot.press("n", "A")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         assert all(deed in shown(app) for deed in OFFER.actions)
         assert not adopted, "nothing is done before it is said what"
         await pilot.press("y")
@@ -128,7 +132,9 @@ def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         await pilot.press("y")
         await until(pilot, lambda: "no such host" in pane(app, "notice"), "the reason")
 

@@ -115,7 +115,9 @@ def test_a_real_orphan_is_taken_over_once_it_was_said_what_that_does(tmp_path: P
 
     async def asked(pilot: Pilot[None]) -> None:
         await pilot.press("A")
-        await until(pilot, lambda: isinstance(app.screen, OfferScreen), "the question")
+        await until(
+            pilot, lambda: isinstance(app.screen, OfferScreen) and app.screen.is_shown, "the question"
+        )
         text = shown(app)
         assert all(f"{process.pid} (" in text for process in ours[:2])
         assert "starts a new supervisor process on this host" in text

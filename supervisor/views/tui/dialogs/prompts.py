@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Input, Label
 
 from supervisor.views.tui.request_client import Adopter, Answer
@@ -144,6 +147,24 @@ class OfferScreen(OverScreen[bool]):
         self.asked = title
         self.offer = offer
         self.why = why
+        self._shown_t = math.inf
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the question is on the screen."""
+        return math.isfinite(self._shown_t)
+
+    def on_mount(self) -> None:
+        """From its first frame on it can be answered."""
+        self.call_after_refresh(self._appear)
+
+    def _appear(self) -> None:
+        self._shown_t = Message().time
+
+    def on_key(self, event: events.Key) -> None:
+        """A yes that was typed before the question was on the screen does not answer it: looking at a run may take seconds."""
+        if event.key == "y" and event.time < self._shown_t:
+            event.stop()
 
     def compose(self) -> ComposeResult:
         """What is done, what should be known of it, the keys."""
