@@ -194,6 +194,21 @@ def test_what_leaving_does_not_end(condition: st.Condition, word: str) -> None:
     assert words.leave_word(snapshot_of(state_of(condition, mode="observed"))) == "leave"
 
 
+@pytest.mark.parametrize(
+    ("why", "word"),
+    [
+        (ev.StopWhy.REQUEST, "leave (the run still ends)"),
+        (ev.StopWhy.RESTART, "leave (the run continues)"),
+        (ev.StopWhy.HANG, "leave (the run continues)"),
+    ],
+)
+def test_leaving_a_run_that_is_being_stopped(why: ev.StopWhy, word: str) -> None:
+    stop = ev.StopIntended(t=5.0, attempt=1, why=why, by="me", grace_s=5.0)
+    attempt = attempt_of(stop=stop)
+    for condition in (st.Stopping(attempt=1, why=why, by="me"), st.Ended(attempt=1, exit_code=1)):
+        assert words.leave_word(snapshot_of(state_of(condition, attempt))) == word
+
+
 FAILING = ev.RankFailing(t=90.0, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="ValueError: x")
 RANKS = {0: st.RankState(local_rank=0, rank=0), 1: st.RankState(local_rank=1, rank=1)}
 

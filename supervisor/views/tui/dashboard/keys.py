@@ -96,6 +96,7 @@ KEYS: list[BindingType] = [
     _key("r", "continue_run", "continue", "r", "act", "after its end: start the next attempt"),
     _key("r", "ask('restart')", "restart", "r", "act", "restart as it was"),
     _key("s", "ask('stop')", "stop", "s", "act", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
+    _key("o", "open_code", "code", "o", "look", "your own line of the failure, in $EDITOR"),
     _key("S", "ask('stop_now')", "stop now", "S", "act", "stop at once", show=False),
     _key("K", "ask('stacks')", "stacks", "K", "act", "dump the Python stacks of all ranks"),
     _key(
@@ -107,7 +108,6 @@ KEYS: list[BindingType] = [
         "put a note on the run",
     ),
     _key("v", "page('failure')", "why", "v", "look", "the failure: evidence, what followed, what to do"),
-    _key("o", "open_code", "code", "o", "look", "your own line of the failure, in $EDITOR"),
     _key(
         "y,Y",
         "copy",

@@ -59,6 +59,10 @@ BEHIND_S = 0.5
 USUAL_FIRST = ("ask('stop')", "search", "filter", "open_log", "zoom", "page('metrics')", "ask('restart')")
 
 
+# Below this width the footer's words are short, so that the card's keys fit.
+ROOMY_FOOTER = 100
+
+
 class LookingScreen(PaneScreen):
     """Moves between what can be seen.
 
@@ -202,6 +206,8 @@ class LookingScreen(PaneScreen):
         match binding.action:
             case "back":
                 return self._closes() or "to the list"
+            case "smaller_batch" if self.app.size.width < ROOMY_FOOTER:
+                return "batch"
             case "freeze" if not self.logs.following:
                 return "follow"
             case "zoom" if self._zoomed is not None:
@@ -293,6 +299,11 @@ class LookingScreen(PaneScreen):
         self.notice.page = name
         self.notice.repaint()
         self._offer()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Another width has room for other words."""
+        if self.is_mounted:
+            self._offer()
 
     def on_descendant_focus(self, _event: events.DescendantFocus) -> None:
         """Another pane has the keys: other keys do something."""

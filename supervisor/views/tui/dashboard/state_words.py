@@ -203,8 +203,16 @@ def leave_word(snapshot: Snapshot) -> str:
             return "leave (it restarts by itself)"
         case st.Running() | st.Launching() if not is_failing(snapshot):
             return "leave (training continues)"
+        case st.Stopping() | st.Ended() | st.DiagnosedAs() if _ends_on_request(snapshot.state.attempt):
+            return "leave (the run still ends)"
         case _:
             return "leave (the run continues)"
+
+
+def _ends_on_request(attempt: st.AttemptState | None) -> bool:
+    """Whether the run ends with this attempt because somebody asked for that."""
+    why = attempt.stop.why if attempt is not None and attempt.stop is not None else None
+    return why in st.REQUESTED_STOPS and why is not StopWhy.RESTART
 
 
 def is_held_unwatched(state: st.RunState) -> bool:

@@ -57,8 +57,9 @@ LOG_KEYS: list[BindingType] = [
     _key("space", "freeze", "freeze", "Space", "go", "stand still, or follow the newest line"),
     _key("colon", "jump", "line, time", ":", "go", "go to a line (812), a time (14:52, 2026-11-21 14:52) or a share (50%)"),
     _key("F", "failure", "failure", "F", "go", "go to the line that caused the failure"),
-    _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone", show=False),
+    _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone"),
     _key("left_square_bracket", "rank(-1)", "previous rank", "[", "which", "the previous rank", show=False),
+    _key("e", "editor", "editor", "e", "take", "open the file in $EDITOR at this line"),
     _key("right_curly_bracket", "node(1)", "next node", "}", "which", "the next node alone", show=False),
     _key("left_curly_bracket", "node(-1)", "previous node", "{", "which", "the previous node", show=False),
     _key("o", "stream", "stream", "o", "which", "stdout, stderr, or both", show=False),
@@ -68,7 +69,6 @@ LOG_KEYS: list[BindingType] = [
     _key("w", "wrap", "wrap", "w", "which", "wrap long lines, or cut them"),
     _key("y", "copy", "copy", "y", "take", "copy the line or the selection (V or a drag selects)"),
     _key("c", "chart", "chart", "c", "take", "show this line's step on the charts"),
-    _key("e", "editor", "editor", "e", "take", "open the file in $EDITOR at this line", show=False),
     _key("p", "pager", "pager", "p", "take", "open the file in $PAGER at this line", show=False),
     _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave stoker; no training is ended by it"),
 ]  # fmt: skip
@@ -209,7 +209,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def _offer(self) -> None:
         useless = {"leave"} if self._controls.searched else {"leave", "match(-1)", "match(1)"}
         hints = [
-            Hint(a.binding.key_display or a.binding.key, self._word(a.binding), a.binding.action)
+            Hint("[ ]", "rank", a.binding.action)
+            if a.binding.action == "rank(1)"
+            else Hint(a.binding.key_display or a.binding.key, self._word(a.binding), a.binding.action)
             for a in self.active_bindings.values()
             if a.binding.show and a.enabled and a.node is self and a.binding.action not in useless
         ]

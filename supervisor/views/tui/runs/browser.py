@@ -56,6 +56,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("s", "stop", "stop", "s", "stop the run gracefully: ask, then SIGTERM, then SIGKILL"),
         _key("r", "continue_run", "continue", "r", "start the next attempt of a run that is over"),
         _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
+        _key("N", "name", "name", "N", "name the run; every command finds it by that name"),
+        _key("m", "note", "note", "m", "put a note on the run; / finds it"),
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
         _key(
             "o",
@@ -72,8 +74,6 @@ class BrowserScreen(QuickFrames, Screen[None]):
             "a",
             "show or hide your runs in other folders",
         ),
-        _key("N", "name", "name", "N", "name the run; every command finds it by that name", show=False),
-        _key("m", "note", "note", "m", "put a note on the run; / finds it", show=False),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
         _key("colon,ctrl+p", "commands", "commands", ":", "all commands, by name", show=False),
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; no training is ended by it", show=False),
