@@ -232,6 +232,9 @@ def test_a_log_that_begins_in_the_middle_is_counted_on_from_its_first_line() -> 
         )["step"]
 
     assert [counted_on(10, 24), counted_on(90, 24), counted_on(10, 25)] == [2410, 2490, 2510]
+    headed = Places(heading={"epoch": 30.0, "total_epochs": 30.0})
+    first = Counters().count_on(headed, {"step": 20.0, "total_steps": 289.0})
+    assert first["step"] == 20, "another training begins below the last heading of one"
     whole = Counters()
     values = {"step": 240.0, "total_steps": 700.0, "epoch": 24.0, "total_epochs": 70.0}
     assert whole.count_on(Places(), values)["step"] == 240, "it counts the whole training"

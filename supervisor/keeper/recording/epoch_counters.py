@@ -70,7 +70,8 @@ class Counters:
         step, total = values["step"], values.get("total_steps")
         if total is None or not 0 <= step <= total:
             return values
-        if "epoch" not in values:
+        is_named = "epoch" in values  # else it is a heading's, which may be of an earlier training
+        if not is_named:
             values = {**values, **places.heading}
         epoch = values.get("epoch")
         places.thinned = places.thinned or READING in values
@@ -84,7 +85,8 @@ class Counters:
         # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
         all_epochs = values.get("total_epochs")
         if (
-            all_epochs
+            is_named
+            and all_epochs
             and epoch > 1
             and self._is_elsewhere(step / total if total else 0.0, epoch / all_epochs, all_epochs)
         ):
