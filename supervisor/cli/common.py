@@ -144,8 +144,9 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
     sources: list[tuple[str, Mapping[str, object]]] = [
         ("--theme, --ascii, --lang", flags),
         ("STOKER_THEME, STOKER_ASCII, STOKER_LANG", variables),
-        ("./stoker.toml", _ui_table(Path("stoker.toml"))),
-        (str(user), _ui_table(user)),
+        # What else stands in a job's file matters to `stoker run` alone: a look at a log is not refused for it.
+        ("./stoker.toml", _ui_table(Path("stoker.toml"), whole=False)),
+        (str(user), _ui_table(user, whole=True)),
     ]
     return appearance_of(sources, env)
 
@@ -169,8 +170,8 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
         raise JobError(str(error)) from error
 
 
-def _ui_table(path: Path) -> dict[str, Any]:
-    """The ``[ui]`` table of a settings file, all of which is checked as `stoker run` does; empty where there is none."""
+def _ui_table(path: Path, *, whole: bool) -> dict[str, Any]:
+    """The ``[ui]`` table of a settings file, checked as `stoker run` does; empty where there is none. `whole`: all of the file is checked."""
     try:
         data = read_regular(path)[:MOST_BYTES]
     except OSError:
@@ -184,7 +185,8 @@ def _ui_table(path: Path) -> dict[str, Any]:
     name = str(path.absolute())
     try:
         values = parse_config(name, data)
-        file = ConfigFile(name, values, data.decode("utf-8", "replace"))
+        checked = values if whole else {key: value for key, value in values.items() if key == "ui"}
+        file = ConfigFile(name, checked, data.decode("utf-8", "replace"))
         check_file(file, classes=frozenset(map(str, FailureClass)), is_job=False)
     except JobError as error:
         raise BadAppearance(error.message) from error

@@ -221,13 +221,13 @@ def test_where_the_users_settings_lie() -> None:
 
 
 def test_the_looks_of_a_file_count_where_it_is_one(tmp_path: Path) -> None:
-    assert common._ui_table(tmp_path / "none.toml") == {}
+    assert common._ui_table(tmp_path / "none.toml", whole=True) == {}
     path = tmp_path / "stoker.toml"
     path.write_text('[ui]\ntheme = "light"\n')
-    assert common._ui_table(path) == {"theme": "light"}
+    assert common._ui_table(path, whole=True) == {"theme": "light"}
     path.write_text('ui = "light"\n')
     with pytest.raises(BadAppearance, match=r"stoker.toml:1: "):
-        common._ui_table(path)
+        common._ui_table(path, whole=True)
 
 
 def test_what_is_wrong_with_the_settings_is_said_alike_everywhere(
@@ -249,6 +249,9 @@ def test_what_is_wrong_with_the_settings_is_said_alike_everywhere(
     assert [line.partition(": ")[0] for line in first.splitlines()] == [f"{path}:1", f"{path}:3"]
     assert faults("stoker config explain", main(["config", "explain", "theme"])) == first
     assert faults("stoker", browse([])) == first
+    path.unlink()
+    (tmp_path / "stoker.toml").write_text('notifyy = 1\n[ui]\ntheme = "safe"\n')
+    assert common.appearance_from({}, {}).theme == "safe", "a job's file with a fault stops no look at a log"
 
 
 # -- what attach is given ----------------------------------------------------------------------------------------------
