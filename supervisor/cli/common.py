@@ -170,6 +170,25 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
         raise JobError(str(error)) from error
 
 
+def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The user's own ``[[metrics]]`` rules, as (name, regex); of a settings file with a fault none, as what opens a screen reports that."""
+    path = user_settings(env)
+    try:
+        data = read_regular(path)[:MOST_BYTES]
+    except OSError:
+        return ()
+
+    from supervisor.job.config.files import parse_config
+    from supervisor.job.config.settings import ConfigFile, check_file
+
+    try:
+        rules = {"metrics": parse_config(str(path), data).get("metrics", [])}
+        file = ConfigFile(str(path), rules, data.decode("utf-8", "replace"))
+        return check_file(file, classes=frozenset(), is_job=False).metrics
+    except JobError:
+        return ()
+
+
 def _ui_table(path: Path, *, whole: bool) -> dict[str, Any]:
     """The ``[ui]`` table of a settings file, checked as `stoker run` does; empty where there is none. `whole`: all of the file is checked."""
     try:

@@ -230,6 +230,17 @@ def test_the_looks_of_a_file_count_where_it_is_one(tmp_path: Path) -> None:
         common._ui_table(path, whole=True)
 
 
+def test_the_users_own_rules_name_the_numbers_of_a_strangers_log(tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert common.metric_rules_of_user(env) == ()
+    path = tmp_path / "stoker" / "config.toml"
+    path.parent.mkdir()
+    path.write_text("[ui]\ntheme = 'light'\n[[metrics]]\nname = 'step'\nregex = 'num_timesteps=(\\d+)'\n")
+    assert common.metric_rules_of_user(env) == (("step", r"num_timesteps=(\d+)"),)
+    path.write_text("[[metrics]]\nname = 'step'\n")
+    assert common.metric_rules_of_user(env) == ()
+
+
 def test_what_is_wrong_with_the_settings_is_said_alike_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,9 +58,11 @@ def judge_of(*paths: Path) -> Callable[[Engine], Verdict]:
 
 
 @contextmanager
-def observing(tmp_path: Path, target: Target, *logs: Path) -> Iterator[tuple[Observer, RunPaths]]:
+def observing(
+    tmp_path: Path, target: Target, *logs: Path, rules: tuple[tuple[str, str], ...] = ()
+) -> Iterator[tuple[Observer, RunPaths]]:
     run = RunPaths(tmp_path / "observed-1")
-    observer = Observer(run, target, host="box", judge=judge_of(*logs), interval_s=60.0)
+    observer = Observer(run, target, host="box", judge=judge_of(*logs), interval_s=60.0, rules=rules)
     observer.start()
     try:
         yield observer, run
@@ -73,6 +75,17 @@ def ending(run: RunPaths) -> tuple[Outcome, int]:
     condition = read_state(run.node().journal).condition
     assert isinstance(condition, st.Finished)
     return condition.outcome, condition.exit_code
+
+
+def test_a_persons_own_rules_name_the_step_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("Eval num_timesteps=20000, badness 0.5\n", encoding="utf-8")
+    rules = (("step", r"num_timesteps=(\d+)"), ("loss", r"badness ([\d.]+)"))
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+    with observing(tmp_path, target, log, rules=rules) as (observer, _):
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 20_000, 60)
+        assert observer.state.attempt is not None
+        assert observer.state.attempt.last_loss == 0.5
 
 
 def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> None:

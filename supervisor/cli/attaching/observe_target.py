@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from supervisor.cli.attaching.first_verdict import tell_first_verdict
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.attaching.watcher_process import NICENESS, Watcher
-from supervisor.cli.common import complain
+from supervisor.cli.common import complain, metric_rules_of_user
 from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.clock import SystemClock
@@ -171,7 +171,10 @@ def observer_of(
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
     host = socket.gethostname()
-    observer = Observer(run, what, host=host, judge=judge, interval_s=interval_s, observed=observed)
+    rules = metric_rules_of_user(os.environ)
+    observer = Observer(
+        run, what, host=host, judge=judge, interval_s=interval_s, observed=observed, rules=rules
+    )
     return observer, what
 
 

@@ -87,6 +87,7 @@ class Observer(Powerless):
         interval_s: float = SAMPLE_INTERVAL_S,
         clock: Clock | None = None,
         observed: ObservedRun | None = None,
+        rules: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self._run = run
         self._node = run.node()
@@ -116,6 +117,7 @@ class Observer(Powerless):
             rank_of=_rank_of,
             late=True,
             waiting=self._queue.qsize,
+            rules=rules,
         )
         self._recorder = Recorder(
             self._node.series, self.emit, self._clock, self._backlog, behind_interval_s=BEHIND_S
