@@ -15,6 +15,7 @@ from supervisor.run.regular import read_regular
 
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
+    from supervisor.job.config.settings import FileSettings
     from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
@@ -172,41 +173,40 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
 
 def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The user's own ``[[metrics]]`` rules, as (name, regex); of a settings file with a fault none, as what opens a screen reports that."""
-    path = user_settings(env)
     try:
-        data = read_regular(path)[:MOST_BYTES]
-    except OSError:
-        return ()
-
-    from supervisor.job.config.files import parse_config
-    from supervisor.job.config.settings import ConfigFile, check_file
-
-    try:
-        rules = {"metrics": parse_config(str(path), data).get("metrics", [])}
-        file = ConfigFile(str(path), rules, data.decode("utf-8", "replace"))
-        return check_file(file, classes=frozenset(), is_job=False).metrics
+        found = _settings_of(user_settings(env), only="metrics")
     except JobError:
         return ()
+    return found.metrics if found is not None else ()
 
 
 def _ui_table(path: Path, *, whole: bool) -> dict[str, Any]:
     """The ``[ui]`` table of a settings file, checked as `stoker run` does; empty where there is none. `whole`: all of the file is checked."""
+    from supervisor.views.appearance import BadAppearance
+
+    try:
+        found = _settings_of(path, only="" if whole else "ui")
+    except JobError as error:
+        raise BadAppearance(error.message) from error
+    return dict(found.file.values.get("ui", {})) if found is not None and found.file is not None else {}
+
+
+def _settings_of(path: Path, *, only: str) -> FileSettings | None:
+    """A settings file, checked as `stoker run` does; None where there is none. `only`: the one table that is looked at; empty: all.
+
+    Raises:
+        JobError: what is wrong with it, a line for each fault.
+    """
     try:
         data = read_regular(path)[:MOST_BYTES]
     except OSError:
-        return {}
+        return None
 
     from supervisor.job.config.files import parse_config
     from supervisor.job.config.settings import ConfigFile, check_file
     from supervisor.run.failures import FailureClass
-    from supervisor.views.appearance import BadAppearance
 
     name = str(path.absolute())
-    try:
-        values = parse_config(name, data)
-        checked = values if whole else {key: value for key, value in values.items() if key == "ui"}
-        file = ConfigFile(name, checked, data.decode("utf-8", "replace"))
-        check_file(file, classes=frozenset(map(str, FailureClass)), is_job=False)
-    except JobError as error:
-        raise BadAppearance(error.message) from error
-    return dict(values.get("ui", {}))
+    values = {key: value for key, value in parse_config(name, data).items() if not only or key == only}
+    file = ConfigFile(name, values, data.decode("utf-8", "replace"))
+    return check_file(file, classes=frozenset(map(str, FailureClass)), is_job=False)

@@ -238,6 +238,30 @@ def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
 
     Refused where something has to be found out or asked first, which the verb does on a terminal.
     """
+    return _examined(paths, env)[0]
+
+
+def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
+    """Start that attempt, if there is no reason against it now, and return once it begins.
+
+    Raises:
+        NotAdopted: something speaks against it.
+        KeeperDidNotStart, OSError: see `start_detached`.
+    """
+    from supervisor.cli.starting.start_run import user_name
+    from supervisor.keeper.process.takeover import NotAdopted
+
+    offer, known = _examined(paths, env)
+    if known is None:
+        raise NotAdopted(offer.refusals)
+    record, given = known
+    _detach(paths, record, given, user_name())
+
+
+def _examined(
+    paths: RunPaths, env: Mapping[str, str]
+) -> tuple[Offer, tuple[RunFile, Mapping[str, str]] | None]:
+    """What the next attempt would be, and the job and environment that it starts with; None where it is refused."""
     import shlex
 
     from supervisor.cli.starting.start_run import user_name
@@ -255,34 +279,15 @@ def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> Offer:
     if not refusals and (found.doubts or not isinstance(found.state.condition, Finished)):
         refusals = (f"something has to be asked first: `stoker {VERB} {paths.run_id}` does",)
     if refusals or found.record is None:
-        return Offer(refusals, found.warnings)
+        return Offer(refusals, found.warnings), None
     try:
         record, given = given_again(found.record, env)
         plan, why = plan_continued(record, found.state, paths, given, user_name())
     except JobError as error:
-        return Offer((error.message,), found.warnings)
+        return Offer((error.message,), found.warnings), None
     lines = [line.strip().rstrip(":") for line in _described(paths, record, found.state, plan, why)]
     command = printable(shlex.join(redact_argv(plan.argv)))
-    return Offer((), found.warnings, (*lines, f"it runs: {command}"))
-
-
-def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
-    """Start that attempt, if there is no reason against it now, and return once it begins.
-
-    Raises:
-        NotAdopted: something speaks against it.
-        JobError: a secret is not known here.
-        KeeperDidNotStart, OSError: see `start_detached`.
-    """
-    from supervisor.cli.starting.start_run import user_name
-    from supervisor.keeper.planning.job_secrets import given_again
-    from supervisor.keeper.process.takeover import NotAdopted, examine_continuation
-
-    offer, found = next_attempt(paths, env), examine_continuation(paths)
-    if offer.refusals or found.record is None:
-        raise NotAdopted(offer.refusals)
-    record, given = given_again(found.record, env)
-    _detach(paths, record, given, user_name())
+    return Offer((), found.warnings, (*lines, f"it runs: {command}")), (record, given)
 
 
 def _start(

@@ -868,3 +868,8 @@ Event: TypeAlias = (
     | NoteAdded
     | RunEnded
 )
+
+
+def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:
+    """Whether a share of steps may be that of the training, by its epochs, which count from 0 or 1: a counter of one epoch stands elsewhere."""
+    return abs(share - epoch / epochs) <= 1.5 / epochs

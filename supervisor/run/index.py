@@ -104,8 +104,7 @@ def link_latest(run: RunPaths) -> None:
 
 def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
     """List a run by its absolute path."""
-    line = IndexLine(path=str(run.root.absolute()), run_id=run.run_id, name=name, t=time.time())
-    append_line(state_home(env) / INDEX, line)
+    _add_line(run, env, t=time.time(), name=name)
 
 
 def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
@@ -117,8 +116,7 @@ def give_name(run: RunPaths, name: str, env: Mapping[str, str]) -> str:
     kept = _one_line(name)[:MAX_NAME]
     if not kept:
         raise ValueError("a name has at least one character")
-    line = IndexLine(path=str(run.root.absolute()), run_id=run.run_id, name=kept, t=_start_t(run.root))
-    append_line(state_home(env) / INDEX, line)
+    _add_line(run, env, t=_start_t(run.root), name=kept)
     return kept
 
 
@@ -131,12 +129,17 @@ def give_note(run: RunPaths, note: str, env: Mapping[str, str]) -> str:
     kept = _one_line(note)[:MAX_NOTE]
     if not kept:
         raise ValueError("a note without text")
-    path = str(run.root.absolute())
-    line = IndexLine(
-        path=path, run_id=run.run_id, name="", t=_start_t(run.root), note=kept, note_t=time.time()
-    )
-    append_line(state_home(env) / INDEX, line)
+    _add_line(run, env, t=_start_t(run.root), note=kept, note_t=time.time())
     return kept
+
+
+def _add_line(
+    run: RunPaths, env: Mapping[str, str], *, t: float, name: str = "", note: str = "", note_t: float = 0.0
+) -> None:
+    """One more line of a run in the index."""
+    path = str(run.root.absolute())
+    line = IndexLine(path=path, run_id=run.run_id, name=name, t=t, note=note, note_t=note_t)
+    append_line(state_home(env) / INDEX, line)
 
 
 def _one_line(text: str) -> str:

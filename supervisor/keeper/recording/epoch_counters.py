@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from supervisor.run.events import is_share_of_epochs
 from supervisor.run.series import READING
 
 # Epochs of one training differ by less in length; a counter of the whole training counts twice as far at least.
@@ -88,7 +89,7 @@ class Counters:
             is_named
             and all_epochs
             and epoch > 1
-            and self._is_elsewhere(step / total if total else 0.0, epoch / all_epochs, all_epochs)
+            and not is_share_of_epochs(step / total if total else 0.0, epoch, all_epochs)
         ):
             self.in_epoch[self._counter(total)] = True  # a log that begins in the middle
         epochs = self._epochs(places, epoch, step, total)
@@ -96,11 +97,6 @@ class Counters:
             return values
         over = max(all_epochs, epochs + 1) * total if all_epochs is not None else None
         return _moved(values, epochs * total, over)
-
-    @staticmethod
-    def _is_elsewhere(of_steps: float, of_epochs: float, all_epochs: float) -> bool:
-        """Whether a share of steps is not that of the training, by the share of epochs."""
-        return abs(of_steps - of_epochs) > 1.5 / all_epochs
 
     def _passes(self, places: Places, step: float, total: float) -> float:
         """Steps of the passes before this one, where no epoch is named."""

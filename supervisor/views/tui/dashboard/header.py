@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from supervisor.job.batch import BatchSpec, BatchUnit, describe
-from supervisor.run.events import Phase, Progress
+from supervisor.run.events import Phase, Progress, is_share_of_epochs
 from supervisor.run.state import Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
@@ -50,9 +50,8 @@ class HeaderPanel(Panel):
 
     framed = False
     uses_clock = True
-    name_given = (
-        ""  # what a person named the run, where that is known; else its script's or log's name is shown
-    )
+    # What a person named the run, where that is known; else its script's or log's name is shown.
+    name_given = ""
     esc_vetoes = False  # whether Esc reaches the keeper: nothing else is open that it would close
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -209,11 +208,11 @@ class HeaderPanel(Panel):
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
-    """Whether the share of the steps may be that of the training: a counter of one epoch stands elsewhere than the epochs do."""
+    """Whether the share of the steps may be that of the training, as far as its log names epochs."""
     epoch, epochs = progress.epoch, progress.total_epochs
     if epoch is None or not epochs or epoch > epochs:
         return True
-    return abs(ratio - epoch / epochs) <= 1.5 / epochs
+    return is_share_of_epochs(ratio, epoch, epochs)
 
 
 def _counts_within_epochs(snapshot: Snapshot) -> bool:
