@@ -51,6 +51,13 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **(extra or {})}
 
 
+def put(path: Path, text: str) -> None:
+    """Write what a running child polls for, so that it never reads a file that was opened and not yet written."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def run_headless(*args: str, cwd: Path, timeout_s: float = DEADLINE_S) -> tuple[Done, RunPaths, RunState]:
     """`stoker run --no-ui ARGS` in `cwd`; the run it made and its final state."""
     done = stoker("run", "--no-ui", "--python", sys.executable, *args, cwd=cwd, timeout_s=timeout_s)

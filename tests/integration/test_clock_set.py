@@ -16,7 +16,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import Finished
 from tests.conftest import wait_until
-from tests.integration.harness import background, facts, wait_for_run, wait_for_step
+from tests.integration.harness import background, facts, put, wait_for_run, wait_for_step
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 
@@ -62,7 +62,7 @@ def test_times_go_forward_whatever_the_clock_is_set_to(tmp_path: Path) -> None:
         for setting in ("+2h", "-3h", "+0"):
             wait_for_step(run, last)
             count = clocks_set(run)
-            clock.write_text(setting)
+            put(clock, setting)
             assert wait_until(lambda count=count: clocks_set(run) > count, 60), setting  # type: ignore[misc]
             last = (read_state(run.node().journal).attempts[0].last_step or 0) + 20
         wait_for_step(run, last)

@@ -32,6 +32,7 @@ from tests.integration.harness import (
     STOKER,
     environment,
     only_run,
+    put,
     stoker,
     wait_for_state,
     wait_for_step,
@@ -126,7 +127,7 @@ def is_continued(run: RunPaths) -> RunState:
 def test_a_failed_run_goes_on_at_the_next_attempt_and_a_succeeded_one_does_not(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "how").write_text("3", encoding="utf-8")
+    put(folder / "how", "3")
     assert main(job("--no-ui")) == 1
     run = only_run(folder)
     ended_t = read_state(run.node().journal).ended_t
@@ -164,7 +165,7 @@ def test_a_stopped_run_goes_on_and_is_listed_as_live(folder: Path) -> None:
     assert (
         f"a supervisor process looks after it (pid {state.keeper_pid} on {socket.gethostname()})" in again.err
     )
-    (folder / "how").write_text("continue", encoding="utf-8")
+    put(folder / "how", "continue")
     is_continued(run)
 
 
@@ -185,7 +186,7 @@ def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) 
     adopted = stoker("attach", "--adopt", run.run_id, cwd=folder)
     assert adopted.code == 3
     assert "`stoker continue" in adopted.err
-    (folder / "how").write_text("continue", encoding="utf-8")
+    put(folder / "how", "continue")
     done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
     assert done.code == 0, done.err
     state = is_continued(run)
@@ -201,7 +202,7 @@ def test_what_ended_well_while_nobody_looked_is_not_started_again(folder: Path) 
     refused = stoker("continue", run.run_id, "--yes", cwd=folder)
     assert refused.code == 3
     assert "it lives: pids" in refused.err
-    (folder / "how").write_text("continue", encoding="utf-8")
+    put(folder / "how", "continue")
     assert wait_until(run.node().attempt(1).exit.exists, 60)
     assert wait_until(lambda: not find_members(str(run.root)).ours, 30)
     done = stoker("continue", run.run_id, "--yes", cwd=folder)
@@ -225,7 +226,7 @@ def test_an_honest_orphan_is_adopted_and_a_held_one_goes_on(folder: Path, umask:
     assert done.code == 0, done.err
     assert f"the group of {folder / 'runs'} may exchange what lies in it" in done.err
     assert "takes over what lives of it: pids" in done.err
-    (folder / "how").write_text("3", encoding="utf-8")
+    put(folder / "how", "3")
     wait_for_state(run, HeldOpen)
     lose_keeper(run)
     assert stoker("attach", "--adopt", run.run_id, cwd=folder).code == 3
@@ -235,7 +236,7 @@ def test_an_honest_orphan_is_adopted_and_a_held_one_goes_on(folder: Path, umask:
 
 
 def test_a_secret_is_never_started_as_stars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "how").write_text("3", encoding="utf-8")
+    put(folder / "how", "3")
     done = stoker(*job("--no-ui", "--env", "MY_TOKEN=s3cr3t-0123456789"), cwd=folder)
     assert done.code == 1
     run = only_run(folder)
@@ -257,7 +258,7 @@ def test_a_secret_is_never_started_as_stars(folder: Path, monkeypatch: pytest.Mo
 def test_a_secret_argument_is_asked_for_and_never_started_as_stars(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "how").write_text("3", encoding="utf-8")
+    put(folder / "how", "3")
     assert stoker(*job("--no-ui"), "--api-key", "s3cr3t-0123456789", cwd=folder).code == 1
     run = only_run(folder)
     refused = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
@@ -298,7 +299,7 @@ def test_who_adopts_a_run_with_a_secret_argument_is_asked_for_it(
     again = stoker("attach", "--adopt", run.run_id, cwd=folder)
     assert again.code == 0, again.err
     assert "not kept on disk" not in again.err
-    (folder / "how").write_text("continue", encoding="utf-8")
+    put(folder / "how", "continue")
     assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
     assert outcome(run) == (Outcome.SUCCEEDED, 1)
 
@@ -353,7 +354,7 @@ def ended(process: pexpect.spawn) -> int:
 
 
 def test_on_a_terminal_the_person_has_the_last_word(folder: Path) -> None:
-    (folder / "how").write_text("3", encoding="utf-8")
+    put(folder / "how", "3")
     assert stoker(*job("--no-ui"), cwd=folder).code == 1
     run = only_run(folder)
     before = run.node().journal.read_bytes()
@@ -373,7 +374,7 @@ def test_on_a_terminal_the_person_has_the_last_word(folder: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_change_while_the_question_stands_is_heard(folder: Path) -> None:
-    (folder / "how").write_text("3", encoding="utf-8")
+    put(folder / "how", "3")
     assert stoker(*job("--no-ui"), cwd=folder).code == 1
     run = only_run(folder)
     with terminal(folder, "continue", run.run_id, "--detach") as asked:
@@ -498,7 +499,7 @@ def test_a_keeper_shows_that_it_lives(folder: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.fault("processes", "two people continue a run at once", "one attempt is started")
 def test_two_at_once_start_one(folder: Path) -> None:
-    (folder / "how").write_text("3", encoding="utf-8")
+    put(folder / "how", "3")
     assert stoker(*job("--no-ui"), cwd=folder).code == 1
     run = only_run(folder)
     command = [*STOKER, "continue", run.run_id, "--yes", "--no-ui"]
