@@ -85,6 +85,22 @@ def test_counters_well_below_their_total_need_more_than_a_word(engine: Engine) -
     assert examined(bars + "Early stopping at epoch 3\n", engine).verdict.shows_end
 
 
+def test_a_summary_below_the_last_step_of_the_last_epoch_closes_the_training(engine: Engine) -> None:
+    def trained(epochs: int, steps: int = 50) -> str:
+        return "".join(
+            f"Epoch {n}/5\n" + "".join(f"{step}/50 - loss: 1.{step}\n" for step in range(1, steps + 1))
+            for n in range(1, epochs + 1)
+        )
+
+    saved = "Model and history saved to results/\n"
+    assert examined(trained(5) + saved, engine).verdict.shows_end
+    assert not examined(trained(5), engine).verdict.shows_end, "an evaluation may follow"
+    assert not examined(trained(4) + saved, engine).verdict.shows_end
+    assert not examined(trained(5, 20) + saved, engine).verdict.shows_end, "within the last epoch"
+    each = trained(5).replace("Epoch", f"{saved}Epoch")
+    assert not examined(each + saved, engine).verdict.shows_end, "it saves after each epoch"
+
+
 @pytest.mark.parametrize(
     "line", ["done " + "1-" * 97, "training" + " 1.1/1-1" * 24, "done-" * 40, "a: " * 66, "the end of " * 18]
 )

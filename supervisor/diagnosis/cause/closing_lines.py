@@ -2,7 +2,8 @@
 
 A line like "Done!" or "finished after 800000 iterations" says little by itself: scripts print such lines of their data,
 of a save, of each epoch. It closes the training if it stands below the training's last step and its like does not stand
-between two steps above: what is printed once, at the end, is about the end.
+between two steps above: what is printed once, at the end, is about the end. Where the last step was of the last epoch
+that was planned, a summary is enough ("model saved to ...", "final loss: ...").
 """
 
 from __future__ import annotations
@@ -138,26 +139,43 @@ _ELSEWHERE = Lazy(
     r"|will|until|before|if|when|not|after each|every|estimat\w*|remaining|eta|left)\b|\b(?:epoch|step|iter(?:ation)?|round|fold)s?\W{0,3}\d"
 )
 _COUNT = Lazy(r"(?<![\d.:/])(\d{1,12})\s?/\s?(\d{1,12})(?![\d./])")
+_EPOCHS = Lazy(
+    r"(?i)\b(?:epochs?|cycles?|rounds?|episodes?)\W{0,3}(\d{1,9})\s?(?:/|of)\s?(\d{1,9})(?![\d./])"
+)
+# An epoch's number stands in its heading, in its steps or in its summary, so many lines below the last step at most.
+_EPOCH_LINES = 3
 _DIGITS = re.compile(r"\d+")
 
 
 def closes_training(scan: SourceScan) -> bool:
     """Whether the log's last words say that training ended."""
-    steps = [
-        (number, text)
-        for number, text in scan.tail_steps()
-        if not (is_evaluation(text) or _SUMS_UP.search(text) or is_closing(text))
-    ]
+    steps = [(number, text) for number, text in scan.tail_steps() if _is_step(text)]
     if not steps:
         return False
     first, (last, line) = steps[0][0], steps[-1]
-    below = [line for number, line in scan.numbered_tail() if number > last][-MAX_LINES:]
     is_short = _is_short_of_total(line)
-    found = {_form(line) for line in below if is_closing(line, word_alone=not is_short)}
+    is_planned_end = not is_short and _is_last_epoch(
+        [text for number, text in scan.numbered_tail() if number <= last + _EPOCH_LINES]
+    )
+    below = [line for number, line in scan.numbered_tail() if number > last][-MAX_LINES:]
+    found = {
+        _form(line)
+        for line in below
+        if is_closing(line, word_alone=not is_short) or (is_planned_end and _is_summary(line))
+    }
     if not found:
         return False
     between = (line for number, line in scan.numbered_tail() if first < number < last)
     return bool(found - {_form(line) for line in between if len(line) <= MAX_CHARS})
+
+
+def _is_step(text: str) -> bool:
+    """Whether a line that names a step is of the training, and not a summary or the last words."""
+    return not (is_evaluation(text) or _SUMS_UP.search(text) or is_closing(text))
+
+
+def _is_summary(line: str) -> bool:
+    return len(line) <= MAX_CHARS and _SUMS_UP.search(line) is not None
 
 
 def is_evaluation(step: str) -> bool:
@@ -210,6 +228,12 @@ def _is_short_of_total(step: str) -> bool:
     """Whether a counter of a line stands well before its total."""
     counts = ((int(found[1]), int(found[2])) for found in _COUNT.finditer(step))
     return any(count < NEAR_TOTAL * total for count, total in counts)
+
+
+def _is_last_epoch(lines: list[str]) -> bool:
+    """Whether the last epoch that lines number is the last of those planned."""
+    numbered = next((found for line in reversed(lines) for found in _EPOCHS.finditer(line)), None)
+    return numbered is not None and int(numbered[1]) == int(numbered[2])
 
 
 def _form(line: str) -> str:
