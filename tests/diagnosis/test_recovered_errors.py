@@ -246,6 +246,19 @@ def test_what_python_ignored_yields_to_what_was_raised(engine: Engine) -> None:
     assert judged(steps(1) + IGNORED, engine).failure is FailureClass.DATALOADER_WORKER
 
 
+def test_what_logging_could_not_print_is_no_failure(engine: Engine) -> None:
+    report = "--- Logging error ---\n" + traceback(
+        ("/usr/lib/python3.12/logging/__init__.py", "getMessage"),
+        raised="TypeError: not all arguments converted during string formatting",
+    )
+    assert judged(steps(1) + report, engine).failure is FailureClass.HEALTHY
+    full = report.replace(
+        "TypeError: not all arguments converted during string formatting",
+        "OSError: [Errno 28] No space left on device",
+    )
+    assert judged(steps(1) + full, engine).failure is FailureClass.DISK_FULL
+
+
 def test_a_cached_copy_is_no_failure_of_the_hub(engine: Engine) -> None:
     notice = "Using the latest cached version of x since x couldn't be found on the Hugging Face Hub (offline mode is enabled).\n"
     text = notice + steps(1) + traceback(("/w/train.py", "main"), raised="KeyError: 'edge'")

@@ -156,6 +156,7 @@ def test_errors_without_end_do_not_keep_the_loop_awake() -> None:
         ("", True),
         ("step 3 loss: 1.5\n", True),
         ("Exception ignored in: <function Loader.__del__ at 0x7f>\n", False),
+        ("--- Logging error ---\n", False),
         ("[rank1]: Exception in thread Thread-3 (upload):\n", False),
     ],
 )

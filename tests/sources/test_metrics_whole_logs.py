@@ -122,6 +122,9 @@ def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
         ("lr: 0.001", {}),
         ("epoch: 0, batch_id: 500, loss:0.18", {"epoch": 0, "step": 500, "loss": 0.18}),
         ("epoch no 3 iter count 500 loss:0.18", {"epoch": 3, "step": 500, "loss": 0.18}),
+        ("INFO: Meta epoch 1...", {"epoch": 1}),
+        ("Start training epoch 9, 3511 iters per inner epoch.", {"epoch": 9}),
+        ("rl_loss: -0.27, time: 108.1, l2_norm: 0.14", {"loss": -0.27}),
         ("JobId=1203 StepId=0 TRES=gres/gpu=32", {}),
         ("2epoch:train:101-200batch: loss=3.2", {"epoch": 2, "step": 200, "loss": 3.2}),
         ("2epoch:valid:101-200batch: loss=3.2", {"epoch": 2, "val_loss": 3.2}),
@@ -198,3 +201,22 @@ def test_a_moving_average_is_not_the_held_out_loss() -> None:
     assert found["val_loss"] == 0.0146
     (mean,) = read("val_loss: 0.5 avg_val_loss: 0.4 epoch: 3")
     assert mean["val_loss"] == 0.4
+
+
+def test_a_step_of_the_other_stream_among_a_traceback_s_lines_is_read() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        "{'loss': 0.17, 'learning_rate': 1e-07, 'epoch': 0.1}",
+        '  File "train.py", line 137, in <module>',
+        "    loss = 0.5",
+        "ValueError: loss: 0.3 at step 5",
+        "step 6 loss 0.2",
+    ]
+    assert read("\n".join(lines)) == [
+        {},
+        {"loss": 0.17},
+        {},
+        {},
+        {},
+        {"step": 6, "loss": 0.2},
+    ]

@@ -124,6 +124,8 @@ def _candidate(
         return None
     if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
         return None
+    if hit.signature.failure is FailureClass.CODE_ERROR and frames_above(hit).of_logging:
+        return None  # the message was not formatted; where it could not be written, a full disk shows itself
     settled = _settled(hit, scans, stepped)
     soft = _is_soft(hit, settled, labelled=labelled)
     is_cause = hit.signature.role is Role.CAUSE

@@ -10,10 +10,10 @@ from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.candidates import steps_seen
-from supervisor.diagnosis.cause.closing_lines import closes_training, is_evaluation
+from supervisor.diagnosis.cause.closing_lines import MAX_CHARS, closes_training, is_evaluation
 from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
-from supervisor.diagnosis.scan.hit import Candidate, SourceScan
+from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import HEAD, frames_above
@@ -365,10 +365,15 @@ class Facts:
     def good_end(self) -> bool:
         """Whether a log reports the end of training, and training did not continue after that."""
         return any(
-            hit.has(Trait.GOOD_END) and not (hit.has(Trait.CLOSING_LINE) and _trains_below(scan, hit.line))
+            hit.has(Trait.GOOD_END) and (not hit.has(Trait.CLOSING_LINE) or _closes(scan, hit))
             for scan in self.case.scans
             for hit in scan.hits
         ) or any(closes_training(scan) for scan in self.case.scans)
+
+
+def _closes(scan: SourceScan, hit: Hit) -> bool:
+    """Whether words that scripts print at their end do close it: a short line, below which training did not continue."""
+    return len(hit.text) <= MAX_CHARS and not _trains_below(scan, hit.line)
 
 
 def _trains_below(scan: SourceScan, line: int) -> bool:

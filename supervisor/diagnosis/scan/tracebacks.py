@@ -39,6 +39,8 @@ _WARNED = Lazy(
     r"\bWARN(?:ING)?\b[^\r]{0,200}\b(?:[Cc]ould ?n[o']t|[Cc]an(?:not|'t)|[Uu]nable|[Ff]ail\w*|[Ee]rror|[Ee]xception|[Ss]kipp\w*|[Ii]gnor\w*|[Rr]etry\w*)"
 )
 _IGNORED = ("Exception ignored in", "Error in atexit")
+# What `logging.Handler.handleError` prints above the traceback: the program continues.
+_OF_LOGGING = "--- Logging error ---"
 
 HEAD = "Traceback (most recent call last)"
 UNCAUGHT = Signature(
@@ -85,7 +87,7 @@ class Frames(NamedTuple):
 
     Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` what a logger named right above,
     `quoted_rank` whose traceback a distributed checkpoint's report quotes. `logged`: the program logged the traceback
-    as a notice or in a warning, or Python ignored it (`ignored`). `caught`: a logger printed it, at whatever level, so that something
+    as a notice or in a warning, or Python ignored it (`ignored`). `of_logging`: a message could not be logged. `caught`: a logger printed it, at whatever level, so that something
     caught the exception.
     """
 
@@ -97,6 +99,7 @@ class Frames(NamedTuple):
     logged: bool = False
     caught: bool = False
     ignored: bool = False
+    of_logging: bool = False
 
 
 @cache
@@ -124,7 +127,7 @@ def frames_above(hit: Hit) -> Frames:
     spawn_rank: int | None = None
     announced: int | None = None
     quoted_rank: int | None = None
-    logged = caught = ignored = False
+    logged = caught = ignored = of_logging = False
     lines = hit.lines_before(90)
     row = len(lines) - 1
     while row >= 0:
@@ -136,6 +139,7 @@ def frames_above(hit: Hit) -> Frames:
             found = True
             above = lines[row] if row >= 0 else ""
             ignored = any(words in above for words in _IGNORED)
+            of_logging = _OF_LOGGING in above
             logged = ignored or bool(_LOGGED.search(lines[row + 1]) or _WARNED.search(above))
             heads = lines[max(row, 0) : row + 2]
             caught = any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads)
@@ -149,7 +153,17 @@ def frames_above(hit: Hit) -> Frames:
             frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
         elif patterns["exception"].match(text) and len(frames) > 0:
             break
-    return Frames(found, tuple(reversed(frames)), spawn_rank, announced, quoted_rank, logged, caught, ignored)
+    return Frames(
+        found,
+        tuple(reversed(frames)),
+        spawn_rank,
+        announced,
+        quoted_rank,
+        logged,
+        caught,
+        ignored,
+        of_logging,
+    )
 
 
 def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> TracebackEnd | None:

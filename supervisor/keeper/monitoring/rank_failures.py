@@ -26,7 +26,7 @@ FRESH_S = 15.0
 STEP_AFTER_S = 0.5
 """A step that is logged so much later than an error shows that the script dealt with it."""
 TAIL_BYTES = 1 << 16
-IGNORED = (b"Exception ignored in", b"Exception in thread")
+IGNORED = (b"Exception ignored in", b"Exception in thread", b"--- Logging error ---")
 FAST_S = 1.0
 FAST_HITS = 50
 """After an error the process is looked at every 20 ms for a moment; a job that prints errors all the time does not have that."""

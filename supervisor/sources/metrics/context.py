@@ -308,6 +308,8 @@ def _in_block(message: str, state: State) -> State | None:
     if state.skip_next:
         return state._replace(skip_next=False)
     stripped, indented = message.strip(), _is_indented(message)
+    if state.in_trace and not indented and _is_whole(parse_line(message)):
+        return None  # the other stream's line, among those of the traceback
     if state.in_trace or _TRACE in message:
         goes_on = indented or stripped.startswith(("During handling", "The above exception", _TRACE))
         return state._replace(in_trace=goes_on or not state.in_trace)

@@ -58,7 +58,7 @@ HELD_OUT_SETS = _set("set split clean fast other seen unseen matched mismatched 
 UNCALLED_LOSSES = _set("cross_entropy crossentropy nll")
 LOSS_KINDS = _set(
     "ce cross entropy crossentropy nll mlm clm lm ntp causal next token language net network xent softmax binary bce multi class "
-    "log logloss mse l1 l2 ctc rnnt transducer sft dpo orpo simpo kto ppo policy pg actor pi grpo reinforce contrastive clip infonce "
+    "log logloss mse l1 l2 ctc rnnt transducer sft dpo orpo simpo kto ppo policy pg actor pi grpo rl reinforce contrastive clip infonce "
     "denoising diffusion noise binary softmax sft"
 )
 LOSS_OF_POLICY = _set("policy pg actor pi ppo")
@@ -106,7 +106,7 @@ NUMBER_WORDS = _set("idx index id number no count nr num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
     "start starting started begin beginning processing running step evaluation result completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
-    "for in on of the results summary test update loss valid iteration_ ✨ →"
+    "for in on of the results summary test update loss valid iteration_ meta ✨ →"
 )
 STEP_TIME_NAMES = {
     "time": 3, "timer": 3, "iter_time": 5, "iteration_time": 6, "step_time": 8, "batch_time": 5, "avg_batch_cost": 5, "batch_cost": 5, "train_time": 9,

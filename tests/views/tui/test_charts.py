@@ -190,6 +190,9 @@ def test_title_has_the_loss_as_it_was_said_beside_the_best_and_its_step(tmp_path
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "5.000 " in title(app)
         assert "best 2.500 at step 26" in title(app)
+        await pilot.press("1", "x")
+        assert "best 2.500" in title(app)
+        assert "at step" not in title(app), "the other axis has no steps"
 
     drive(zigzag(tmp_path / "run").close(), play, size=(160, 40))
 

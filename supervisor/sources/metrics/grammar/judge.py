@@ -104,9 +104,10 @@ _LONE_COUNTER = re.compile(
     r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|iter|step)\s+\[?\d+\s*(?:/|of)\s*\d+\]?:?|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
 )
-# "Starting epoch 3/10", "Begin of training epoch 3".
+# "Starting epoch 3/10", "Begin of training epoch 3", "Start training epoch 9, 3511 iters per inner epoch."
 _STARTS_EPOCH = re.compile(
-    r"(?:.*\x01)?\W*(?:start(?:ing|ed)?|begin(?:ning)?)\s+(?:of\s+)?(?:train(?:ing)?\s+)?(?:for\s+)?epoch\W{0,3}\d+(?:\s*(?:/|of)\s*\d+)?\W*$",
+    r"(?:.*\x01)?\W*(?:start(?:ing|ed)?|begin(?:ning)?)\s+(?:of\s+)?(?:train(?:ing)?\W{1,2})?(?:for\s+)?epoch\W{0,3}\d+(?:\s*(?:/|of)\s*\d+)?"
+    r"(?:\W{1,3}\d+ (?:iter(?:ation)?s?|steps|batches)\b[a-z ]*)?\W*$",
     re.IGNORECASE,
 )
 # A line that counts and nothing else: "After 1201 steps, Global Step: 249951".

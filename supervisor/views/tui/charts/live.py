@@ -14,6 +14,7 @@ from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.curves import (
     SMOOTHING,
@@ -107,7 +108,7 @@ class LossPanel(ChartPanel):
         best, step = snapshot.best_loss
         if best is not None:
             parts.append(row(Span(self.tr("  best "), TextStyle.DIM), Span(fm.loss(best))))
-            if step is not None:
+            if step is not None and self.axis is Axis.STEP:
                 parts.append(row(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM)))
         fitting = takewhile(lambda end: end <= room, accumulate(cells(part) for part in parts))
         return tuple(span for part, _ in zip(parts, fitting, strict=False) for span in part)
