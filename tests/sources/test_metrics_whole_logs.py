@@ -220,3 +220,103 @@ def test_a_step_of_the_other_stream_among_a_traceback_s_lines_is_read() -> None:
         {},
         {"step": 6, "loss": 0.2},
     ]
+
+
+ENCODING = """
+INFO:content:Encoding 17562 texts with SBERT (batch_size=128)...
+INFO:device:Before SBERT encoding: allocated 0.1 GB
+Batches:   0%|          | 0/138 [00:00<?, ?it/s]
+Batches:  52%|#####2    | 72/138 [00:31<00:12,  5.37it/s]
+INFO:content:SBERT embeddings shape: (17562, 384)
+"""
+FETCHING = """
+Pre-fetching 2266 unique images from HF Hub ...
+  100/2266  (93 img/s  ETA 23s)
+  2266/2266  (141 img/s  ETA 0s)
+
+"""
+ENCODE = """
+2023-08-25 09:10:55 INFO     encode all the data       : 75722
+  0%|          | 61/75722 [00:01<02:05, 603.06it/s]
+"""
+
+
+@pytest.mark.parametrize("text", [ENCODING, FETCHING, ENCODE])
+def test_work_that_a_heading_announces_with_its_number_is_no_training(text: str) -> None:
+    reader = MetricReader()
+    for line in text.strip("\n").split("\n"):
+        sample = reader.feed(clean(line.encode()))
+        assert sample is None or "step" not in sample.values
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "Loaded 60000 images",  # done
+        "Loading model from checkpoint-12000",
+        "Processing 60000 training samples",
+        "Generating tokens at step 1200",
+    ],
+)
+def test_the_bar_below_other_headings_is_the_trainings(heading: str) -> None:
+    reader = MetricReader()
+    reader.feed(heading)
+    sample = reader.feed("  9%|▉         | 41/469 [00:13<02:05, 3.06it/s]")
+    assert sample is not None
+    assert sample.values["step"] == 41
+
+
+def test_a_line_of_training_ends_the_counting_of_other_work() -> None:
+    reader = MetricReader()
+    for line in (
+        "Encoding 17562 texts ...",
+        " 50%|█████     | 60/120 [00:13<00:13, 4.6it/s]",
+        "Start training",
+    ):
+        assert reader.feed(line) is None
+    sample = reader.feed(" 12%|█▎        | 60/500 [00:13<02:05, 3.06it/s]")
+    assert sample is not None
+    assert sample.values["step"] == 60
+    reader.feed("Encoding 17562 texts ...")
+    sample = reader.feed(" 12%|█▎        | 60/500 [00:13<02:05, 3.06it/s, loss=0.3]")
+    assert sample is not None
+    assert sample.values["step"] == 60
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[1/6] Loading multi-lap data (downsample=10, dt=0.050s = 20Hz)...",
+        "[2/4] Evaluating on the held-out laps, acc: 0.4",
+        "Dream Rollout Evaluation (400 steps = 20.0s)",
+    ],
+)
+def test_a_stage_of_the_program_is_no_step(line: str) -> None:
+    sample = MetricReader().feed(line)
+    assert sample is None or sample.values.keys().isdisjoint({"step", "step_time_s"})
+
+
+def test_a_pair_before_measurements_is_still_the_step() -> None:
+    for line in ("[100/1000] learning rate: 0.1, time: 0.3", "[100/1000] loading: 0.1, loss: 0.3"):
+        sample = MetricReader().feed(line)
+        assert sample is not None
+        assert sample.values["step"] == 100
+
+
+def test_bars_may_stand_between_groups_of_columns() -> None:
+    reader = MetricReader()
+    text = (
+        " Ep │ CScale │  TrainLoss   Tr_MSE │   ValLoss   Va_MSE │       LR   Time       ETA",
+        "────┼────────┼─────────────────────┼────────────────────┼──────────────────────────",
+        " 30 │   1.00 │   0.545351 0.050209 │  0.431273 0.034755 │  2.5e-06   218s        1m",
+    )
+    *_, sample = (reader.feed(line) for line in text)
+    assert sample is not None
+    assert sample.values == {"epoch": 30, "loss": 0.545351, "val_loss": 0.431273, "lr": 2.5e-06, "eta_s": 60}
+
+
+def test_how_much_memory_there_is_is_no_metric() -> None:
+    line = "GPU Memory - Allocated: 0.08GB, Reserved: 0.10GB, Total: 4.00GB"
+    sample = MetricReader().feed(line)
+    assert sample is not None
+    assert sample.other == {"Reserved": 0.1}

@@ -6,7 +6,7 @@ import re
 from enum import Enum, auto
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar.bars import find_bar
+from supervisor.sources.metrics.grammar.bars import begins_other_work, find_bar, is_other_work
 from supervisor.sources.metrics.grammar.judge import begins_code, goes_on_with_code, is_program_text
 from supervisor.sources.metrics.grammar.line import parse_line
 from supervisor.sources.metrics.grammar.tables import (
@@ -19,8 +19,19 @@ from supervisor.sources.metrics.grammar.tables import (
     read_row,
 )
 from supervisor.sources.metrics.grammar.tokens import MASKED, mask
-from supervisor.sources.metrics.grammar.values import NOTHING, Parsed, shifted
-from supervisor.sources.metrics.names import EPOCH, LOSS, SOLE_RANK, STEP, VAL_LOSS, words_of
+from supervisor.sources.metrics.grammar.values import BAR_RANK, NOTHING, Parsed, shifted
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    ETA,
+    LOSS,
+    SAMPLES,
+    SOLE_RANK,
+    STEP,
+    STEP_TIME,
+    TOTAL_STEPS,
+    VAL_LOSS,
+    words_of,
+)
 from supervisor.sources.metrics.prefix import json_message, message_start
 from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAINS, is_about_evaluation
 
@@ -96,6 +107,9 @@ _LONE_TIME = re.compile(
     r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
 )
 
+# What a bar or a nameless counter may show beside its count where it is not the training's.
+_OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
+
 # A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
 # More names than a training has stages.
@@ -119,6 +133,14 @@ class Timed(Enum):
     NOW = auto()  # on the line before, for the first time
     ONCE = auto()  # on the line before a step, as the newest one that reported
     AGAIN = auto()  # the same, and the line before is another
+
+
+class Work(Enum):
+    """Whether work beside the training is counted, as in "Encoding 17562 texts ..." and the bar below it."""
+
+    NONE = auto()
+    ANNOUNCED = auto()  # a heading named it
+    COUNTED = auto()  # the line before was a state of its counter
 
 
 class State(NamedTuple):
@@ -146,6 +168,7 @@ class State(NamedTuple):
     in_best: bool = False
     kinds: tuple[str, ...] | None = ()
     timed: Timed = Timed.NEVER
+    work: Work = Work.NONE
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -248,6 +271,9 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         parsed = _with_message(text, begin, in_record=in_record, evaluates=False)
     if state.after_val_loss and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
+    state = state._replace(work=_work(state.work, message, parsed))
+    if state.work is Work.COUNTED:
+        return NOTHING._replace(once=parsed.once), state
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
     if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
@@ -270,6 +296,24 @@ def _timed(before: Timed, fields: set[str], *, is_time: bool) -> Timed:
     if {STEP, LOSS} <= fields:
         return Timed.ONCE if before in {Timed.NOW, Timed.AGAIN} else Timed.NEVER
     return Timed.NEVER if before is Timed.NOW else before
+
+
+def _work(before: Work, message: str, parsed: Parsed) -> Work:
+    """Whether a line announces or counts work beside the training.
+
+    What a heading announces with its number ("Pre-fetching 2266 images", "encode all the data: 75722") is counted by the bars and
+    nameless counters below it that show no value of a training, up to the first other line.
+    """
+    if begins_other_work(message) and not parsed.readings:
+        return Work.ANNOUNCED
+    if before is Work.NONE or TRAINS.search(message) or _EPOCH.search(message):
+        return Work.NONE
+    counts = {reading.field for reading in parsed.readings} <= _OF_COUNTER and all(
+        one.weak or one.rank == BAR_RANK for one in parsed.readings if one.field == STEP
+    )
+    if counts and (_is_bar(message) or any(one.field == STEP for one in parsed.readings)):
+        return Work.COUNTED
+    return before if before is Work.ANNOUNCED and is_other_work(message) else Work.NONE
 
 
 def _ends_evaluation(message: str, below: Below) -> bool:

@@ -74,6 +74,12 @@ _OTHER_WORK = re.compile(
     r"pulling|push\w*|run(?:ning)? (?:eval|test)\w*|parquet|arrow|images?|videos?|weights|parameters|clean\w*|render\w*|mel\w*|feature\w*|vae|latents?|embedding\w*|captions?)\b|\.(?:json|bin|safetensors|pt|zip|tar|gz|txt|parquet|jsonl)\b",
     re.IGNORECASE,
 )  # fmt: skip
+# "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done.
+_BEGUN = re.compile(
+    r"\W*(?P<work>(?:pre-?)?(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|load|extract|process|compute|generate|convert))\b"
+    r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
+    re.IGNORECASE,
+)
 _EVALUATION = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
 )
@@ -86,6 +92,7 @@ _TRAINING = re.compile(
     r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|it|global|progress|round|episodes?|optimiz\w*|finetun\w*|pretrain\w*|batch\w*|update\w*|sft|dpo|grpo|ppo|loss|lr|fit\w*)\b|^\s*$",
     re.IGNORECASE,
 )
+_OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE)
 _EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)(?: progress)?\s*:?\s*$", re.IGNORECASE)
 _METRIC_HINT = re.compile(r"loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失", re.IGNORECASE)
 
@@ -94,6 +101,17 @@ _LOSSES = re.compile(r"[\w/.-]*loss\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 # "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
 _PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")
+
+
+def begins_other_work(text: str) -> bool:
+    """Whether a line announces work that is no training on a number of things."""
+    begun = _BEGUN.match(text)
+    return begun is not None and is_other_work(begun["work"]) and _OF_STEPS.search(text) is None
+
+
+def is_other_work(text: str) -> bool:
+    """Whether words are of work that is no training."""
+    return _OTHER_WORK.search(text) is not None
 
 
 def of_samples(unit: str) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from supervisor.sources.metrics.grammar.bars import is_other_work
 from supervisor.sources.metrics.grammar.tokens import MASKED
 from supervisor.sources.metrics.grammar.values import (
     NOTHING,
@@ -50,6 +51,7 @@ _TALK_ANYWHERE = re.compile(
     r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bmeta: \{|保存|最佳|最优|最好|早停|加载|恢复训练|[\"'](?:config|hparams|hyperparameters|arg(?:uments|s)|settings)[\"']|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
     re.IGNORECASE,
 )
+_GERUND = re.compile(r"[\s\])}:|-]*([A-Za-z]\w*ing)\b")
 # A row of results that begins with the name of other data: "cifar100  train : [loss = 1.05], valid : [loss = 1.4]".
 _OTHER_DATA = re.compile(
     r"(?:.*\x01)?\W*(?!train|epoch|step|iter|loss)[A-Za-z][\w-]*\s+train\w*\s*:\s*\[[^\]]*\],?\s*(?:val|test)\w*\s*:\s*\[",
@@ -309,6 +311,15 @@ def _setting(readings: list[Reading], masked: str) -> Reading | None:
     return steps[0] if settings or (others and not is_measured) else None
 
 
+def _is_stage(case: _Case) -> bool:
+    """Whether a line is a stage of the program: a nameless pair, then what is done, as in "[1/6] Loading data (dt=0.05s)", and no loss."""
+    step, total = case.best.get(STEP), case.best.get(TOTAL_STEPS)
+    if step is None or total is None or not step.weak or case.has_loss or case.has_bar:
+        return False
+    begun = _GERUND.match(case.masked, total.end)
+    return begun is not None and (_TALK.match(begun[1]) is not None or is_other_work(begun[1]))
+
+
 def _talks(case: _Case) -> bool:
     first = min((reading.start for reading in case.best.values()), default=len(case.masked))
     talks = _TALK.search(case.masked[:first]) or _TALK_ANYWHERE.search(case.masked)
@@ -467,6 +478,7 @@ class _Refusal(NamedTuple):
 
 _REFUSALS = (
     _Refusal("about numbers, but no report", _talks, _names_settings),
+    _Refusal("a stage of the program", _is_stage, lambda _: False),
     _Refusal("a dump", lambda case: _DUMP.search(case.masked) is not None, _names_settings),
     _Refusal(
         "a model's text",

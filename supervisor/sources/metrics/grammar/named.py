@@ -76,6 +76,8 @@ _IN_UNITS = re.compile(r"\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|byte
 _ALLOCATED = re.compile(r"(?:(?:max|peak|maximum|current)[ _])?alloc(?:ated)?$", re.IGNORECASE)
 _ON_DEVICE = re.compile(r"\b(?:gpu|cuda|memory|mem|vram|device)\b", re.IGNORECASE)
 _BYTES = frozenset({"MB", "GB", "MiB", "GiB"})
+# How much memory there is.
+_SIZES = frozenset({"total", "capacity", "limit"})
 # {"name": "loss", "step": 12, "value": 3.9}: the name is a member of its own.
 _NAME_OF_VALUE = re.compile(
     r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
@@ -170,7 +172,9 @@ class LineValues:
         if token.tail.lower() in {"t", "time", "s", "sec"}:
             return _TIME_OF_STEP
         if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
-            return _TIME_OF_STEP
+            return (
+                _TIME_OF_STEP if words[-1][-1:] != "s" else _NOTHING
+            )  # "(400 steps = 20.0s)": that of so many
         if words == ["steps"] and (evaluates or self.settings):
             return _NOTHING
         if evaluates and words[-1] in {"iter", "batch"} and "{" in self.text:
@@ -184,6 +188,8 @@ class LineValues:
         named = found.field != ""  # tokens a second by the name
         if not named and words == ["gpu"] and unit in _BYTES:
             return Meaning(MEMORY, 5, weak=True)
+        if not named and unit in _BYTES and _SIZES.issuperset(words):
+            return _NOTHING  # "Allocated: 0.1GB, Reserved: 0.9GB, Total: 4.0GB"
         if not named and _ALLOCATED.match(token.name) and unit in _BYTES:
             at_most = len(words) > 1
             return Meaning(MEMORY, 9 if at_most else 5, weak=not _ON_DEVICE.search(self.text))
