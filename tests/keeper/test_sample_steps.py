@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
 from supervisor.keeper.recording.sample_steps import WAIT_S, StepSense
+from supervisor.run.series import READING
+from supervisor.sources.metrics import MetricReader
 
 
 def bar(step: int, total: int, **values: float) -> StepSeen:
@@ -379,3 +381,52 @@ def test_passes_of_a_bar_are_not_counted_where_not_all_lines_were_kept() -> None
         list(sense.take(bar(1, 31, loss=1.0, reading=7.0), 0.0))
         (seen,) = sense.take(bar(31, 31, loss=1.0, reading=8.0), 0.0)
     assert (seen.values["step"], seen.values["total_steps"]) == (31.0, 31.0)
+
+
+def times(*lines: tuple[float, float], numbers: Iterable[float] = ()) -> list[float | None]:
+    """Of lines with a step and a time, what is taken for the time of one step. `numbers`: those of the readings, of a backlog."""
+    sense = StepSense()
+    found: list[float | None] = []
+    numbered: list[float | None] = [*numbers]
+    numbered += [None] * (len(lines) - len(numbered))
+    for (step, took), number in zip(lines, numbered, strict=True):
+        values = {"step": step, "step_time_s": took, "loss": 1.0}
+        values |= {} if number is None else {READING: number}
+        samples = sense.take(replace(line(**values), plain_time=True), 0.0)
+        found += [seen.values.get("step_time_s") for seen in samples]
+    return found
+
+
+def test_a_plain_time_is_that_of_a_step_where_each_step_has_a_line() -> None:
+    assert times((1, 0.5), (2, 0.4), (3, 0.4)) == [None, 0.4, 0.4]
+    # Of a backlog a part is kept: the numbers of its readings show how many lines there were.
+    assert times((1, 0.5), (20, 0.4), numbers=(1, 20)) == [None, 0.4]
+
+
+def test_a_plain_time_far_longer_than_that_of_the_first_step_is_of_all_since_the_line_before() -> None:
+    assert times((0, 0.16), (100, 4.5), (200, 5.0)) == [None, 0.045, 0.05]
+    assert times((1, 0.16), (100, 4.95), (300, 10.0), numbers=(1, 2, 4)) == [None, 0.05, 0.1]
+
+
+def test_a_plain_time_of_a_line_every_so_many_steps_may_be_either() -> None:
+    assert times((0, 1.5), (100, 1.2), (200, 0.25)) == [None, None, None]
+    assert times((20, 8.6), (40, 8.5), (20, 8.6), (40, 8.5)) == [None, None, None, None]
+    # 5000 steps are not made in 5 ms.
+    assert times((5000, 0.005), (10000, 0.005)) == [None, 0.005]
+
+
+def test_only_the_time_that_its_line_does_not_explain_is_doubted() -> None:
+    reader = MetricReader()
+    plain = {
+        "[100/1000] loss : 0.3 | time : 4.82s": True,
+        "[100/1000] loss: 0.3 | time: 4.82 (4.81)": False,
+        "[100/1000] loss: 0.3, time: 4.82, data_time: 0.01": False,
+        "[100/1000] loss: 0.3, time: 482.1ms": False,
+        "[100/1000] loss: 0.3, step_time: 4.82": False,
+        "[100/1000] loss: 0.3, time: 0.48, 133.1 img/s": False,
+    }
+    for text, doubted in plain.items():
+        sample = reader.feed(text)
+        assert sample is not None
+        assert "step_time_s" in sample.values
+        assert sample.columns.plain_time is doubted, text

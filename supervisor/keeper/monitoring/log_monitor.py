@@ -330,6 +330,7 @@ class LogWatch:
             begins=begins,
             log=key.name,
             renamed=sample.renamed,
+            plain_time=sample.columns.plain_time,
         )
 
     def _hints(

@@ -27,6 +27,7 @@ class StepSeen:
     `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
     `headed`: its epoch is that of a heading above it. `renamed`: the name of the loss, where it was another loss until here.
+    `plain_time`: its line does not show of how many steps its time is.
     """
 
     t: float
@@ -40,6 +41,7 @@ class StepSeen:
     begins: bool = False
     log: str = ""
     renamed: str = ""
+    plain_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
 from supervisor.keeper.recording.epoch_counters import Counters, Places
 from supervisor.run.series import CONTEXT, READING
+from supervisor.sources.metrics.grammar.bars import FASTEST
 
 # Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
 WAIT_S = 1.0
@@ -32,6 +33,9 @@ EPOCH = "epoch"
 HEADING = frozenset({EPOCH, "total_epochs"})
 LOSSES = frozenset({"loss", "val_loss"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
+STEP_TIME = "step_time_s"
+# The first step is mostly longer than the others: a time so much longer than it is that of more than one.
+LONGER = 3.0
 
 
 class _Hint(NamedTuple):
@@ -51,6 +55,34 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(slots=True)
+class _PlainTimes:
+    """Times that no line shows to be those of one step: "[300/100000] loss: 2.4 | time: 4.45s", a line every 100 steps.
+
+    Where a line is printed for each step, or all its steps could not be made in its time, it is that of one. Where it is far longer
+    than that of the very first step, it is that of all steps since the line before. Else it is not known, and left out.
+    """
+
+    at: tuple[float, float | None] | None = None  # step and number of the newest reading
+    every: float = math.inf  # steps from one line to the next
+    first: float = math.inf  # the time of the very first step
+
+    def of_one_step(self, values: dict[str, float]) -> dict[str, float]:
+        """The values with the time of one step, or with none."""
+        step, took, number = values["step"], values[STEP_TIME], values.get(READING)
+        if self.at is None:
+            self.first = took if step <= 1 else math.inf
+        elif step > self.at[0]:
+            lines = 1.0 if number is None or self.at[1] is None else max(number - self.at[1], 1.0)
+            self.every = (step - self.at[0]) / lines
+        self.at = step, number
+        if self.every <= 1 or took * FASTEST < self.every < math.inf:
+            return values
+        if took > LONGER * self.first and self.every < math.inf:
+            return {**values, STEP_TIME: took / self.every}
+        return {name: value for name, value in values.items() if name != STEP_TIME}
+
+
+@dataclass(slots=True)
 class _Rank:
     """What is known of one rank's lines."""
 
@@ -67,6 +99,7 @@ class _Rank:
     at: dict[str, float] = field(default_factory=dict)  # the newest sample with a step
     begins_again: bool = False  # its counter names neither total nor epoch, and starts again with each epoch
     places: Places = field(default_factory=Places)
+    times: _PlainTimes = field(default_factory=_PlainTimes)
 
 
 @dataclass(slots=True)
@@ -99,7 +132,8 @@ class StepSense:
             return
         if not LOSSES.isdisjoint(seen.values) or _is_of_later_epoch(rank, seen.values):
             yield from _overtaken(rank, seen.log, now)
-        seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
+        values = rank.times.of_one_step(seen.values) if seen.plain_time else seen.values
+        seen = replace(seen, values=self._counters.count_on(rank.places, values))
         rank.at = seen.values
         rank.begins_again = rank.begins_again or _begins_again(rank, seen.values)
         rank.step = seen.values["step"]

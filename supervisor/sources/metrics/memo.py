@@ -72,6 +72,7 @@ class Layout:
         self._sums_up = parsed.off_curve
         self._renamed = parsed.renamed
         self._evaluates = parsed.evaluates
+        self._plain_time = parsed.plain_time
         self._pair = cells(dict(zip((STEP, TOTAL_STEPS), pair, strict=False)))
 
     @property
@@ -99,7 +100,7 @@ class Layout:
             ]
         own = numbers_of(self._other)
         ranks = cast("Sequence[int | None] | None", numbers_of(self._rank).get(RANK))
-        return Columns(values, own, ranks, self._sums_up, self._renamed, self._evaluates)
+        return Columns(values, own, ranks, self._sums_up, self._renamed, self._evaluates, self._plain_time)
 
 
 class _Cell(NamedTuple):
@@ -113,7 +114,7 @@ class _Cell(NamedTuple):
 class Columns(NamedTuple):
     """The numbers of one or many lines of a shape, by name. None: the line has no such number after all.
 
-    `off_curve`, `renamed`, `evaluates`: see `Parsed`.
+    `off_curve`, `renamed`, `evaluates`, `plain_time`: see `Parsed`.
     """
 
     values: Mapping[str, Sequence[float | None]] = {}
@@ -122,6 +123,7 @@ class Columns(NamedTuple):
     off_curve: bool = False
     renamed: str = ""
     evaluates: bool = False
+    plain_time: bool = False
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
         """Those of `rows` that have a number (a rate of 0 steps a second is none), and their numbers."""

@@ -121,6 +121,9 @@ _AROUND_GLOBAL_STEP = frozenset(
 _BARE_BATCH = re.compile(r"\b(?:train[ _])?(?:mini-?)?batch(?:[ _]size)?\s*[:=]?\s*$", re.IGNORECASE)
 # "steps 90": which step as well as how many in all.
 _BARE_STEPS = re.compile(r"\b(?:max|num|total)?[ _]?steps\s*[:=]?\s*$", re.IGNORECASE)
+# What part of a step a time is, and "0.86s (0.91s)": the mean behind a value.
+_PHASES = frozenset({"data", "load", "model", "forward", "backward", "infer"})
+_MEAN = re.compile(r"\s?(?:s|secs?|seconds)?\s?\(\s?(?:avg|mean)?\W?\d")
 _MACHINES = re.compile(r"\b(?:world(?:[ _]size)?|ranks|gpus|nodes|workers)\s*[:=]?\s*\d", re.IGNORECASE)
 # Settings that stand beside the size of a batch.
 _SETTINGS = frozenset(
@@ -538,4 +541,16 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         if not case.best and not case.has_scores:
             return NOTHING
     readings = (*case.best.values(), *case.own.values())
-    return Parsed(readings, case.pair, is_heading, off_curve=RUN_TIME in case.own)
+    return Parsed(
+        readings, case.pair, is_heading, off_curve=RUN_TIME in case.own, plain_time=_is_plain_time(case)
+    )
+
+
+def _is_plain_time(case: _Case) -> bool:
+    """Whether nothing shows that a line's time is that of one step: its name, milliseconds, a mean in brackets, or a rate, an ETA or the time of a part of the step beside it."""
+    timed = case.best.get(STEP_TIME)
+    if timed is None or not timed.weak or timed.conversion.scale < 1.0:
+        return False
+    has_parts = any(not _PHASES.isdisjoint(words_of(name)) for name in case.own)
+    is_rated = not case.fields.isdisjoint({SAMPLES, TOKENS, MFU, ETA})
+    return not has_parts and not is_rated and _MEAN.match(case.masked, timed.end) is None

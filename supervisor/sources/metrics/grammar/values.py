@@ -168,6 +168,7 @@ class Parsed(NamedTuple):
     `off_curve`: its loss is no point of the curve: a mean over the whole run, or one of the outputs that the total is made of.
     `renamed`: the name of the loss, where the curve was of another loss until here.
     `evaluates`: what it names last is of held-out data.
+    `plain_time`: nothing on it shows whether its time is that of one step or of all since the line before.
     """
 
     readings: tuple[Reading, ...]
@@ -178,6 +179,7 @@ class Parsed(NamedTuple):
     off_curve: bool = False
     renamed: str = ""
     evaluates: bool = False
+    plain_time: bool = False
 
 
 NOTHING = Parsed(())
