@@ -320,3 +320,32 @@ def test_how_much_memory_there_is_is_no_metric() -> None:
     sample = MetricReader().feed(line)
     assert sample is not None
     assert sample.other == {"Reserved": 0.1}
+
+
+def test_a_record_may_hold_the_settings_beside_its_epoch_and_loss() -> None:
+    reader = MetricReader()
+    settings = '{"load": null, "momentum": 0.9, "epochs": 300, "learning_rate": 0.05, "dataset": "cifar10", "log": "x"}'
+    assert reader.feed(settings) is None
+    record = (
+        settings[:-1] + ', "train_loss": 1.2666670091, "epoch": 0, "test_loss": 1.2791472765, "depth": 29}'
+    )
+    sample = reader.feed(record)
+    assert sample is not None
+    assert sample.values == {"epoch": 0, "loss": 1.2666670091, "val_loss": 1.2791472765, "lr": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("[41/41] 49300), Loss: 0.037, mAP 93.61%", {"epoch": 41, "total_epochs": 41, "step": 49300, "loss": 0.037}),
+        ("[41/41] 49300: Loss: 0.037", {"epoch": 41, "total_epochs": 41, "step": 49300, "loss": 0.037}),
+        ("[41/41] 0.25, Loss: 0.037", {"total_steps": 41, "step": 41, "loss": 0.037}),
+        ("[0:30/66942] RMSE=0.049 time=0.0044+7.2e+01", {"epoch": 0, "step": 30, "total_steps": 66942}),
+        ("Algo mappo updates 995/1000 episodes, total num timesteps 298800/300000, FPS 39.", {"step": 298800, "total_steps": 300000}),
+    ],
+)  # fmt: skip
+def test_counters_in_brackets_before_a_step(line: str, want: dict[str, float]) -> None:
+    sample = MetricReader().feed(line)
+    assert sample is not None
+    assert sample.values == want
+    assert sample.rank is None

@@ -144,6 +144,14 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
     Format("[7, 1450/ 2562] - loss: 2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+), *(?P<s>\d+) */ *(?P<S>\d+)\]")),
+    Format("[0:30/66942] loss=0.042", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+): *(?P<s>\d+) */ *(?P<S>\d+)\]\s")),
+    # The epoch of all, and the step of the whole training.
+    Format(
+        "[41/41] 49300), Loss: 0.037",
+        Where.FIRST,
+        5,
+        re.compile(r"\W*\[ *(?P<e>\d+)/(?P<E>\d+)\] +(?P<s>\d+)(?:\),?|[,:|]| [-|]) +(?=[A-Za-z][\w ]*[:=])"),
+    ),
     Format(
         "3-epoch (99/44660): loss 11.2",
         Where.FIRST,

@@ -51,6 +51,7 @@ _TALK_ANYWHERE = re.compile(
     r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bmeta: \{|保存|最佳|最优|最好|早停|加载|恢复训练|[\"'](?:config|hparams|hyperparameters|arg(?:uments|s)|settings)[\"']|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
     re.IGNORECASE,
 )
+_RECORD = re.compile(r"(?:.*\x01)?\s*\{.*\}\s*")
 _GERUND = re.compile(r"[\s\])}:|-]*([A-Za-z]\w*ing)\b")
 # A row of results that begins with the name of other data: "cifar100  train : [loss = 1.05], valid : [loss = 1.4]".
 _OTHER_DATA = re.compile(
@@ -216,6 +217,13 @@ class _Case:
         return (
             words[-1:] == ["loss"] and _COMPUTED.search(self.masked, reading.start, reading.end) is not None
         )
+
+    @property
+    def is_record(self) -> bool:
+        """Whether the line is a record of a counter and a computed loss: some scripts write their settings into each."""
+        losses = [self.best[field] for field in (LOSS, VAL_LOSS) if field in self.best]
+        is_record = _RECORD.fullmatch(self.masked) is not None and self.is_counted and self.has_named_counter
+        return is_record and any(_COMPUTED.search(self.masked, one.start, one.end) for one in losses)
 
     @property
     def has_named_counter(self) -> bool:
@@ -524,12 +532,15 @@ _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
 )
 
 
+def _refusal(case: _Case) -> _Refusal | None:
+    return None if case.is_record else next((one for one in _REFUSALS if one.when(case)), None)
+
+
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
     """Choose between readings of one field, and decide whether the line reports at all."""
     case = _Case(found, masked, has_bar=has_bar, in_record=in_record)
-    for refusal in _REFUSALS:
-        if refusal.when(case):
-            return NOTHING._replace(settings=refusal.begins_settings(case))
+    if (refusal := _refusal(case)) is not None:
+        return NOTHING._replace(settings=refusal.begins_settings(case))
     case.drop_doubtful()
     if not case.measured and not case.has_scores and _SAVED.search(masked):
         return NOTHING

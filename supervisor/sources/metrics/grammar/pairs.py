@@ -211,6 +211,8 @@ def read_ratio(line: LineValues, token: Token) -> None:
 def _meaning_of_pair(name: str) -> Meaning:
     if name.lower() == "epochs":
         return meaning("epoch")  # "Epochs 1/3" counts; "epochs: 3" is a setting
+    if name.lower().endswith(" timesteps"):
+        return Meaning(STEP, 6)  # "total num timesteps 298800/300000"
     found = meaning(name) if name else Meaning("")
     if found.field != STEP and "/" in name and meaning(name.partition("/")[0]).field == STEP:
         return meaning(name.partition("/")[0])  # 'global_step/max_steps': '78/176'
