@@ -415,6 +415,37 @@ def test_an_exception_that_a_logger_printed_before_two_steps_was_caught(logged: 
     assert judged(logged + raised, engine).failure is FailureClass.CODE_ERROR, "nothing came after"
 
 
+def test_a_program_that_logged_an_exception_and_informs_on_outlived_it(engine: Engine) -> None:
+    """A request that a service could not answer, months before its newest training."""
+    logged = "2018-05-18 04:13:38,163 [Thread-6    ] [ERROR]  Internal Server Error: /ner/hello/\n"
+    raised = traceback(("/w/views.py", "respond"), raised="TypeError: must be str, not list")
+    words = (
+        "hello",
+        "order",
+        "status",
+        "limits",
+        "email",
+        "address",
+        "country",
+        "office",
+        "search",
+        "result",
+        "names",
+        "month",
+        "total",
+    )
+    inform = [
+        f"2018-05-18 04:15:{n:02},146 [MainThread  ] [INFO ]  User asks {word}\n"
+        for n, word in enumerate(words)
+    ]
+    after = "".join(inform)
+    assert judged(logged + raised + after, engine).failure is not FailureClass.CODE_ERROR
+    assert judged(logged + raised + after + steps(1), engine).failure is FailureClass.HEALTHY
+    assert judged(raised + after, engine).failure is FailureClass.CODE_ERROR, "nobody caught it"
+    cleaned_up = "".join(inform[:5])
+    assert judged(logged + raised + cleaned_up, engine).failure is FailureClass.CODE_ERROR
+
+
 def test_a_step_that_was_logged_above_a_traceback_is_no_report_of_it(engine: Engine) -> None:
     """Runs appended to one file, each of which ends alike: a program that logged and outlived its exceptions looks similar."""
     step = "2025-12-09 13:14:{n:02}.273 | INFO     | train:25 - Epoch: 0 Step: {n} Training loss: 8.5\n"

@@ -26,6 +26,10 @@ STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
 STEPS_AFTER_TRACEBACK = 6
 # Ordinary lines between a report and the traceback of another exception: below a cause stand a few words at most.
 LINES_OF_ONE_THAT_WENT_ON = 4
+INFORMED_AFTER_NOTICE = 2  # lines of level INFO
+INFORMED_AFTER_CAUGHT = (
+    12  # the same below a traceback that a logger printed: who cleans up and ends informs of less
+)
 LINES_AFTER_CAUGHT = 2  # of the process that logged it, whatever they say
 BAR_STATES = 12  # states of one bar, which are drawn into one line; after a line without a traceback
 STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
@@ -122,12 +126,12 @@ def _raises_or_alarms(item: Candidate) -> bool:
     return _is_exception(item) or _ALARM.search(item.text) is not None
 
 
-def _informed_on(item: Candidate) -> bool:
-    """Whether the program continued to inform of other things: a start that has not come to its first step yet."""
+def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
+    """Whether the program continued to inform of other things: a start that has not come to its first step yet, or a server."""
     informing = (
         1 for line in item.hit.lines_after() if INFORMS.search(line[:200]) or _GLOG_INFORMS.search(line[:60])
     )
-    return sum(informing) >= 2
+    return sum(informing) >= need
 
 
 def _without_logged_notices(found: list[Candidate]) -> list[Candidate]:
@@ -264,6 +268,13 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
     if not died and (_bars_went_on(item) or (item.has(Trait.ENDS_TRACEBACK) and _informed_on(item))):
+        return True
+    if (
+        not died
+        and _raised(item)
+        and frames_above(item.hit).caught
+        and _informed_on(item, INFORMED_AFTER_CAUGHT)
+    ):
         return True
     if ends_well(scan, item.line, steps):
         return True
