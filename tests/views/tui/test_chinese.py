@@ -94,7 +94,7 @@ def ours(app: StokerApp) -> str:
 @pytest.mark.parametrize("state", STATES)
 def test_nothing_of_the_dashboard_is_left_in_english(tmp_path: Path, state: str) -> None:
     def look(app: StokerApp) -> None:
-        assert english_in(ours(app)) <= {"DataLoader", "bus", "error", "docker", "run"}, (
+        assert english_in(ours(app)) <= {"DataLoader", "bus", "code", "error", "docker", "run"}, (
             "what to do about shm"
         )
         log = pane(app, "log").splitlines()

@@ -127,12 +127,42 @@ def test_a_card_takes_the_place_of_the_charts_and_what_it_needs() -> None:
     assert narrow.middle_height == 9
     assert plan(80, 24, Needs(devices=2, ranks=2, card_rows=40)).middle_height == 24 - 4 - 7, "the log stays"
     assert plan(80, 14, Needs(devices=2, ranks=2, card_rows=40)).middle_height == 6
-    roomy = plan(120, 40, Needs(devices=2, ranks=2, card_rows=12))
+    roomy = plan(120, 40, Needs(devices=2, ranks=2, loss=False, card_rows=12))
     assert roomy.shown == BASE | {"card", "attempts", "tiles"}
     assert roomy.middle_height == 12
     wide = plan(160, 40, Needs(devices=2, ranks=2, card_rows=12))
     assert {"card", "devices", "ranks"} <= wide.shown
-    assert wide.middle_height == 20, "beside the devices a card is no lower than they need"
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "needs", "expected"),
+    [
+        # Of a log from elsewhere: beside the card from 150 columns on, else below it; in one column the card alone.
+        (200, 50, Needs(devices=0, ranks=0, card_rows=13), (20, None, True, True)),
+        (150, 40, Needs(devices=0, ranks=0, card_rows=13), (20, None, True, True)),
+        (149, 40, Needs(devices=0, ranks=0, card_rows=13), (22, 13, True, False)),
+        (120, 40, Needs(devices=0, ranks=0, card_rows=13), (22, 13, True, False)),
+        (80, 24, Needs(devices=0, ranks=0, card_rows=13), (13, None, False, False)),
+        # Below it where other panes are beside the card.
+        (200, 50, Needs(devices=2, ranks=2, card_rows=13), (25, 13, True, False)),
+        (200, 50, Needs(devices=0, ranks=0, trends=4, card_rows=10), (22, 10, True, False)),
+        # Not below six rows, and not without a curve: then the card has its own rows only.
+        (120, 40, Needs(devices=0, ranks=0, card_rows=17), (17, None, False, False)),
+        (120, 40, Needs(devices=0, ranks=0, loss=False, card_rows=13), (13, None, False, False)),
+        (200, 50, Needs(devices=0, ranks=0, loss=False, card_rows=13), (13, None, False, False)),
+        (200, 50, Needs(devices=2, ranks=2, loss=False, card_rows=13), (20, None, False, False)),
+    ],
+)
+def test_the_loss_stays_beside_or_below_a_card(
+    width: int, height: int, needs: Needs, expected: tuple[int, int | None, bool, bool]
+) -> None:
+    layout = plan(width, height, needs)
+    assert (
+        layout.middle_height,
+        layout.card_height,
+        "loss" in layout.shown,
+        layout.loss_beside,
+    ) == expected
 
 
 def test_a_pane_alone() -> None:

@@ -47,7 +47,7 @@ MEMORY_FAILURES = (FailureClass.CUDA_OOM, FailureClass.HOST_OOM)
 class LossPanel(ChartPanel):
     """The loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
 
-    number = 1
+    number: int | None = 1
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The losses and the attempts."""

@@ -57,7 +57,7 @@ COPIED_ROWS = 100
 
 
 class FailureCard(Panel, can_focus=True):
-    """Stands in place of the charts while the newest attempt has failed and no new one runs."""
+    """Stands before the charts while the newest attempt has failed and no new one runs."""
 
     number = 1
     uses_clock = True

@@ -2,7 +2,8 @@
 
 What gives way, in this order, as the terminal gets smaller: trends, timeline, charts of use, tiles, attempts, ranks,
 devices beyond four, the loss chart. Header, log, notice and footer stay. Without a GPU the trends have the place of the
-charts of use: how busy the machine is, is one line.
+charts of use: how busy the machine is, is one line. A failure card takes only its own rows; the loss chart stays beside
+or below it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ RANKS_LEAST = 5
 # A row of two curves beside the loss has at least this many lines; there are at most two such rows.
 TRENDS_LEAST = 7
 TRENDS_MOST = 4
-# Beside the devices, charts and ranks of a wide terminal a card is not lower than this.
+# Beside other panes a card is not lower than this.
 CARD_BESIDE_RIGHT = 20
+# From this width on the loss chart is beside the card unless other panes are, else below it with at most so many rows.
+LOSS_BESIDE_FROM = 150
+LOSS_BELOW_MOST = 12
 ALWAYS = frozenset(["header", "notice", "footer"])
 
 
@@ -32,6 +36,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     `framed`: whether log and failure card have room for a frame; `framed_devices`: the devices.
     `trends`: how many curves there is room for; `trends_height`: of all of them.
+    `loss_beside`: of the card, as wide as the right column would be; else below a card of `card_height`.
     """
 
     shown: frozenset[str]
@@ -46,18 +51,21 @@ class Layout(msgspec.Struct, frozen=True):
     trends_height: int = 0
     trends: int = 0
     framed: bool = True
+    card_height: int | None = None
+    loss_beside: bool = False
 
 
 class Needs(msgspec.Struct, frozen=True):
     """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown.
 
-    `gpus`: whether the devices are some. `trends`: how many series besides the loss have a curve.
+    `gpus`: whether the devices are some. `loss`: whether the loss has a curve. `trends`: how many other series have one.
     `log_more`: rows that a person gave the log beyond its share; `side_more`: cells of the right column.
     """
 
     devices: int
     ranks: int
     gpus: bool = True
+    loss: bool = True
     trends: int = 0
     card_rows: int = 0
     zoomed: str | None = None
@@ -135,14 +143,22 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
         shown.add("timeline")
     middle = max(room - max(7, room * (33 if wide else 36) // 100), 8)
     middle = min(max(middle - needs.log_more, 8), max(room - 5, 8))
+    card_height, beside = None, False
     if needs.card_rows:
         shown.add("card")
-        middle = min(max(room - 8, 8), max(needs.card_rows, CARD_BESIDE_RIGHT if wide else 8))
+        beside = needs.loss and width >= LOSS_BESIDE_FROM and not _has_right(width, needs)
+        in_full = max(needs.card_rows, 8 if card_width(width, needs) == width else CARD_BESIDE_RIGHT)
+        below = min(max(needs.card_rows + LOSS_BELOW_MOST, in_full), middle) - needs.card_rows
+        middle = min(max(room - 8, 8), in_full)
+        if needs.loss and not beside and below >= CHARTS_LEAST:
+            card_height, middle = needs.card_rows, needs.card_rows + below
+        if beside or card_height:
+            shown.add("loss")
     else:
         shown.add("loss")
     devices = _devices_height(middle, needs.devices) if needs.devices else 0
     curves = Curves()
-    if needs.devices + needs.ranks + needs.trends and (wide or not needs.card_rows):
+    if _has_right(width, needs) or (needs.devices + needs.ranks + needs.trends and not needs.card_rows):
         if needs.ranks and middle - devices >= RANKS_LEAST:
             shown.add("ranks")
         if needs.devices:
@@ -164,7 +180,21 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
         timeline_width=min(72, width * 36 // 100),
         trends_height=curves.trends_height,
         trends=curves.trends,
+        card_height=card_height,
+        loss_beside=beside,
     )
+
+
+def card_width(width: int, needs: Needs) -> int:
+    """Of a failure card in a terminal of this width."""
+    if width >= LOSS_BESIDE_FROM and (needs.loss or _has_right(width, needs)):
+        return width - _right_width(width, needs)
+    return width
+
+
+def _has_right(width: int, needs: Needs) -> bool:
+    """Whether a column of other panes is beside a failure card."""
+    return width >= WIDE and (_has_table(needs) or needs.trends > 1)
 
 
 def _right_width(width: int, needs: Needs) -> int:

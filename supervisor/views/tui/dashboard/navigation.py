@@ -529,9 +529,10 @@ class LookingScreen(PaneScreen):
     async def go_step_for(self, words: str) -> None:
         """Put the cursor of the chart in sight at a step, or its window around several."""
         if self._zoomed not in {"metrics", "loss"}:
-            if self._card_shown() and self._zoomed is None:
+            in_sight = self._zoomed is None and self.query_one("#loss").display
+            if self._card_shown() and self._zoomed is None and not in_sight:
                 await self.action_page("metrics")  # the card stands in the loss's place
-            else:
+            elif not in_sight:
                 self.action_pane("loss")
         chart = self.query_one("#metrics" if self._zoomed == "metrics" else "#loss", ChartPanel)
         if trouble := chart.show_steps(words):

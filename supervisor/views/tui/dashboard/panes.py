@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -16,7 +17,7 @@ from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.devices import DevicesPanel, devices_of
 from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
-from supervisor.views.tui.dashboard.layout import TRENDS_MOST, WIDE, Layout, Needs, plan
+from supervisor.views.tui.dashboard.layout import TRENDS_MOST, Layout, Needs, card_width, plan
 from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dashboard.state_words import shows_failure
 from supervisor.views.tui.dashboard.tiles import TilesPanel
@@ -45,8 +46,9 @@ class PaneScreen(QuickFrames, Screen[None]):
         """All panes; the layout decides which are seen."""
         yield HeaderPanel(id="header")
         with Horizontal(id="middle"):
-            yield FailureCard(id="card")
-            yield LossPanel(id="loss")
+            with Vertical(id="left"):
+                yield FailureCard(id="card")
+                yield LossPanel(id="loss")
             with Vertical(id="right"):
                 with Horizontal(id="charts"):
                     yield UsePanel(id="util", memory=False)
@@ -123,22 +125,22 @@ class PaneScreen(QuickFrames, Screen[None]):
                 or (0 if elsewhere or never else 1 + len(snapshot.ranks)),
                 ranks=0 if elsewhere and ranks <= 1 else ranks,
                 gpus=bool(snapshot.gpus),
+                loss=len(snapshot.metrics["loss"]) > 1,
                 trends=sum(1 for _ in trends(snapshot)),
-                card_rows=self._card_rows(snapshot),
                 zoomed=self._zoomed,
                 log_more=log_more,
                 side_more=side_more,
             )
+            needs = replace(needs, card_rows=self._card_rows(snapshot, card_width(self.size.width, needs)))
         layout = plan(self.size.width, self.size.height, needs)
         if layout == self._layout:
             return
         self._layout = layout
         self._apply(layout)
 
-    def _card_rows(self, snapshot: Snapshot) -> int:
+    def _card_rows(self, snapshot: Snapshot, width: int) -> int:
         if not shows_failure(snapshot):
             return 0
-        width = self.size.width if self.size.width < WIDE else self.size.width * 55 // 100
         return self.query_one("#card", FailureCard).needed_rows(
             View(snapshot, self._clock(), tr_of(self)), width
         )
@@ -166,22 +168,29 @@ class PaneScreen(QuickFrames, Screen[None]):
         middle.display = right or bool(shown & {"card", "loss"})
         middle.styles.layout = "vertical" if layout.vertical else "horizontal"
         middle.styles.height = "1fr" if layout.middle_height is None else layout.middle_height
+        left = self.query_one("#left")
+        left.display = bool(shown & {"card", "loss"})
+        left.styles.layout = "horizontal" if layout.loss_beside else "vertical"
+        left.styles.height = layout.loss_height or "1fr"
         self.query_one("#bottom").display = bool(shown & {"log", "timeline"})
         side = self.query_one("#right")
         side.display = right
         side.styles.width = "1fr" if layout.right_width is None else layout.right_width
         devices = self.query_one("#devices", DevicesPanel)
         devices.framed = layout.framed_devices
-        self.log_panel.framed = self.query_one("#card", FailureCard).framed = layout.framed
+        card, loss = self.query_one("#card", FailureCard), self.query_one("#loss", LossPanel)
+        self.log_panel.framed = card.framed = layout.framed
+        card.styles.height = layout.card_height or "1fr"
+        loss.styles.width = layout.right_width if layout.loss_beside else "1fr"
+        loss.number = None if "card" in shown else LossPanel.number
         devices.styles.height = "1fr" if layout.devices_height is None else layout.devices_height
         self.query_one("#charts").styles.height = layout.charts_height
-        self.query_one("#loss").styles.height = "1fr" if layout.loss_height is None else layout.loss_height
         self.query_one("#timeline").styles.width = (
             "1fr" if not layout.timeline_width else layout.timeline_width
         )
         focused = self.focused
         if focused is None or not focused.display:
-            (self.log_panel if "log" in shown else self.query_one("#card", FailureCard)).focus()
+            (self.log_panel if "log" in shown else card).focus()
 
     def _show_trends(self, count: int, height: int) -> None:
         """Two curves a row, made when there is first room for one."""
