@@ -661,6 +661,28 @@ def test_losses_of_a_long_finished_log_stand_at_the_steps_of_their_bar(tmp_path:
     assert losses[-1] == (steps, steps / 1000)
 
 
+def test_the_bar_of_an_evaluation_within_a_finished_log_is_no_step_of_the_training(tmp_path: Path) -> None:
+    """Of a backlog's bars without a loss few are kept: the training's is, where the other one begins."""
+
+    def states(total: int, first: int, last: int, each: str) -> list[str]:
+        return [
+            f"{100 * n // total:3d}%|#   | {n}/{total} [10:00<10:00,  {each}]" for n in range(first, last)
+        ]
+
+    log = tmp_path / "x.log"
+    evaluation = "".join(f"\n\r{state}\x1b[A" for state in states(300, 0, 301, "4.00it/s"))
+    losses = "".join(f"{{'loss': {2 + n / 100}, 'epoch': {n / 100:.2f}}}\n" for n in range(1, 40))
+    training = ["\r" + "\r".join(states(600, *part, "5.00s/it")) for part in ((1, 401), (401, 601))]
+    log.write_text(f"{training[0]}\n{losses}{evaluation}\n{training[1]}\n{evaluation}\n", encoding="utf-8")
+    make_old(log)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        assert observer.join(60)
+        assert attempt_of(observer).last_step == 600
+    assert {sample["step_time_s"] for sample in job_samples(run) if "step_time_s" in sample} == {5.0}
+
+
 def test_what_a_backlog_says_last_of_each_number_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     lines = "".join(f"epoch 1 loss {2 + n % 7 / 10:.1f} val_loss {3 + n % 5 / 10:.1f}\n" for n in range(2000))

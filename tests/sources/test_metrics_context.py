@@ -187,6 +187,11 @@ def test_a_number_that_counts_is_no_part_of_a_loss(name: str) -> None:
             {1: {"step": 100, "loss": 624.802}},
         ),
         ("epoch,loss_ctc,loss_att\n3,1546.44,229.815", {1: {}}),
+        # A bar begins with blanks, as what belongs to a call does; it belongs to none.
+        (
+            "  with torch.enable_grad(), device_autocast_ctx, autocast(**kwargs):\n  1%|          | 3/657 [00:22<1:16:11,  6.99s/it]",
+            {1: {"step": 3}},
+        ),
     ],
 )
 def test_lines_above_say_what_the_numbers_are(text: str, want: dict[int, dict[str, Any]]) -> None:

@@ -55,7 +55,10 @@ BACKLOG_SAMPLES = 60
 # batch: a sample costs some 60 us until it is in the series, a quarter of the time of reading its log when each batch gave 60.
 EXISTING_LOG_SAMPLES = 8000
 MIN_BATCH_SAMPLES = 12
+# Of a log so many totals of its bars are remembered.
+MOST_TOTALS = 64
 STEP = "step"
+TOTAL_STEPS = "total_steps"
 EPOCH = "epoch"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
@@ -141,6 +144,7 @@ class LogWatch:
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
         self._read_rows: dict[str, int] = {}
+        self._totals: dict[str, set[float]] = {}
         self._wiped: dict[str, tuple[tuple[int, int], bytes, set[int] | None]] = {}
         self._rank_reported = False
         self._last_line: float | None = None
@@ -258,6 +262,7 @@ class LogWatch:
         lines = batch.in_order() if batch.drawn else batch.lines
         now = self._clock.wall()
         rows = reader.read_rows([line.raw for line in lines])
+        overtaken = self._before_others(key, rows)
         drawn = set(map(id, batch.drawn))  # a line may begin where its first state does
         if drawn:
             states = [(columns.step(at), loss) for _, columns, at, loss in rows]
@@ -267,14 +272,15 @@ class LogWatch:
                 stands[stepped[-1]] = True
             if states:
                 self._newest[key.name] = states[-1]
-            is_line = [id(lines[row]) not in drawn for row, *_ in rows]
-            rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
+            is_kept = [id(lines[row]) not in drawn or row in overtaken for row, *_ in rows]
+            rows = [row for row, kept in zip(rows, map(or_, stands, is_kept), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
         kept = rows
         if not few:
             renamed = {place for place, (_, columns, *_) in enumerate(rows) if columns.renamed}
             places = {*thinned([loss for *_, loss in rows], wanted), *last_of_each(rows), *renamed}
+            places |= {place for place, (row, *_) in enumerate(rows) if row in overtaken}
             kept = with_headings(rows, sorted(places))
         before = self._read_rows.get(key.name, 0)
         self._read_rows[key.name] = before + len(rows)
@@ -295,6 +301,27 @@ class LogWatch:
         both += self._hints(key, batch, now, told)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
+
+    def _before_others(self, key: LogKey, rows: Sequence[Row]) -> set[int]:
+        """The lines where a bar that names no loss stands last before a bar with another total: else that one would be taken for it.
+
+        Of each total the first of the log, and the last of the batch.
+        """
+        known = self._totals.setdefault(key.name, set())
+        found: dict[tuple[float, bool], int] = {}
+        before: tuple[int, float, float | None] | None = None
+        for row, columns, at, loss in rows:
+            totals = columns.values.get(TOTAL_STEPS)
+            if totals is None or (total := totals[at]) is None:
+                continue
+            if before is not None and before[1] != total and before[2] is None:
+                is_first = before[1] not in known
+                if is_first and len(known) < MOST_TOTALS:
+                    known.add(before[1])
+                if before[1] in known:
+                    found[before[1], is_first] = before[0]
+            before = row, total, loss
+        return set(found.values())
 
     def _samples_wanted(self, key: LogKey) -> int:
         """How many samples are kept of a batch of a backlog."""

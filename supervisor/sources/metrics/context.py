@@ -348,9 +348,11 @@ def _heads_block(text: str) -> bool:
 
 
 def _in_block(message: str, state: State) -> State | None:
-    """The state after a line that belongs to a block of which nothing is read; None when it belongs to none."""
+    """The state after a line that belongs to a block of which nothing is read; None when it belongs to none, as a bar does, indented or not."""
     if state.skip_next:
         return state._replace(skip_next=False)
+    if _is_bar(message):
+        return None
     stripped, indented = message.strip(), _is_indented(message)
     if state.in_trace and not indented and _is_whole(parse_line(message)):
         return None  # the other stream's line, among those of the traceback
