@@ -270,7 +270,14 @@ def _logs_dated(s: st.RunState, event: ev.LogsDated) -> st.RunState:
     found = s.find(event.attempt)
     if found is None or (event.began_t is None and not event.over):
         return s
-    s = _edit(s, event.attempt, started_t=event.began_t, found_over=event.over)
+    s = _edit(
+        s,
+        event.attempt,
+        started_t=event.began_t,
+        found_over=event.over,
+        day_guessed=event.day_guessed,
+        stamped_t=None if event.over else event.over_t,
+    )
     if found.ended_t is not None and event.over_t is not None:
         s = _edit(s, event.attempt, ended_t=event.over_t)
     return s

@@ -126,6 +126,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt: from its plan to what was decided after it.
 
     `found_over`: its logs were watched after its end; `started_t` is then taken from their time stamps, None where they have none.
+    `day_guessed`: of `started_t` the day is a guess; `stamped_t`: the last stamp of a log that was copied.
     `log_checked`: whether anybody has looked if its watched logs grow; `quiet_since`: they have not since then (wall seconds), and nothing
     shows that it is over.
     `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
@@ -189,6 +190,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     found_over: bool = False
     log_checked: bool = False
     quiet_since: float | None = None
+    stamped_t: float | None = None
+    day_guessed: bool = False
     gone_t: float | None = None
     log_read_bytes: int | None = None
     log_size_bytes: int | None = None
@@ -439,6 +442,8 @@ class RunState(Part, frozen=True, kw_only=True):
         attempt, began_t = self.attempt, self.began_t
         ends = [self.ended_t] if attempt is None else [attempt.ended_t, attempt.gone_t, attempt.quiet_since]
         end = next((t for t in ends if t is not None), None)
+        if attempt is not None and attempt.stamped_t is not None and end == attempt.quiet_since:
+            end = attempt.stamped_t
         if end is None and attempt is not None and attempt.found_over:
             return None  # its log says when it began, and not yet when it ended
         if end is None:

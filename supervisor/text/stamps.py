@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import calendar
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import NamedTuple
 
 # A stamp stands at a line's head; what follows may quote any date.
 HEAD_CHARS = 80
@@ -19,50 +21,132 @@ ZONES = frozenset((*range(-48, 57, 4), *(-38, -14, -10, 14, 18, 22, 23, 26, 35, 
 # What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
 _ANCHOR = re.compile(
     r"[\[(]?(?:[IWEF](?:\d{4})?\d{4} \d\d:\d\d:\d\d[. ]|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d"
-    r"|\d\d/\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )"
+    r"|\d\d/\d\d(?:/\d\d(?:\d\d)?)? \d\d:\d\d:\d\d(?:[.,]\d+)? |\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? )"
 )
 
 _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
 )
+# "23-08-02 15:39:42", and "08/02/23 15:39:42" as rich and others write it: the month first, unless it can be none.
+_SHORT = re.compile(
+    r"(?:^|[\[( ])(?:(\d\d)-(\d\d)-(\d\d)|(\d\d)/(\d\d)/(\d{4}|\d\d)),? (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?!\d)"
+)
+# A year before this one, of two digits that stand first, is a day.
+FIRST_YEAR = 2010
+# A date as most write it, where it need not be read: in so many bytes of an end it is found fast.
+_DATE = re.compile(rb"20\d\d[-/]\d\d[-/]\d\d[T_ ]\d\d:\d\d:\d\d")
+DATES_BYTES = 4096
 _GLOG = re.compile(r"\b[IWEFD](\d{4})?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 # Month and day, as mmengine writes them: elsewhere than at the head two numbers are a counter.
 _MONTH_DAY = re.compile(
     r"(?:\[[^\]]*\]:? ?|\d+: ?)?[\[(]?(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]), ]|$)"
 )
+_PATH_DATE = re.compile(r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
+# How long a bar has run: "[01:10<33:42, 1.79s/it]"; and what it counts to.
+_BAR_TIME = re.compile(r"/(\d+) \[((?:\d+:)?\d+:\d\d)<")
+DAY_S = 86400.0
+# The last line that has a stamp is the log's end where no more lines than these follow it.
+END_LINES = 3
 # The time that is left is none of the day.
 _LEFT = re.compile(r"\b(?:eta|remaining|elapsed)\b\W{0,3}$", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),: |]|$)")
 
 
-def stamp_of(text: str, day_t: float) -> float | None:
+def stamp_of(text: str, day_t: float, latest_t: float | None = None) -> float | None:
     """The time stamp at a line's head, in seconds; without a zone it is taken as UTC.
 
     Args:
         text: the line.
         day_t: a time (UTC seconds) near the line's own, for stamps without a year or a day.
+        latest_t: when the line was there, as `day_t` is where it is not given: a stamp without a year is not of later than that.
     """
     head = text[:HEAD_CHARS]
     if ":" not in head:
         return None
     try:
-        if match := _ISO.search(head):
-            *date, fraction, zone = match.groups()
-            t = _seconds([int(part) for part in date], fraction)
-            return t - _zone_s(zone) if zone else t
+        if (t := _dated(head, day_t if latest_t is None else latest_t)) is not None:
+            return t
         if match := _GLOG.search(head) or _month_day(head):
             year, *date, fraction = match.groups() if match.re is _GLOG else (None, *match.groups())
-            known = int(year) if year else datetime.fromtimestamp(day_t, UTC).year
-            t = _seconds([known, *(int(part) for part in date)], fraction)
-            # Written in December, read in January.
-            return t if year or t < day_t + 30 * 86400 else t - 365 * 86400
+            rest = [int(part or 0) for part in date]
+            if year:
+                return _seconds([int(year), *rest], fraction)
+            known = datetime.fromtimestamp(day_t, UTC).year
+            times = [_seconds([known + more, *rest], fraction) for more in (-1, 0, 1)]
+            until_t = (day_t if latest_t is None else latest_t) + DAY_S  # zones differ
+            return min((t for t in times if t <= until_t), key=lambda t: abs(t - day_t), default=None)
         if (match := _CLOCK.search(head)) and not _LEFT.search(head, 0, match.start(1)):
             hour, minute, second, fraction = match.groups()
             day = datetime.fromtimestamp(day_t, UTC)
             t = _seconds([day.year, day.month, day.day, int(hour), int(minute), int(second)], fraction)
-            return t + 86400 * round((day_t - t) / 86400)
+            return t + DAY_S * round((day_t - t) / DAY_S)
     except (ValueError, OverflowError):  # 2026-99-99
         return None
+    return None
+
+
+def whole_date(text: str, latest_t: float) -> float | None:
+    """The time of a stamp that names its year; None where a line has none. `latest_t`: when the line was there."""
+    head = text[:HEAD_CHARS]
+    try:
+        return _dated(head, latest_t) if ":" in head else None
+    except (ValueError, OverflowError):
+        return None
+
+
+class LineClock:
+    """The stamps of a log's lines in turn: one without a day is of the day of the last line before it that names one.
+
+    Args:
+        latest_t: when the log was last written; its day counts as long as no line names another.
+    """
+
+    def __init__(self, latest_t: float) -> None:
+        self._latest_t = latest_t
+        self._day_t: float | None = None  # of the newest line whose day is known
+        self._data = b""
+        self._dates: list[int] | None = None
+
+    def enter(self, data: bytes) -> None:
+        """What is read next of the log, in whole lines."""
+        for begin in (max(len(self._data) - DATES_BYTES, 0), 0):
+            places = [match.start() for match in _DATE.finditer(self._data, begin)]
+            if places:
+                self._heed(self._date_at(places[-1]))
+                break
+        self._data, self._dates = data, None
+
+    def read(self, text: str, place: int) -> float | None:
+        """The stamp of a line that begins at `place` of that."""
+        if (t := whole_date(text, self._latest_t)) is None:
+            if self._dates is None:
+                self._dates = [match.start() for match in _DATE.finditer(self._data)]
+            before = bisect_left(self._dates, place)
+            if before:
+                self._heed(self._date_at(self._dates[before - 1]))
+            day_t = self._latest_t if self._day_t is None else self._day_t
+            t = stamp_of(text, day_t, self._latest_t)
+        if t is not None and (self._day_t is not None or whole_date(text, self._latest_t) is not None):
+            self._day_t = t
+        return t
+
+    def _heed(self, t: float | None) -> None:
+        if t is not None and (self._day_t is None or t > self._day_t):
+            self._day_t = t
+
+    def _date_at(self, place: int) -> float | None:
+        """The time of a date that stands at its line's head."""
+        begin = max(self._data.rfind(b"\n", 0, place), self._data.rfind(b"\r", 0, place)) + 1
+        return whole_date(self._data[begin : begin + HEAD_CHARS].decode("utf-8", "replace"), self._latest_t)
+
+
+def day_of_path(path: str, latest_t: float) -> float | None:
+    """Noon of the last date in a path, as of "runs/20251130_090528/train.log" and "2025-11-30/x.log"."""
+    for year, month, day in reversed(_PATH_DATE.findall(path)):
+        if 1 <= int(month) <= 12 and 1 <= int(day) <= 31:
+            t = _seconds([int(year), int(month), int(day), 12, 0, 0], None)
+            if t <= latest_t + DAY_S:
+                return t
     return None
 
 
@@ -90,13 +174,27 @@ def local_shift(t: float) -> float:
     return -offset.total_seconds() if offset is not None else 0.0
 
 
-def span_of(head: Sequence[str], tail: Sequence[str], written_t: float) -> tuple[float, float] | None:
-    """When a log began and ended by its own clock, wall seconds; None: its lines carry none.
+class Span(NamedTuple):
+    """When a log began and ended by its own clock, wall seconds.
+
+    `is_dated`: its day is known: by a stamp with a whole date, by its path, or as its last stamp agrees with its last change.
+    `is_copy`: its last line has a stamp and agrees in no zone with its last change, which is that of a copying then.
+    """
+
+    began_t: float
+    over_t: float
+    is_dated: bool = True
+    is_copy: bool = False
+
+
+def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: str = "") -> Span | None:
+    """When a log began and ended; None: its lines carry no clock.
 
     Args:
         head: its first lines.
         tail: its last lines.
         written_t: when it was last written.
+        path: where it is, which may name its day.
     """
     # Stamps that begin in the second half say nothing of the beginning: they are of a save at the end, or the like.
     if all(
@@ -104,13 +202,33 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float) -> tuple
         for text in head[: len(head) // 2 + 1]
     ):
         return None
-    # A copy was written later than its lines: what they name of a year is theirs.
-    day_t = max((t for text in (*head, *tail) if (t := _whole_date(text)) is not None), default=written_t)
-    first, last = _clock_of(head, day_t), _clock_of(tail, day_t)
-    if not first or not last or first[0] > last[-1]:
+    # A copy was written later than its lines: what they, or its path, name of a year is theirs.
+    dates = [t for text in (*head, *tail) if (t := whole_date(text, written_t)) is not None]
+    known_t = max(dates) if dates else day_of_path(path, written_t)
+    day_t = known_t if known_t is not None else written_t
+    first = [t for _, t in _clock_of(head, day_t, written_t)]
+    last = _clock_of(tail, day_t, written_t)
+    if not first or not last or first[0] > last[-1][1]:
         return None
-    shift = shift_of(last[-1], written_t)
-    return first[0] + shift, last[-1] + shift
+    at, last_t = last[-1]
+    shift = shift_of(last_t, written_t)
+    agrees = abs(last_t + shift - written_t) <= AGREE_S
+    is_end = sum(bool(text.strip()) for text in tail[at + 1 :]) <= END_LINES
+    over_t = last_t + shift + _bar_grew_s(tail[at + 1 :])
+    return Span(first[0] + shift, over_t, known_t is not None or agrees, is_end and not agrees)
+
+
+def _bar_grew_s(texts: Sequence[str]) -> float:
+    """How long a bar ran in some lines: of several, of different totals, the one that ran longest."""
+    ran: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        for total, elapsed in _BAR_TIME.findall(text):
+            t = 0.0
+            for part in elapsed.split(":"):
+                t = 60 * t + float(part)
+            grew_s, before = ran.get(total, (0.0, t))
+            ran[total] = grew_s + max(t - before, 0.0), t
+    return max((grew_s for grew_s, _ in ran.values()), default=0.0)
 
 
 def _month_day(head: str) -> re.Match[str] | None:
@@ -119,19 +237,34 @@ def _month_day(head: str) -> re.Match[str] | None:
     return match if match is not None and 1 <= int(match[1]) <= 12 else None
 
 
-def _whole_date(text: str) -> float | None:
+def _dated(head: str, latest_t: float) -> float | None:
     """The time of a stamp that names its year."""
-    head = text[:HEAD_CHARS]
-    return stamp_of(text, 0.0) if ":" in head and _ISO.search(head) else None
+    if match := _ISO.search(head):
+        *date, fraction, zone = match.groups()
+        t = _seconds([int(part) for part in date], fraction)
+        return t - _zone_s(zone) if zone else t
+    if not (match := _SHORT.search(head)):
+        return None
+    *found, fraction = match.groups()
+    one, two, three, *clock = (int(part) for part in found if part is not None)
+    if match[1] is None:
+        month, day, year = (two, one, three) if one > 12 else (one, two, three)
+    else:
+        year, month, day = one, two, three
+        if not FIRST_YEAR <= 2000 + one <= datetime.fromtimestamp(latest_t, UTC).year:
+            year, day = day, year
+    t = _seconds([year if year > 99 else 2000 + year, month, day, *clock], fraction)
+    return t if t <= latest_t + DAY_S else None
 
 
-def _clock_of(texts: Sequence[str], day_t: float) -> list[float]:
-    """The stamps of some lines: of those that begin with a whole date, else of all, if a third of them has one."""
-    anchors = [t for text in texts if (t := anchor_of(text, day_t)) is not None]
-    if anchors and (len(anchors) == 1 or is_rising(anchors)):
+def _clock_of(texts: Sequence[str], day_t: float, latest_t: float) -> list[tuple[int, float]]:
+    """The stamps of some lines and where they stand: of those that begin with a whole date, else of all, if a third of them has one."""
+    stamps = [(at, t) for at, text in enumerate(texts) if (t := stamp_of(text, day_t, latest_t)) is not None]
+    anchors = [(at, t) for at, t in stamps if _ANCHOR.match(texts[at])]
+    if anchors and (len(anchors) == 1 or is_rising([t for _, t in anchors])):
         return anchors
-    stamps = [t for text in texts if (t := stamp_of(text, day_t)) is not None]
-    return stamps if len(stamps) > 1 and len(stamps) * 3 >= len(texts) and is_rising(stamps) else []
+    is_clock = len(stamps) > 1 and len(stamps) * 3 >= len(texts) and is_rising([t for _, t in stamps])
+    return stamps if is_clock else []
 
 
 def _seconds(parts: Sequence[int], fraction: str | None) -> float:

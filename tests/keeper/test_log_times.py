@@ -14,7 +14,7 @@ from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
 from supervisor.run.state import A_PIPE, AttemptState, Finished
-from supervisor.text.stamps import span_of
+from supervisor.text.stamps import Span, span_of
 from tests.conftest import wait_until
 from tests.keeper.test_observer import observing
 
@@ -55,6 +55,20 @@ def test_a_log_that_was_over_has_its_own_times(tmp_path: Path, packed: bool) -> 
     assert attempt.found_over
     assert attempt.started_t == BEGAN + 0.25
     assert attempt.ended_t == BEGAN + 89 * 60 + 0.25
+
+
+def test_of_a_copy_the_last_stamp_is_the_end_and_a_clock_alone_names_no_day(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("".join(f"12:{n:02d}:00 epoch {n} loss 2.5\n" for n in range(10)), encoding="utf-8")
+    os.utime(log, (BEGAN + 4 * 3600 + 400, BEGAN + 4 * 3600 + 400))  # agrees with no zone
+    target = Target("x.log", str(log), (ObservedLog(str(log), log.name),))
+    with observing(tmp_path, target, log) as (observer, _):
+        assert wait_until(
+            lambda: observer.state.attempt is not None and observer.state.attempt.quiet_since is not None, 20
+        )
+        assert observer.state.attempt is not None
+        assert observer.state.attempt.day_guessed
+        assert observer.state.elapsed_s(time.time(), has_keeper=True) == 9 * 60
 
 
 def test_of_a_log_without_a_clock_no_beginning_is_known(tmp_path: Path) -> None:
@@ -109,7 +123,9 @@ def test_the_time_of_attaching_is_no_beginning_of_the_job(
 
 def test_the_clock_of_a_log_is_told_from_numbers_that_look_like_one() -> None:
     day = BEGAN + 8000
-    assert span_of(["epoch 1", *STAMPED[:3]], STAMPED[-3:], day) == (BEGAN + 0.25, BEGAN + 89 * 60 + 0.25)
+    assert span_of(["epoch 1", *STAMPED[:3]], STAMPED[-3:], day) == Span(
+        BEGAN + 0.25, BEGAN + 89 * 60 + 0.25, is_copy=True
+    )
     assert (
         span_of(["step 1 eta 00:10:12", "a", "b", "c"], ["step 2 eta 00:10:11", "a", "b", "c"], day) is None
     )

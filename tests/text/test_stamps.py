@@ -10,7 +10,18 @@ from itertools import pairwise
 import pytest
 
 from supervisor.text import stamps
-from supervisor.text.stamps import AGREE_S, anchor_of, is_rising, local_shift, shift_of, span_of, stamp_of
+from supervisor.text.stamps import (
+    AGREE_S,
+    LineClock,
+    Span,
+    anchor_of,
+    day_of_path,
+    is_rising,
+    local_shift,
+    shift_of,
+    span_of,
+    stamp_of,
+)
 
 
 def utc(*parts: int) -> float:
@@ -42,6 +53,12 @@ def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2026-11-20 06:30:00-0530 x", NOON),
         ("[rank0]:I1120 12:00:00.500000 123 x.py:1] y", NOON + 0.5),
         ("I20251120 12:00:00 1 root x.py:1] y", NOON - 365 * 86400),
+        ("26-11-20 12:00:00 - x", NOON),
+        ("[11/20/26 12:00:00] INFO x", NOON),
+        ("11/20/2026 12:00:00 - INFO - x", NOON),
+        ("20/11/2026 12:00:00 - INFO - x", NOON),
+        ("05-08-26 12:00:00 x", utc(2026, 8, 5, 12, 0, 0)),
+        ("34-11-20 12:00:00 x", None),
         ("12:00:05 x", NOON + 5),
         ("[11:59:59] x", NOON - 1),
         ("11/20 12:00:00 - mmengine - INFO - x", NOON),
@@ -71,6 +88,9 @@ def test_a_lines_own_time(text: str, t: float | None) -> None:
         ("00:00:05 x", utc(2026, 11, 19, 23, 59, 50), utc(2026, 11, 20, 0, 0, 5)),
         ("I1231 23:59:50.0 x", utc(2027, 1, 1, 0, 0, 5), utc(2026, 12, 31, 23, 59, 50)),
         ("I0101 00:00:05.0 x", utc(2027, 1, 1, 0, 0, 50), utc(2027, 1, 1, 0, 0, 5)),
+        ("I0101 00:00:05.0 x", utc(2026, 12, 31, 23, 0, 0), utc(2027, 1, 1, 0, 0, 5)),
+        ("I1226 12:00:00.0 x", NOON, utc(2025, 12, 26, 12, 0, 0)),
+        ("I0104 12:00:00.0 x", NOON, utc(2026, 1, 4, 12, 0, 0)),
     ],
 )
 def test_a_stamp_without_a_day_or_a_year_is_of_the_nearest(text: str, day_t: float, t: float) -> None:
@@ -118,7 +138,9 @@ def test_the_zones_of_the_world_are_within_14_hours_and_few_are_no_whole_hours()
 def test_when_a_log_began_and_ended() -> None:
     head = ["2026-11-20 14:00:00 begin", "plain"]
     tail = ["plain", "2026-11-20 14:30:00 end"]
-    assert span_of(head, tail, NOON + HOUR / 2) == (NOON, NOON + HOUR / 2), "stamps two hours ahead of UTC"
+    assert span_of(head, tail, NOON + HOUR / 2) == Span(NOON, NOON + HOUR / 2), (
+        "stamps two hours ahead of UTC"
+    )
     assert span_of(tail, head, NOON) is None, "an end before the beginning"
     assert span_of(["plain"], tail, NOON) is None
     assert span_of(head, ["plain"], NOON) is None
@@ -145,3 +167,70 @@ def test_a_copied_logs_stamps_without_a_year_are_of_the_year_that_others_name() 
     found = span_of(lines, lines, NOON)  # written in 2026
     assert found is not None
     assert abs(found[0] - local_shift(NOON) - began) < 1
+
+
+def test_the_year_of_a_stamp_is_the_one_nearest_to_what_is_known_and_not_of_the_future() -> None:
+    assert stamp_of("I1226 12:00:00.0 x", utc(2024, 12, 1, 0, 0, 0), NOON) == utc(2024, 12, 26, 12, 0, 0)
+    assert stamp_of("I1226 12:00:00.0 x", utc(2026, 11, 1, 0, 0, 0), NOON) == utc(2025, 12, 26, 12, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "t"),
+    [
+        ("/runs/20251130_090528/train.log", utc(2025, 11, 30, 12, 0, 0)),
+        ("/data-2019-01-01/2025-11-30/x.log", utc(2025, 11, 30, 12, 0, 0)),
+        ("/runs/2027-01-01/x.log", None),
+        ("/runs/20259930/x.log", None),
+        ("/runs/120251130/x.log", None),
+    ],
+)
+def test_a_path_may_name_the_day(path: str, t: float | None) -> None:
+    assert day_of_path(path, NOON) == t
+
+
+@pytest.mark.usefixtures("in_zone")
+def test_a_day_that_no_stamp_names_is_a_guess_unless_the_file_was_last_changed_then() -> None:
+    clocks = ["10:00:00 begin", "10:03:35 end"]
+    assert span_of(clocks, clocks, NOON) == Span(
+        utc(2026, 11, 20, 8, 0, 0), utc(2026, 11, 20, 8, 3, 35), is_dated=False, is_copy=True
+    )
+    written_t = utc(2026, 11, 20, 8, 3, 36)
+    known = span_of(clocks, clocks, written_t)
+    assert known is not None
+    assert (known.is_dated, known.is_copy) == (True, False)
+    named = span_of(clocks, clocks, NOON, "/runs/2025-11-20/x.log")
+    assert named is not None
+    assert (named.over_t, named.is_dated) == (utc(2025, 11, 20, 8, 3, 35), True)
+    more = span_of(clocks, [*clocks, "a", "b", "c", "d"], NOON)
+    assert more is not None
+    assert not more.is_copy, "its last stamp is not its end"
+
+
+def test_a_log_ended_as_long_after_its_last_stamp_as_its_bar_ran() -> None:
+    bars = [
+        f"Epoch 1:   3%|  | {n}/1171 [01:{n:02d}<33:42, 1.79s/it, loss=7.7]\n  0%| | 0/20 [00:00<?, ?it/s]"
+        for n in range(10, 41)
+    ]
+    found = span_of(["2026-11-20 11:00:00 begin"], ["2026-11-20 11:00:10 x", *bars], NOON)
+    assert found is not None
+    assert found.over_t - found.began_t == 10 + 30
+
+
+def test_a_clock_without_a_day_is_of_the_day_that_the_last_date_before_it_named() -> None:
+    clock = LineClock(NOON)
+    data = b"[2026-06-13 20:09:43] start\n22:54:54 a\n[2026-06-14 01:00:00] eval\n01:00:05 b\n"
+    clock.enter(data)
+    assert clock.read("22:54:54 a", data.index(b"22:54")) == utc(2026, 6, 13, 22, 54, 54)
+    assert clock.read("01:00:05 b", data.index(b"01:00:05")) == utc(2026, 6, 14, 1, 0, 5)
+    clock.enter(b"2026-06-20 09:00:00 resumed\n" + b"x\n" * 5000)
+    clock.enter(b"09:00:01 c\n")
+    assert clock.read("09:00:01 c", 0) == utc(2026, 6, 20, 9, 0, 1)
+    assert clock.read("20:00:00 d", 0) == utc(2026, 6, 20, 20, 0, 0)
+    assert clock.read("07:00:00 e", 0) == utc(2026, 6, 21, 7, 0, 0), "the next day"
+
+
+def test_without_any_date_a_clock_is_of_the_day_of_the_last_change() -> None:
+    clock = LineClock(NOON)
+    clock.enter(b"12:00:05 x\n")
+    assert clock.read("12:00:05 x", 0) == NOON + 5
+    assert clock.read("I1120 12:00:06.0 x", 0) == NOON + 6

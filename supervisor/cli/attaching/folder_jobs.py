@@ -96,7 +96,7 @@ def _are_apart(
     if any(_SCHEDULERS.search(log.path.lower()) for log in logs):
         return True
     spans = [span_of_logs((log.path, log.path) for log in each) for each in (logs, others)]
-    starts = [span[0] for span in spans if span is not None]
+    starts = [span.began_t for span in spans if span is not None]
     return len(starts) < 2 or any(abs(a - b) > TOGETHER_S for a, b in combinations(starts, 2))
 
 

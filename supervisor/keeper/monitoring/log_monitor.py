@@ -39,7 +39,7 @@ from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, No
 from supervisor.text.decode import clean
 from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
-from supervisor.text.stamps import stamp_of
+from supervisor.text.stamps import LineClock
 
 MAX_WAITING_BYTES = 16 << 20
 # Observations that may wait for the keeper's loop (some 10 MB, half a second of its work); beyond that, reading waits too, so
@@ -144,6 +144,7 @@ class LogWatch:
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
         self._read_rows: dict[str, int] = {}
+        self._line_clocks: dict[str, LineClock] = {}
         self._totals: dict[str, set[float]] = {}
         self._wiped: dict[str, tuple[tuple[int, int], bytes, set[int] | None]] = {}
         self._rank_reported = False
@@ -262,6 +263,8 @@ class LogWatch:
         lines = batch.in_order() if batch.drawn else batch.lines
         now = self._clock.wall()
         rows = reader.read_rows([line.raw for line in lines])
+        if self._late:
+            self._line_clock(key.name, now).enter(batch.data)
         overtaken = self._before_others(key, rows)
         drawn = set(map(id, batch.drawn))  # a line may begin where its first state does
         if drawn:
@@ -323,6 +326,11 @@ class LogWatch:
             before = row, total, loss
         return set(found.values())
 
+    def _line_clock(self, name: str, changed_t: float) -> LineClock:
+        if name not in self._line_clocks:
+            self._line_clocks[name] = LineClock(self._standing.get(name, (0, changed_t))[1] or changed_t)
+        return self._line_clocks[name]
+
     def _samples_wanted(self, key: LogKey) -> int:
         """How many samples are kept of a batch of a backlog."""
         size, _ = self._standing.get(key.name, (0, 0.0))
@@ -343,7 +351,7 @@ class LogWatch:
         size, changed_t = self._standing.get(key.name, (0, now))
         # A full read buffer cannot be fresh output of a live run: it is a copy, or a pipe from a file.
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
-            stamp = stamp_of(line.text, changed_t)
+            stamp = self._line_clock(key.name, changed_t).read(line.text, line.offset - batch.offset)
             values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = b"\r" in line.raw or id(line) in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)

@@ -45,7 +45,7 @@ from supervisor.sources.tail.tailer import Backlog
 from supervisor.text.decode import clean
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
-from supervisor.text.stamps import span_of
+from supervisor.text.stamps import Span, span_of
 
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
@@ -287,7 +287,7 @@ class Observer(Powerless):
         logs = [(log.path, self._observed.path_of(n, log)) for n, log in enumerate(self._target.logs)]
         found_over = self._target.ended and not self._watched
         span = span_of_logs(logs)
-        began_t, over_t = span if span is not None else (None, None)
+        began_t, over_t, is_dated, is_copy = span if span is not None else (None, None, True, False)
         self._stamped_t = over_t
         over = found_over and (self._closed is not None or not self._is_lately_written())
         known = self.state.attempt
@@ -296,8 +296,9 @@ class Observer(Powerless):
                 t=self._clock.wall(),
                 attempt=ATTEMPT,
                 began_t=began_t,
-                over_t=over_t if over else None,
+                over_t=over_t if over or is_copy else None,
                 over=over,
+                day_guessed=not is_dated,
             )
             self.emit(dated)
 
@@ -657,7 +658,7 @@ def last_written_t(logs: Iterable[ObservedLog]) -> float:
     return max(times, default=0.0)
 
 
-def span_of_logs(logs: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
+def span_of_logs(logs: Iterable[tuple[str, str]]) -> Span | None:
     """The first and the last time, wall seconds, that logs of one job carry; None: none carries any.
 
     An observer itself does not see when the job began or ended.
@@ -668,10 +669,15 @@ def span_of_logs(logs: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
     spans = [span for path, plain in logs if (span := _span(path, plain)) is not None]
     if not spans:
         return None
-    return min(first for first, _ in spans), max(last for _, last in spans)
+    return Span(
+        min(span.began_t for span in spans),
+        max(span.over_t for span in spans),
+        all(span.is_dated for span in spans),
+        all(span.is_copy for span in spans),
+    )
 
 
-def _span(path: str, plain: str) -> tuple[float, float] | None:
+def _span(path: str, plain: str) -> Span | None:
     try:
         written_t = os.stat(path).st_mtime  # a plain copy's own time says nothing
         with open_regular(plain) as file:
@@ -682,4 +688,4 @@ def _span(path: str, plain: str) -> tuple[float, float] | None:
         return None
     first = [clean(raw) for raw in head.splitlines()[:LOOKED_AT_LINES]]
     last = [clean(raw) for raw in tail.splitlines()[-LOOKED_AT_LINES:]]
-    return span_of(first, last, written_t)
+    return span_of(first, last, written_t, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -174,6 +175,14 @@ def test_how_far_it_is(step: int | None, total: int | None, text: str) -> None:
     assert said.startswith(text)
     assert ("%" in said) == (total is not None and step is not None and step <= total)
     assert cells(panel._progress(snapshot, 30, in_epochs=False)) <= 30
+
+
+def test_a_day_that_a_log_does_not_name_is_marked() -> None:
+    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(1000.0))
+    for guessed, text in ((False, day), (True, f"~{day}")):
+        state = state_of(None, attempt_of(day_guessed=guessed))
+        assert header.began_text(state, 1000.0, 1e9) == text
+    assert header.began_text(state_of(None), None, 1e9) == "–"
 
 
 def test_header_and_chart_name_the_same_step() -> None:

@@ -185,8 +185,7 @@ class HeaderPanel(Panel):
             moves = not still and quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
-            began = fm.day_and_time(began_t, self.view.now) if began_t is not None else fm.DASH
-            spans += [Span(tr("  started "), TextStyle.DIM), Span(began)]
+            spans += [Span(tr("  started "), TextStyle.DIM), Span(began_text(state, began_t, self.view.now))]
         return (*spans, Span(" "))
 
     def _loss(self, snapshot: Snapshot) -> Row:
@@ -205,6 +204,14 @@ class HeaderPanel(Panel):
             return EMPTY
         text = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
         return row(Span(self.tr(f"{text}/step"), TextStyle.PLAIN), "  ")
+
+
+def began_text(state: RunState, began_t: float | None, now: float) -> str:
+    """When the job began; `~` where its log names no day and only clocks."""
+    if began_t is None:
+        return fm.DASH
+    is_guess = state.attempt is not None and state.attempt.day_guessed
+    return f"{'~' * is_guess}{fm.day_and_time(began_t, now)}"
 
 
 def _is_of_whole(progress: Progress, ratio: float) -> bool:
