@@ -683,6 +683,15 @@ def test_the_bar_of_an_evaluation_within_a_finished_log_is_no_step_of_the_traini
     assert {sample["step_time_s"] for sample in job_samples(run) if "step_time_s" in sample} == {5.0}
 
 
+def test_a_resumed_job_stands_where_its_bar_starts(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("Training Progress:   0%|     | 200/563250 [00:00<?, ?it/s]\nloading\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+    with observing(tmp_path, target, log) as (observer, _):
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 200, 15)
+        assert observer.state.total_steps == 563250
+
+
 def test_what_a_backlog_says_last_of_each_number_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     lines = "".join(f"epoch 1 loss {2 + n % 7 / 10:.1f} val_loss {3 + n % 5 / 10:.1f}\n" for n in range(2000))

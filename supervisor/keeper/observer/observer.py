@@ -120,7 +120,12 @@ class Observer(Powerless):
             rules=rules,
         )
         self._recorder = Recorder(
-            self._node.series, self.emit, self._clock, self._backlog, behind_interval_s=BEHIND_S
+            self._node.series,
+            self.emit,
+            self._clock,
+            self._backlog,
+            behind_interval_s=BEHIND_S,
+            only_watches=True,
         )
         self._ranks = RankEnds(target.processes, self._queue.put, self.emit, self._clock)
         self._last_news = self._clock.mono()

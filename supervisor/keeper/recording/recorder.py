@@ -160,7 +160,8 @@ class Recorder:
 
     `backlog()`: how far the attempt's logs are read; None where nothing is being read. `redact`: takes secrets out of a line, as
     the journal does: evidence that an earlier keeper recorded is recognised by its text. `journal_bytes()`: how large the journal
-    is by now: of a large one progress is written less often.
+    is by now: of a large one progress is written less often. `only_watches`: nothing is decided by the steps, so that one which
+    was made before counts: a bar of a resumed job stands there at its start.
     """
 
     def __init__(
@@ -173,7 +174,9 @@ class Recorder:
         redact: Callable[[str], str] = redact_text,
         journal_bytes: Callable[[], int] = lambda: 0,
         behind_interval_s: float = BEHIND_INTERVAL_S,
+        only_watches: bool = False,
     ) -> None:
+        self._only_watches = only_watches
         self._journal_bytes = journal_bytes
         self._behind_interval_s = behind_interval_s
         self._unwritable: set[str] = set()
@@ -349,7 +352,8 @@ class Recorder:
             self._step(attempt, seen)
 
     def _step(self, attempt: int, seen: StepSeen) -> None:
-        if seen.begins and "loss" not in seen.values:
+        resumes = self._only_watches and seen.values.get("step", 0) > 0
+        if seen.begins and "loss" not in seen.values and not resumes:
             # Where a bar starts is no step that was made: of a resumed job it is not even where that continues.
             values = {name: value for name, value in seen.values.items() if name != "step"}
             seen = dataclasses.replace(seen, values=values)
