@@ -16,9 +16,10 @@ from supervisor.sources.tail.wake import Waker
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs.counter import Task
+from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Interrupted, LogSession
-from supervisor.views.logs.viewport import LogViewport
+from supervisor.views.logs.viewport import ONLY_MATCH, PAST_NEWEST, PAST_OLDEST, LogViewport
 from tests.conftest import wait_until
 from tests.views.tui import recorded
 
@@ -55,6 +56,10 @@ def last(told: list[lc.Answer]) -> lc.Page | None:
 def last_line(told: list[lc.Answer]) -> int:
     page = last(told)
     return int(page.rows[-1].text.split()[-1]) if page is not None and page.rows else 0
+
+
+def row_of(page: lc.Page) -> Row | None:
+    return page.rows[page.cursor] if page.cursor is not None else None
 
 
 def moved(session: LogSession, wish: lc.Start | lc.Follow) -> lc.Page:
@@ -203,7 +208,7 @@ def test_a_command_does_not_interrupt_itself(tmp_path: Path, monkeypatch: pytest
 def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> None:
     """Two quick keys for a match that is not there repeated the first one's answer for ever: the screen drowned in it."""
     with reading(tmp_path) as (session, told):
-        session.ask(lc.Find(Query.parse(f"line {LINES}"), None))
+        session.ask(lc.Find(Query.parse("elephant"), None))
         session.ask(*(lc.Match(None, 1) for _ in range(5)))
         assert wait_until(
             lambda: [a for a in told if isinstance(a, lc.Remark) and a.good is False], DEADLINE_S
@@ -218,11 +223,57 @@ def test_matches_that_are_not_there_are_said_once_and_end(tmp_path: Path) -> Non
 
 def test_a_match_the_other_way_is_kept_behind_one_that_is_not_there(tmp_path: Path) -> None:
     with reading(tmp_path) as (session, told):
-        session.ask(lc.Find(Query.parse("line"), None))
-        session.ask(lc.Match(None, 1), lc.Match(None, 1), lc.Match(None, -1))
-        assert wait_until(lambda: (p := last(told)) is not None and p.cursor is not None, DEADLINE_S)
+        session.ask(lc.Find(Query.parse("elephant"), None))
+        session.ask(lc.Match(None, 1), lc.Match(None, 1), lc.Match(None, -1), lc.Start())
+        assert wait_until(lambda: last_line(told) == HEIGHT, DEADLINE_S)
         refusals = [a for a in told if isinstance(a, lc.Remark) and a.good is False]
-        assert len(refusals) == 1
+        assert len(refusals) == 3, "the search, a match, and one the other way"
+
+
+def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tmp_path: Path) -> None:
+    """Those who stood on the newest match and pressed n got no further, or did not see where it led."""
+    with reading(tmp_path) as (session, told):
+
+        def goes(line: int, ordinal: int, note: str, *asked: lc.Command) -> lc.Page:
+            told.clear()
+            session.ask(*asked)
+            wanted = f"line {line}"
+            assert wait_until(
+                lambda: (
+                    (p := last(told)) is not None
+                    and (here := row_of(p)) is not None
+                    and here.text == wanted
+                    and p.search is not None
+                    and p.search.done_ratio == 1
+                    and p.search.ordinal == ordinal
+                ),
+                DEADLINE_S,
+            ), (line, [row_of(a) for a in told if isinstance(a, lc.Page)])
+            assert [a.text for a in told if isinstance(a, lc.Remark)] == [note] * bool(note)
+            page = last(told)
+            assert page is not None
+            return page
+
+        def on(page: lc.Page, way: int = 1) -> lc.Match:
+            return lc.Match(row_of(page), way, page.made)
+
+        page = goes(4999, 5, "", lc.Find(Query.parse("999"), None))
+        assert page.search_way == -1
+        page = goes(3999, 4, "", on(page))
+        page = goes(4999, 5, "", on(page, -1))
+        page = goes(999, 1, PAST_NEWEST, on(page, -1))
+        page = goes(4999, 5, PAST_OLDEST, on(page))
+
+        session.ask(lc.Find(Query(), None), lc.Start())
+        assert wait_until(lambda: last_line(told) == HEIGHT, DEADLINE_S)
+        first = last(told)
+        assert first is not None
+        page = goes(999, 1, "", lc.Find(Query.parse("999"), first.rows[0]))
+        assert page.search_way == 1, "from the first line a search runs down"
+        page = goes(1999, 2, "", on(page))
+        page = goes(5000, 1, "", lc.Find(Query.parse("line 5000"), row_of(page)))
+        assert page.search_way == 1, "nothing is above"
+        goes(5000, 1, ONLY_MATCH, on(page))
 
 
 def test_what_was_counted_of_a_query_is_kept_while_another_is_tried(tmp_path: Path) -> None:

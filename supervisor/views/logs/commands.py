@@ -171,14 +171,14 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Find(msgspec.Struct, frozen=True):
-    """Search for this; no term: stop searching. The nearest match before `cursor` is shown."""
+    """Search for this; no term: stop searching. The nearest match up to `cursor` is shown, from the first line the next one down."""
 
     query: Query
     cursor: Row | None
 
 
 class Match(msgspec.Struct, frozen=True):
-    """The next match from a row on, later (1) or earlier (-1). `made`: of the page that the row was on."""
+    """The next match from a row, in the direction of the search (1) or in the other (-1). `made`: of the page that the row was on."""
 
     cursor: Row | None
     way: int
@@ -252,7 +252,7 @@ class Page(msgspec.Struct, frozen=True):
         place_ratio: how much of the bytes lies above the page's end.
         counted_ratio: how far the lines are counted.
         shown: how many lines the query lets through; None: no query.
-        search: matches; None: no search.
+        search: matches; None: no search. `search_way`: the direction of the search, up (-1) or down (1).
         folds: torchrun's own traceback is one line.
         last_lines: of each rank of the newest attempt; where they were asked for.
         nodes: of a run on several nodes those whose logs are read, of `node_count`.
@@ -294,6 +294,7 @@ class Page(msgspec.Struct, frozen=True):
     ranks: tuple[str, ...] = ()
     alone: int | None = None
     doing: str = ""
+    search_way: int = -1
 
     def attempt_of(self, row: Row) -> int:
         """Whose line a row is."""

@@ -36,6 +36,10 @@ COPY_LINES = 5000
 COPY_CHARS = 500_000
 # Lines that hold a step's number and are tried as its own line.
 STEP_TRIES = 2000
+# What is reported where the search starts over.
+ONLY_MATCH = "the only match"
+PAST_OLDEST = "past the oldest match: continued at the newest"
+PAST_NEWEST = "past the newest match: continued at the oldest"
 # A time that is typed without seconds is of a minute.
 MINUTE_S = 60.0
 DAY = "%Y-%m-%d %H:%M:%S"
@@ -71,6 +75,7 @@ class LogViewport:
         self._cursor: tuple[int, int] | None = None  # (log, offset) that was jumped to
         self._jump = self._made = 0
         self._on_match = False
+        self._search_way = -1  # up: from the newest line back
         self._match_row: Row | None = None  # the match that was gone to last, and before which page
         self._match_made = 0
         self._wanted: tuple[str, int] | None = None  # a line to go to once it is counted
@@ -194,6 +199,7 @@ class LogViewport:
             search=logs.found(rows[cursor].place if cursor is not None and self._on_match else None)
             if logs.searched
             else None,
+            search_way=self._search_way,
             folds=self.folds,
             last_lines=self._last_lines() if self._tells_last else {},
             empty_why=self._why_empty() if not rows else "",
@@ -540,27 +546,52 @@ class LogViewport:
         self._centre(place)
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search; the nearest match up to the cursor (else the page's end) is shown."""
+        """Search up from the cursor (else from the end), down from the first line or where nothing is above."""
         self.logs.search(query)
         self._match_row = None
+        self._search_way = 1 if cursor is not None and not any(cursor.place) else -1
         if query:
             try:
-                self.match(cursor, -1, including=True)
+                self.match(cursor, 1, including=True)
             except NothingThereError:
                 if cursor is None:
                     raise
-                self.match(cursor, 1, including=True)  # none above: the nearest below
+                self._search_way = -self._search_way
+                self.match(cursor, 1, including=True)
 
     def match(
         self, cursor: Row | None, way: int, *, made: int | None = None, including: bool = False
     ) -> None:
-        """The next match, later or earlier than the cursor, which was on page `made`: before that page is seen, from the match before."""
+        """The next match in the direction of the search (1) or in the other (-1); past the last one it continues at the other end.
+
+        From the cursor, which was on page `made`: before that page is seen, from the match before. `including`: its row counts, and
+        the search ends with it where nothing is further on.
+        """
+        way *= self._search_way
         if made is not None and made <= self._match_made and self._match_row is not None:
             cursor = self._match_row
         if cursor is None:
             place = self.logs.ends
         else:
-            place = place_after(cursor) if way > 0 or including else cursor.place
+            place = place_after(cursor) if (way > 0) != including else cursor.place
+        found = self._nearest_match(place, way)
+        if found is None and not including:
+            found = self._nearest_match(self.logs.ends if way < 0 else (0,) * len(self.logs.streams), way)
+            if found is not None:
+                is_alone = cursor is not None and found in {(i, line.offset) for i, line in cursor.parts}
+                self._notes.append(ONLY_MATCH if is_alone else PAST_OLDEST if way < 0 else PAST_NEWEST)
+        if found is None:
+            if including:
+                self._cursor = None  # what was found before is no match of this
+            raise NothingThereError("not found")
+        self._go(*found)
+        self._on_match = True
+        rows, _ = self._rows()
+        number = _row_of(rows, self._cursor)
+        self._match_row, self._match_made = rows[number] if number is not None else None, self._made
+
+    def _nearest_match(self, place: Place, way: int) -> tuple[int, int] | None:
+        """The log and the offset of the next match from a place, down (1) or up (-1)."""
         best: tuple[tuple[float, float, int], int, TextLine] | None = None
         for i, finder in enumerate(self.logs.finders):
             lines = finder.forward(place[i]) if way > 0 else finder.backward(place[i])
@@ -570,18 +601,7 @@ class LogViewport:
             attempt, t = self.logs.streams[i].order(line)
             nearness = (way * attempt, way * t, i)
             best = (nearness, i, line) if best is None or nearness < best[0] else best
-        if best is None:
-            if including:
-                self._cursor = None  # what was found before is no match of this
-            total = self.logs.found(None)
-            if (including and (way > 0 or cursor is None)) or (total.done_ratio >= 1 and not total.found):
-                raise NothingThereError("not found")
-            raise NothingThereError("no match further " + ("down" if way > 0 else "up"))
-        self._go(best[1], best[2].offset)
-        self._on_match = True
-        rows, _ = self._rows()
-        number = _row_of(rows, self._cursor)
-        self._match_row, self._match_made = rows[number] if number is not None else None, self._made
+        return (best[1], best[2].offset) if best is not None else None
 
     # -- what is taken along -------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ def test_esc_in_the_log_is_named_by_what_it_ends_first(tmp_path: Path) -> None:
         ):
             await pilot.press(*keys)
             await until(pilot, lambda word=word: word in footer(app), word)  # type: ignore[misc]
-            assert ("n older" in footer(app)) is (word != "Esc back" and "filter" not in word)
+            assert ("n ↑ older" in footer(app)) is (word != "Esc back" and "filter" not in word)
         await pilot.press("escape")
         await until(pilot, lambda: on_dashboard(app), "the dashboard")
 
@@ -100,7 +100,7 @@ def test_what_a_selection_in_the_log_is_for_stands_first_and_one_key_ends_a_zoom
         await pilot.press("V")
         await until(pilot, lambda: "Esc end selection  y copy" in footer(app), "what it is for")
         await pilot.press("question_mark")
-        await until(pilot, lambda: "the next match up, older" in shown(app), "n, also before a search")
+        await until(pilot, lambda: "the next match, the way" in shown(app), "n, also before a search")
         await pilot.press("escape", "escape", "n")
         await until(pilot, lambda: "nothing is searched for" in shown(app), "why it does nothing")
 
@@ -119,11 +119,11 @@ def test_the_help_of_the_ranks_has_the_keys_that_move_in_it(tmp_path: Path) -> N
 
 def test_a_search_on_the_dashboard_shows_its_keys(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "older match" not in footer(app)
+        assert "older" not in footer(app)
         await pilot.press("slash", "l", "o", "s", "s", "enter")
-        await until(pilot, lambda: "n older match  N newer match" in footer(app), "its keys")
+        await until(pilot, lambda: "n ↑ older  N ↓ newer" in footer(app), "its keys")
         await pilot.press("escape")
-        await until(pilot, lambda: "older match" not in footer(app), "the usual keys")
+        await until(pilot, lambda: "older" not in footer(app), "the usual keys")
 
     drive(recorded.healthy(tmp_path / "run"), play)
 

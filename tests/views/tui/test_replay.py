@@ -45,6 +45,23 @@ def play(
     assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_n_is_the_next_match_while_something_is_searched(recording: Recording) -> None:
+    async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
+        clock.seek(recording.end_t)
+        await until(pilot, lambda: pane(app, "log").count("loss") > 2, "the log")
+        await pilot.press("slash", *"loss", "enter")
+        await until(pilot, lambda: "n ↑ older  N ↓ newer" in pane(app, "footer"), "its keys")
+        now = clock.now()
+        before = app.dashboard.logs.page
+        await pilot.press("n")
+        await until(pilot, lambda: app.dashboard.logs.page is not before, "another match")
+        assert clock.now() == now
+        await pilot.press("escape")
+        await until(pilot, lambda: "n next fact" in pane(app, "footer"), "the keys of a replay")
+
+    play(recording, scenario)
+
+
 def test_keys_move_recorded_time(recording: Recording) -> None:
     async def scenario(app: StokerApp, pilot: Pilot[None], clock: ReplayClock, ours: Ticks) -> None:
         await pilot.press("n")

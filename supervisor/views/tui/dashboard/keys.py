@@ -131,8 +131,16 @@ KEYS: list[BindingType] = [
     ),
     _key("space", "freeze", "freeze", "Space", "look", "freeze the log, or follow it again"),
     _key("z", "zoom", "zoom", "z", "look", "the focused pane alone, or all panes"),
-    _key("n", "match(-1)", "older match", "n", "look", "next match, older", show=False),
-    _key("N", "match(1)", "newer match", "N", "look", "next match, newer", show=False),
+    _key(
+        "n",
+        "match(1)",
+        "next match",
+        "n",
+        "look",
+        "next match: up in the log, from its newest line; down a page",
+        show=False,
+    ),
+    _key("N", "match(-1)", "match before", "N", "look", "match before: the other way", show=False),
     # While a search is open N is its key.
     _key("N", "name", "name", "N", "act", "name the run; every command finds it by that name", show=False),
     _key(

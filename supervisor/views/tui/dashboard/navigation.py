@@ -147,14 +147,14 @@ class LookingScreen(PaneScreen):
 
     def _show_log(self, page: lc.Page) -> None:
         shown = self.log_panel.page
-        before = self._could_fold, shown is None or shown.following
+        before = self._could_fold, shown is None or shown.following, shown.search_way if shown else 0
         self._could_fold = self.logs.can_fold
         self.log_panel.take(page)
         if self._progress:
             self.notice.withdraw(self._progress)
             self._progress = ""
         self.ranks_panel.take_lines(page.last_lines)
-        if before != (self._could_fold, page.following):
+        if before != (self._could_fold, page.following, page.search_way):
             self._offer()
 
     def _report_log(self, remark: lc.Remark) -> None:
@@ -268,10 +268,9 @@ class LookingScreen(PaneScreen):
         if isinstance(self.focused, Panel) and (word := self.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))
         page = self._searchable()
-        words = ("older match", "newer match") if page is None else ("next match", "match before")
-        for key, word, way in zip("nN", words, (-1, 1), strict=True):
+        for key, word, way in (("n", "next match", 1), ("N", "match before", -1)):
             if self.check_action("match", (way,)):
-                own.append(Hint(key, word, f"match({way})"))
+                own.append(Hint(key, self.logs.match_word(way) if page is None else word, f"match({way})"))
         if self._zoomed is not None:
             own += [Hint(*key) for key in self.query_one(f"#{self._zoomed}", Panel).inner_keys()]
         return own
@@ -492,10 +491,10 @@ class LookingScreen(PaneScreen):
             self._zoom(None)
 
     def action_match(self, way: int) -> None:
-        """The next match: `n` goes back from the newest line of the log, and down a page."""
+        """The next match, or the one before: in the log the way the search ran, down a page."""
         page = self._searchable()
         if page is not None:
-            page.search.step(-way)
+            page.search.step(way)
         else:
             self.logs.match(way)
 

@@ -107,7 +107,7 @@ class LogControls:
     # -- searching -----------------------------------------------------------------------------------------
 
     def open_search(self, app: App[None]) -> None:
-        """Look for words while they are typed. Enter on the words of before goes to the next match."""
+        """Look for words while they are typed. Enter on the words of before goes on to the next match."""
         start = self.frozen_row
         before = self.searched.typed
 
@@ -120,7 +120,7 @@ class LogControls:
             elif not text:
                 self.search("", None)
             elif text == before:
-                self.match(-1)
+                self.match(1)
 
         app.push_screen(AskLine("search", before, typed, SEARCH_HINT), closed)
 
@@ -142,8 +142,13 @@ class LogControls:
         if self.page is not None:
             self._show(self._awaiting(self.page))
 
+    def match_word(self, way: int) -> str:
+        """Where the next match (1) and the one before (-1) lie: the search runs up, from the newest line, unless it began at the first."""
+        up = way * (self.page.search_way if self.page is not None else -1) < 0
+        return "↑ older" if up else "↓ newer"
+
     def match(self, way: int) -> None:
-        """The next match, up or down."""
+        """The next match (1), the way the search ran, or the one before (-1)."""
         self.ask(lc.Match(self.frozen_row, way, self.page.made if self.page is not None else None))
 
     # -- which lines ---------------------------------------------------------------------------------------

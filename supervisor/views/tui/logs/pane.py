@@ -135,7 +135,11 @@ class LogPanel(Panel, can_focus=True):
             left.append(Span(f" · {tr(nodes)}"))
         if page.search is not None:
             found = page.search
-            count = "" if found.ordinal is None else f" {fm.whole(found.ordinal)}/{fm.whole(found.found)}"
+            count = (
+                ""
+                if found.ordinal is None
+                else f": {tr(f'{fm.whole(found.ordinal)} of {fm.whole(found.found)}')}"
+            )
             missing = tr(" (not found)") if found.done_ratio >= 1 and not found.found else ""
             left.append(Span(f" · /{page.searched.typed}{count}{missing}", TextStyle.WARN))
             if found.done_ratio < 1:

@@ -32,6 +32,7 @@ from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.places import is_stacks
 
+MATCHES = {"match(1)": 1, "match(-1)": -1}
 GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
 
 
@@ -48,8 +49,8 @@ LOG_KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "leave", "this help"),
     _key("escape", "back", "back", "Esc", "leave", "clear selection, search, filter; then back to the dashboard"),
     _key("slash", "search", "search", "/", "go", "search: words in any case, or /an expression/"),
-    _key("n", "match(-1)", "older", "n", "go", "the next match up, older"),
-    _key("N", "match(1)", "newer", "N", "go", "the next match down, newer"),
+    _key("n", "match(1)", "next match", "n", "go", "the next match, the way the search ran: up from the newest line"),
+    _key("N", "match(-1)", "match before", "N", "go", "the match before: the other way"),
     _key(
         "f,backslash", "filter", "filter", "f", "which",
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
@@ -197,7 +198,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self.log_page.take(page)
         self.status.settle()
         self._show_place()
-        if shown is None or shown.following != page.following:
+        if shown is None or (shown.following, shown.search_way) != (page.following, page.search_way):
             self._offer()
 
     def _show_place(self) -> None:
@@ -207,7 +208,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         status.repaint()
 
     def _offer(self) -> None:
-        useless = {"leave"} if self._controls.searched else {"leave", "match(-1)", "match(1)"}
+        useless = {"leave"} if self._controls.searched else {"leave", *MATCHES}
         hints = [
             Hint("[ ]", "rank", a.binding.action)
             if a.binding.action == "rank(1)"
@@ -228,6 +229,8 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
                 return self._closes() or binding.description
             case "freeze" if frozen:
                 return "follow"
+            case "match(1)" | "match(-1)" as action:
+                return self._controls.match_word(MATCHES[action])
             case "wrap" if self.log_page.wraps:
                 return "cut lines"
             case _:
@@ -345,7 +348,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self._controls.open_search(self.app)
 
     def action_match(self, way: int) -> None:
-        """The next match, up or down."""
+        """The next match, or the one before."""
         if not self._controls.searched:
             self._report(lc.Remark("nothing is searched for: / searches", good=False))
             return

@@ -145,10 +145,10 @@ class ReplayScreen(Dashboard):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Priority keys belong to this screen alone, not to what opens over it."""
+        if action == "fact" and parameters == (1,) and self.check_action("match", (1,)):
+            return False  # while something is searched its key goes to the next match
         if action in {"play", "scrub", "fact", "speed"}:
             return self.app.screen is self
-        if action == "match" and parameters == (-1,):
-            return False  # its key goes to the next fact
         return super().check_action(action, parameters)
 
     def word_of(self, binding: Binding) -> str:
