@@ -88,9 +88,9 @@ class Update(msgspec.Struct, frozen=True):
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
-    """What of a run's state says which logs there are, and when they were written."""
+    """What of a run's state says which logs there are, when they were written, and whether they grow."""
     return [
-        (number, a.number, a.ranks, a.started_t, a.ended_t)
+        (number, each.is_over, a.number, a.ranks, a.started_t, a.ended_t, a.quiet_since)
         for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]
         for a in each.attempts
     ]
@@ -241,7 +241,7 @@ class Page(msgspec.Struct, frozen=True):
         place: where the page begins.
         end: where it ends.
         cursor: the row that was jumped to; `jump` counts the jumps.
-        following: new lines move the page.
+        following: new lines move the page; `grows`: some may come.
         cause: the row of the line that a verdict names; `at_cause`: the page stands there, though lines follow.
         attempt: whose logs these are; `attempts` how many there are.
         merged_by: "" for one log, else "time", "arrival", or both; "(estimated)" where no view saw the lines arrive.
@@ -295,6 +295,12 @@ class Page(msgspec.Struct, frozen=True):
     alone: int | None = None
     doing: str = ""
     search_way: int = -1
+    grows: bool = True
+
+    @property
+    def key_facts(self) -> tuple[object, ...]:
+        """What changes what keys do."""
+        return self.following, self.grows, self.search_way
 
     def attempt_of(self, row: Row) -> int:
         """Whose line a row is."""

@@ -88,6 +88,14 @@ class OpenLogs:
         return self.state.attempts[-1].number if self.state.attempts else 0
 
     @property
+    def grows(self) -> bool:
+        """Whether lines may still come: the attempt that is shown is the newest, it has not ended, and its log is not quiet."""
+        attempt = self.state.attempt
+        if attempt is None or self.state.is_over:
+            return not self.state.is_over
+        return attempt.number == self.number and attempt.ended_t is None and attempt.quiet_since is None
+
+    @property
     def node_count(self) -> int:
         """How many nodes the run has, where it has several."""
         return len(self._nodes)

@@ -181,6 +181,7 @@ class LogViewport:
             cursor=cursor,
             jump=self._jump,
             following=self._following,
+            grows=logs.grows,
             cause=_row_of(rows, self._cause_at),
             at_cause=self._at_cause,
             attempt=logs.number,

@@ -214,8 +214,8 @@ def several(
     return RunPaths(root)
 
 
-def observed(root: Path, log: Path) -> RunPaths:
-    """A log that somebody else's run writes."""
+def observed(root: Path, log: Path, *, is_quiet: bool = False) -> RunPaths:
+    """A log that somebody else's run writes, or wrote."""
     log.write_bytes(
         b"[rank0]: epoch 1 step 10 loss=3.21\n[rank1]: epoch 1 step 10 loss=3.22\n"
         b"[rank0]: epoch 1 step 20 loss=3.01\n[rank1]: epoch 1 step 20 loss=3.02\n"
@@ -230,6 +230,8 @@ def observed(root: Path, log: Path) -> RunPaths:
         rec.t += 5
         rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 3.4 - step / 50})
         rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, loss=3.4 - step / 50))
+    if is_quiet:
+        rec.fact(ev.LogQuiet(t=rec.t, attempt=1, since_t=rec.t - 3600))
     return rec.close()
 
 

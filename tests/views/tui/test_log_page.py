@@ -316,6 +316,8 @@ def test_long_lines_are_cut_and_moved_sideways_or_wrapped() -> None:
     [
         ({}, "log · 0/stdout.log", "frozen"),
         ({"following": True}, "log · 0/stdout.log", "following"),
+        ({"following": True, "grows": False}, "log · 0/stdout.log", "at the end"),
+        ({"grows": False}, "log · 0/stdout.log", ""),
         ({"attempts": 2}, "log · attempt 1 of 2 · 0/stdout.log", "frozen"),
         ({"merged_by": "time"}, "log · ranks 0-1, merged by time", "frozen"),
         ({"merged_by": "time", "logs": LOGS[:1]}, "log · rank 0, merged by time", "frozen"),

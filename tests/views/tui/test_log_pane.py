@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -350,12 +351,42 @@ def test_the_line_that_failed_is_kept_in_sight_until_a_person_scrolls(tmp_path: 
         assert place.path is not None
         assert place.path.endswith("/1/stderr.log"), "L opens the logs there"
         await pilot.press("j")
-        await until(pilot, lambda: "frozen" in pane(app, "log"), "a person reads on from there")
+        await until(pilot, lambda: "at the failure" not in pane(app, "log"), "a person reads on from there")
+        assert " below ╮" in pane(app, "log")
         await pilot.press("G")
         await until(pilot, lambda: "part 39" in pane(app, "log"), "the newest line")
         assert log.following
 
     drive(run, play)
+
+
+def quiet(root: Path) -> RunPaths:
+    """A log that somebody else's run wrote until an hour ago."""
+    return recorded.observed(root, root.parent / "train.log", is_quiet=True)
+
+
+@pytest.mark.parametrize("make", [recorded.failed, recorded.succeeded, quiet])
+def test_a_log_to_which_nothing_comes_is_not_followed(
+    tmp_path: Path, make: Callable[[Path], RunPaths]
+) -> None:
+    run = make(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "at the end ╮" in pane(app, "log"), "where it stands")
+        assert "Space" not in pane(app, "footer")
+        await pilot.press("4", "k")
+        await until(pilot, lambda: bool(re.search(r"\d below ╮", pane(app, "log"))), "a line further up")
+        await until(pilot, lambda: "Space to the end" in pane(app, "footer"), "the way back")
+        assert "frozen" not in pane(app, "log")
+        await pilot.press("space")
+        await until(pilot, lambda: "at the end ╮" in pane(app, "log"), "back")
+        await opened(app, pilot)
+        await until(pilot, lambda: "at the end ╮" in shown(app), "so on the screen of its own")
+        await pilot.press("k")
+        await until(pilot, lambda: "at the end ╮" not in shown(app), "a line further up")
+        assert "frozen" not in shown(app)
+
+    drive(run, play, size=(200, 50))
 
 
 def test_a_new_attempt_is_followed_again(tmp_path: Path) -> None:

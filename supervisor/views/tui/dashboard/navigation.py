@@ -147,14 +147,14 @@ class LookingScreen(PaneScreen):
 
     def _show_log(self, page: lc.Page) -> None:
         shown = self.log_panel.page
-        before = self._could_fold, shown is None or shown.following, shown.search_way if shown else 0
+        before = self._could_fold, shown.key_facts if shown is not None else ()
         self._could_fold = self.logs.can_fold
         self.log_panel.take(page)
         if self._progress:
             self.notice.withdraw(self._progress)
             self._progress = ""
         self.ranks_panel.take_lines(page.last_lines)
-        if before != (self._could_fold, page.following, page.search_way):
+        if before != (self._could_fold, page.key_facts):
             self._offer()
 
     def _report_log(self, remark: lc.Remark) -> None:
@@ -199,6 +199,8 @@ class LookingScreen(PaneScreen):
 
     def offers(self, binding: Binding) -> bool:
         """Whether the footer shows a key that may be pressed: of two that close a page, or end a zoom, one."""
+        if binding.action == "freeze" and not self.logs.freeze_word():
+            return False
         return binding.action != "zoom" or (self._zoomed not in PAGES and self._closes() != "end zoom")
 
     def word_of(self, binding: Binding) -> str:
@@ -208,8 +210,8 @@ class LookingScreen(PaneScreen):
                 return self._closes() or "to the list"
             case "smaller_batch" if self.app.size.width < ROOMY_FOOTER:
                 return "batch"
-            case "freeze" if not self.logs.following:
-                return "follow"
+            case "freeze":
+                return self.logs.freeze_word()
             case "zoom" if self._zoomed is not None:
                 return "end zoom"
             case action if action.startswith("answer("):

@@ -100,6 +100,13 @@ class LogControls:
         """The row that a person points at; None while the newest lines are followed."""
         return None if self.following else self._row()
 
+    def freeze_word(self) -> str:
+        """What the key does that freezes the log; empty: nothing, where nothing comes any more."""
+        grows = self.page is None or self.page.grows
+        if self.following:
+            return "freeze" if grows else ""
+        return "follow" if grows else "to the end"
+
     def toggle_follow(self) -> None:
         """Stand still, or follow."""
         self.ask(lc.Follow(on=not self.following))

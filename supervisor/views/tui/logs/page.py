@@ -145,7 +145,11 @@ class LogPage(Panel, can_focus=True):
         if page.doing:
             left.append(Span(f" · {tr(page.doing)}", TextStyle.WARN))
         return tuple(left), row(
-            Span(tr("following"), TextStyle.DIM) if page.following else Span(tr("frozen"), TextStyle.WARN)
+            Span(tr("frozen"), TextStyle.WARN)
+            if page.grows and not page.following
+            else Span(
+                tr("following" if page.grows else "at the end") if page.following else "", TextStyle.DIM
+            )
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:

@@ -152,9 +152,11 @@ class LogPanel(Panel, can_focus=True):
         state = (
             Span(tr(f"at the failure · {below} below"), TextStyle.BAD)
             if page.at_cause
-            else Span(tr("following"), TextStyle.DIM)
+            else Span(tr("following" if page.grows else "at the end"), TextStyle.DIM)
             if page.following
             else Span(tr(f"frozen · {below} below"), TextStyle.WARN)
+            if page.grows
+            else Span(tr(f"{below} below"), TextStyle.DIM)
         )
         return tuple(left), row(
             Span(f"{tr(count)} · " if (count := lines_text(page)) else "", TextStyle.DIM), state

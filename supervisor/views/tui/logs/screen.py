@@ -198,7 +198,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self.log_page.take(page)
         self.status.settle()
         self._show_place()
-        if shown is None or (shown.following, shown.search_way) != (page.following, page.search_way):
+        if shown is None or shown.key_facts != page.key_facts:
             self._offer()
 
     def _show_place(self) -> None:
@@ -208,7 +208,8 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         status.repaint()
 
     def _offer(self) -> None:
-        useless = {"leave"} if self._controls.searched else {"leave", *MATCHES}
+        useless = {"freeze"} if not self._controls.freeze_word() else set()
+        useless |= {"leave"} if self._controls.searched else {"leave", *MATCHES}
         hints = [
             Hint("[ ]", "rank", a.binding.action)
             if a.binding.action == "rank(1)"
@@ -222,13 +223,11 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def _word(self, binding: Binding) -> str:
         """What a key does now."""
-        page = self.log_page.page
-        frozen = page is not None and not page.following
         match binding.action:
             case "back":
                 return self._closes() or binding.description
-            case "freeze" if frozen:
-                return "follow"
+            case "freeze":
+                return self._controls.freeze_word()
             case "match(1)" | "match(-1)" as action:
                 return self._controls.match_word(MATCHES[action])
             case "wrap" if self.log_page.wraps:
