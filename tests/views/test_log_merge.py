@@ -16,7 +16,6 @@ from supervisor.views.logs.file import LogFile
 from supervisor.views.logs.merge import rows_before, rows_from
 from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.stream import Stream
-from supervisor.views.tui.logs.rows import aligned
 from tests.views.logs_on_disk import QUIET, never
 
 
@@ -133,18 +132,6 @@ def test_growth_gives_times_that_rise_and_lead_back(sizes: list[int], gaps: list
 )
 def test_stamps(text: str, t: float | None) -> None:
     assert stamp_of(text, 1795270320.0) == t
-
-
-def test_numbers_stand_in_columns() -> None:
-    lines = ["step    9 | loss 2.31 | 7 ms", "step   10 | loss 12.3 | 107 ms", "other", "other"]
-    assert aligned(lines) == [
-        "step    9 | loss 2.31 |   7 ms",
-        "step   10 | loss 12.3 | 107 ms",
-        "other",
-        "other",
-    ]
-    assert aligned(["a 1", "b 22"]) == ["a 1", "b 22"], "another shape"
-    assert aligned(["a 2 1", "a # 1"]) == ["a 2 1", "a # 1"], "a sign that stands for no number"
 
 
 def test_what_pytorchs_hook_prints_stays_together_from_wherever_it_is_read(tmp_path: Path) -> None:

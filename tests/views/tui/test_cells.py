@@ -187,22 +187,6 @@ def test_a_part_of_a_row() -> None:
     assert log_rows.cut_spans(row, 6, 9) == ()
 
 
-@pytest.mark.parametrize(
-    ("texts", "shown"),
-    [
-        (["loss 9 lr 1", "loss 10 lr 2"], ["loss  9 lr 1", "loss 10 lr 2"]),
-        (["loss 9", "else 10"], ["loss 9", "else 10"]),
-        (["loss   9", "loss 10"], ["loss   9", "loss  10"]),
-        (["x1y 9", "x1y 10"], ["x1y  9", "x1y 10"]),
-        (["a -1.5e-3", "a 2"], ["a -1.5e-3", "a       2"]),
-        (["alone 9"], ["alone 9"]),
-        (["no number", "no number"], ["no number", "no number"]),
-    ],
-)
-def test_numbers_stand_in_columns(texts: list[str], shown: list[str]) -> None:
-    assert log_rows.aligned(texts) == shown
-
-
 # -- charts ----------------------------------------------------------------------------------------------------
 
 

@@ -95,6 +95,15 @@ def body(made: LogPage, width: int = 30, height: int = 10) -> list[str]:
     return text_of(made.body(width, height)).splitlines()
 
 
+def test_a_line_is_shown_as_it_was_written_also_around_what_was_searched_for() -> None:
+    """Numbers used to be padded into the columns of the rows beside them: blanks stood around a match that no log had."""
+    texts = ["step 9 loss 2.5 in 7 ms", "step 1000 loss 12.25 in 107 ms"]
+    rows = [line_of(number, text) for number, text in enumerate(texts)]
+    for searched in (NOTHING, Query.search("loss")):
+        shown = body(pane(page_of(*rows, searched=searched))[0], 60)
+        assert [row[11:] for row in shown] == texts
+
+
 # -- the cursor ---------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
     TONES,
     WHEEL_LINES,
-    aligned,
     cut_spans,
     nodes_text,
     text_of,
@@ -76,7 +75,6 @@ class LogPage(Panel, can_focus=True):
         self.mark: LogRow | None = None
         self._side = 0
         self._jump = 0
-        self._texts: list[str] = []
         self._shown: list[int] = []  # the row of each line in sight
 
     @property
@@ -100,7 +98,6 @@ class LogPage(Panel, can_focus=True):
         """Show another page; the cursor stays on its line where that is still in sight."""
         before = self.row
         self.page = page
-        self._texts = aligned([text_of(each, "Enter", self.tr) for each in page.rows])
         last = max(len(page.rows) - 1, 0)
         if page.following:
             self.cursor = last
@@ -193,7 +190,7 @@ class LogPage(Panel, can_focus=True):
             Span(f"{label} " if label else "", TextStyle.KEY if chosen else TextStyle.DIM),
         )
         space = width - 1 - (len(label) + 1 if label else 0)
-        text = self._texts[number].expandtabs(4)
+        text = text_of(each, "Enter", self.tr).expandtabs(4)
         spans = tuple(
             text_spans(
                 text,
