@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.text.prefixes import NOWHERE, Origin
 
 
@@ -53,14 +54,14 @@ class MachineRecords(NamedTuple):
 class RunValues(NamedTuple):
     """The run's own values, quoted in advice.
 
-    `batch` shows which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
+    `batch` shows which smaller micro-batches keep the global one, `trials` which of them are known to fit or to fail (only called where
+    a batch is suggested). `user_of` names the owner of a pid that a
     message names; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
     behind `entry`, the script, and so went to it. `keeps_global`: nothing is known that keeps the script from a smaller
     micro-batch at the same global batch. `divided_batch`: the batch flag with its value, where it holds more than one rank's.
     """
 
     micro_batch: int | None = None
-    next_micro_batch: int | None = None
     batch_knob: str = "device_batch_size"
     port: int | None = None
     free_port: int | None = None
@@ -71,6 +72,7 @@ class RunValues(NamedTuple):
     allocator_set: bool = False
     batch: BatchSpec | None = None
     memory_base_bytes: int = 0
+    trials: Callable[[], Sequence[MemoryTrial]] = tuple
     user_of: Callable[[int], str | None] | None = None
     entry: str = ""
     behind_entry: tuple[str, ...] = ()

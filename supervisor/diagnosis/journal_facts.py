@@ -158,6 +158,7 @@ def run_values_of(
         micro_batch=batch.micro_batch_per_rank if batch is not None else None,
         batch=batch,
         memory_base_bytes=view.memory_base_bytes or 0,
+        trials=lambda: state.memory_trials,
         own_pids=frozenset(own_pids),
         allocator_set=_allocator_set(state, view, job),
     )

@@ -460,6 +460,12 @@ class RunState(Part, frozen=True, kw_only=True):
         return self.mode == "observed" and (verdict is None or not verdict.shows_end)
 
     @property
+    def memory_trials(self) -> tuple[MemoryTrial, ...]:
+        """Which micro-batches fitted, and which ran out of memory: in the probes, then in the attempts."""
+        probes = [MemoryTrial(p.micro_batch, fitted=p.fitted) for p in self.probes if p.fitted is not None]
+        return (*probes, *(view.trial for view in self.attempts if view.trial is not None))
+
+    @property
     def is_over(self) -> bool:
         """True once the run has an outcome."""
         return isinstance(self.condition, Finished)

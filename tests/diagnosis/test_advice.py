@@ -7,6 +7,7 @@ from supervisor.diagnosis.journal_facts import run_values_of
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.job.batch import BatchSpec
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.state import AttemptState, RunState
@@ -235,6 +236,27 @@ def test_a_batch_that_the_script_divides_is_named_as_it_was_typed(
     )  # fmt: skip
     view = AttemptState(number=1, planned_t=0.0, batch=BatchSpec(16, 3, 2))
     assert said in judged(engine, OOM, run_values_of(RunState(), view, (), job)).advice
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [
+        ((), "(now 16): 8 divides the global batch."),
+        ((8,), "(now 16): 4 divides the global batch."),
+        ((8, 1), "Reduce device_batch_size (now 16)."),
+    ],
+)
+def test_no_batch_is_advised_that_this_run_saw_run_out_of_memory(
+    engine: Engine, failed: tuple[int, ...], said: str
+) -> None:
+    views = tuple(
+        AttemptState(
+            number=at, planned_t=0.0, batch=BatchSpec(16, 1, 2), trial=MemoryTrial(micro, fitted=False)
+        )
+        for at, micro in enumerate((*failed, 16), start=1)
+    )
+    values = run_values_of(RunState(attempts=views), views[-1], (), None)
+    assert any(said in line for line in judged(engine, OOM, values).advice)
 
 
 def test_what_stands_behind_the_script_and_is_known_before_it() -> None:

@@ -7,6 +7,7 @@ from supervisor.diagnosis.cause.fingerprint import fingerprint
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.titles import title_of
+from supervisor.job.batch import BatchSpec
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
@@ -168,7 +169,7 @@ def test_an_allocation_on_the_host_quotes_the_runs_values(engine: Engine) -> Non
         STEPS
         + "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes.\n"
     )
-    values = RunValues(micro_batch=16, next_micro_batch=8)
+    values = RunValues(micro_batch=16, batch=BatchSpec(16, 2, 2))
     job = JobEvidence(logs=logs(text, Origin(local_rank=1)), exit_codes={0: -15, 1: 1}, run_values=values)
     verdict = judge(engine, job)
     assert (verdict.failure, verdict.reason, verdict.rank) == (FailureClass.HOST_OOM, Reason.ALLOCATOR, 1)

@@ -393,13 +393,15 @@ def _smaller_batch(text: str, job: JobEvidence) -> list[str]:
 
 
 def _next_micro_batch(text: str, values: RunValues) -> int | None:
-    """The next that keeps the global batch, and by the message's numbers fits: as a restart would choose it."""
+    """The next that keeps the global batch, and by the message's numbers fits: as a restart would choose it; none that ran out of memory."""
     batch = values.batch
     if batch is None:
-        return values.next_micro_batch
+        return None
     point = memory_point(text, batch.micro_batch_per_rank, base_bytes=values.memory_base_bytes)
-    smaller = choose_smaller(batch, point)
-    return smaller.batch.micro_batch_per_rank if smaller is not None else None
+    trials = values.trials()
+    choice = choose_smaller(batch, point, trials)
+    smaller = choice.batch.micro_batch_per_rank if choice is not None else None
+    return None if smaller in {trial.micro_batch for trial in trials if not trial.fitted} else smaller
 
 
 def _memory(text: str, job: JobEvidence) -> list[str]:

@@ -69,9 +69,7 @@ def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -
     """The trials of earlier runs of the same kind, of this run's probes, of its attempts: oldest first."""
     kind = _kind(record_job)
     earlier = [line.trial for line in recall(kind, env, but_run=state.run_id)] if kind is not None else []
-    probes = [MemoryTrial(p.micro_batch, fitted=p.fitted) for p in state.probes if p.fitted is not None]
-    attempts = [view.trial for view in state.attempts if view.trial is not None]
-    return (*earlier, *probes, *attempts)
+    return (*earlier, *state.memory_trials)
 
 
 def remember_trial(

@@ -142,6 +142,8 @@ def evidence_of(
     if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
         found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
     values = with_machine(found.run_values, job, os.environ)
+    if whole:  # those of earlier runs too, as the decision looks at them
+        values = values._replace(trials=lambda: known_trials(job, state, os.environ))
     return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
 
 

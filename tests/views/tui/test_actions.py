@@ -13,6 +13,7 @@ from textual.binding import Binding
 from textual.fuzzy import Matcher
 
 from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
@@ -420,6 +421,8 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
     assert suggested(None) is None
     assert suggested(BATCH) == BatchSpec(4, 4, 2)
     assert suggested(BatchSpec(1, 2, 2)) == BatchSpec(1, 2, 2), "the same if none is smaller"
+    ran_out = attempt_of(trial=MemoryTrial(4, fitted=False)), attempt_of(2, batch=BATCH)
+    assert actions.suggested_batch(snapshot_of(state_of(HELD, *ran_out))) == BatchSpec(2, 8, 2)
     change = SpecChange(batch=BatchChange(BATCH, BatchSpec(2, 8, 2)))
     planned = Decision(DecisionKind.RESTART, "", change=change)
     assert suggested(BATCH, decision=planned) == BatchSpec(2, 8, 2)

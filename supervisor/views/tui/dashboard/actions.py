@@ -208,7 +208,7 @@ def batch_copy(snapshot: Snapshot) -> str:
 
 
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """What a smaller batch would be: the one policy planned, else the next divisor; the same if none is smaller.
+    """What a smaller batch would be: the one policy planned, else the next divisor that did not run out of memory; the same if none is smaller.
 
     None where the batch is not known, or could not be handed to the script.
     """
@@ -221,7 +221,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     decision = attempt.decision
     if decision is not None and decision.change is not None and decision.change.batch is not None:
         return decision.change.batch.after
-    smaller = choose_smaller(attempt.batch)
+    smaller = choose_smaller(attempt.batch, trials=snapshot.state.memory_trials)
     return smaller.batch if smaller is not None else attempt.batch
 
 
