@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from supervisor.views.logs import counter as logscan
 from supervisor.views.logs import file as logfile
+from supervisor.views.logs import query as logquery
 from supervisor.views.logs import stream as logstream
 from supervisor.views.logs.commands import BadJumpError, ToLine, ToTime, parse_jump
 from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import Change, Counts, LogFile
 from supervisor.views.logs.query import BadQueryError, Query
-from supervisor.views.logs.sources import LogRef
+from supervisor.views.logs.sources import LogRef, Tone, tone_of
 from supervisor.views.logs.stream import Stream
 from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference
 
@@ -50,13 +51,41 @@ def test_lines_both_ways(tmp_path: Path, small: None, data: bytes, start: int) -
 @given(
     data=DATA,
     typed=st.sampled_from(
-        ["error", "warn", "-error", "error warn", "/e.*1/", "/^step/", "/E|İ/", "é宽", "31m", "level:warn"]
+        [
+            "error",
+            "warn",
+            "-error",
+            "error warn",
+            "/e.*1/",
+            "/^step/",
+            "/E|İ/",
+            "é宽",
+            "31m",
+            "level:warn",
+            "level:error /e.*1/",
+        ]
     ),
 )
 def test_matches_are_those_of_each_line(data: bytes, typed: str) -> None:
     query = Query.parse(typed)
     wanted = [offset for offset, text in reference(data) if query.accepts(text)]
     assert list(query.offsets_in(data)) == wanted
+
+
+def test_a_level_is_judged_only_on_lines_that_hold_one_of_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def judge(line: str) -> Tone:
+        judged.append(line)
+        return tone_of(line)
+
+    monkeypatch.setattr(logquery, "tone_of", judge)
+    data = (
+        b"".join(b"step %d | loss 2.1 | 100%%|\xe2\x96\x88\n" % n for n in range(500))
+        + b"ERROR: disk\nstep 500\n"
+    )
+    assert list(Query.parse("level:error").offsets_in(data)) == [data.index(b"ERROR")]
+    assert judged == ["ERROR: disk"]
 
 
 def test_line_numbers_beyond_the_first_chunk(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, cast
 
 from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.format import ranges
-from supervisor.views.logs.sources import Tone, tone_of
+from supervisor.views.logs.sources import NOTABLE, Tone, tone_of
 
 _WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
@@ -31,6 +31,7 @@ _COMPARED = re.compile(r"(step|epoch|loss|val_loss|lr|grad_norm)(<=|>=|!=|[<>])(
 _CONTEXTUAL = re.compile(r"\(\?|\\[AZ]")
 # All control bytes but tab and newline: a chunk with any of these is cleaned before it is searched.
 _CONTROLS = bytes(b for b in range(32) if b not in b"\t\n") + b"\x7f"
+_PLAIN = bytes([*b"\t\n", *range(32, 127)])
 # A typed range names at most some thousand ranks: more than any log here has.
 MOST_RANKS = 4096
 STREAMS = frozenset(["stdout", "stderr", "agent"])
@@ -218,7 +219,9 @@ class Query:
 
     @cached_property
     def _driver(self) -> Term | None:
-        """The word that is looked for first in a chunk: the longest plain one, else a simple expression."""
+        """What is looked for first in a chunk: the words of a level, else the longest plain word, else a simple expression."""
+        if self.level:
+            return Term(NOTABLE.pattern, NOTABLE)
         plain = [term for term in self.include if term.pattern is None]
         if plain:
             return max(plain, key=lambda term: len(term.text))
@@ -243,7 +246,7 @@ class Query:
                 if found is None:
                     return
                 start = text.rfind("\n", at, found[0]) + 1 or at
-                if driver.pattern is not None:
+                if driver.pattern not in {None, NOTABLE}:
                     driver = None  # RE2 takes in all of the text at each search: from here line by line
             else:
                 start = at
@@ -262,12 +265,12 @@ class Query:
 
 def _cleaned(data: bytes) -> str:
     """All lines of `data` as `clean` gives each, uncut; as many newlines as before."""
-    if b"\r" in data:
-        if data.count(b"\r") == data.count(b"\r\n"):
-            data = data.replace(b"\r\n", b"\n")
-        else:
-            return "\n".join(clean(raw, cap_bytes=len(raw)) for raw in data.split(b"\n"))
-    return strip_escapes(data.decode("utf-8", "replace")).replace("\r", "")
+    data = data.replace(b"\r\n", b"\n")
+    # Most such logs hold but the blocks of a progress bar, which stay.
+    unusual = data.translate(None, _PLAIN).decode("utf-8", "replace")
+    if "\r" not in unusual and strip_escapes(unusual) == unusual:
+        return data.decode("utf-8", "replace")
+    return "\n".join(clean(raw, cap_bytes=len(raw)) for raw in data.split(b"\n"))
 
 
 def _meant(word: str) -> str:
