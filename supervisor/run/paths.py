@@ -41,6 +41,11 @@ class AttemptPaths:
         return self.root / "agent.log"
 
     @property
+    def growth(self) -> Path:
+        """How the ranks' logs grew, once the attempt is over."""
+        return self.root / "growth.json"
+
+    @property
     def telemetry(self) -> Path:
         """Folder of rank<r>.jsonl, written by a trainer with telemetry."""
         return self.root / "telemetry"

@@ -18,6 +18,7 @@ from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone, StepSeen
 from supervisor.run import events as ev
+from supervisor.run.growth import read_growth
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptState, RankState
@@ -191,3 +192,20 @@ def test_the_end_of_a_ranks_process_is_told_at_once(tmp_path: Path) -> None:
         process.wait()
     gone = [one for one in got if isinstance(one, RankGone)]
     assert [(one.local_rank, one.exit_code) for one in gone] == [(3, -9)]
+
+
+def test_how_the_logs_grew_is_kept_unless_an_earlier_keeper_saw_them_begin(tmp_path: Path) -> None:
+    with collecting(tmp_path) as (made, paths, got):
+        made.add_rank(rank(0))
+        write(paths.root / "0/stdout.log", STEP)
+        assert wait_until(lambda: len(got) == 1, 60)
+        write(paths.root / "0/stdout.log", STEP)
+        assert wait_until(lambda: len(got) == 2, 60)
+        read_out(made)
+        made.keep_growth()
+        growth = read_growth(paths)[str(paths.root / "0/stdout.log")]
+        assert growth.time_of(2 * len(STEP)) > growth.time_of(len(STEP)) > growth.watched_t
+        paths.growth.unlink()
+        made.know(AttemptState(number=1, planned_t=0.0))
+        made.keep_growth()
+        assert not paths.growth.exists()

@@ -20,6 +20,7 @@ from supervisor.run import state as st
 from supervisor.run.access import control, viewers
 from supervisor.run.access.lock import LockTaken
 from supervisor.run.events import Outcome, RequestKind, StopWhy
+from supervisor.run.growth import read_growth
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
@@ -59,6 +60,8 @@ def test_a_fresh_run_ends_with_its_code(
     assert kinds[0] is ev.RunStarted
     assert kinds[-2:] == [ev.RunEnded, ev.KeeperLeft]
     assert len([kind for kind in kinds if kind is ev.Diagnosed]) >= 1
+    log = str(run.node().attempt(1).agent_log)
+    assert (log in read_growth(run.node().attempt(1))) == (program[0] == sys.executable), "one of them writes"
 
 
 @pytest.mark.fault("processes", "two keepers are started on one run", "the second leaves at once")

@@ -12,7 +12,6 @@ import pytest
 
 from supervisor.views.logs import clock as clocks
 from supervisor.views.logs.clock import (
-    GrowthClock,
     LogClock,
     after_ranks,
     anchor_shift,
@@ -65,27 +64,6 @@ def grow(clock: LogClock, text: str, s: float) -> None:
         file.write(text)
     os.utime(path, (T0 + s, T0 + s))
     clock._file.refresh()
-
-
-def test_a_file_that_grew_in_bursts_gives_each_byte_the_time_of_its_burst() -> None:
-    clock = GrowthClock(0.0, 100, 50.0)
-    clock.grew(200, 90.0, 100.0)
-    assert [clock.time_of(at) for at in (0, 50, 100, 150, 200, 999)] == [0, 25, 50, 95, 100, 100]
-    assert [clock.offset_of(t) for t in (-5, 25, 70, 95, 100, 999)] == [0, 50, 100, 150, 200, 200]
-    clock.grew(150, 110.0, 120.0)
-    assert clock.time_of(200) == 100, "a file that is shorter than it was has not grown"
-    clock.grew(300, 80.0, 110.0)
-    assert clock.time_of(250) == 105, "it cannot have had a size before the one known already"
-
-
-def test_a_day_of_bursts_is_kept_in_a_page_of_memory_and_still_leads_back() -> None:
-    clock = GrowthClock(0.0, 10, 1.0)
-    for n in range(2, 3000):
-        clock.grew(n * 10, n - 0.5, float(n))
-    assert len(clock._points) <= clocks.MOST_POINTS
-    assert clock.time_of(29990) == 2999
-    assert clock.time_of(3000) == pytest.approx(300, abs=40)
-    assert clock.time_of(15000) == pytest.approx(1500, abs=20)
 
 
 def test_lines_without_a_clock_are_spread_between_the_start_and_the_last_change(made: Made) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from supervisor.text.stamps import stamp_of
 from supervisor.views.logs import file as logfile
-from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.file import LogFile
 from supervisor.views.logs.merge import rows_before, rows_from
 from supervisor.views.logs.sources import LogRef
@@ -98,23 +97,6 @@ def test_stamped_logs_are_merged_by_their_stamps_whatever_their_sizes(tmp_path: 
     assert next(iter(rows_from(streams, place))).text.split()[3:5] == ["zero", "30"]
     for each in streams:
         each.file.close()
-
-
-@given(
-    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=40),
-    gaps=st.lists(st.floats(0.01, 100), min_size=40, max_size=40),
-)
-def test_growth_gives_times_that_rise_and_lead_back(sizes: list[int], gaps: list[float]) -> None:
-    clock = GrowthClock(0.0, 100, 50.0)
-    size, t = 100, 50.0
-    for more, gap in zip(sizes, gaps, strict=False):
-        size, t = size + more, t + gap
-        clock.grew(size, t - gap / 2, t)
-    times = [clock.time_of(at) for at in range(0, size + 1, max(size // 50, 1))]
-    assert times == sorted(times)
-    assert clock.time_of(size) == pytest.approx(t)
-    assert clock.offset_of(0.0) == 0
-    assert clock.offset_of(t) == size
 
 
 @pytest.mark.parametrize(

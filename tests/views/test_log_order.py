@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from supervisor.run.growth import GrowthClock, write_growth
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
-from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.merge import Row, rows_before
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import Tone
@@ -335,7 +335,9 @@ def test_a_filter_of_a_rank_counts_among_that_ranks_lines(tmp_path: Path) -> Non
     view.logs.close()
 
 
-def test_what_one_view_saw_arrive_keeps_its_order_on_a_page_that_is_opened_later(tmp_path: Path) -> None:
+def test_what_a_view_or_the_keeper_saw_arrive_keeps_its_order_on_a_page_that_is_opened_later(
+    tmp_path: Path,
+) -> None:
     run = RunPaths(tmp_path)
     growth: dict[str, GrowthClock] = {}
     steps = write(run, "0/stdout.log", [], T0)
@@ -354,7 +356,7 @@ def test_what_one_view_saw_arrive_keeps_its_order_on_a_page_that_is_opened_later
 
     def opened(growth: dict[str, GrowthClock] | None) -> tuple[list[str], str]:
         view = LogViewport(run.node(), never, growth=growth)
-        view.update(launched(1))
+        view.update(launched(1, ended_t=T0 + 201))
         view.height = 1000
         view.refresh(T0 + 201)
         page = view.page()
@@ -365,6 +367,8 @@ def test_what_one_view_saw_arrive_keeps_its_order_on_a_page_that_is_opened_later
     at = [n for n, text in enumerate(texts) if text.startswith("warning")]
     assert [texts[n - 1] for n in at] == [f"step {n} loss 0.5" for n in range(25, 201, 25)]
     assert order == "arrival"
-    texts, order = opened(None)
-    assert order == "arrival (estimated)", "no view saw them arrive"
+    assert opened(None)[1] == "arrival (estimated)", "no view saw them arrive"
+    root = run.node().attempt(1).root
+    write_growth(run.node().attempt(1), {os.path.relpath(path, root): growth[path] for path in growth})
+    assert opened(None) == (texts, order), "the keeper saw them"
     pane.logs.close()

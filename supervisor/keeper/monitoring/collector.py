@@ -15,6 +15,7 @@ from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, RankGone
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.run.events import RankStarted
+from supervisor.run.growth import write_growth
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState
 from supervisor.sources.exits import ExitWatch
@@ -48,6 +49,7 @@ class Collector:
         self._one_node = job.nnodes == "1"
         self._agent_kind = LogKind.RANK if kind is EntryKind.COMMAND else LogKind.AGENT
         self._ranks: dict[int, int] = {}
+        self._saw_all = True
         self._agent_ending = threading.Event()
         self._stop = threading.Event()
         self._sensors = Sensors(self._stop, queue.put, clock, interval_s=interval_s, disk=str(paths.root))
@@ -72,7 +74,8 @@ class Collector:
         self._sensors.start()
 
     def know(self, view: AttemptState) -> None:
-        """Follow what an earlier keeper had found."""
+        """Follow what an earlier keeper had found; when its lines came is not known."""
+        self._saw_all = False
         for rank in view.ranks.values():
             fact = RankStarted(
                 t=0.0,
@@ -123,6 +126,11 @@ class Collector:
         self._exits.close()
         self.logs.close()
         self._sensors.join()
+
+    def keep_growth(self) -> None:
+        """Leave in the attempt's folder how its logs grew, once they are read to their end."""
+        if self._saw_all:
+            write_growth(self._paths, self.logs.growth)
 
     def _on_agent(self, data: bytes) -> None:
         if any(word in data for word in ENDING) and not any(word in data for word in OWN_SIGNAL):

@@ -28,6 +28,7 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.run.failures import FailureClass
+from supervisor.run.growth import GrowthClock
 from supervisor.run.series import LINE_T, READING
 from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
@@ -35,7 +36,16 @@ from supervisor.sources.metrics.memo import Columns
 from supervisor.sources.metrics.names import words_of
 from supervisor.sources.metrics.words import EVAL_WORDS
 from supervisor.sources.signature_files import Engine
-from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, NoteCode, Tailer, TailNote
+from supervisor.sources.tail.tailer import (
+    POLL_S,
+    READ_BYTES,
+    Backlog,
+    Batch,
+    Drain,
+    NoteCode,
+    Tailer,
+    TailNote,
+)
 from supervisor.text.decode import clean
 from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
@@ -140,6 +150,8 @@ class LogWatch:
         self._unscanned_bytes = 0
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
+        self.growth: dict[str, GrowthClock] = {}
+        """How the ranks' logs grew, by name, as far as their lines were read when they came."""
         self._keys: dict[str, LogKey] = {}
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
@@ -212,11 +224,18 @@ class LogWatch:
                     self._scan(key, batch)
             case LogKind.RANK:
                 self._last_line = self._clock.mono()
+                self._note_growth(key.name, batch)
                 if self._measures:
                     self._measure(key, batch)
                 self._scan(key, batch)  # last: the first one may wait seconds for the signatures
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _note_growth(self, name: str, batch: Batch) -> None:
+        now = self._clock.wall()
+        before_t = now - POLL_S
+        growth = self.growth.setdefault(name, GrowthClock(before_t, 0, before_t))
+        growth.grew(batch.offset + len(batch.data), before_t, now)
 
     def _scan(self, key: LogKey, batch: Batch) -> None:
         if self._scanner is None and not self._engine_ready() and self._unscanned_bytes < MAX_WAITING_BYTES:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 
+from supervisor.run.growth import GrowthClock
 from supervisor.text.stamps import anchor_of, is_rising, local_shift, shift_of, stamp_of
 from supervisor.views.logs.file import LogFile, TextLine, segment_of
 from supervisor.views.logs.sources import AGENT, LogRef, split_rank
@@ -30,9 +29,6 @@ SNIFF_AGENT_LINES = 1200
 CARRY_SEGMENTS = 32
 # torchrun writes little; where a program is supervised without it, its own output stands here, as long as it gets.
 LAUNCHER_BYTES = 1 << 20
-# Beyond this many points those that are close together are forgotten, the newest ones aside: a day of bursts stays a page of memory.
-MOST_POINTS = 512
-NEWEST_POINTS = 128
 # Stamps are those of an attempt if they lie within it, give or take clocks that differ.
 WITHIN_S = 2.0
 # A file's time of change is that of the kernel's last tick before it: 4 ms, at most 10.
@@ -43,73 +39,6 @@ WHOLE_SECOND_S = 0.999
 AFTER_S = 1e-4
 REACTION = re.compile(r"closing signal|death signal|failed \(exitcode")
 FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
-
-
-class GrowthClock:
-    """How large a file was, and when: maps an offset to a time and back, without gaps. One thread writes at a time, any may read.
-
-    Args:
-        start_t: when the file began, wall seconds.
-        size: its size when it was first looked at.
-        written_t: when it was last written then.
-
-    When the first `estimated_bytes` were written is not known, only that all of them were there at `watched_t`.
-    """
-
-    def __init__(self, start_t: float, size: int, written_t: float) -> None:
-        self.estimated_bytes = size
-        self.watched_t = written_t
-        # Size and time are one item, so that no reader sees the one without the other.
-        self._points: list[tuple[int, float]] = [(0, min(start_t, written_t)), (max(size, 1), written_t)]
-
-    def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
-        """How many bytes existed at those times, as a replay knows."""
-        self._points = list(zip([0, *offsets], [times[0], *times], strict=True))
-        self.estimated_bytes, self.watched_t = 0, times[0]
-
-    def grew(self, size: int, before_t: float, t: float) -> None:
-        """The file has `size` bytes at `t`, and had not grown yet at `before_t`."""
-        last, last_t = self._points[-1]
-        if size <= last:
-            return
-        before_t = max(before_t, last_t)
-        quiet = [(last, before_t)] if before_t > last_t else []
-        self._points += [*quiet, (size, max(t, before_t))]
-        if len(self._points) > MOST_POINTS:
-            self._points = _thinned(self._points)
-
-    def time_of(self, offset: int) -> float:
-        """When the file had come to hold all before `offset`: of a line's end, when it was written."""
-        points = self._points
-        right = min(max(bisect_left(points, offset, key=itemgetter(0)), 1), len(points) - 1)
-        (x0, y0), (x1, y1) = points[right - 1], points[right]
-        return _between(offset, x0, x1, y0, y1)
-
-    def offset_of(self, t: float) -> int:
-        """How large the file was at `t`."""
-        points = self._points
-        if t <= points[0][1]:
-            return 0
-        right = min(max(bisect_left(points, t, key=itemgetter(1)), 1), len(points) - 1)
-        (y0, x0), (y1, x1) = points[right - 1], points[right]
-        return int(_between(t, x0, x1, y0, y1))
-
-
-def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The newest points, and of the others some that are spread over all the time before."""
-    newest = len(points) - NEWEST_POINTS
-    apart = (points[newest][1] - points[0][1]) / NEWEST_POINTS
-    kept = [points[0]]
-    for point in points[1:newest]:
-        if point[1] - kept[-1][1] >= apart:
-            kept.append(point)
-    return [*kept, *points[newest:]]
-
-
-def _between(x: float, x0: float, x1: float, y0: float, y1: float) -> float:
-    if x1 <= x0:
-        return y1
-    return y0 + (y1 - y0) * min(max((x - x0) / (x1 - x0), 0.0), 1.0)
 
 
 class LogClock:
@@ -136,7 +65,7 @@ class LogClock:
         self._anchor_shift_s: float | None = None
 
     def reset(self) -> None:
-        """The file holds something else now."""
+        """The file holds something else now, or more is known of when it was written."""
         self._forget()
 
     def _forget(self) -> None:

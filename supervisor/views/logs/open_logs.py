@@ -6,10 +6,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+from supervisor.run.growth import GrowthClock, read_growth
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import AttemptState, RunState
-from supervisor.views.logs.clock import GrowthClock, LogClock, link_clocks
+from supervisor.views.logs.clock import LogClock, link_clocks
 from supervisor.views.logs.commands import RecordedLogs, Tally
 from supervisor.views.logs.counter import Task
 from supervisor.views.logs.file import CHUNK_BYTES, Change, Counts, LogFile, MemoryLog
@@ -69,6 +70,7 @@ class OpenLogs:
         self._found: list[Task] = []
         self._counted: dict[tuple[str, Query], Task] = {}  # the newest last
         self._folders: set[str] = set()
+        self._learned: set[int] = set()
         self._looked_t = 0.0
         self._nodes: tuple[NodeLogs, ...] = ()
         self.nodes_read: tuple[int, ...] = ()
@@ -159,7 +161,9 @@ class OpenLogs:
         views = self._views()
         start_t = {view.number: view.started_t or view.planned_t for view in views}
         refs = list(self._refs(views))
-        if self._recorded is not None:
+        if self._recorded is None:
+            self._learn([view.number for view in views if view.ended_t is not None])
+        else:
             refs += [ref for ref, _, _ in self._recorded.notes if ref.attempt in start_t]
             refs.sort(key=lambda ref: ref.attempt)
         known = {stream.ref.path: stream for stream in self.streams}
@@ -192,6 +196,17 @@ class OpenLogs:
             for clocks in of_nodes.values():  # a launcher's times follow from those of its own ranks
                 link_clocks(clocks, view.ended_t)
         return place
+
+    def _learn(self, ended: Sequence[int]) -> None:
+        """Take what the keeper saw of the logs of attempts that are over, in place of what this view saw of them."""
+        for number in set(ended) - self._learned:
+            self._learned.add(number)
+            for node in [node.paths for node in self._nodes] or [self._node]:
+                known = read_growth(node.attempt(number))
+                for stream in self.streams:
+                    if str(stream.ref.path) in known:
+                        stream.clock.reset()
+                self._growth.update(known)
 
     def _refs(self, views: Sequence[AttemptState]) -> Iterator[LogRef]:
         """The logs of these attempts: of all nodes, as far as they fit."""

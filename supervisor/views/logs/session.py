@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never
 
+from supervisor.run.growth import GrowthClock
 from supervisor.run.paths import NodePaths
 from supervisor.sources.tail.wake import Waker
 from supervisor.views.format import part, whole
 from supervisor.views.logs import commands as lc
-from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.counter import Scanner
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.viewport import LogViewport

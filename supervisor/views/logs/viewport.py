@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from supervisor.run.growth import GrowthClock
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_lines
 from supervisor.views.format import ranges, whole
 from supervisor.views.logs import commands as lc
-from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
 from supervisor.views.logs.open_logs import NothingThereError, OpenLogs, name_of

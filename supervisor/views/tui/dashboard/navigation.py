@@ -12,8 +12,8 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
+from supervisor.run.growth import GrowthClock
 from supervisor.views.logs import commands as lc
-from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.commands import LogAt, LogPoint
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import PAGE_S, LogSession

@@ -12,10 +12,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
+from supervisor.run.growth import GrowthClock
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.views.logs import commands as lc
-from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_jump
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
