@@ -125,6 +125,10 @@ def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
         ("INFO: Meta epoch 1...", {"epoch": 1}),
         ("Start training epoch 9, 3511 iters per inner epoch.", {"epoch": 9}),
         ("rl_loss: -0.27, time: 108.1, l2_norm: 0.14", {"loss": -0.27}),
+        (
+            "ep=5 step=20/193 LR=1e-4 L=nan rec=nan top=1.1 diag(a_std=nan,b_std=0.1,a_abs=nan)",
+            {"step": 20, "total_steps": 193, "epoch": 5, "lr": 1e-4},
+        ),
         ("JobId=1203 StepId=0 TRES=gres/gpu=32", {}),
         ("2epoch:train:101-200batch: loss=3.2", {"epoch": 2, "step": 200, "loss": 3.2}),
         ("2epoch:valid:101-200batch: loss=3.2", {"epoch": 2, "val_loss": 3.2}),

@@ -64,7 +64,7 @@ _SPEECH = re.compile(
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
-    r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?![Nn]/?[Aa]\b)(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
+    r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?![Nn]/?[Aa]\b|(?i:nan|inf)\b)(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
 _PER_STEP = re.compile(r"step|iter|batch")
 # "epoch 1, total time 81.21": an epoch and how long it took.
