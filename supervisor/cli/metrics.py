@@ -33,7 +33,7 @@ from supervisor.text.prefixes import origin_of_path
 
 COLUMNS = (
     "step", "total_steps", "epoch", "loss", "lr", "grad_norm", "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu",
-    "memory_gib", "val_loss", "eta_s",
+    "memory_gib", "val_loss", "eta_s", "epoch_time_s",
 )  # fmt: skip
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _Cell = float | str | None

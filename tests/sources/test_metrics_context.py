@@ -135,6 +135,28 @@ def test_a_time_alone_before_each_step_is_the_time_of_the_step() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "took_s"),
+    [
+        ("Epoch 002 | Train Loss: 1.8542 | Epoch Time: 23.52 s", 23.52),
+        ("Epoch 2/50 | D_loss=0.1599 | G_loss=0.5027 | Time=10.83s", 10.83),
+        ("Train Epoch: 2/70 ...\n    total_loss: 22.4334 time: 10m 8s", 608.0),
+        ("Epoch: 02 | Epoch Time: 0m 35s", 35.0),
+        ("Epoch 3 | loss 0.3 | epoch_time 1.5 min", 90.0),
+        # Of a step, of a share of an epoch, of the batches of it, of held-out data.
+        ("epoch 3 step 100 loss 0.3 time 0.4", None),
+        ("{'loss': 0.3, 'epoch': 0.05, 'time': 3.2}", None),
+        ("Epoch 3: loss: 0.3 time: 0.4 data: 0.01", None),
+        ("Epoch 3: 50%|###   | 5/10 [00:01<00:01, 4.0it/s, loss=0.3, time=2.5]", None),
+        ("Epoch 132: testing psnr = 34.28, ssim = 0.937, time: 0.02", None),
+        ("Time 08h 36m 42s, Avg Reward 0.064, Best Reward 0.184", None),
+    ],
+)
+def test_a_time_beside_an_epoch_and_no_step_is_the_time_of_the_epoch(text: str, took_s: float | None) -> None:
+    found = [values["epoch_time_s"] for values in read(text).values() if "epoch_time_s" in values]
+    assert found == ([took_s] if took_s is not None else [])
+
+
 def test_a_time_alone_between_epochs_is_no_time_of_a_step() -> None:
     epoch = ["step 10 loss 3.5", "step 20 loss 3.25", "Time: 35.5 s"]
     reader = MetricReader()

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, RANKS
 from supervisor.run.state import AttemptState, RunState
-from supervisor.views.model.history import single
+from supervisor.views.model.history import Track, single
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Rank, Snapshot
-from supervisor.views.model.step_pace import APART_S, Cadence, Pace, ranks_behind
+from supervisor.views.model.step_pace import APART_S, Cadence, Pace, epoch_times, epochs_apart, ranks_behind
 from supervisor.views.tui.dashboard.header import eta_s
 from supervisor.views.tui.dashboard.trends import trends
 from tests.views.tui.recording import Recording
@@ -232,3 +232,32 @@ def test_unless_its_lines_bear_clocks(tmp_path: Path) -> None:
     took_s, is_derived = SnapshotReader(rec.close()).refresh().step_time_s
     assert took_s == pytest.approx(2.0)
     assert is_derived
+
+
+def epochs(*took: float, every_s: float = 0.0, late: bool = False) -> Track:
+    """What a log printed with epochs 1, 2, …, so far apart."""
+    return tuple(
+        single(1000.0, None, value, 1)._replace(epoch=float(n), late=late, line_t=50.0 + n * every_s)
+        for n, value in enumerate(took, 1)
+    )
+
+
+def test_a_time_that_grows_with_each_epoch_is_that_since_the_start() -> None:
+    assert [point.mean for point in epoch_times(epochs(10.0, 10.5, 11.0))] == [10.0, 10.5, 11.0]
+    assert [point.mean for point in epoch_times(epochs(10.0, 20.5, 30.5))] == [10.5, 10.0]
+    assert [point.mean for point in epoch_times(epochs(10.0, 21.0))] == [10.0, 21.0], "one gap says nothing"
+    assert epoch_times(()) == ()
+
+
+def test_epochs_are_as_far_apart_as_their_lines_clocks() -> None:
+    assert [point.mean for point in epochs_apart(epochs(2.5, 2.4, 2.3, every_s=11.0, late=True))] == [
+        11.0,
+        11.0,
+    ]
+    without = tuple(point._replace(line_t=None) for point in epochs(2.5, 2.4, late=True))
+    assert epochs_apart(without) == (), "read at once, without clocks"
+    assert epochs_apart(epochs(2.5, 2.4)) == (), "live lines of one moment"
+    more = tuple(
+        point._replace(epoch=(point.epoch or 0) / 4) for point in epochs(*[2.5] * 9, every_s=3.0, late=True)
+    )
+    assert [point.mean for point in epochs_apart(more)] == [12.0, 12.0], "four lines an epoch"

@@ -17,6 +17,7 @@ from supervisor.sources.metrics.words import (
     COUNTED,
     DEVICE_WORDS,
     EPOCH_NAMES,
+    EPOCH_TIME_NAMES,
     ETA_CORE,
     ETA_NAMES,
     ETA_WITH,
@@ -52,10 +53,10 @@ from supervisor.sources.metrics.words import (
 STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS = "step", "total_steps", "epoch", "total_epochs"
 LOSS, VAL_LOSS, LR, GRAD_NORM = "loss", "val_loss", "lr", "grad_norm"
 TOKENS, SAMPLES, STEP_TIME, MFU = "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu"
-MEMORY, ETA = "memory_used_bytes", "eta_s"
+MEMORY, ETA, EPOCH_TIME = "memory_used_bytes", "eta_s", "epoch_time_s"
 CANONICAL = (
     STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS, LOSS, LR, GRAD_NORM, TOKENS, SAMPLES, STEP_TIME, MFU, MEMORY, VAL_LOSS,
-    ETA,
+    ETA, EPOCH_TIME,
 )  # fmt: skip
 
 
@@ -515,6 +516,7 @@ _TIMES = (
         lambda n: _rank_of_step_time(n) is not None,
         lambda n: Meaning(STEP_TIME, _rank_of_step_time(n) or 0, weak=n.joined in {"time", "timer", "seconds", "time_ms"}),
     ),
+    _Rule("the time of an epoch", lambda n: n.joined in EPOCH_TIME_NAMES, lambda _: Meaning(EPOCH_TIME, 8)),
     _Rule("the time of the whole run", lambda n: n.joined == RUN_TIME, lambda _: _WEAK),
     _Rule(
         "elapsed time per step",

@@ -117,8 +117,11 @@ STEP_TIME_NAMES = {
     "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6, "s_b": 5, "iter_dt": 6, "bch": 5, "bt": 6, "btime": 6, "batchtime": 5, "itertime": 5, "steptime": 8, "btime_ms": 6, "per_step_time": 8, "per_iter_time": 8,
     "step_latency": 5, "iter_ms": 6, "time_ms": 5, "step_time_seconds": 8, "train_step_timing": 7, "timing_train_step": 7, "timing_step_time": 7,
 }  # fmt: skip
+EPOCH_TIME_NAMES = _set(
+    "epoch_time time_epoch epoch_duration time_per_epoch epoch_time_s epoch_time_sec epoch_sec epoch_secs epoch_seconds train_epoch_time avg_epoch_time s_epoch sec_epoch"
+)
 IGNORED_TIMES = _set(
-    "total_time elapsed elapsed_time wall walltime train_wall wall_time time_elapsed eval_runtime runtime epoch_time sec_tick sec_kimg total_wall_time time_total_s train_wall_total e2e_train_time"
+    "total_time elapsed elapsed_time wall walltime train_wall wall_time time_elapsed eval_runtime runtime sec_tick sec_kimg total_wall_time time_total_s train_wall_total e2e_train_time"
 )
 # What may stand beside "lr": whose it is.
 OPTIMIZER_WORDS = _set(

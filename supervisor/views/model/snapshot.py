@@ -11,8 +11,8 @@ from supervisor.run.state import Running, RunState
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
-from supervisor.views.model.history import Point, Track
-from supervisor.views.model.step_pace import job_pace
+from supervisor.views.model.history import Point, Track, median
+from supervisor.views.model.step_pace import GAPS, epoch_times, epochs_apart, job_pace
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -145,6 +145,29 @@ class Snapshot(msgspec.Struct, frozen=True):
         """Seconds from one step of the job to the next, and whether that is derived from when steps were logged: `step_pace.job_pace`."""
         logged = (point.mean for point in self._steps_timed)
         return job_pace(self.latest("step_time_s"), logged, self.pace_s, len(self.pace))
+
+    @property
+    def epoch_times(self) -> tuple[Track, bool]:
+        """How long the newest attempt's epochs took, and whether that is derived from when they were logged; nothing where a step's time is known."""
+        if self.step_time_s[0] is not None:
+            return (), False
+        printed = tuple(
+            point
+            for point in self.series.get("epoch_time_s", ())
+            if point.epoch is not None and self.is_current(point.attempt)
+        )
+        if printed:
+            return epoch_times(printed), False
+        losses = self.metrics.get("loss", ())[-GAPS:]
+        return epochs_apart(tuple(point for point in losses if self.is_current(point.attempt))), True
+
+    @property
+    def epoch_time_s(self) -> tuple[float | None, bool]:
+        """The newest of these; where they are derived the median, which one evaluation does not swing."""
+        track, is_derived = self.epoch_times
+        if is_derived:
+            return median(point.mean for point in track), bool(track)
+        return (track[-1].mean if track else None), False
 
     @property
     def _steps_timed(self) -> Track:

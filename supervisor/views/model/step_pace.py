@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from supervisor.views.model.history import Point, Track, median, single
@@ -27,6 +28,8 @@ SILENT_S = 5.0
 GAPS = 60
 # Those that are kept where the counter starts again.
 KEPT_GAPS = 2
+# Over so many epochs a time that only grows is known to be that since the start.
+LEAST_EPOCHS = 2
 # A logged step time that differs by more than this from the time between the steps is not the run's pace.
 PACE_RATIO = 1.25
 # Over so many gaps between steps that is known.
@@ -68,6 +71,40 @@ def job_pace(
         if is_known and not is_pace(usual_s, pace_s):
             return pace_s, True
     return reported_s, False
+
+
+def epoch_times(printed: Track) -> Track:
+    """How long each epoch took, by a log that prints a time with each; where that is the time since the start, what it grew by.
+
+    A time since the start never falls, and grows by about as much with each epoch.
+    """
+    gaps = [
+        b._replace(low=grew, mean=grew, high=grew)
+        for a, b in pairwise(printed)
+        if a.epoch is not None and b.epoch is not None and b.epoch > a.epoch
+        for grew in ((b.mean - a.mean) / (b.epoch - a.epoch),)
+    ]
+    usual = median(gap.mean for gap in gaps)
+    is_sum = len(gaps) >= LEAST_EPOCHS and usual is not None and all(gap.mean > 0 for gap in gaps)
+    return tuple(gaps) if is_sum and (usual or 0.0) > printed[0].mean / 2 else printed
+
+
+def epochs_apart(logged: Track) -> Track:
+    """Seconds from one epoch to the next, by when what was logged of them was written."""
+    found: list[Point] = []
+    since: tuple[float, float, int] | None = None  # when, at which epoch, in which attempt
+    for point in logged:
+        if point.epoch is None or point.time is None:
+            continue
+        here = (point.time, point.epoch, point.attempt)
+        if since is None or since[2] != here[2] or here[1] < since[1] or here[0] < since[0]:
+            since = here
+        elif here[1] - since[1] >= 1:
+            gap_s = (here[0] - since[0]) / (here[1] - since[1])
+            if gap_s >= APART_BY_FINE_CLOCK_S:
+                found.append(point._replace(low=gap_s, mean=gap_s, high=gap_s))
+            since = here
+    return tuple(found)
 
 
 class FirstTimes:

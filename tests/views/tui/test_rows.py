@@ -28,7 +28,7 @@ from supervisor.run.records import (
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
-from supervisor.views.model.snapshot import Machine, Rank
+from supervisor.views.model.snapshot import Machine, Rank, Snapshot
 from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
 from supervisor.views.tui.dashboard.trends import TrendPanel, trends
 from supervisor.views.tui.widgets import footer
@@ -175,6 +175,25 @@ def test_how_far_it_is(step: int | None, total: int | None, text: str) -> None:
     assert said.startswith(text)
     assert ("%" in said) == (total is not None and step is not None and step <= total)
     assert cells(panel._progress(snapshot, 30, in_epochs=False)) <= 30
+
+
+def test_without_a_time_of_a_step_that_of_an_epoch_stands_and_gives_the_eta() -> None:
+    track = tuple(single(10.0 * n, None, 20.0 + n, 1)._replace(epoch=float(n)) for n in range(1, 4))
+    losses = tuple(point._replace(t=22.0 * (point.epoch or 0)) for point in track)
+    state = state_of(running(), attempt_of(), progress=progress(None, epoch=3.0, total_epochs=10.0))
+
+    def said(snapshot: Snapshot) -> tuple[list[str], list[str]]:
+        shown = [f"{label} {text.strip()}" for label, text, _, values, _ in tiles._tiles(snapshot) if values]
+        return shown, [trend.name for trend in trends(snapshot)]
+
+    printed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track})
+    assert said(printed) == (["speed 23.0 s/epoch"], ["epoch time"])
+    assert header.eta_s(printed) == 7 * 23.0
+    derived = snapshot_of(state, metrics={"loss": losses})
+    assert said(derived) == (["speed ~22.0 s/epoch"], ["epoch time"])
+    timed = snapshot_of(state, metrics={"loss": losses, "epoch_time_s": track, "step_time_s": track})
+    assert "epoch time" not in said(timed)[1]
+    assert tiles.epoch_time_text(timed) == ""
 
 
 def test_a_day_that_a_log_does_not_name_is_marked() -> None:

@@ -18,6 +18,7 @@ from supervisor.sources.metrics.grammar.values import (
 )
 from supervisor.sources.metrics.names import (
     EPOCH,
+    EPOCH_TIME,
     ETA,
     GRAD_NORM,
     LOSS,
@@ -36,7 +37,7 @@ from supervisor.sources.metrics.names import (
     VAL_LOSS,
     words_of,
 )
-from supervisor.sources.metrics.words import TRAINS
+from supervisor.sources.metrics.words import EVAL_WORDS, TRAINS
 
 # What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
@@ -191,6 +192,11 @@ class _Case:
         self.best, self.pair = _same_counter(best, found.readings)
         self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
         self.is_counted = not {STEP, EPOCH}.isdisjoint(self.best)
+        took = self.best.get(EPOCH_TIME)
+        if took is not None and (
+            self._is_within_epoch or (took.weak and not in_record and not self._sums_up_epoch)
+        ):
+            del self.best[EPOCH_TIME]
 
     @property
     def fields(self) -> set[str]:
@@ -254,13 +260,15 @@ class _Case:
         return is_placed or self.has_loss or self.has_parts or self.is_evaluation_loop
 
     def drop_doubtful(self) -> None:
-        """Leave out a time that belongs to no step, and a total without its counter."""
+        """Leave out a time that belongs to no step, or else to no epoch, and a total without its counter."""
         if STEP not in self.best and not self.in_record and not self.has_bar:
             timed = self.best.get(STEP_TIME)
             if timed is not None and timed.weak:
                 # A time without a step is that of an epoch, or of anything else.
                 del self.best[STEP_TIME]
-                if timed.name:
+                if self._sums_up_epoch:
+                    self.best.setdefault(EPOCH_TIME, timed._replace(field=EPOCH_TIME))
+                elif timed.name:
                     self.own.setdefault(timed.name, timed._replace(field="", conversion=PLAIN))
         if STEP not in self.best:
             self.best.pop(TOTAL_STEPS, None)
@@ -276,6 +284,20 @@ class _Case:
                 self.best.pop(field, None)
         if LOSS in self.best and VAL_LOSS not in self.best and self._reports_best_score:
             self.best[VAL_LOSS] = self.best.pop(LOSS)._replace(field=VAL_LOSS)
+
+    @property
+    def _sums_up_epoch(self) -> bool:
+        """Whether the line is of a whole epoch: it names one, and no step, share of an epoch or time of data within it."""
+        epoch = self.best.get(EPOCH)
+        if epoch is None or self._is_within_epoch or "." in self.masked[epoch.start : epoch.end]:
+            return False
+        beside = {word for name in self.own for word in words_of(name)}
+        return "data" not in beside and (self.has_loss or EVAL_WORDS.isdisjoint(beside))
+
+    @property
+    def _is_within_epoch(self) -> bool:
+        """Whether the line is of a step, or of a bar."""
+        return STEP in self.best or self.has_bar
 
     @property
     def _is_record_of_scores(self) -> bool:

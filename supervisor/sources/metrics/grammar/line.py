@@ -28,6 +28,7 @@ from supervisor.sources.metrics.grammar.values import (
 )
 from supervisor.sources.metrics.names import (
     EPOCH,
+    EPOCH_TIME,
     ETA,
     GRAD_NORM,
     LOSS,
@@ -230,8 +231,12 @@ class _Walker:
             line.add(ETA, token, 7 if is_of_part else 8, Conversion(How.DURATION))
         elif field == STEP_TIME and "per" in words and not line.evaluates:
             line.add(STEP_TIME, token, 7, Conversion(How.DURATION))
-        elif field == STEP_TIME and token.text[:1] != "0":
-            self._sums_up = True
+        elif field == EPOCH_TIME and not line.evaluates:
+            line.add(EPOCH_TIME, token, 8, Conversion(How.DURATION))
+        elif field == STEP_TIME:
+            self._sums_up = self._sums_up or token.text[:1] != "0"
+            if not line.evaluates and words == ["time"]:
+                line.add(EPOCH_TIME, token, 3, Conversion(How.DURATION), weak=True)
 
     def _number(self, token: Token, place: int) -> None:
         line = self._line

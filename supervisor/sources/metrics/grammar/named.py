@@ -24,6 +24,7 @@ from supervisor.sources.metrics.grammar.values import (
 )
 from supervisor.sources.metrics.names import (
     EPOCH,
+    EPOCH_TIME,
     ETA,
     GRAD_NORM,
     LOSS,
@@ -237,6 +238,10 @@ class LineValues:
                     self.add(ETA, token, 7, Conversion(How.NUMBER, scale))
             case "step_time_s":
                 self._step_time(token, found, unit, words, evaluates=evaluates)
+            case "epoch_time_s":
+                scale = time_scale(unit) if unit else 1.0
+                if not evaluates and scale is not None:
+                    self.add(EPOCH_TIME, token, found.rank, Conversion(How.NUMBER, scale), name=token.name)
             case _:
                 self._own(token, unit, weak=found.weak)
 

@@ -21,6 +21,7 @@ from supervisor.views.tui.dashboard.state_words import (
     restarts_in,
     wait_ends_in,
 )
+from supervisor.views.tui.dashboard.tiles import epoch_time_text
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
     Row,
@@ -198,12 +199,14 @@ class HeaderPanel(Panel):
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
-        """The time of a step, where the terminal is too low for the tiles."""
+        """The time of a step, or else of an epoch, where the terminal is too low for the tiles."""
         took_s, is_derived = snapshot.step_time_s
-        if self.app.size.height >= LOW or took_s is None or not isinstance(snapshot.state.condition, Running):
+        if self.app.size.height >= LOW or not isinstance(snapshot.state.condition, Running):
             return EMPTY
-        text = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
-        return row(Span(self.tr(f"{text}/step"), TextStyle.PLAIN), "  ")
+        text = epoch_time_text(snapshot)
+        if took_s is not None:
+            text = f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/step"
+        return row(Span(self.tr(text), TextStyle.PLAIN), "  ") if text else EMPTY
 
 
 def began_text(state: RunState, began_t: float | None, now: float) -> str:
@@ -279,6 +282,11 @@ def eta_s(snapshot: Snapshot) -> float | None:
     by_rate = by_rate if len(snapshot.pace) >= ETA_GAPS else None
     if attempt.number > 1 and by_rate is not None:
         return by_rate
+    if by_job is None and by_rate is None:
+        epoch_s, _ = snapshot.epoch_time_s
+        epoch, epochs = progress.epoch, progress.total_epochs
+        if epoch_s is not None and epoch is not None and epochs and epoch <= epochs:
+            return (epochs - epoch) * epoch_s
     return by_job if by_job is not None else by_rate
 
 

@@ -31,6 +31,8 @@ class TilesPanel(Panel):
         return (
             *(snapshot.metrics[name] for name in names),
             snapshot.pace,
+            snapshot.series.get("epoch_time_s"),
+            snapshot.metrics["loss"],
             snapshot.odd,
             len(snapshot.state.attempts),
         )
@@ -63,6 +65,11 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
     wait_ink = TextStyle.WARN if share is not None and share > WAIT_WARN_RATIO else _ink(share)
     waits = _values(metrics["data_wait_s"])
     gaps = snapshot.pace if is_derived else metrics["step_time_s"]
+    pace = _tile("step", took, fm.about(fm.seconds) if is_derived else fm.seconds, gaps, 6 + is_derived)
+    epoch_s, _ = snapshot.epoch_time_s
+    if epoch_s is not None:
+        times, _ = snapshot.epoch_times
+        pace = _tile("speed", epoch_s, lambda _: epoch_time_text(snapshot), times, 0)
     return [
         _tile("lr", snapshot.latest("lr"), fm.rate, metrics["lr"], 7),
         _throughput(snapshot, took if is_derived else None),
@@ -74,9 +81,17 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
             4,
             max,
         ),
-        _tile("step", took, fm.about(fm.seconds) if is_derived else fm.seconds, gaps, 6 + is_derived),
+        pace,
         ("data wait", (fm.DASH if share is None else fm.percent(share)).rjust(4), wait_ink, waits, fmean),
     ]
+
+
+def epoch_time_text(snapshot: Snapshot) -> str:
+    """How long an epoch takes, where a step's time is not known; empty where neither is."""
+    took_s, is_derived = snapshot.epoch_time_s
+    return (
+        f"{(fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)}/epoch" if took_s is not None else ""
+    )
 
 
 def _throughput(snapshot: Snapshot, derived_s: float | None) -> Tile:

@@ -110,7 +110,14 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
         )
         if logged and snapshot.latest("step_time_s") is not None
         else Trend("step time", snapshot.pace, fm.about(fm.seconds), took_s),
+        _of_epochs(snapshot),
         Trend("val loss", vals, fm.loss, vals[-1].mean if vals else None, TextStyle.LOSS),
         Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
     ]
     return (trend for trend in known if len(trend.track) > 1)
+
+
+def _of_epochs(snapshot: Snapshot) -> Trend:
+    track, is_derived = snapshot.epoch_times
+    say = fm.about(fm.seconds) if is_derived else fm.seconds
+    return Trend("epoch time", track, say, snapshot.epoch_time_s[0])

@@ -70,6 +70,7 @@ FIRST = (
     "tokens_per_sec",
     "samples_per_sec",
     "step_time_s",
+    "epoch_time_s",
     "data_wait_s",
     "mfu",
 )
