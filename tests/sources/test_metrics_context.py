@@ -143,12 +143,16 @@ def test_a_time_alone_before_each_step_is_the_time_of_the_step() -> None:
         ("Train Epoch: 2/70 ...\n    total_loss: 22.4334 time: 10m 8s", 608.0),
         ("Epoch: 02 | Epoch Time: 0m 35s", 35.0),
         ("Epoch 3 | loss 0.3 | epoch_time 1.5 min", 90.0),
+        ("Epoch 5 took 33.2 seconds, loss 0.4", 33.2),
+        ("[INFO] Epoch train finished, avg_loss=4.4822, time=36.9s", 36.9),
         # Of a step, of a share of an epoch, of the batches of it, of held-out data.
         ("epoch 3 step 100 loss 0.3 time 0.4", None),
         ("{'loss': 0.3, 'epoch': 0.05, 'time': 3.2}", None),
         ("Epoch 3: loss: 0.3 time: 0.4 data: 0.01", None),
         ("Epoch 3: 50%|###   | 5/10 [00:01<00:01, 4.0it/s, loss=0.3, time=2.5]", None),
         ("Epoch 132: testing psnr = 34.28, ssim = 0.937, time: 0.02", None),
+        ("Saving epoch 5 took 33.2 seconds", None),
+        ("Step 5 took 33.2 seconds, loss 0.4", None),
         ("Time 08h 36m 42s, Avg Reward 0.064, Best Reward 0.184", None),
     ],
 )

@@ -72,6 +72,8 @@ _PER_STEP = re.compile(r"step|iter|batch")
 _EPOCH_AND_TIME = re.compile(
     r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
 )
+# A line above the means of a whole epoch, or with them: "Epoch train finished, avg_loss=4.4822, …".
+_ENDS_EPOCH = re.compile(r"\bepoch\b[^\d:=]{0,40}\b(?:finished|done|completed?|ended)\b", re.IGNORECASE)
 # "Test:  [  10/2500]  eta: …": an evaluation's own progress; the memory beside it is real.
 _EVALUATION_LOOP = re.compile(
     r"(?:.*\x01)?\W*(?:(?:test|val|valid|validation|eval|evaluation)\w*:?|Iter\(val\))\s*\[ *\d+/\d+\]",
@@ -193,10 +195,11 @@ class _Case:
         self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
         self.is_counted = not {STEP, EPOCH}.isdisjoint(self.best)
         took = self.best.get(EPOCH_TIME)
-        if took is not None and (
-            self._is_within_epoch or (took.weak and not in_record and not self._sums_up_epoch)
-        ):
+        is_of_line = self._sums_up_epoch or (in_record and not self._is_within_epoch)
+        if took is not None and (self._is_within_epoch or (took.weak and not is_of_line)):
             del self.best[EPOCH_TIME]
+            if took.weak and took.name:
+                self.own.setdefault(took.name, took._replace(field="", conversion=PLAIN))
 
     @property
     def fields(self) -> set[str]:
@@ -287,9 +290,11 @@ class _Case:
 
     @property
     def _sums_up_epoch(self) -> bool:
-        """Whether the line is of a whole epoch: it names one, and no step, share of an epoch or time of data within it."""
+        """Whether the line is of a whole epoch: it names one, or the end of one, and no step, share of an epoch or time of data within it."""
         epoch = self.best.get(EPOCH)
-        if epoch is None or self._is_within_epoch or "." in self.masked[epoch.start : epoch.end]:
+        if self._is_within_epoch or (epoch is None and not _ENDS_EPOCH.search(self.masked)):
+            return False
+        if epoch is not None and "." in self.masked[epoch.start : epoch.end]:
             return False
         beside = {word for name in self.own for word in words_of(name)}
         return "data" not in beside and (self.has_loss or EVAL_WORDS.isdisjoint(beside))

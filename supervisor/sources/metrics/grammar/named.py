@@ -241,7 +241,8 @@ class LineValues:
             case "epoch_time_s":
                 scale = time_scale(unit) if unit else 1.0
                 if not evaluates and scale is not None:
-                    self.add(EPOCH_TIME, token, found.rank, Conversion(How.NUMBER, scale), name=token.name)
+                    how = Conversion(How.NUMBER, scale)
+                    self.add(EPOCH_TIME, token, found.rank, how, name=token.name, weak=found.weak)
             case _:
                 self._own(token, unit, weak=found.weak)
 
