@@ -234,6 +234,22 @@ def test_an_evaluations_bar_is_not_the_trainings() -> None:
     assert shown(sense.take(bar(1, 5, loss=2.0), 0.7)) == [(1, 2.0)], "another training"
 
 
+def test_a_shorter_bar_beside_which_losses_are_printed_is_that_of_another_training() -> None:
+    sense = StepSense()
+    list(sense.take(bar(20, 40), 0.0))
+    for at in (1.0, 2.0):
+        assert shown(sense.take(bar(5, 39), at)) == []
+        list(sense.take(line(loss=2.0), at))
+        list(sense.due(at + 9.0, final=True))
+    assert shown(sense.take(bar(6, 39), 3.0)) == [(6, None)]
+    assert shown(sense.take(bar(3, 13), 4.0)) == [], "its evaluation"
+    list(sense.take(line(loss=2.0), 4.0))
+    list(sense.take(bar(7, 39), 4.1))
+    list(sense.take(bar(13, 13), 4.2))
+    list(sense.take(line(loss=2.0), 4.3))
+    assert shown(sense.take(bar(3, 13), 5.0)) == [], "one loss between two states of the training's"
+
+
 def test_a_bar_around_those_of_the_epochs_gives_no_step() -> None:
     sense = StepSense()
     for epoch in (1.0, 2.0):

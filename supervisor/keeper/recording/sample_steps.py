@@ -31,6 +31,7 @@ TOGETHER_S = 0.05
 MAX_WAITING = 10_000
 EPOCH = "epoch"
 HEADING = frozenset({EPOCH, "total_epochs"})
+LOSSES_BESIDE = 2
 LOSSES = frozenset({"loss", "val_loss"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 STEP_TIME = "step_time_s"
@@ -96,6 +97,9 @@ class _Rank:
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None  # of the training's bar
+    losses_beside: int | None = (
+        None  # since a shorter bar was drawn, and no state of the training's since then
+    )
     at: dict[str, float] = field(default_factory=dict)  # the newest sample with a step
     begins_again: bool = False  # its counter names neither total nor epoch, and starts again with each epoch
     places: Places = field(default_factory=Places)
@@ -118,6 +122,7 @@ class StepSense:
         """One sample in; what is complete comes out, in the order in which it was printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
+            _heed_shorter_bar(rank, seen.values)
             if seen.values.keys() - CONTEXT <= HEADING:
                 rank.places.heading = {n: v for n, v in seen.values.items() if n in HEADING}
                 yield _at(seen, rank.step)  # what follows bears the next steps: there is none to wait for
@@ -244,9 +249,18 @@ def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
     if total is None:
         return False
     if rank.bar_total is not None and total < rank.bar_total and values.keys() - CONTEXT <= BAR_ONLY:
+        rank.losses_beside = rank.losses_beside or 0
         return True
-    rank.bar_total = total
+    rank.bar_total, rank.losses_beside = total, None
     return False
+
+
+def _heed_shorter_bar(rank: _Rank, values: dict[str, float]) -> None:
+    """Believe a shorter bar beside which the training's losses are printed: an evaluation prints none, so another training began."""
+    if rank.losses_beside is not None and "loss" in values:
+        rank.losses_beside += 1
+        if rank.losses_beside >= LOSSES_BESIDE:
+            rank.bar_total = None
 
 
 def _counts_epochs(rank: _Rank, values: dict[str, float]) -> bool:
