@@ -43,7 +43,7 @@ _MONTH_DAY = re.compile(
 )
 _PATH_DATE = re.compile(r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
 # How long a bar has run: "[01:10<33:42, 1.79s/it]"; and what it counts to.
-_BAR_TIME = re.compile(r"/(\d+) \[((?:\d+:)?\d+:\d\d)<")
+_BAR_TIME = re.compile(r"(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<")
 DAY_S = 86400.0
 # The last line that has a stamp is the log's end where no more lines than these follow it.
 END_LINES = 3
@@ -219,16 +219,25 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
 
 
 def _bar_grew_s(texts: Sequence[str]) -> float:
-    """How long a bar ran in some lines: of several, of different totals, the one that ran longest."""
-    ran: dict[str, tuple[float, float]] = {}
+    """How long bars ran in some lines: of each total one after the other, of several totals the longest.
+
+    Bars of one total that go back to anything but their start are those of several processes at once: the longest of these.
+    """
+    ran: dict[str, list[tuple[int, float]]] = {}
     for text in texts:
-        for total, elapsed in _BAR_TIME.findall(text):
+        for count, total, elapsed in _BAR_TIME.findall(text):
             t = 0.0
             for part in elapsed.split(":"):
                 t = 60 * t + float(part)
-            grew_s, before = ran.get(total, (0.0, t))
-            ran[total] = grew_s + max(t - before, 0.0), t
-    return max((grew_s for grew_s, _ in ran.values()), default=0.0)
+            ran.setdefault(total, []).append((int(count), t))
+    grew_s = 0.0
+    for states in ran.values():
+        times = [t for _, t in states]
+        falls = [after for (_, one), (after, two) in pairwise(states) if two < one]
+        together = any(count > 1 for count in falls)
+        in_turn_s = sum(max(two - one, 0.0) for one, two in pairwise(times))
+        grew_s = max(grew_s, max(times) - times[0] if together else in_turn_s)
+    return grew_s
 
 
 def _month_day(head: str) -> re.Match[str] | None:

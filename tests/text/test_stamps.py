@@ -214,6 +214,14 @@ def test_a_log_ended_as_long_after_its_last_stamp_as_its_bar_ran() -> None:
     found = span_of(["2026-11-20 11:00:00 begin"], ["2026-11-20 11:00:10 x", *bars], NOON)
     assert found is not None
     assert found.over_t - found.began_t == 10 + 30
+    epochs = [f"{n}/9 [00:{n:02d}<00:10, 1.00s/it]" for _ in range(3) for n in range(10)]
+    found = span_of(["2026-11-20 11:00:00 begin"], ["2026-11-20 11:00:10 x", *epochs], NOON)
+    assert found is not None
+    assert found.over_t - found.began_t == 10 + 3 * 9, "one after the other"
+    ranks = [f"{n}/90 [00:{n:02d}<01:10, 1.00s/it]" for n in (5, 12, 6, 13, 7, 14)]
+    found = span_of(["2026-11-20 11:00:00 begin"], ["2026-11-20 11:00:10 x", *ranks], NOON)
+    assert found is not None
+    assert found.over_t - found.began_t == 10 + 9, "of several processes"
 
 
 def test_a_clock_without_a_day_is_of_the_day_that_the_last_date_before_it_named() -> None:
