@@ -379,7 +379,7 @@ class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
     """By the clocks in watched logs: when their job began and ended. None: their lines carry no time.
 
     `over`: the job was over when it was found, so no time at which it was watched is one of its own.
-    `over_t` of one that is not: its log is a copy, whose last change was that of the copying.
+    `copied`: the last change of the log was that of its copying, so `over_t` is when it was written last.
     `day_guessed`: the clocks are right, their day is not known.
     """
 
@@ -388,6 +388,7 @@ class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
     over_t: float | None = None
     over: bool = False
     day_guessed: bool = False
+    copied: bool = False
 
 
 class LogQuiet(JournalEvent, frozen=True, kw_only=True, tag="log_quiet"):

@@ -276,7 +276,7 @@ def _logs_dated(s: st.RunState, event: ev.LogsDated) -> st.RunState:
         started_t=event.began_t,
         found_over=event.over,
         day_guessed=event.day_guessed,
-        stamped_t=None if event.over else event.over_t,
+        stamped_t=event.over_t if event.copied else None,
     )
     if found.ended_t is not None and event.over_t is not None:
         s = _edit(s, event.attempt, ended_t=event.over_t)

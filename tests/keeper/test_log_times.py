@@ -57,11 +57,14 @@ def test_a_log_that_was_over_has_its_own_times(tmp_path: Path, packed: bool) -> 
     assert attempt.ended_t == BEGAN + 89 * 60 + 0.25
 
 
-def test_of_a_copy_the_last_stamp_is_the_end_and_a_clock_alone_names_no_day(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ended", [False, True])
+def test_of_a_copy_the_last_stamp_is_the_end_and_a_clock_alone_names_no_day(
+    tmp_path: Path, *, ended: bool
+) -> None:
     log = tmp_path / "x.log"
     log.write_text("".join(f"12:{n:02d}:00 epoch {n} loss 2.5\n" for n in range(10)), encoding="utf-8")
     os.utime(log, (BEGAN + 4 * 3600 + 400, BEGAN + 4 * 3600 + 400))  # agrees with no zone
-    target = Target("x.log", str(log), (ObservedLog(str(log), log.name),))
+    target = Target("x.log", str(log), (ObservedLog(str(log), log.name),), ended=ended)
     with observing(tmp_path, target, log) as (observer, _):
         assert wait_until(
             lambda: observer.state.attempt is not None and observer.state.attempt.quiet_since is not None, 20

@@ -304,6 +304,7 @@ class Observer(Powerless):
                 over_t=over_t if over or is_copy else None,
                 over=over,
                 day_guessed=not is_dated,
+                copied=is_copy,
             )
             self.emit(dated)
 
