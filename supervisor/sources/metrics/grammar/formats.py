@@ -13,9 +13,9 @@ from typing import NamedTuple
 from supervisor.sources.metrics.grammar.values import PLAIN, WHOLE, Conversion, Reading, memory_conversion
 from supervisor.sources.metrics.names import EPOCH, LOSS, MEMORY, STEP, TOTAL_EPOCHS, TOTAL_STEPS, VAL_LOSS
 
-# What a pattern's groups are. `m` is memory, in the unit of the group `unit`.
+# What a pattern's groups are. `f` is an epoch with its part; `m` is memory, in the unit of the group `unit`.
 _FIELDS: dict[str, tuple[str, Conversion]] = {
-    "e": (EPOCH, WHOLE), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
+    "e": (EPOCH, WHOLE), "f": (EPOCH, PLAIN), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
 }  # fmt: skip
 
 
@@ -33,7 +33,7 @@ class Format(NamedTuple):
 
     Attributes:
         example: a line that has it; a test reads it.
-        pattern: groups `e` (epoch), `E` (epochs in all), `s` (step), `S`, `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
+        pattern: groups `e` (epoch), `f` (epoch as a decimal), `E` (epochs in all), `s` (step), `S`, `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
         rank: of several readings of one field on a line the highest is meant; a counter with a plain name has 3 to 10 (see `words`).
     """
 
@@ -144,6 +144,9 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
     Format("[7, 1450/ 2562] - loss: 2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+), *(?P<s>\d+) */ *(?P<S>\d+)\]")),
+    # Two families of programs in Chinese: the epoch is called iteration, or how far the epochs are.
+    Format("iteration:145 step:72/1687, NER loss: 0.71", Where.ONCE, 8, re.compile(r"\biteration:(?P<e>\d+) step:(?P<s>\d+)/(?P<S>\d+)(?=,)")),
+    Format("progress: 4.99  loss: 2.2548 (2.5875)", Where.ONCE, 5, re.compile(r"\bprogress: (?P<f>\d+\.\d\d)  (?=loss: \d+\.\d+ \(\d)")),
     Format("[0:30/66942] loss=0.042", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+): *(?P<s>\d+) */ *(?P<S>\d+)\]\s")),
     # The epoch of all, and the step of the whole training.
     Format(

@@ -142,7 +142,7 @@ _FAILURE = re.compile(
 )
 # Lines of programs: listings, differences, what `if` and `return` lead.
 _CODE = re.compile(
-    r"^\s*>>> \w[\w.]* = |^Step \d+/\d+ : [A-Z]{3,}\b|=\s*[-\d.e+]+ \* [A-Za-z_]|=\s*[A-Za-z_][\w.]*\s*[*/]\s*[\d.]|^\s*return\s+[{(]|^\s*(?:el)?if\s.*:\s*$|\blambda\s+\w+\s*:|^\s*def\s+\w+\("
+    r"^\s*>>> \w[\w.]* = |^Step \d+/\d+ : [A-Z]{3,}\b|=\s*[-\d.e+]+ \* [A-Za-z_]|=\s*[A-Za-z_][\w.]*\s*[*/]\s*[\d.]|^\s*return\s+[{(]|^\s*(?:el)?if\s.*:\s*$|>::\w|\blambda\s+\w+\s*:|^\s*def\s+\w+\("
     r"|^\s*[+-] {4,}\w[\w.]* = |^\s*>?\s*\d+ {4,}\w[\w.]* = |^\s*\d+ \| {4,}\w[\w.]* = |^\s*-+>\s*\d+ |^\s*\d+ -> \w+ = |(?:^|\s)\x01+:\s{3,}\w[\w.]* = "
 )
 
