@@ -345,6 +345,10 @@ def test_a_record_may_hold_the_settings_beside_its_epoch_and_loss() -> None:
         ("[41/41] 49300: Loss: 0.037", {"epoch": 41, "total_epochs": 41, "step": 49300, "loss": 0.037}),
         ("[41/41] 0.25, Loss: 0.037", {"total_steps": 41, "step": 41, "loss": 0.037}),
         ("[0:30/66942] RMSE=0.049 time=0.0044+7.2e+01", {"epoch": 0, "step": 30, "total_steps": 66942}),
+        (
+            "[Train][ 1][1/22]   NLL-36.105   ACC-0.000   LOSS-36.105   TIME-2.03",
+            {"epoch": 1, "step": 1, "total_steps": 22, "loss": 36.105, "step_time_s": 2.03},
+        ),
         ("Algo mappo updates 995/1000 episodes, total num timesteps 298800/300000, FPS 39.", {"step": 298800, "total_steps": 300000}),
     ],
 )  # fmt: skip

@@ -142,7 +142,7 @@ FORMATS: tuple[Format, ...] = (
         5,
         re.compile(r"\b(?:mini-?batch|batch|step|iter(?:ation)?) is \[ *(?P<s>\d+) */ *(?P<S>\d+)\]", re.IGNORECASE),
     ),
-    Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
+    Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*(?:\[[Tt]rain\]\s?)?\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
     Format("[7, 1450/ 2562] - loss: 2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+), *(?P<s>\d+) */ *(?P<S>\d+)\]")),
     # Two families of programs in Chinese: the epoch is called iteration, or how far the epochs are.
     Format("iteration:145 step:72/1687, NER loss: 0.71", Where.ONCE, 8, re.compile(r"\biteration:(?P<e>\d+) step:(?P<s>\d+)/(?P<S>\d+)(?=,)")),

@@ -49,6 +49,8 @@ _MASKS = re.compile(
     re.VERBOSE,
 )
 _PICTURES = re.compile("[\U0001f000-\U0001faff\u25a0-\u27bf\u2b00-\u2bff\ufe0f\u200d]")
+# "NLL-36.105   ACC-0.012": names and their values, where a line has several.
+_JOINED = re.compile(r"(?<![\w./-])([A-Za-z_]{2,})-(?=\d+\.\d{2,}(?:\s|$))")
 # "Epoch #3": a number, not a name; "#011" is how syslog writes a tab.
 _RULE = re.compile(
     r"(?<![\w#])#{2,}(?=\s*(?:epoch|step|iter|iteration|batch|round)\b)", re.IGNORECASE
@@ -142,6 +144,8 @@ def mask(text: str) -> str:
     text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
     if not text.isascii():
         text = _PICTURES.sub(MASKED, text)
+    if len(_JOINED.findall(text)) > 1:
+        text = _JOINED.sub(r"\1=", text)
     if "#" not in text:
         return text
     text = _RULE.sub(lambda found: "=" * len(found.group()), text)
