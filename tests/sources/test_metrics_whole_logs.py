@@ -281,6 +281,11 @@ def test_a_line_of_training_ends_the_counting_of_other_work() -> None:
     sample = reader.feed(" 12%|█▎        | 60/500 [00:13<02:05, 3.06it/s]")
     assert sample is not None
     assert sample.values["step"] == 60
+    for line in ("Encoding 17562 texts ...", *2 * ["100%|██████████| 138/138 [00:13<00:00, 10.6it/s]"]):
+        assert reader.feed(line) is None
+    sample = reader.feed("  1%|          | 6/500 [00:13<02:05, 3.06it/s]")
+    assert sample is not None  # a bar below a full one
+    assert sample.values["step"] == 6
     reader.feed("Encoding 17562 texts ...")
     sample = reader.feed(" 12%|█▎        | 60/500 [00:13<02:05, 3.06it/s, loss=0.3]")
     assert sample is not None

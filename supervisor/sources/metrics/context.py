@@ -107,6 +107,7 @@ _LONE_TIME = re.compile(
     r"\W*(?:(?:batch|iter|step)[ _])?timer?\s*[:=]\s*\d+\.\d+\s*(?:s|secs?|seconds?)?\W*$", re.IGNORECASE
 )
 
+_FULL_BAR = re.compile(r"100%\|[█#=]+\|")
 # What a bar or a nameless counter may show beside its count where it is not the training's.
 _OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
 
@@ -141,6 +142,7 @@ class Work(Enum):
     NONE = auto()
     ANNOUNCED = auto()  # a heading named it
     COUNTED = auto()  # the line before was a state of its counter
+    DONE = auto()  # the same, of a full bar
 
 
 class State(NamedTuple):
@@ -272,7 +274,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     if state.after_val_loss and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
     state = state._replace(work=_work(state.work, message, parsed))
-    if state.work is Work.COUNTED:
+    if state.work in {Work.COUNTED, Work.DONE}:
         return NOTHING._replace(once=parsed.once), state
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
@@ -302,7 +304,7 @@ def _work(before: Work, message: str, parsed: Parsed) -> Work:
     """Whether a line announces or counts work beside the training.
 
     What a heading announces with its number ("Pre-fetching 2266 images", "encode all the data: 75722") is counted by the bars and
-    nameless counters below it that show no value of a training, up to the first other line.
+    nameless counters below it that show no value of a training, up to the first other line or a bar below a full one.
     """
     if begins_other_work(message) and not parsed.readings:
         return Work.ANNOUNCED
@@ -312,7 +314,8 @@ def _work(before: Work, message: str, parsed: Parsed) -> Work:
         one.weak or one.rank == BAR_RANK for one in parsed.readings if one.field == STEP
     )
     if counts and (_is_bar(message) or any(one.field == STEP for one in parsed.readings)):
-        return Work.COUNTED
+        is_full = _FULL_BAR.search(message) is not None
+        return Work.DONE if is_full else Work.COUNTED if before is not Work.DONE else Work.NONE
     return before if before is Work.ANNOUNCED and is_other_work(message) else Work.NONE
 
 
