@@ -306,7 +306,7 @@ def _work(before: Work, message: str, parsed: Parsed) -> Work:
     What a heading announces with its number ("Pre-fetching 2266 images", "encode all the data: 75722") is counted by the bars and
     nameless counters below it that show no value of a training, up to the first other line or a bar below a full one.
     """
-    if begins_other_work(message) and not parsed.readings:
+    if begins_other_work(message) and not parsed.readings and not _is_bar(message):
         return Work.ANNOUNCED
     if before is Work.NONE or TRAINS.search(message) or _EPOCH.search(message):
         return Work.NONE

@@ -76,7 +76,7 @@ _OTHER_WORK = re.compile(
 )  # fmt: skip
 # "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done.
 _BEGUN = re.compile(
-    r"\W*(?P<work>(?:pre-?)?(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|load|extract|process|compute|generate|convert))\b"
+    r"\W*(?P<work>(?:pre-?)?(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|load|extract|compute|generate|convert))(?=\s)"
     r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
     re.IGNORECASE,
 )
