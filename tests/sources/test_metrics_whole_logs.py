@@ -298,7 +298,7 @@ def test_a_line_of_training_ends_the_counting_of_other_work() -> None:
     "line",
     [
         "[1/6] Loading multi-lap data (downsample=10, dt=0.050s = 20Hz)...",
-        "[2/4] Evaluating on the held-out laps, acc: 0.4",
+        "[2/4] Preparing batches (size=0.5, time: 0.3s)",
         "Dream Rollout Evaluation (400 steps = 20.0s)",
     ],
 )

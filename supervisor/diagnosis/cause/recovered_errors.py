@@ -27,9 +27,7 @@ STEPS_AFTER_TRACEBACK = 6
 # Ordinary lines between a report and the traceback of another exception: below a cause stand a few words at most.
 LINES_OF_ONE_THAT_WENT_ON = 4
 INFORMED_AFTER_NOTICE = 2  # lines of level INFO
-INFORMED_AFTER_CAUGHT = (
-    12  # the same below a traceback that a logger printed: who cleans up and ends informs of less
-)
+INFORMED_AFTER_CAUGHT = 12  # the same below a traceback that a logger printed; a clean-up informs of less
 LINES_AFTER_CAUGHT = 2  # of the process that logged it, whatever they say
 BAR_STATES = 12  # states of one bar, which are drawn into one line; after a line without a traceback
 STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
@@ -269,12 +267,8 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
         return False
     if not died and (_bars_went_on(item) or (item.has(Trait.ENDS_TRACEBACK) and _informed_on(item))):
         return True
-    if (
-        not died
-        and _raised(item)
-        and frames_above(item.hit).caught
-        and _informed_on(item, INFORMED_AFTER_CAUGHT)
-    ):
+    is_caught = not died and _raised(item) and frames_above(item.hit).caught
+    if is_caught and _informed_on(item, INFORMED_AFTER_CAUGHT):
         return True
     if ends_well(scan, item.line, steps):
         return True

@@ -350,9 +350,9 @@ def _setting(readings: list[Reading], masked: str) -> Reading | None:
 
 
 def _is_stage(case: _Case) -> bool:
-    """Whether a line is a stage of the program: a nameless pair, then what is done, as in "[1/6] Loading data (dt=0.05s)", and no loss."""
+    """Whether a line is a stage of the program: a nameless pair, then what is done, as in "[1/6] Loading data (dt=0.05s)", and no loss or score."""
     step, total = case.best.get(STEP), case.best.get(TOTAL_STEPS)
-    if step is None or total is None or not step.weak or case.has_loss or case.has_bar:
+    if step is None or total is None or not step.weak or case.has_bar or case.has_loss or case.has_scores:
         return False
     begun = _GERUND.match(case.masked, total.end)
     return begun is not None and (_TALK.match(begun[1]) is not None or is_other_work(begun[1]))

@@ -173,9 +173,8 @@ class LineValues:
         if token.tail.lower() in {"t", "time", "s", "sec"}:
             return _TIME_OF_STEP
         if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
-            return (
-                _TIME_OF_STEP if words[-1][-1:] != "s" else _NOTHING
-            )  # "(400 steps = 20.0s)": that of so many
+            is_of_many = words[-1][-1:] == "s"  # "(400 steps = 20.0s)"
+            return _NOTHING if is_of_many else _TIME_OF_STEP
         if words == ["steps"] and (evaluates or self.settings):
             return _NOTHING
         if evaluates and words[-1] in {"iter", "batch"} and "{" in self.text:
