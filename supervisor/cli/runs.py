@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from supervisor.run.state import AttemptState, RunState
 
 VERDICT_CELLS = 20  # cuda_oom→healthy
+# On a terminal wider than this an error's own message has a quarter of what is more, up to so many cells.
+VERDICT_WIDER_FROM = 80
+MOST_VERDICT = 56
 LEAST_COMMAND = 12  # cells; below them no command is printed
 COMMAND_CELLS = 48  # of a command that a folder follows
 NUMBER_CELLS = 12
@@ -26,7 +29,7 @@ MAX_NAME = 24  # cells of a terminal's line, also of a note; a pipe gets all of 
 
 
 class Columns(NamedTuple):
-    """What is listed of a run. `ended`: when, empty while it may continue. `name`: the name it was given; empty where there is only the script's. `note`: its newest one."""
+    """What is listed of a run. `reason`: what a person reads in place of the verdict's class. `ended`: when, empty while it may continue. `name`: the name it was given; empty where there is only the script's. `note`: its newest one."""
 
     run: str
     state: str
@@ -40,6 +43,7 @@ class Columns(NamedTuple):
     command: str = ""
     ended: str = ""
     note: str = ""
+    reason: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +106,6 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         given_name,
         note_of,
         rate_of,
-        recovered_from,
         watched_word,
     )
 
@@ -113,7 +116,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         word = f"failed, waiting{_cost(run)}"
     elif state.is_over and state.failed_for is not None:
         word = "failed, stopped"
-    attempt, job = state.attempt, _job_of(run)
+    attempt, job, row = state.attempt, _job_of(run), RunRow(run, state, live=False)
     command = command_of(job)
     step = "-" if state.last_step is None else str(state.last_step)
     step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
@@ -123,7 +126,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         word,
         f"attempt {len(state.attempts)}",
         f"step {step}{total}",
-        "→".join([*dict.fromkeys(recovered_from(state)), RunRow(run, state, live=False).failure or "-"]),
+        row.history or "-",
         str(run.root),
         given_name(job, state.name, listed),
         batch_of(attempt.batch if attempt is not None else None),
@@ -131,6 +134,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         " ".join(command),
         _ended_text(state),
         note_of(state, noted),
+        row.reason,
     )
 
 
@@ -161,6 +165,13 @@ def _verdict_of(state: RunState) -> str | None:
     return None if verdict is None else str(verdict.failure)
 
 
+def _reason_of(attempt: AttemptState | None) -> str | None:
+    """The headline of the newest attempt's verdict; None without one, and where somebody ended it."""
+    if attempt is None or attempt.verdict is None or attempt.ended_on_request:
+        return None
+    return attempt.verdict.title
+
+
 def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> dict[str, Any]:
     """What `--json` prints of a run, in the index under the name `listed` and with the note `noted`: times in seconds since the epoch, None for what is not known."""
     from supervisor.run.access.ownership import has_keeper
@@ -183,6 +194,7 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
         "step": state.last_step,
         "total_steps": state.total_steps,
         "verdict": _verdict_of(state),
+        "reason": _reason_of(attempt),
         "recovered_from": recovered_from(state),
         "micro_batch": batch.micro_batch_per_rank if batch is not None else None,
         "accumulation": batch.accumulation_steps if batch is not None else None,
@@ -242,7 +254,7 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     """One line a run, all in the same columns, of at most `width` cells; None: whole.
 
     What gives way, in this order: batch, learning rate, the folder, the attempt, the date in the id, the notes, the names, when it ended, the total
-    of steps.
+    of steps, the step; what remains of a failure's reason is cut.
     Names and notes are columns only where a run was given one; in a pipe they follow the folder, so that no word moves. Script and arguments take what is left of a line, and are not printed in a pipe (`--json` has them).
     """
     if not runs:
@@ -252,13 +264,18 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
             f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}{run.note and f'  note: {run.note}'}"
             for run in runs
         ]
+    most = min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)
+    runs = [
+        run if run is HEADER else run._replace(verdict=_cut(run.reason or run.verdict, most)) for run in runs
+    ]
+    verdict_cells = max(VERDICT_CELLS, *(len(run.verdict) for run in runs))
     longest_end = max((len(run.ended) for run in runs if run is not HEADER), default=0)
 
     def end(of: Columns) -> str:
         return f"{of.ended:{max(longest_end, len(HEADER.ended))}} " if longest_end else ""
 
     def whole(of: Columns) -> str:
-        return f"{of.run:34} {of.state:10} {end(of)}{of.attempt:11} {of.step:17} {of.verdict:{VERDICT_CELLS}}"
+        return f"{of.run:34} {of.state:10} {end(of)}{of.attempt:11} {of.step:17} {of.verdict:{verdict_cells}}"
 
     names = _given_cells(runs, [run.name for run in runs])
     notes = _given_cells(runs, [run.note for run in runs])
@@ -280,14 +297,15 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
         lambda of, name: f"{whole(of)} {name}{of.folder}",
         lambda of, name: f"{whole(of)} {name}",
         lambda of, name: (
-            f"{of.run:29} {of.state:10} {end(of)}{of.step:17} {of.verdict:{VERDICT_CELLS}} {name}"
+            f"{of.run:29} {of.state:10} {end(of)}{of.step:17} {of.verdict:{verdict_cells}} {name}"
         ),
         lambda of, name: (
-            f"{_short(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict:{VERDICT_CELLS}} {name}"
+            f"{_short(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict:{verdict_cells}} {name}"
         ),
         lambda of, _: f"{_short(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict}",
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
         lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
+        lambda of, _: f"{_short(of.run)[:16]:16} {of.state:10} {of.verdict}",
     ]
     for form, called in ((form, called) for form in forms for called in (given, names)):
         lines = [form(run, name).rstrip() for run, name in zip(runs, called, strict=True)]
@@ -298,7 +316,11 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
             return [
                 _with_command(f"{line:{cells}}", run, width) for line, run in zip(lines, runs, strict=True)
             ]
-    return [line[:width] for line in lines]
+    return [_cut(line, width) for line in lines]
+
+
+def _cut(text: str, cells: int) -> str:
+    return text if len(text) <= cells else f"{text[: cells - 1]}…"
 
 
 def _whole(of: Columns) -> str:
@@ -317,7 +339,7 @@ def _extra(of: Columns, runs: Sequence[Columns]) -> str:
 
 def _with_command(line: str, of: Columns, width: int) -> str:
     left = width - len(line)
-    return (line + (of.command if len(of.command) <= left else f"{of.command[: left - 1]}…")).rstrip()
+    return (line + _cut(of.command, left)).rstrip()
 
 
 def _given_cells(runs: Sequence[Columns], texts: Sequence[str]) -> list[str]:
@@ -326,7 +348,7 @@ def _given_cells(runs: Sequence[Columns], texts: Sequence[str]) -> list[str]:
     cells = max(min(longest, MAX_NAME), len(HEADER.name))
     if not longest:
         return [""] * len(texts)
-    return [f"{text if len(text) <= cells else text[: cells - 1] + '…'} ".ljust(cells + 1) for text in texts]
+    return [f"{_cut(text, cells)} ".ljust(cells + 1) for text in texts]
 
 
 def _short(run_id: str) -> str:

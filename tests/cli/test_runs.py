@@ -51,6 +51,21 @@ def test_a_pipe_gets_all_and_a_terminal_what_fits() -> None:
     assert lines_of([OTTER, ANT], 60)[1].split() == ["able-ant", "succeeded", "step", "900/1000", "-"]
 
 
+def test_a_terminal_gets_the_reason_of_a_failure_and_a_pipe_its_class() -> None:
+    reason = "ValueError: label 1001 out of range [0, 1000)"
+    failed = OTTER._replace(state="failed", verdict="code_error", reason=reason)
+    assert lines_of([failed], None) == lines_of([failed._replace(reason="")], None)
+    for width in range(34, 260):
+        lines = lines_of([HEADER, failed, ANT], width)
+        assert all(len(line) <= width for line in lines)
+        assert "failed" in lines[1]
+        assert "Value" in lines[1]
+    assert "brave-otter      failed     ValueError…" in lines_of([HEADER, failed, ANT], 39)[1]
+    assert "ValueError: label 1…" in lines_of([HEADER, failed, ANT], 80)[1]
+    head, first, second = lines_of([HEADER, failed, ANT], 200)
+    assert head.index("VERDICT") == first.index(reason) == second.index("-", 60)
+
+
 def test_a_given_name_is_a_column_as_long_as_it_fits() -> None:
     named = OTTER._replace(name="wide-batch")
     assert lines_of([named], None)[0].split()[:7] == lines_of([OTTER], None)[0].split()[:7]

@@ -151,8 +151,17 @@ class RunRow:
     @property
     def history(self) -> str:
         """What it failed for, each class once, and the newest attempt's verdict: ``cuda_oom→healthy``; also of a run that was stopped later."""
+        return self._after_earlier(self.failure)
+
+    @property
+    def reason(self) -> str:
+        """The same with what the newest attempt failed for in place of its class: ``ValueError: label 1001 out of range``."""
+        verdict = self.state.attempt.verdict if self.state.attempt is not None else None
+        return self._after_earlier(verdict.short if verdict is not None and self.failure else "")
+
+    def _after_earlier(self, newest: str) -> str:
         earlier = [*dict.fromkeys(recovered_from(self.state))]
-        return "→".join([*earlier, self.failure or "-"]) if earlier else self.failure
+        return "→".join([*earlier, newest or "-"]) if earlier else newest
 
     @property
     def keeper_alive(self) -> bool:
@@ -421,7 +430,7 @@ def ordered(
         SortKey.STATE: lambda row: (not row.live, state(row)),
         SortKey.NAME: lambda row: (name(row).lower(), short_id(row.run.run_id)),
         SortKey.STEP: lambda row: row.step,
-        SortKey.VERDICT: lambda row: row.history or None,
+        SortKey.VERDICT: lambda row: row.reason or None,
         SortKey.LOSS: lambda row: _number(row.state.best_loss),
         SortKey.DURATION: lambda row: row.duration_s(now),
         SortKey.SEEN: lambda row: None if row.state.last_t is None else row.state.now(now) - row.state.last_t,
@@ -442,7 +451,7 @@ def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
     states = (row.word, *failed, *map(_one_word, shown))
     if found is None:
         names = (row.run.run_id, row.given, row.state.name)
-        words = (*names, *states, row.history, row.note, *row.command)
+        words = (*names, *states, row.history, row.reason, row.note, *row.command)
         return any(term in word.lower() for word in words)
     field, sign, wanted = found.groups()
     if sign in _NUMBERS:

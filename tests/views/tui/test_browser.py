@@ -462,9 +462,7 @@ def test_the_palette_takes_what_to_filter_by(runs: list[RunPaths]) -> None:
         await until(pilot, lambda: "2 of 3" in shown(app), "the filter")
         await pilot.press("enter")
         await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
-        await until(
-            pilot, lambda: "following" in pane(app, "log") or "at the failure" in pane(app, "log"), "the log"
-        )
+        await until(pilot, lambda: "lines · at the " in pane(app, "log"), "the log")
         await command(app, pilot, "search Raised")
         await until(pilot, lambda: "/Raised" in pane(app, "log"), "the search")
         await command(app, pilot, "filter r0")

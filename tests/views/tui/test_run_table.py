@@ -55,7 +55,7 @@ def mouse(x: int = 0, y: int = 0) -> Any:
 def run_row(name: str, *, live: bool = True, folder: str = "/runs", **values: Any) -> RunRow:
     state = state_of(
         values.pop("condition", None),
-        attempt_of(last_step=1840, verdict=verdict(FailureClass.CUDA_OOM)),
+        values.pop("attempt", None) or attempt_of(last_step=1840, verdict=verdict(FailureClass.CUDA_OOM)),
         name="gpt",
         last_t=90.0,
         **values,
@@ -594,13 +594,57 @@ def test_a_click_on_a_columns_name_sorts_by_it_and_a_second_one_reverses() -> No
 
 @pytest.mark.parametrize("width", [38, 46, 58, 74])
 def test_a_narrow_list_has_state_name_and_step_whole(width: int) -> None:
-    made, _ = runs_panel(run_row("brave-otter", condition=running()))
+    made, _ = runs_panel(run_row("brave-otter", condition=running(), attempt=attempt_of(last_step=1840)))
     head, line = text_of(made.body(width, 6)).splitlines()[:2]
     assert "stepping" in line
     assert "brave-otter" in line
-    assert head.split()[:3] == ["state", "run", "step"]
+    assert head.split()[:3] == ["state", "run", "verdict" if width < 48 else "step"]
     assert "1 840" in line
     assert "…" not in line
+
+
+LABEL = "ValueError on rank 0: label 1001 out of range [0, 1000)"
+
+
+@pytest.mark.parametrize(
+    ("failure", "title", "short"),
+    [
+        (FailureClass.CODE_ERROR, LABEL, "ValueError: label 1001 out of range [0, 1000)"),
+        (FailureClass.CODE_ERROR, "KeyError", "KeyError"),
+        (FailureClass.CODE_ERROR, "The program raised an exception on rank 0", "code_error"),
+        (FailureClass.HOST_OOM, "Rank 1 was killed (SIGKILL); most often memory ran out on the host", "SIGKILL (host memory?)"),
+        (FailureClass.HOST_OOM, "Host memory ran out on rank 1", "host_oom"),
+        (FailureClass.WORKER_CRASH, "Rank 0 crashed (SIGSEGV: invalid memory access)", "SIGSEGV"),
+        (FailureClass.CUDA_OOM, "GPU memory ran out on rank 1", "cuda_oom"),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_its_reason_in_a_column(failure: FailureClass, title: str, short: str) -> None:
+    assert dataclasses.replace(verdict(failure), title=title).short == short
+
+
+def test_the_list_names_the_reason_of_a_failure_as_far_as_there_is_room() -> None:
+    failed = attempt_of(verdict=dataclasses.replace(verdict(FailureClass.CODE_ERROR), title=LABEL))
+    row = run_row(
+        "brave-otter", condition=st.Finished(outcome=Outcome.FAILED, exit_code=1, reason=""), attempt=failed
+    )
+    made, _ = runs_panel(row, run_row("calm-crane", attempt=attempt_of(last_step=1840)))
+
+    def lines(width: int, height: int = 8) -> list[str]:
+        return text_of(made.body(width, height)).splitlines()
+
+    whole = "ValueError: label 1001 out of range [0, 1000)"
+    narrow = lines(38, 10)
+    assert narrow[1].split() == ["▸", "✗", "failed", "brave-otter", "ValueErro…"]
+    assert narrow[2].split() == ["●", "stepping", "calm-crane", "step", "1", "840"]
+    assert narrow[-1].strip().startswith("ValueError: label 1001"), "below, what the column cuts"
+    assert "ValueError: label…" in lines(78)[1]
+    assert whole in lines(78)[-1]
+    assert whole in lines(200)[1]
+    assert whole not in lines(200)[-1]
+    gap = lines(250)[1].partition(whole)[2]
+    assert len(gap) - len(gap.lstrip()) < 12, "no wider than what it holds"
+    made.filter_by("1001")
+    assert [found.run for found in made.rows] == [row.run]
 
 
 def test_by_name_is_by_what_a_width_shows_as_the_name() -> None:

@@ -34,20 +34,21 @@ from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
+NARROW_STATE_CELLS = 12
 ID_CELLS = 29
 VERDICT_CELLS = 17
 PLACE_CELLS = 48
 # Below these widths (inside the frame) something gives way: attempts with batch and learning rate, the name, how long it took, the date in the id and
-# the total of steps; last the best loss and the age, then the verdict.
+# the total of steps; last the best loss and the age, then the step and the end of the state.
 NUMBERS_FROM = 152
 NAME_FROM = 127
 DURATION_FROM = 110
 ROOMY_FROM = 98
 WHOLE_FROM = 77
+STEP_FROM = 48
 STEP_LEAST = 7
-VERDICT_LEAST = 8
-# Marks and state before the columns; what a folder needs beside them.
-HEAD_CELLS = STATE_CELLS + 3
+VERDICT_LEAST = 10
+# What a folder needs beside the other columns.
 FOLDER_LEAST = 12
 DATE_CELLS = len("20261121-1412-")
 COLUMNS = (
@@ -162,6 +163,7 @@ class RunsPanel(Panel, can_focus=True):
         self._top = 0
         self._shown = 0
         self._width = 0
+        self._heading = ""
         self._at = 0  # where the chosen run stood last
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
@@ -292,21 +294,22 @@ class RunsPanel(Panel, can_focus=True):
             text = self.tr(trouble or "no run matches; / changes the filter, Esc clears it")
             style = TextStyle.WARN if trouble else TextStyle.DIM
             return [EMPTY, *(row(Span(f"  {line}", style)) for line in wrap(text, width - 4, TROUBLE_ROWS))]
-        detail = self._detail(width) if height > 2 else EMPTY
+        now, cursor = self._clock(), self.cursor
+        longest = max(cell_len(self.tr(found.reason)) for found in self.rows)
+        detail = self._detail(width, longest) if height > 2 else EMPTY
         room = max(height - 1 - bool(detail), 1)
-        cursor = self.cursor
         self._top = max(min(self._top, cursor, len(self.rows) - room), cursor - room + 1, 0)
-        now = self._clock()
         shown = self.rows[self._top : self._top + room]
         self._shown = len(shown)
         return [
-            self._head(width),
+            self._head(width, longest),
             *(
                 _line(
                     found,
                     width,
                     now,
                     self.tr,
+                    longest,
                     here=found.run == self.chosen,
                     mark=self.mark_of(found.run),
                     folders=self._shows_folders,
@@ -317,19 +320,20 @@ class RunsPanel(Panel, can_focus=True):
             *([detail] if detail else ()),
         ]
 
-    def _head(self, width: int) -> Row:
-        """Names of the columns; an arrow shows which one the runs are sorted by, up: the least first."""
+    def _head(self, width: int, longest: int) -> Row:
+        """Names of the columns; an arrow shows which one the runs are sorted by, up: the least first. `longest`: cells of a verdict."""
         texts = {name: self.tr(name) for name in COLUMNS}
         if not self._shows_folders:
             texts["folder"] = ""
         if sorted_by := SORTED_COLUMNS.get(self.sort):
             texts[sorted_by] += self._arrow()
-        head = fit(f"    {texts['state']}", HEAD_CELLS)
-        return clip(row(Span(head + _columns(width, texts), TextStyle.DIM)), width)
+        head = fit(f"    {texts['state']}", _head_cells(width))
+        self._heading = head + _columns(width, texts, longest)
+        return clip(row(Span(self._heading, TextStyle.DIM)), width)
 
     def _key_at(self, x: int) -> SortKey | None:
         """What the column whose name is nearest to a cell of the heading sorts by; None: nothing near."""
-        heading = "".join(span.text for span in self._head(self._width))
+        heading = self._heading
         places = {key: heading.find(self.tr(name)) for key, name in SORTED_COLUMNS.items()}
         middles = {key: at + len(self.tr(SORTED_COLUMNS[key])) / 2 for key, at in places.items() if at >= 0}
         near = min(middles, key=lambda key: abs(x - middles[key]), default=None)
@@ -378,11 +382,14 @@ class RunsPanel(Panel, can_focus=True):
             return Span(" ")
         return Span("◆", run_style(self.marked.index(run) + 1))
 
-    def _detail(self, width: int) -> Row:
-        """The chosen run's command and note; empty without both."""
+    def _detail(self, width: int, longest: int) -> Row:
+        """The chosen run's command and note, before them what it failed for where its column cuts that; empty without all of them."""
         found = self.rows[self.cursor]
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # its name has the place of that
-        parts = [own, " ".join(found.command), f"{self.tr('note')}: {found.note}" if found.note else ""]
+        reason = self.tr(found.reason)
+        line = _line(found, width, self._clock(), self.tr, longest, here=True, mark=Span(" "), folders=False)
+        cut = "" if reason in "".join(span.text for span in line) else reason
+        parts = [own, cut, " ".join(found.command), f"{self.tr('note')}: {found.note}" if found.note else ""]
         text = " · ".join(filter(None, parts))
         return clip(row(Span(f"  {text}", TextStyle.DIM)), width) if text else EMPTY
 
@@ -423,18 +430,20 @@ class RunsPanel(Panel, can_focus=True):
         self.action_move(3)
 
 
-def _columns(width: int, texts: dict[str, str]) -> str:
-    """Texts at their columns' widths; those that do not fit are left out."""
+def _columns(width: int, texts: dict[str, str], longest: int) -> str:
+    """Texts at their columns' widths; those that do not fit are left out. `longest`: cells of the longest verdict, which gets what is left over."""
+    room = width - _head_cells(width)
     if width < WHOLE_FROM:
-        run = fit(texts["run"], min(ID_CELLS - DATE_CELLS, width - HEAD_CELLS - 1 - STEP_LEAST))
-        parts = [run, fit(texts["step"], STEP_LEAST, right=True)]
-        left = width - HEAD_CELLS - cell_len(" ".join(parts)) - 2
-        return " ".join([*parts, f" {fit(texts['verdict'], left)}"] if left >= VERDICT_LEAST else parts)
+        parts = [fit(texts["run"], max(min(ID_CELLS - DATE_CELLS, room - 1 - VERDICT_LEAST), 1))]
+        if width >= STEP_FROM:
+            parts.append(fit(texts["step"], STEP_LEAST, right=True))
+        return " ".join([*parts, fit(texts["verdict"], max(room - cell_len(" ".join(parts)) - 1, 1))])
     roomy = width >= ROOMY_FROM
     parts = [fit(texts["run"], ID_CELLS if roomy else ID_CELLS - DATE_CELLS)]
     if width >= NAME_FROM:
         parts.append(fit(texts["name"], 16))
     parts.append(fit(texts["step"], 15 if roomy else 8, right=True) + "  ")
+    verdict = len(parts)
     parts += [fit(texts["verdict"], VERDICT_CELLS), fit(texts["best"], 8, right=True)]
     if width >= DURATION_FROM:
         parts.append(fit(texts["took"], 11, right=True))
@@ -445,22 +454,31 @@ def _columns(width: int, texts: dict[str, str]) -> str:
             fit(texts["batch"], 8, right=True),
             fit(texts["lr"], 8, right=True),
         ]
-    left = width - HEAD_CELLS - cell_len(" ".join(parts)) - 2
-    return " ".join(
-        [*parts, f" {fit(texts['folder'], left)}"] if texts["folder"] and left >= FOLDER_LEAST else parts
-    )
+    left = room - cell_len(" ".join(parts))
+    has_folder = bool(texts["folder"]) and left >= FOLDER_LEAST + 2
+    more = max(min((left - FOLDER_LEAST - 2) // 2 if has_folder else left, longest - VERDICT_CELLS), 0)
+    parts[verdict] = fit(texts["verdict"], VERDICT_CELLS + more)
+    return " ".join([*parts, f" {fit(texts['folder'], left - more - 2)}"] if has_folder else parts)
 
 
-def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, mark: Span, folders: bool) -> Row:
+def _head_cells(width: int) -> int:
+    """Marks and state before the columns."""
+    return 3 + (STATE_CELLS if width >= STEP_FROM else NARROW_STATE_CELLS)
+
+
+def _line(
+    found: RunRow, width: int, now: float, tr: Tr, longest: int, *, here: bool, mark: Span, folders: bool
+) -> Row:
     state = found.state
     condition = spoken(listed_span(found, now), tr)
     roomy = width >= ROOMY_FROM
     total = f"/{fm.whole(state.total_steps)}" if state.total_steps and roomy else ""
+    step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"
     texts = {
         "run": _run_text(found, width),
         "name": state.name,
-        "step": f"{fm.whole(found.step)}{'+' if found.is_cut else ''}{total}",
-        "verdict": found.history or fm.DASH,
+        "step": f"{step}{total}",
+        "verdict": tr(found.reason) or (tr(f"step {step}") if width < STEP_FROM else fm.DASH),
         "best": fm.loss(state.best_loss),
         "took": fm.duration(found.duration_s(now)),
         "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
@@ -471,8 +489,10 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, mark: Sp
     }
     head = row(Span("▸" if here else " ", TextStyle.KEY), mark)
     style = TextStyle.STRONG if here else TextStyle.PLAIN
-    text = Span(_columns(width, texts), style)
-    return clip((*head, Span(fit(condition.text, STATE_CELLS) + " ", condition.style), text), width)
+    text = Span(_columns(width, texts, longest), style)
+    return clip(
+        (*head, Span(fit(condition.text, _head_cells(width) - 3) + " ", condition.style), text), width
+    )
 
 
 def _run_text(found: RunRow, width: int) -> str:
