@@ -167,7 +167,8 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
 def _verdict(case: Case, root: Root) -> Verdict:
     """The root in words, with what followed from it."""
     job = case.job
-    killed = is_bare_kill(root) or is_sent_kill(root, job)
+    sent_kill = is_sent_kill(root, job)
+    killed = is_bare_kill(root) or sent_kill
     advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
     if root.chosen is not None and root.chosen.signature.title:
         advice = ()  # the user named it: what helps is theirs to know
@@ -192,7 +193,7 @@ def _verdict(case: Case, root: Root) -> Verdict:
         rank=root.rank,
         ranks=root.ranks,
         node=root.node or node_named(root.failure, root.reason, root.text),
-        title=title or title_of(root),
+        title=title or title_of(root, is_sent_kill=sent_kill),
         cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
         if root.line > 0 or root.text
         else None,

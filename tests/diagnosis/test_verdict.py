@@ -273,7 +273,7 @@ def test_a_bare_sigkill_is_not_asserted_to_be_memory(engine: Engine) -> None:
     counted = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=1)))
     assert (counted.title, counted.reason) == ("Host memory ran out on rank 1", Reason.CGROUP_KILL)
     none = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=0)))
-    assert (none.failure, none.title) == (FailureClass.WORKER_CRASH, "Rank 1 crashed")
+    assert (none.failure, none.title) == (FailureClass.WORKER_CRASH, "Rank 1 was killed (SIGKILL)")
     assert "counted no out-of-memory kill" in none.advice[0]
     assert "FAULTHANDLER" not in " ".join(none.advice)
 

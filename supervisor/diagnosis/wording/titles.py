@@ -81,10 +81,12 @@ def title_of_hung_stop(seen: SeenHang) -> str:
     return f"Stopped on request, {seen.silent_s:.0f} s after the last step: {seen.text}"
 
 
-def title_of(root: Root) -> str:
-    """One line; the rank or the ranks are named where they are known."""
+def title_of(root: Root, *, is_sent_kill: bool = False) -> str:
+    """One line; the rank or the ranks are named where they are known. `is_sent_kill`: see there."""
     if is_bare_kill(root):
         return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
+    if is_sent_kill:
+        return f"{_who(root)} was killed (SIGKILL)"
     if root.failure is FailureClass.WORKER_CRASH and root.reason is Reason.AT_EXIT:
         return f"{_who(root)} aborted at exit, after training had finished"
     signal = _signal(root)

@@ -614,6 +614,7 @@ LABEL = "ValueError on rank 0: label 1001 out of range [0, 1000)"
         (FailureClass.CODE_ERROR, "The program raised an exception on rank 0", "code_error"),
         (FailureClass.HOST_OOM, "Rank 1 was killed (SIGKILL); most often memory ran out on the host", "SIGKILL (host memory?)"),
         (FailureClass.HOST_OOM, "Host memory ran out on rank 1", "host_oom"),
+        (FailureClass.WORKER_CRASH, "Rank 0 was killed (SIGKILL)", "SIGKILL"),
         (FailureClass.WORKER_CRASH, "Rank 0 crashed (SIGSEGV: invalid memory access)", "SIGSEGV"),
         (FailureClass.CUDA_OOM, "GPU memory ran out on rank 1", "cuda_oom"),
     ],
