@@ -219,6 +219,20 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
     raise RunNotFound(f"no run named {text!r}: {hint}`stoker runs` lists {len(near)}{more}")
 
 
+def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
+    """The run that all the words name, else one for each of them.
+
+    Raises:
+        RunNotFound: a word names none, or several.
+    """
+    try:
+        return [find_run(words.strip(), runs, env)]
+    except RunNotFound:
+        if len(words.split()) < 2:
+            raise
+    return list(dict.fromkeys(find_run(word, runs, env) for word in words.split()))
+
+
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
     """Those of `known` that were given this very name, in the same order."""
     names = listed_names(env)

@@ -357,6 +357,8 @@ class StokerApp(ThemedApp):
             await self.push_screen(self._open(message.run))
             if message.beside:
                 self.dashboard.open_beside(message.beside)
+            elif message.named:
+                self.dashboard.compare_for(message.named)
 
     def _play(self, run: RunPaths) -> None:
         """Read a run's recording, then play it."""

@@ -312,6 +312,21 @@ def test_any_number_of_runs_is_compared_each_in_its_own_hue(runs: list[RunPaths]
     browse(runs, play)
 
 
+def test_the_palette_compares_the_chosen_run_with_a_named_one(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await command(app, pilot, "compare")
+        await until(pilot, lambda: "type compare and a run's name" in shown(app), "how")
+        await pilot.press("colon", *"compare", "space", *"crane")
+        await until(pilot, lambda: shown(app).partition("commands ─")[2].count("crane") >= 2, "the command")
+        await pilot.press("enter")
+        await until(pilot, lambda: app._dashboard is not None, "the dashboard")
+        await until(pilot, lambda: bool(app.dashboard.query("#metrics")), "the page")
+        page = app.dashboard.query_one("#metrics", MetricsPage)
+        await until(pilot, lambda: [other.run for other in page.others] == [runs[1]], "the other's series")
+
+    browse(runs, play)
+
+
 def test_enter_opens_one_run_whatever_is_marked(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("space")

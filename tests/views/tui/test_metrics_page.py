@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from supervisor.views.tui.pages.metrics import (
 from supervisor.views.tui.runs.picker import RunPicker
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.driving import command, drive, pane, shown, until
 
 SIZES = pytest.mark.parametrize(
     "size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}"
@@ -410,7 +411,7 @@ def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path
         await until(pilot, lambda: pane(app, "metrics").count("└") >= 7, "all charts")
         lines = pane(app, "metrics").splitlines()
         assert "a this run  b calm-crane  c mild-moth  d able-ant" in lines[0]
-        assert "a 2.070  b " in lines[1], "each value has its run's letter"
+        assert "a 2.070  b " in lines[2], "each value has its run's letter"
         signs = {(sign, span.style) for row in page._rows[2:12] for span in row for sign in span.text}
         assert {(run_letter(at), run_style(at)) for at in range(4)} <= signs, "each curve ends in its letter"
         await pilot.press("z", "right")
@@ -484,12 +485,41 @@ def test_without_colours_letters_stand_along_the_curves(
             await pilot.press("space", "enter")
             await until(pilot, lambda: "b calm-crane" in pane(app, "metrics"), "the legend")
             await pilot.pause()
-            chart = "".join(pane(app, "metrics").splitlines()[2:-3])
+            chart = "".join(pane(app, "metrics").splitlines()[3:-3])
             found[colours] = chart.count("b")
 
         drive(some(tmp_path / str(colours)), play)
     assert found[True] == 1
     assert found[False] >= 4
+
+
+def test_a_comparison_names_the_largest_gap(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await command(app, pilot, "compare crane")
+        await until(pilot, lambda: "b calm-crane" in pane(app, "metrics"), "the other run")
+        assert "no gap beyond the noise" in pane(app, "metrics").splitlines()[1], "the same curves"
+        page = page_of(app)
+        worse = tuple(
+            point._replace(mean=point.mean + (1.0 if (point.step or 0) > 500 else 0.0))
+            for point in page.others[0].series["loss"]
+        )
+        rate = tuple(point._replace(mean=point.mean * 2) for point in page.others[0].series["lr"])
+        page.compare_with(
+            [replace(page.others[0], series={**page.others[0].series, "loss": worse, "lr": rate})]
+        )
+        line = pane(app, "metrics").splitlines()[1]
+        found = re.search(
+            r"largest gap: loss at step ([\d ]+): (\S+) here, (\S+) in calm-crane \((\d+)%\)", line
+        )
+        assert found is not None, line
+        assert 500 < int(found[1].replace(" ", "")) <= 1000
+        assert float(found[3]) - float(found[2]) == pytest.approx(1.0, abs=0.15)
+        page.compare_with([])
+        assert "gap" not in pane(app, "metrics")
+        await command(app, pilot, "compare nobody")
+        await until(pilot, lambda: "no run named 'nobody'" in shown(app), "why not")
+
+    drive(some(tmp_path), play, size=(160, 50))
 
 
 def test_the_time_of_each_run_counts_from_its_own_start(tmp_path: Path) -> None:

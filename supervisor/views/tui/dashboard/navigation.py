@@ -375,6 +375,26 @@ class LookingScreen(PaneScreen):
 
         self.query_one("#metrics", MetricsPage).compare_with(others)
 
+    def compare_for(self, words: str) -> None:
+        """Lay the runs of these names beside this one."""
+        self._feeder.submit(partial(self._compare_named, words))
+
+    def _compare_named(self, words: str) -> None:
+        """In the reading thread."""
+        from supervisor.run.index import RunNotFound, runs_of
+
+        own = self._client.run.root
+        try:
+            found = runs_of(words, own.parent, os.environ)
+        except RunNotFound as error:
+            self._report(Answer(str(error), False))
+            return
+        others = [run for run in found if run.root.resolve() != own.resolve()]
+        if others:
+            self._load_beside(others)
+        else:
+            self._report(Answer(f"{words}: this is the run that is open", False))
+
     def action_compare(self) -> None:
         """Choose the runs whose series are drawn into each chart."""
         from supervisor.views.tui.pages.metrics import MetricsPage

@@ -33,6 +33,7 @@ from supervisor.views.tui.charts.curves import (
     plot,
     readout,
 )
+from supervisor.views.tui.charts.gaps import EXACT, SMOOTH_FROM, Gap, gap_between
 from supervisor.views.tui.charts.hues import band_style, run_letter, run_style, series_style
 from supervisor.views.tui.charts.live import attempt_marks, start_of
 from supervisor.views.tui.charts.plotting import Scale
@@ -55,10 +56,6 @@ CELL_WIDTH, CELL_HEIGHT = 36, 9
 ASPECT = 4.0
 # What an empty place in the grid counts against a shape, beside the logarithm of how far it is from that.
 EMPTY_PLACE = 0.15
-# A moving mean of fewer points lags behind what it should show.
-SMOOTH_FROM = 60
-# What is set and not measured has no noise to smooth.
-EXACT = frozenset(["lr", "learning_rate"])
 # Without colours a run's letter stands on its curve at every so many cells.
 LETTER_EVERY = 14
 AXIS_CELLS = 7  # "26.5k" and its tick
@@ -79,6 +76,8 @@ FIRST = (
 DRAW_S = 0.02
 # New points of the charts that do not have the keys are drawn so often; their values are always the newest.
 FRESH_S = 1.0
+# The largest gap between two runs is looked for again so often while one of them trains.
+GAP_S = 5.0
 NOT_YET = Plot([], Scale(0.0, 1.0, 2), 0)
 
 Say: TypeAlias = Callable[[float | None], str]
@@ -189,6 +188,7 @@ class MetricsPage(ChartPanel):
         self._draw_until = 0.0
         self._drew = self._late = False
         self._waiting: Timer | None = None
+        self._gap: tuple[float, tuple[object, ...], str] | None = None  # when, for what, and what it is
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
         """Which charts, then how each is read and drawn."""
@@ -256,6 +256,7 @@ class MetricsPage(ChartPanel):
         """Lay other runs beside this one, in place of those before."""
         self.others = list(others)
         self._drawn.clear()
+        self._gap = None
         self.repaint()
 
     # -- what is drawn ---------------------------------------------------------------------------------------
@@ -274,8 +275,9 @@ class MetricsPage(ChartPanel):
             return [self._head(names, width), EMPTY, row(Span(f" {self.tr(text)}", TextStyle.DIM))]
         self._at = self._index(names)
         self._name = names[self._at]
-        self._shape = (1, 1) if self.alone else grid_of(len(names), width, height - 1)
-        places = places_of(self._shape, width, height - 1, top=1)
+        top = 2 if self.others else 1
+        self._shape = (1, 1) if self.alone else grid_of(len(names), width, height - top)
+        places = places_of(self._shape, width, height - top, top=top)
         first = self._at // len(places) * len(places)
         self._sight = dict(zip(names[first:], places, strict=False))
         self._drawn = {name: drawn for name, drawn in self._drawn.items() if name in self._sight}
@@ -294,7 +296,8 @@ class MetricsPage(ChartPanel):
         for name, cell in self._sight.items():
             for line, spans in zip(lines[cell.y :], cells_of[name], strict=False):  # a low screen cuts it off
                 line.extend(spans)
-        return [self._head(names, width), *(tuple(line) for line in lines[1:])]
+        gap = [row(Span(f" {self.tr(self._largest_gap())}", TextStyle.WARN))] if self.others else []
+        return [self._head(names, width), *gap, *(tuple(line) for line in lines[top:])]
 
     def _head(self, names: Sequence[str], width: int) -> Row:
         """Which of how many charts are in sight, how they are drawn, and which run has which hue."""
@@ -330,6 +333,32 @@ class MetricsPage(ChartPanel):
             for at, name in enumerate([self.tr("this run"), *(other.label for other in self.others)])
         ]
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
+
+    def _largest_gap(self) -> str:
+        """Of all metrics that this run shares with another, the gap that is the greatest share of the values, in English; what is set comes after what is measured."""
+        now, asked = time.monotonic(), (*self.others, self.axis, self.searched)
+        if self._gap is not None and self._gap[1] == asked and now < self._gap[0] + GAP_S:
+            return self._gap[2]
+        found: list[tuple[float, str, Axis, Gap, OtherRun]] = []
+        shared = 0
+        for name in self.names():
+            mine, *theirs = self.runs(name)
+            for other, track in zip(self.others, theirs, strict=True):
+                if not mine or not track:
+                    continue
+                shared += 1
+                axis = axis_for(self.axis, [mine, track])
+                if (gap := gap_between(name, mine, track, axis)) is not None:
+                    found.append((gap.ratio, name, axis, gap, other))
+        if found:
+            _, name, axis, gap, other = max(found, key=lambda each: (each[1] not in EXACT, each[0]))
+            say, where = say_of(name), _place_text(axis, gap.at - (self._start_t if axis is Axis.TIME else 0))
+            mine_text, theirs_text = say(gap.mine), say(gap.theirs)
+            text = f"largest gap: {name} at {where}: {mine_text} here, {theirs_text} in {other.label} ({gap.ratio:.0%})"
+        else:
+            text = "no gap beyond the noise" if shared else "no metric is in both"
+        self._gap = now, asked, text
+        return text
 
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
         """One chart in its frame; `here`: it has the keys."""
@@ -556,6 +585,13 @@ def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
             return (*found, *gap, Span(f"+{more + 1}", TextStyle.DIM))
         found = (*found, *gap, *part)
     return found
+
+
+def _place_text(axis: Axis, at: float) -> str:
+    """Where something is on an axis: ``step 1 200``, ``epoch 3.5``, ``1 h 2 m``, ``reading 12``."""
+    if axis is Axis.TIME:
+        return fm.duration(at)
+    return f"{axis} {at:.3g}" if axis is Axis.EPOCH else f"{axis} {fm.whole(round(at))}"
 
 
 def say_of(name: str) -> Say:

@@ -80,9 +80,12 @@ class BrowserScreen(QuickFrames, Screen[None]):
     ]
 
     # Actions with an argument, which have no key of their own.
-    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = tuple(
-        _key("o", f"sort('{key.name}')", f"sort {key}", "o", "sort the list by this", show=False)
-        for key in SortKey
+    MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
+        _key("c", "compare_with", "compare", "c", "compare NAME: with the runs that you name", show=False),
+        *(
+            _key("o", f"sort('{key.name}')", f"sort {key}", "o", "sort the list by this", show=False)
+            for key in SortKey
+        ),
     )
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
 
@@ -180,6 +183,15 @@ class BrowserScreen(QuickFrames, Screen[None]):
         elif chosen is not None:
             beside = [run for run in self.panel.marked if run != chosen]
             self.post_message(RunsPanel.Opened(chosen, beside))
+
+    def action_compare_with(self) -> None:
+        """Say how."""
+        self.tell("Space marks runs and c compares them; or type compare and a run's name")
+
+    def compare_with_for(self, words: str) -> None:
+        """Open the run under the cursor with the series of the runs of these names beside its own."""
+        if self.panel.chosen is not None:
+            self.post_message(RunsPanel.Opened(self.panel.chosen, named=words))
 
     def action_replay(self) -> None:
         """Play the recording of the run under the cursor."""

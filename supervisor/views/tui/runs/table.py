@@ -101,12 +101,15 @@ class RunsPanel(Panel, can_focus=True):
     ]
 
     class Opened(Message):
-        """A run was chosen; `beside`: the runs whose series are to lie beside its own; `replay`: its recording is to be played."""
+        """A run was chosen; `beside`: the runs whose series are to lie beside its own, `named`: or those of these names; `replay`: its recording is to be played."""
 
-        def __init__(self, run: RunPaths, beside: Sequence[RunPaths] = (), *, replay: bool = False) -> None:
+        def __init__(
+            self, run: RunPaths, beside: Sequence[RunPaths] = (), *, named: str = "", replay: bool = False
+        ) -> None:
             super().__init__()
             self.run = run
             self.beside = beside
+            self.named = named
             self.replay = replay
 
     class Stopped(Message):
