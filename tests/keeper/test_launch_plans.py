@@ -19,7 +19,7 @@ from supervisor.run import events as ev
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
-from supervisor.run.state import AttemptState, HeldOpen, RunState
+from supervisor.run.state import AttemptState, Backoff, HeldOpen, RunState
 from supervisor.text.redact import HIDDEN
 from tests.keeper.fakes import BATCH, KNOBS, job_of
 
@@ -224,6 +224,32 @@ def test_what_a_run_is_held_with_is_what_is_accepted(tmp_path: Path) -> None:
     for state in (state_of([change]), waiting(state_of([None], DecisionKind.HOLD)), RunState()):
         with pytest.raises(plans.BadChange, match="nothing is on offer"):
             plans.requested_change(job, state, RequestArgs(offered=True))
+
+
+def test_an_edit_of_a_restart_that_waits_keeps_its_change(tmp_path: Path) -> None:
+    """Only a variable was added: the smaller batch that the restart was about to have was lost with it."""
+    job = job_of(tmp_path, entry_args=("--micro", "16", "--accumulation", "2"), batch=BATCH, knobs=KNOBS)
+    pending = SpecChange(
+        batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)),
+        env=(("A", "1"), ("B", "1")),
+        set_args=(("--num_workers", "2"),),
+        new_port=True,
+    )
+    stopped = waiting(state_of([pending]))
+    counting = msgspec.structs.replace(
+        stopped, condition=Backoff(attempt=1, until=9.0, decision=Decision(DecisionKind.RESTART, ""))
+    )
+    for state in (stopped, counting):
+        change = plans.requested_change(job, state, RequestArgs(env={"B": "2", "C": "3"}))
+        assert change == replace(pending, env=(("A", "1"), ("B", "2"), ("C", "3")))
+        words = ("--micro", "8", "--accumulation", "4", "--lr", "1")
+        change = plans.requested_change(job, state, RequestArgs(argv=words))
+        assert (change.argv, change.batch, change.env) == (words, pending.batch, pending.env)
+        assert change.set_args == (), "it stood among the words, and was taken out"
+        other = ("--micro", "4", "--accumulation", "8")
+        assert plans.requested_change(job, state, RequestArgs(argv=other)).batch is None, "typed over"
+        assert plans.requested_change(job, state, RequestArgs(micro_batch=4)).env == ()
+        assert plans.requested_change(job, state, RequestArgs()) == SpecChange(), "r restarts it unchanged"
 
 
 def test_a_launch_that_never_began_has_a_verdict() -> None:

@@ -19,6 +19,7 @@ from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.find import why_not_changeable, why_size_unknown
+from supervisor.job.knobs.places import is_argument
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.spec import EntryKind, JobSpec
@@ -33,7 +34,7 @@ from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
-from supervisor.run.state import HeldOpen, RunState
+from supervisor.run.state import Backoff, HeldOpen, RunState
 from supervisor.text.redact import redact, redact_argv, redact_lines
 
 log = logging.getLogger("stoker.keeper")
@@ -154,7 +155,7 @@ def plan_with(
 def requested_change(
     record: RunFile, state: RunState, args: RequestArgs, env: Mapping[str, str] | None = None
 ) -> SpecChange:
-    """What a person's restart changes.
+    """What a person's restart changes, with what is left of a restart that was about to begin.
 
     Raises:
         BadChange: the micro-batch does not divide the global batch, the script's knob is not known, or what
@@ -172,7 +173,29 @@ def requested_change(
             batch = _with_micro_batch(record, state, now, args.micro_batch, env or {})
     except JobError as error:
         raise BadChange(error.message) from error
-    return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
+    change = SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
+    is_edit = args.micro_batch is None and (args.argv is not None or bool(args.env))
+    return _with_pending(change, state, now) if is_edit else change
+
+
+def _with_pending(change: SpecChange, state: RunState, now: NextJob) -> SpecChange:
+    """With the change of a restart that waits, or that a person stopped to edit: its words were in what was edited.
+
+    What stands elsewhere (variables, a copy of a config) holds, unless the person set it; typed arguments that give another batch win.
+    """
+    decision = state.attempts[-1].decision if state.attempts else None
+    if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
+        return change
+    if not isinstance(state.condition, (Backoff, HeldOpen)):
+        return change
+    pending = decision.change
+    batch = pending.batch if pending.batch is not None and now.current_batch == pending.batch.after else None
+    merged = replace(pending, batch=batch, env=tuple({**dict(pending.env), **dict(change.env)}.items()))
+    if change.argv is None:
+        return merged
+    # Of its arguments those that make it resume stand in no words that are edited.
+    kept = tuple(pair for pair in pending.set_args if not is_argument(pair[0]) or pair[0] in now.set_args)
+    return replace(merged, argv=change.argv, set_args=kept, from_scratch=False)
 
 
 def _with_micro_batch(
