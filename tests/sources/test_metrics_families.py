@@ -207,6 +207,10 @@ def test_units_and_times_of_many_steps(line: str, read: dict[str, float]) -> Non
         "1/1 [==============================] - 1s 1s/step",
         "DEBUG CREQ ep=0x5555(iface=0x55 conn_id=0 ep_id=1, dest_ep_id=1 rx_psn=1)",
         " 85%|████████▌ | 851842/1000000 [00:00<00:00, 2896050.15it/s]",
+        "Preprocessing: 812.2 samples/s",
+        "Reading shards: 1200 examples/s",
+        "Data loader benchmark: 5123 images/sec",
+        "Total items produced in the second period: 73 items",
     ],
 )
 def test_what_looks_like_a_counter_or_a_speed_and_is_none(line: str) -> None:
@@ -283,6 +287,39 @@ def test_what_a_longer_bar_left_on_the_line_is_not_read() -> None:
     read = {"step": 490, "total_steps": 1000, "eta_s": 10, "step_time_s": 0.02}
     assert values(f"{bar}5:31:16,  3.24it/s]") == values(bar) | read
     assert values(f"{bar}] ▉| 2116733/2119719 [00:31<00:00, 6909.34 examples/s]") == values(bar) | read
+    for line in (
+        f"{bar}  lossnan_iter50000.pt[00:27<00:00, 71704.73 examples/s]",
+        f"{bar} loss 0.5 iter50000.pt00:27<00:00, 71704.73 examples/s]",
+        "lr: 0.0003 loss: 0.5      .76it/s]  ossnan_iter50000.pt00:27<00:00, 71704.73 examples/s]",
+    ):
+        left = MetricReader().feed(line)
+        assert left is not None
+        assert (left.other, "samples_per_sec" in left.values) == ({}, False)
+
+
+def test_how_fast_an_evaluation_is_is_not_the_training_s_speed() -> None:
+    assert values("Test: [ 10/100] Time 0.1 (0.1) 512 img/s Loss 1.2 (1.2)") == {"val_loss": 1.2}
+    assert values("Step 100, 121.2 samples/s") == {"step": 100, "samples_per_sec": 121.2}
+
+
+@pytest.mark.parametrize("name", ["ossnan_iter100000.pt00", "best.ckpt", "runs/a/metrics.json"])
+def test_no_metric_has_the_name_of_a_file(name: str) -> None:
+    sample = MetricReader().feed(f"step 3 loss 0.5 {name}: 27.0 s0.acc: 28.0")
+    assert sample is not None
+    assert sample.other == {"s0.acc": 28.0}
+
+
+def test_columns_in_one_pair_of_brackets_have_names_without_it() -> None:
+    reader = MetricReader()
+    assert (
+        reader.feed(
+            "     Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|███| 2/2 [00:33<00:00,  7.43it/s]"
+        )
+        is None
+    )
+    sample = reader.feed("       all       7866       9060      0.726      0.978      0.767      0.478")
+    assert sample is not None
+    assert set(sample.other) >= {"Box P", "R", "mAP50", "mAP50-95"}
 
 
 @pytest.mark.parametrize("heading", ["Test results:", "Evaluate at epoch 3", "Evaluating after step 30..."])

@@ -101,6 +101,10 @@ _FOREIGN = re.compile("|".join(sorted(map(re.escape, FOREIGN), key=len, reverse=
 _GLUED = re.compile(
     r"(?P<set>train|training|trn|tr|t|val|valid|validation|test|eval|dev|avg|mean|total|tot)(?P<core>loss|lr|acc)$"
 )
+# The end of a file's name, whatever is left behind it: "iter100000.pt", "best.ckpt00".
+_FILE = re.compile(
+    r"\w\.(?:pth?|ckpt|safetensors|pkl|np[yz]|h5|hdf5|onnx|jsonl?|ya?ml|csv|txt|png|jpe?g|py)\d*$"
+)
 _ALONE = {"t": "train"}
 
 
@@ -187,7 +191,7 @@ def meaning(name: str) -> Meaning:
         return _NOTHING
     if one.joined in {"total_steps", "max_steps", "total_iters", "max_iters", "total_iterations"}:
         return Meaning(TOTAL_STEPS, 1, weak=True)
-    if one.joined in SETTINGS:
+    if one.joined in SETTINGS or _FILE.search(one.lower):
         return _NOTHING
     found = _counter(one)
     if found is None and (
@@ -368,6 +372,8 @@ _NORMS = (
 def _is_rate(name: _Name) -> bool:
     if name.words[0] in SECOND_WORDS and name.words[1:2] == ["per"]:
         return False  # "sec_per_example"
+    if "second" in name.words and name.words[name.words.index("second") - 1] in {"the", "a", "every"}:
+        return False  # "items produced in the second period"
     return name.has(*SECOND_WORDS) and name.has(*TOKEN_WORDS, *SAMPLE_WORDS) and len(name.have) <= 8
 
 

@@ -22,6 +22,10 @@ from supervisor.sources.metrics.names import (
 
 # The end of a longer bar that stood on the line: "…it/s]5:31:16,  3.24it/s]".
 _LEFT = re.compile(r"^[^\[=]{0,40}?\d(?:it/s|s/it)\]")
+# Of a longer bar the end with its times, which counts something else: "…, 4.76it/s]  iter50000.pt[00:27<00:00, 71704.73 examples/s]".
+_LEFT_TIMES = re.compile(
+    r"\S{0,60}?(?<!\d)\d{1,4}:\d\d(?::\d\d)?<[\d:?]{1,9},\s?[\d.?]{1,12} ?[A-Za-z]{1,12}/[A-Za-z]{1,12}\]"
+)
 # In steps a second.
 FASTEST = 10_000
 # "1/1 [======] - 1s 1s/step", "1/1 ━━━━ 0s 33ms/step": nothing follows.
@@ -117,6 +121,11 @@ def is_other_work(text: str) -> bool:
 def of_samples(unit: str) -> bool:
     """Whether a bar's unit is one of samples."""
     return unit in {"img", "imgs", "image", "images", "sample", "samples", "ex", "example", "examples"}
+
+
+def is_other_work(name: str) -> bool:
+    """Whether a name is of work beside the training: what loads, prepares, evaluates."""
+    return _OTHER_WORK.search(name) is not None and _TRAINING.search(name) is None
 
 
 class BarReading(NamedTuple):
@@ -284,11 +293,21 @@ _NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
 )
 
 
+def without_left_times(text: str) -> str:
+    """Text without a bar of its own, where what an earlier, longer bar left behind it is masked."""
+    return _LEFT_TIMES.sub(_masked, text) if "<" in text else text
+
+
+def _masked(found: re.Match[str]) -> str:
+    return MASKED * len(found[0])
+
+
 def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     # A second bar is what an earlier one left on the line.
-    behind = _BARS[1].sub(lambda left: MASKED * len(left[0]), text[match.end() :])
+    behind = _BARS[1].sub(_masked, text[match.end() :])
+    behind = without_left_times(behind)
     if match.groupdict().get("close") is not None:
-        behind = _LEFT.sub(lambda left: MASKED * len(left[0]), behind)
+        behind = _LEFT.sub(_masked, behind)
     rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
     drawn = _Drawn(text, match, in_row=in_row)
     evaluates = drawn.evaluates

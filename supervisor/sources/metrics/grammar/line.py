@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.grammar.bars import find_bar
+from supervisor.sources.metrics.grammar.bars import find_bar, without_left_times
 from supervisor.sources.metrics.grammar.formats import read_formats, without_ordinal
 from supervisor.sources.metrics.grammar.judge import is_program_text, judge
 from supervisor.sources.metrics.grammar.named import LineValues
@@ -117,6 +117,8 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     if record := _last_record(masked):
         masked = MASKED * record + masked[record:]
     bar = find_bar(masked)
+    if bar is None:
+        masked = without_left_times(masked)
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None and (message := logged_behind(text, masked, bar.end)) is not None:
         # Whose bar stands before a logger's line says nothing about that line, and the other way round.

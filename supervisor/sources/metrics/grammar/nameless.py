@@ -173,7 +173,7 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
         evaluates: this part of the line is about an evaluation.
     """
     one = _Bare(text, token, place, alone=alone)
-    if evaluates and not one.word:
+    if evaluates and (one.rate is not None or not one.word):
         return None
     return next((rule.then(one) for rule in _RULES if rule.when(one)), None)
 

@@ -125,8 +125,14 @@ def find_header(text: str) -> Header | None:
         if 2 <= len(cells) <= 40 and all(map(_COLUMN.match, cells)) and _heads_readings(cells, style):
             settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
             starts = tuple(start for start, _ in places) if style == "  " else ()
-            return Header(style, tuple(cells), starts, grouped) if settings * 2 < len(cells) else None
+            return Header(style, tuple(map(_whole, cells)), starts, grouped) if settings * 2 < len(cells) else None
     return None
+
+
+def _whole(cell: str) -> str:
+    """A column's name without its half of brackets around several: "Box(P", "R", "mAP50-95)"."""
+    is_whole = cell.count("(") == cell.count(")")
+    return cell if is_whole else cell.replace("(", " ").replace(")", "").strip()
 
 
 def _heads_readings(cells: list[str], style: str) -> bool:
