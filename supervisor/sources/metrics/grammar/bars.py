@@ -123,9 +123,9 @@ def of_samples(unit: str) -> bool:
     return unit in {"img", "imgs", "image", "images", "sample", "samples", "ex", "example", "examples"}
 
 
-def is_other_work(name: str) -> bool:
-    """Whether a name is of work beside the training: what loads, prepares, evaluates."""
-    return _OTHER_WORK.search(name) is not None and _TRAINING.search(name) is None
+def is_beside_training(name: str) -> bool:
+    """Whether a name is of work beside the training, and of none of it: what loads, prepares, evaluates."""
+    return is_other_work(name) and _TRAINING.search(name) is None
 
 
 class BarReading(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from supervisor.sources.metrics.grammar.bars import is_other_work
+from supervisor.sources.metrics.grammar.bars import is_beside_training
 from supervisor.sources.metrics.grammar.nameless import (
     field_of_rate,
     is_iteration_rate,
@@ -197,7 +197,7 @@ class LineValues:
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
                 return Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
-            if field_of_rate(unit) is not None and is_other_work(token.name):
+            if field_of_rate(unit) is not None and is_beside_training(token.name):
                 return Meaning(None)  # "Preprocessing: 812.2 samples/s"
             if field_of_rate(unit) is not None:
                 return Meaning(field_of_rate(unit), max(6, found.rank))

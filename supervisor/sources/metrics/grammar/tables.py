@@ -125,7 +125,11 @@ def find_header(text: str) -> Header | None:
         if 2 <= len(cells) <= 40 and all(map(_COLUMN.match, cells)) and _heads_readings(cells, style):
             settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
             starts = tuple(start for start, _ in places) if style == "  " else ()
-            return Header(style, tuple(map(_whole, cells)), starts, grouped) if settings * 2 < len(cells) else None
+            return (
+                Header(style, tuple(map(_whole, cells)), starts, grouped)
+                if settings * 2 < len(cells)
+                else None
+            )
     return None
 
 
