@@ -265,10 +265,7 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     """Whether training continued after it, or the run came to a good end."""
     if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
         return False
-    if not died and (_bars_went_on(item) or (item.has(Trait.ENDS_TRACEBACK) and _informed_on(item))):
-        return True
-    is_caught = not died and _raised(item) and frames_above(item.hit).caught
-    if is_caught and _informed_on(item, INFORMED_AFTER_CAUGHT):
+    if not died and _outlived(item):
         return True
     if ends_well(scan, item.line, steps):
         return True
@@ -283,6 +280,13 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
         # Ranks step together: where the others continued for long, this one did too.
         return True
     return went_on(own, need=need) and not _dies_soon(item.hit)
+
+
+def _outlived(item: Candidate) -> bool:
+    """Whether the program's bars or its own words show that it continued."""
+    if _bars_went_on(item) or (item.has(Trait.ENDS_TRACEBACK) and _informed_on(item)):
+        return True
+    return _raised(item) and frames_above(item.hit).caught and _informed_on(item, INFORMED_AFTER_CAUGHT)
 
 
 def _bars_went_on(item: Candidate) -> bool:
