@@ -178,7 +178,7 @@ def test_what_is_said_of_a_search_is_true_at_every_moment(tmp_path: Path) -> Non
                 seen.add(said[1].strip())
         assert not any(text.startswith(("0 found", "none")) for text in seen), seen
         screen.press("\r")
-        screen.wait_for("n older")
+        screen.wait_for("n ↑ older")
         screen.press("\x1b")
         screen.until(lambda: "/iter 2345" not in screen.read())
         assert "Esc back" in screen.read(), "Esc ended the search, not the screen"
