@@ -307,6 +307,14 @@ def test_a_stage_of_the_program_is_no_step(line: str) -> None:
     assert sample is None or sample.values.keys().isdisjoint({"step", "step_time_s"})
 
 
+def test_a_number_before_a_learning_rate_alone_is_a_time() -> None:
+    reader = MetricReader()
+    assert reader.feed("1017000: lr=1.000000") is None
+    sample = reader.feed("100 | lr=0.1, loss=2.3125")
+    assert sample is not None
+    assert sample.values["step"] == 100
+
+
 def test_a_pair_before_measurements_is_still_the_step() -> None:
     for line in ("[100/1000] learning rate: 0.1, time: 0.3", "[100/1000] loading: 0.1, loss: 0.3"):
         sample = MetricReader().feed(line)

@@ -535,7 +535,10 @@ _REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
     ("a bar of training's", lambda case: case.has_bar),
     ("a loss", lambda case: case.has_loss),
     ("losses of several parts", lambda case: case.has_parts and not case.found.settings),
-    ("a counter and a measurement", lambda case: case.is_counted and case.measured),
+    (
+        "a counter and a measurement",  # "1017000: lr=1.0" is a time and a setting
+        lambda case: case.is_counted and case.measured - (set() if case.has_named_counter else {LR}),
+    ),
     (
         "a counter and a value of the log's own",
         lambda case: case.is_counted and case.own and (case.has_named_counter or case.has_scores),
