@@ -147,6 +147,13 @@ FORMATS: tuple[Format, ...] = (
     # Two families of programs in Chinese: the epoch is called iteration, or how far the epochs are.
     Format("iteration:145 step:72/1687, NER loss: 0.71", Where.ONCE, 8, re.compile(r"\biteration:(?P<e>\d+) step:(?P<s>\d+)/(?P<S>\d+)(?=,)")),
     Format("progress: 4.99  loss: 2.2548 (2.5875)", Where.ONCE, 5, re.compile(r"\bprogress: (?P<f>\d+\.\d\d)  (?=loss: \d+\.\d+ \(\d)")),
+    # spaCy's losses, by the component that is trained.
+    Format(
+        "19 : {'ner': 0.5657}",
+        Where.ONCE,
+        5,
+        re.compile(r"(?<![\w.])(?P<e>\d+)(?: ?: ?| )\{'(?:ner|textcat|parser|tagger|spancat)': (?P<l>\d+(?:\.\d+)?(?:e-?\d+)?)\}\s*$"),
+    ),
     Format("[0:30/66942] loss=0.042", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+): *(?P<s>\d+) */ *(?P<S>\d+)\]\s")),
     # The epoch of all, and the step of the whole training.
     Format(
