@@ -257,6 +257,7 @@ def test_work_that_a_heading_announces_with_its_number_is_no_training(text: str)
     "heading",
     [
         "Loaded 60000 images",  # done
+        "Load val scanrefer: 9508 samples",
         "Loading checkpoint shards:   0%|          | 0/20 [00:00<?, ?it/s]",  # a bar of its own
         "Loading checkpoint shards: 100%|██████████| 20/20 [00:09<00:00, 2.1it/s]",
         "Loading model from checkpoint-12000",

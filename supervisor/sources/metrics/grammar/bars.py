@@ -78,9 +78,10 @@ _OTHER_WORK = re.compile(
     r"pulling|push\w*|run(?:ning)? (?:eval|test)\w*|parquet|arrow|images?|videos?|weights|parameters|clean\w*|render\w*|mel\w*|feature\w*|vae|latents?|embedding\w*|captions?)\b|\.(?:json|bin|safetensors|pt|zip|tar|gz|txt|parquet|jsonl)\b",
     re.IGNORECASE,
 )  # fmt: skip
-# "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done.
+# "Encoding 17562 texts", "encode all the data: 75722": what is begun, and on how many. Not "Loaded 60000 images": that is done, and
+# "Load val: 9508 samples" mostly too.
 _BEGUN = re.compile(
-    r"\W*(?P<work>(?:pre-?)?(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|load|extract|compute|generate|convert))(?=\s)"
+    r"\W*(?P<work>(?:pre-?)?(?!load)(?:\w+ing|(?:en|de)code|tokeni[sz]e|download|fetch|extract|compute|generate|convert))(?=\s)"
     r"(?=.*(?<![\w.=/-])\d[\d,]*\d(?![\w.=/]))",
     re.IGNORECASE,
 )
