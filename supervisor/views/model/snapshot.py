@@ -12,7 +12,14 @@ from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Track, median
-from supervisor.views.model.step_pace import GAPS, epoch_times, epochs_apart, job_pace
+from supervisor.views.model.step_pace import (
+    GAPS,
+    LEAST_EPOCHS,
+    NEWEST_EPOCHS,
+    epoch_times,
+    epochs_apart,
+    job_pace,
+)
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile
@@ -163,10 +170,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_time_s(self) -> tuple[float | None, bool]:
-        """The newest of these; where they are derived the median, which one evaluation does not swing."""
+        """The newest of these; where they are derived the median of some, which one evaluation does not swing."""
         track, is_derived = self.epoch_times
         if is_derived:
-            return median(point.mean for point in track), bool(track)
+            known = track[-NEWEST_EPOCHS:] if len(track) >= LEAST_EPOCHS else ()
+            return median(point.mean for point in known), bool(known)
         return (track[-1].mean if track else None), False
 
     @property

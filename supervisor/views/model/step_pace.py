@@ -28,6 +28,8 @@ SILENT_S = 5.0
 GAPS = 60
 # Those that are kept where the counter starts again.
 KEPT_GAPS = 2
+# The median is taken over so many: of a file with several trainings not all points are kept that tell them apart.
+NEWEST_EPOCHS = 5
 # Over so many epochs a time that only grows is known to be that since the start.
 LEAST_EPOCHS = 2
 # A logged step time that differs by more than this from the time between the steps is not the run's pace.
@@ -90,7 +92,7 @@ def epoch_times(printed: Track) -> Track:
 
 
 def epochs_apart(logged: Track) -> Track:
-    """Seconds from one epoch to the next, by when what was logged of them was written."""
+    """Seconds from one epoch to the next of the newest training, by when what was logged of them was written."""
     found: list[Point] = []
     since: tuple[float, float, int] | None = None  # when, at which epoch, in which attempt
     for point in logged:
@@ -98,7 +100,7 @@ def epochs_apart(logged: Track) -> Track:
             continue
         here = (point.time, point.epoch, point.attempt)
         if since is None or since[2] != here[2] or here[1] < since[1] or here[0] < since[0]:
-            since = here
+            since, found = here, []
         elif here[1] - since[1] >= 1:
             gap_s = (here[0] - since[0]) / (here[1] - since[1])
             if gap_s >= APART_BY_FINE_CLOCK_S:
