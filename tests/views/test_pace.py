@@ -257,8 +257,10 @@ def test_epochs_are_as_far_apart_as_their_lines_clocks() -> None:
     without = tuple(point._replace(line_t=None) for point in epochs(2.5, 2.4, late=True))
     assert epochs_apart(without) == (), "read at once, without clocks"
     assert epochs_apart(epochs(2.5, 2.4)) == (), "live lines of one moment"
-    again = (*epochs(2.5, 2.4, 2.3, every_s=11.0, late=True), *epochs(2.5, 2.4, every_s=7.0, late=True))
-    assert [point.mean for point in epochs_apart(again)] == [7.0], "of the newest training"
+    again = (*epochs(2.5, 2.4, 2.3, every_s=11.0, late=True), *epochs(2.5, 2.4, every_s=17.0, late=True))
+    assert [point.mean for point in epochs_apart(again)] == [17.0], "of the newest training"
+    fast = epochs(*[2.5] * 13, every_s=1.0, late=True)
+    assert [point.mean for point in epochs_apart(fast)] == [1.0], "whole seconds tell over ten of them"
     more = tuple(
         point._replace(epoch=(point.epoch or 0) / 4) for point in epochs(*[2.5] * 9, every_s=3.0, late=True)
     )

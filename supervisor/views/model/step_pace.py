@@ -101,10 +101,9 @@ def epochs_apart(logged: Track) -> Track:
         here = (point.time, point.epoch, point.attempt)
         if since is None or since[2] != here[2] or here[1] < since[1] or here[0] < since[0]:
             since, found = here, []
-        elif here[1] - since[1] >= 1:
+        elif here[1] - since[1] >= 1 and here[0] - since[0] >= _apart_s(here[0], since[0]):
             gap_s = (here[0] - since[0]) / (here[1] - since[1])
-            if gap_s >= APART_BY_FINE_CLOCK_S:
-                found.append(point._replace(low=gap_s, mean=gap_s, high=gap_s))
+            found.append(point._replace(low=gap_s, mean=gap_s, high=gap_s))
             since = here
     return tuple(found)
 
@@ -178,7 +177,7 @@ class Pace:
             return
         apart_s = APART_S
         if by_clock:
-            apart_s = APART_BY_FINE_CLOCK_S if t % 1 and self._at[0] % 1 else APART_BY_CLOCK_S
+            apart_s = _apart_s(t, self._at[0])
         if t == self._at[0]:  # read at once: only the last of them is as old as that
             if self._from is not None:
                 self._gaps.pop()
@@ -213,6 +212,11 @@ class Pace:
         if self._seen is None:
             self._seen = (tuple(self._gaps), median(gap.mean for gap in self._gaps))
         return self._seen
+
+
+def _apart_s(t: float, before: float) -> float:
+    """How far two clocks of lines are apart at least to tell a gap between them."""
+    return APART_BY_FINE_CLOCK_S if t % 1 and before % 1 else APART_BY_CLOCK_S
 
 
 class Cadence:
