@@ -296,6 +296,16 @@ def test_a_step_is_shown_on_the_charts_while_a_card_stands_in_the_place_of_the_l
     drive(recorded.held(tmp_path / "run"), play)
 
 
+def test_a_step_is_shown_on_the_loss_that_stands_below_a_card(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert pane(app, "card").startswith("╭ [1] ✗ attempt 1 failed")
+        assert pane(app, "loss").startswith("╭ loss "), "the card has its key"
+        await command(app, pilot, "step 100")
+        await until(pilot, lambda: "step 100 " in pane(app, "loss").splitlines()[0], "the chart")
+
+    drive(recorded.held(tmp_path / "run"), play, size=(200, 50))
+
+
 def test_a_validation_loss_alone_is_charted_under_its_name(tmp_path: Path) -> None:
     rec = recorded.Recording(tmp_path / "run")
     rec.launch("first start")
