@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
+from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
@@ -134,6 +134,7 @@ def make(
     *,
     group_timeout_s: float | None = None,
     total_steps: int | None = None,
+    glance: Callable[[Targets], StackRound | None] = lambda _targets: None,
 ) -> Bench:
     clock, told = FakeClock(), Emitted()
     bench = Bench(clock, Stacks(clock), told)
@@ -142,7 +143,7 @@ def make(
     run.node().root.mkdir(parents=True, exist_ok=True)
     around = HangContext(lambda: bench.watched, lambda: bench.can_resume, group_timeout_s)
     bench.health = Health(
-        run.node(), settings, told, clock, lambda: targets, bench.stacks, around, total_steps
+        run.node(), settings, told, clock, lambda: targets, bench.stacks, around, total_steps, glance
     )
     return bench
 
@@ -299,6 +300,32 @@ def test_a_slow_rank_is_journalled_when_it_is_found_and_when_it_is_over(bench: B
         "straggler",
         "step_times_differ",
     ]
+
+
+@pytest.mark.parametrize(("from_telemetry", "named"), [(False, [1]), (True, [])])
+def test_ranks_that_report_through_one_log_are_looked_at_until_the_slow_one_is_known(
+    tmp_path: Path, from_telemetry: bool, named: list[int]
+) -> None:
+    looks: list[int] = []
+
+    def glance(_targets: Targets) -> StackRound:
+        looks.append(1)
+        return stack_round(
+            [RankStack(r, "py-spy", tuple(text.splitlines())) for r, text in enumerate((WAITS, PAUSES))]
+        )
+
+    bench = make(tmp_path, HangSettings(), glance=glance)
+    bench.health.begin(1)
+    for step in range(120):
+        bench.clock.now += 1.0
+        values = {"step": float(step)}
+        bench.health.observe(StepSeen(bench.clock.wall(), 0, values, from_telemetry=from_telemetry))
+        bench.health.tick()
+        assert wait_until(lambda: not bench.health.working, 5)
+    found = [one for one in bench.facts(ev.SlowRankFound) if isinstance(one, ev.SlowRankFound)]
+    assert [one.rank for one in found] == named
+    assert (10 <= len(looks) <= 13) == bool(named), "then once a minute"
+    bench.health.close()
 
 
 def test_switched_off_nothing_is_flagged(tmp_path: Path) -> None:

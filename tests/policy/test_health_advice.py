@@ -244,6 +244,37 @@ def test_without_gpus_the_rank_that_computes_while_the_others_wait_is_named(
         assert "computing while the others wait (CPU 86%, the others at most 10%)" in found.advice.text
 
 
+@pytest.mark.parametrize(
+    ("looks", "slow"),
+    [
+        ([1] * 7 + [None] * 3, 1),
+        ([1] * 5 + [None] * 4 + [0], 1),
+        ([1] * 4 + [None] * 6, None),  # too seldom
+        ([1] * 5 + [0] * 2 + [None] * 3, None),  # now the one, now the other
+        ([1] * 9, None),  # too few looks
+        ([1] * 10 + [None] * 6, None),  # over
+    ],
+)
+@pytest.mark.parametrize("reporting", [1, 2])
+def test_the_rank_that_looks_at_the_stacks_find_elsewhere_is_named(
+    looks: list[int | None], slow: int | None, reporting: int
+) -> None:
+    ranks = Stragglers()
+    for step in range(WINDOW + 3):
+        for rank in range(reporting):
+            ranks.step(rank, 0.5 * step, {"step": float(step)}, from_telemetry=False)
+    for found_rank in looks:
+        ranks.looked(found_rank, "train.py:6")
+    found = ranks.find()
+    assert (found.rank if found is not None else None) == slow
+    if found is not None:
+        assert (
+            f"in {looks.count(1)} of 10 looks at the stacks they waited, and it was at train.py:6"
+            in found.advice.text
+        )
+        assert found.lost_s == pytest.approx(0.05 * looks.count(1))
+
+
 def printed(took: dict[int, float], *, late_s: dict[int, float], every: int = 1) -> Stragglers:
     """Ranks that print step times of their own kind, in lockstep: a step of 1 s, its lines so much after its end."""
     found = Stragglers()

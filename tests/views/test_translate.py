@@ -240,6 +240,7 @@ WHOLE = (
     f"34 % of a step is waiting for data: {WORKERS}",
     f"34 % of a step is waiting for data, the GPUs are busy 61 % of the time: {WORKERS}",
     "rank 1 holds the others up by 0.2 s in every step of 1.1 s: it spends them fetching data",
+    "rank 1 holds the others up: in 7 of 10 looks at the stacks they waited, and it was at run_it.py:6",
     "rank 1 holds the others up by 0.2 s in every step of 1.1 s: it spends them outside of the step (GPU 1 is throttled)",
     "cuda_oom: micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged: the largest smaller divisor",
     "gpu_fault: without GPU 1: 3 ranks, micro-batch 4 unchanged, accumulation 2 → 3, ranks 4 → 3, global batch 64 → 72",

@@ -5,11 +5,13 @@ Fed with what the sensors saw, updated at every tick of the loop. Paces and advi
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from supervisor.diagnosis.hang.stack_groups import StackRound, waited_for
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import Clock
@@ -24,7 +26,7 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.pace_history import Past, past_of
 from supervisor.keeper.stalls.stack_broker import StackBroker
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
+from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, take_round
 from supervisor.policy.health.advice import Advice, Quota
 from supervisor.policy.health.early_signs import EarlySigns
 from supervisor.policy.health.pace import Paces
@@ -44,6 +46,10 @@ AWAY_S = 2.0
 RESET_STEPS = 10
 """A counter that falls by more than ranks can lie apart starts again with each epoch."""
 STRAGGLER_INTERVAL_S = 10.0
+LOOK_AFTER_STEPS = 30
+"""Ranks that train without telemetry are looked at from so many steps on, once a step,"""
+LOOK_INTERVAL_S = 60.0
+"""and once enough looks can be compared, so rarely: py-spy uses 10 to 20 ms of processor time for each rank."""
 
 
 class Health:
@@ -70,13 +76,14 @@ class Health:
         take: Callable[[Targets, Clock], Round] = take_round,
         around: HangContext | None = None,
         total_steps: int | None = None,
+        glance: Callable[[Targets], StackRound | None] = glance,
     ) -> None:
         self._node = node
         self._asked_total = total_steps
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._stacks = StackBroker(emit, clock, targets, take)
+        self._stacks = StackBroker(emit, clock, targets, take, glance)
         self._paces = Paces()
         self._quota = Quota()
         self._hangs = HangWatch(settings, emit, clock, self._stacks, around or HangContext(), self._say)
@@ -171,6 +178,7 @@ class Health:
         self._stacks.look()
         if self._max_step >= 0:
             self._stacks.probe()
+        self._look_at_stacks(watch, now)
         self._look_for_stragglers(now)
         taken = self._stacks.poll()
         over = watch.ended_s()
@@ -215,6 +223,8 @@ class Health:
         self._flagged_before = None
         self._next_straggler = float("-inf")
         self._slow = (None, False)
+        self._steps, self._step_mono, self._step_s = 0, float("-inf"), 0.0
+        self._looked_steps, self._look_at = LOOK_AFTER_STEPS, float("inf")
 
     def _settle_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
         """What the keeper before had flagged was found again by now, or is over."""
@@ -251,6 +261,8 @@ class Health:
             self._max_step = step
             watch.step(mono)
             self._log_step_mono = mono
+            self._steps += 1
+            self._step_mono, self._step_s = mono, mono - self._step_mono
         else:
             watch.sign(mono)
         self._max_step = max(self._max_step, step if step is not None else -1.0)
@@ -290,6 +302,22 @@ class Health:
         return self._clock.mono() - max(0.0, self._clock.wall() - wall)
 
     # -- advice ----------------------------------------------------------------------------------
+
+    def _look_at_stacks(self, watch: StallWatch, now: float) -> None:
+        """See whom the ranks wait for, at a moment of a step that has no part in how the steps are reported."""
+        found = self._stacks.glanced()
+        if found is not None and watch.flagged is None:
+            place = waited_for(found)
+            where = (place.line_at or place.what) if place is not None else ""
+            self._stragglers.looked(place.rank if place is not None else None, where)
+        if self._wire or watch.flagged is not None:
+            return  # telemetry tells each rank's own time; a hang has looks of its own
+        if self._look_at == float("inf") and self._steps > self._looked_steps:
+            rest_s = LOOK_INTERVAL_S if self._stragglers.looked_enough else 0.0
+            self._look_at = now + rest_s + random.random() * max(self._step_s, 0.5)
+        if now >= self._look_at:
+            self._looked_steps, self._look_at = self._steps, float("inf")
+            self._stacks.glance()
 
     def _look_for_stragglers(self, now: float) -> None:
         if now < self._next_straggler:

@@ -9,11 +9,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from supervisor.diagnosis.hang.stack_groups import StackRound
 from supervisor.keeper.background import JOIN_S, Background, BackgroundTask
 from supervisor.keeper.clock import Clock
-from supervisor.keeper.stalls.stack_rounds import Round, Targets, probe
+from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, probe
 from supervisor.run import events as ev
 from supervisor.sources.stacks.python_stacks import StackSource
+
+MOST_BLIND = 3
+"""So many looks in a row without Python stacks show that there are none to be had."""
 
 
 class StackBroker:
@@ -23,7 +27,10 @@ class StackBroker:
         emit: journals a fact.
         targets: whom stacks are to be taken of now; None while no rank is known.
         take: takes one round; called in a thread.
+        glance: looks at the ranks without stopping them; called in a thread.
     """
+
+    _blind: int
 
     def __init__(
         self,
@@ -31,8 +38,9 @@ class StackBroker:
         clock: Clock,
         targets: Callable[[], Targets | None],
         take: Callable[[Targets, Clock], Round],
+        glance: Callable[[Targets], StackRound | None] = glance,
     ) -> None:
-        self._emit, self._clock, self._targets, self._take = emit, clock, targets, take
+        self._emit, self._clock, self._targets, self._take, self._glance = emit, clock, targets, take, glance
         self._one_at_a_time = threading.Lock()
         self._left: list[Background[Any]] = []
         self._asked: BackgroundTask[Round, str] | None = None
@@ -46,7 +54,9 @@ class StackBroker:
 
     def end(self) -> None:
         """The attempt has ended: what is being taken for the watch is left to finish by itself."""
-        self._left = [work for work in (*self._left, self._taker, self._prober) if work.working]
+        self._left = [
+            work for work in (*self._left, self._taker, self._prober, self._glancer) if work.working
+        ]
 
     def close(self) -> None:
         """Wait for what is still being taken."""
@@ -65,7 +75,7 @@ class StackBroker:
     def working(self) -> bool:
         """Whether stacks are being taken now, for whomever."""
         asked = self._asked is not None and self._asked.working
-        return asked or self._taker.working or self._prober.working
+        return asked or any(work.working for work in (self._taker, self._prober, self._glancer))
 
     def probe(self) -> None:
         """Once an attempt: find out what will give stacks of its ranks. py-spy answers within some 30 ms."""
@@ -81,6 +91,22 @@ class StackBroker:
             source, note = found
             now = self._clock.wall()
             self._emit(ev.StacksProbed(t=now, attempt=self._attempt, source=str(source), note=note[:200]))
+
+    def glance(self) -> None:
+        """Begin a look at several ranks, where Python stacks can be taken of them."""
+        targets = self._targets() if self._blind < MOST_BLIND and self._glancer.is_idle() else None
+        if targets is not None and len(targets.ranks) > 1:
+            self._glancer.start(lambda: [self._glance(targets)])
+
+    def glanced(self) -> StackRound | None:
+        """What the look gave, once. Where several gave nothing, there are no more of this attempt."""
+        found = self._glancer.poll()
+        if found is None:
+            return None
+        self._blind += 1
+        if found[0] is not None:
+            self._blind = 0
+        return found[0]
 
     def start(self) -> bool:
         """Begin a round for the watch; False where there is nobody to look at, or one is under way."""
@@ -122,6 +148,8 @@ class StackBroker:
         self._probed = False
         self._taker: Background[Round] = Background("stoker-stacks")
         self._prober: Background[tuple[StackSource, str]] = Background("stoker-probe")
+        self._glancer: Background[list[StackRound | None]] = Background("stoker-glance")
+        self._blind = 0
 
     def _round(self, targets: Targets) -> Round:
         # Two tracers cannot hold one process: whoever comes second waits, no longer than a round may take.

@@ -29,6 +29,7 @@ from supervisor.sources.stacks.python_stacks import (
     StackSource,
     collect_stacks,
     find_py_spy,
+    glance_stacks,
     probe_stacks,
 )
 from supervisor.sources.stacks.recorder_dumps import dump_prefixes, find_dumps, load_dumps
@@ -197,6 +198,23 @@ def take_round(targets: Targets, clock: Clock) -> Round:
         here=_size(env, *_LOCAL_SIZES),
         world=_size(env, "WORLD_SIZE"),
         group_timeout_s=_group_timeout(AttemptPaths(targets.attempt_root)),
+    )
+
+
+def glance(targets: Targets) -> StackRound | None:
+    """Where the ranks of a healthy job are at this moment; none of them is stopped for it. None where that cannot be seen."""
+    order = sorted(targets.ranks)
+    taken = glance_stacks(
+        [targets.ranks[rank] for rank in order],
+        py_spy=find_py_spy(targets.python),
+    )
+    if taken is None:
+        return None
+    return stack_round(
+        [
+            RankStack(rank, stack.source, stack.lines, stack.process.pid, stack.main_call, stack.for_ever)
+            for rank, stack in zip(order, taken, strict=True)
+        ]
     )
 
 

@@ -5,12 +5,13 @@ script prints as its step time does not tell them apart: where it includes that 
 one, and where it leaves out the slow part, so does the slow rank itself. What decides is the time that a rank spends before
 it comes to the others: its wait for data, the time between its steps as telemetry reports them, and how much later than the
 others it reports the same step. What its device or machine says is the reason. Of ranks without GPUs, which wait in an
-exchange without computing, the one that alone keeps a core busy is the slow one.
+exchange without computing, the one that alone keeps a core busy is the slow one. Where nothing of this tells, it is the one that
+looks at the ranks' Python stacks, at different moments of different steps, found elsewhere while all others waited.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -29,6 +30,12 @@ WAITING_CORES = 0.5
 BUSY_CORES = 0.3
 BUSY_FACTOR = 2.0
 """The others wait below so many cores, and one rank alone is busy if it uses so much more, in cores and as a multiple."""
+LOOKS = 10
+"""So many looks at the ranks' stacks are compared,"""
+FOUND_LOOKS = 5
+"""and one rank is slow that the others waited for in so many of them,"""
+STRAY_LOOKS = 1
+"""if they waited for any other in at most so many."""
 PENDING = 64
 """Steps that some ranks have reported and others have not, at most."""
 
@@ -82,6 +89,7 @@ class Stragglers:
         self._gpus: dict[str, Mapping[str, float | None]] = {}
         self._machine: Mapping[str, float | None] = {}
         self._cores: dict[int, deque[float]] = {}
+        self._looks: deque[tuple[int | None, str]] = deque(maxlen=LOOKS)
 
     def step(self, rank: int, t: float, values: Mapping[str, float], *, from_telemetry: bool) -> None:
         """One step of one rank; `t`: wall seconds at which it was reported. A log may name every tenth step only."""
@@ -126,15 +134,26 @@ class Stragglers:
         """How many cores a rank kept busy since the reading before."""
         self._cores.setdefault(rank, deque(maxlen=CPU_READINGS)).append(cores)
 
+    def looked(self, rank: int | None, where: str) -> None:
+        """A look at all ranks' stacks found all but this one waiting; None: there was no such one."""
+        self._looks.append((rank, where))
+
+    @property
+    def looked_enough(self) -> bool:
+        """Whether there were as many looks as are compared."""
+        return len(self._looks) == LOOKS
+
     def find(self) -> SlowRank | None:
         """The one rank that the others wait for, with the likely reason; None while there is none."""
         full = {rank: known for rank, known in self._ranks.items() if len(known.rows) == WINDOW}
-        if len(full) < 2 or len(full) < len(self._ranks):
+        if not full or len(full) < len(self._ranks):
             return None
         own = {rank: _own(known) for rank, known in full.items()}
         gap_s = median(item.gap_s for item in own.values())
         if gap_s <= 0:
             return None
+        if len(full) < 2:  # one rank reports for all
+            return self._by_stacks(gap_s)
         apart = self._worst(own, lambda item: item.apart_s, SHARE * gap_s)
         late = self._worst(own, lambda item: item.late_s, max(SHARE * gap_s, LATE_LEAST_S))
         found = max(filter(None, (apart, late)), key=lambda each: each[1], default=None)
@@ -142,6 +161,7 @@ class Stragglers:
             slow = (
                 self._by_device(sorted(full), gap_s)
                 or self._by_processor(full, gap_s)
+                or self._by_stacks(gap_s)
                 or _unclear(own, gap_s)
             )
         elif apart is not None and late is not None and apart[0] != late[0]:
@@ -198,6 +218,18 @@ class Stragglers:
             f"it spends them computing while the others wait (CPU {used[slow]:.0%}, the others at most {others:.0%})"
         )
         return SlowRank(slow, lost_s, gap_s, Advice("straggler", text, slow))
+
+    def _by_stacks(self, gap_s: float) -> SlowRank | None:
+        """The rank that looks at the stacks found elsewhere while the others waited."""
+        if not self.looked_enough:
+            return None
+        times = Counter(rank for rank, _ in self._looks if rank is not None)
+        (slow, count), *others = [*times.most_common(2), (None, 0)]
+        if slow is None or count < FOUND_LOOKS or others[0][1] > STRAY_LOOKS:
+            return None
+        where, _ = Counter(where for rank, where in self._looks if rank == slow).most_common(1)[0]
+        text = f"rank {slow} holds the others up: in {count} of {LOOKS} looks at the stacks they waited, and it was at {where}"
+        return SlowRank(slow, gap_s * count / LOOKS, gap_s, Advice("straggler", text, slow))
 
     def _reasons(self, rank: int) -> list[str]:
         # One rank a GPU, in order: what torchrun's local ranks are by convention.

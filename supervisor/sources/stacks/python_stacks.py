@@ -136,6 +136,24 @@ def collect_stacks(
     ]
 
 
+def glance_stacks(
+    processes: Sequence[ProcessId], *, py_spy: str | None, timeout_s: float = 2.0
+) -> list[Stack] | None:
+    """The Python stacks of processes that run on meanwhile: none is stopped or signalled. None where one of them gave none.
+
+    What a running thread is in may be read wrongly, as it changes; what one waits in is not.
+    """
+    deadline = time.monotonic() + timeout_s
+    if py_spy is None:
+        return None
+    children = [_start(py_spy, process, "--nonblocking") for process in processes]
+    found = [
+        _finish(process, child, deadline, installed=True)
+        for process, child in zip(processes, children, strict=True)
+    ]
+    return found if all(stack.source is StackSource.PY_SPY for stack in found) else None
+
+
 def _ask_servers(processes: Sequence[ProcessId], timeout_s: float) -> dict[ProcessId, Stack]:
     """The stacks of those that run PyTorch's debug server, asked side by side; who does not answer is looked at otherwise."""
     ports = {
@@ -212,8 +230,8 @@ def _status(pid: int) -> list[str]:
         return []
 
 
-def _start(program: str, process: ProcessId) -> subprocess.Popen[bytes] | None:
-    argv = [program, "dump", "--full-filenames", "--pid", str(process.pid)]
+def _start(program: str, process: ProcessId, *options: str) -> subprocess.Popen[bytes] | None:
+    argv = [program, "dump", *options, "--full-filenames", "--pid", str(process.pid)]
     try:
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
