@@ -10,7 +10,7 @@ from textual.strip import Strip
 
 from supervisor.job.batch import BatchSpec
 from supervisor.views.tui.dialogs.batch import BatchScreen
-from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.panel import REST_SHOWN, Panel, View
 from tests.views.tui.still import attempt_of, snapshot_of, state_of
 
 
@@ -55,6 +55,32 @@ def test_a_panel_with_a_clock_is_composed_again_each_second() -> None:
         assert panel.times == times
     panel.tick(View(snapshot, 1.9))
     assert panel.times == 4
+
+
+class Resting(Counted):
+    rests = True
+
+
+def test_a_chart_that_keeps_changing_is_composed_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = Resting(id="x")
+    clock, timers = [100.0], list[float]()
+    monkeypatch.setattr(
+        "supervisor.views.tui.widgets.panel.time", SimpleNamespace(monotonic=lambda: clock[0])
+    )
+    monkeypatch.setattr(panel, "set_timer", lambda s, _done: timers.append(clock[0] + s))
+    for n in range(100):  # ten seconds
+        clock[0] = 100 + n / 10
+        if timers and clock[0] >= timers[-1] and panel._waits:
+            panel._rested()
+        panel.show(View(snapshot_of(state_of(None, attempt_of(n))), 1.0))
+    first = 1 + REST_SHOWN
+    assert first + 16 <= panel.times <= first + 20, "a few at once, then every half second"
+    assert panel._waits, "what came last is drawn by the timer"
+    clock[0] += 60
+    panel._rested()
+    before = panel.times
+    panel.show(View(snapshot_of(state_of()), 1.0))
+    assert panel.times == before + 1, "after a quiet while at once"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ PAN = 0.25
 class ChartPanel(Panel, can_focus=True):
     """Keeps how a person looks at it. A subclass gives `tracks` (the first is what the cursor reads) and draws."""
 
+    rests = True
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "cursor(-1)", "cursor back", show=False),
         Binding("right", "cursor(1)", "cursor onward", show=False),

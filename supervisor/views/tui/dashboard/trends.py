@@ -36,6 +36,8 @@ class Trend(NamedTuple):
 class TrendPanel(Panel):
     """One series over steps. `place`: 0 for the most informative one, 1 for the next, and so on."""
 
+    rests = True
+
     def __init__(self, *, id: str, place: int) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._place = place

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -36,6 +38,9 @@ from supervisor.views.tui.widgets.paint import (
 )
 from supervisor.views.wording.translate import Tr, english
 
+# A pane that rests: how far apart it is drawn once it was drawn so many times in a row.
+REST_S = 0.5
+REST_SHOWN = 8
 # A copy of a card or page is as wide as an issue or a mail shows it.
 COPIED_CELLS = 120
 # Sentences and commands are copied unwrapped, to be pasted: only a longer line of a log is cut.
@@ -67,6 +72,8 @@ class Panel(Widget):
 
     # Whether what is drawn depends on the time of day, which is told in whole seconds.
     uses_clock: ClassVar[bool] = False
+    # Whether it is drawn twice a second at most while it keeps changing: a chart costs ten times what a line of text does.
+    rests: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
 
@@ -81,6 +88,8 @@ class Panel(Widget):
         self._drawn_size = Size(0, 0)
         self._drawn_in: Mapping[TextStyle, Style] = {}
         self._keys: tuple[object, ...] = ("",)
+        self._shown_t: deque[float] = deque(maxlen=REST_SHOWN)
+        self._waits = False
 
     @property
     def tr(self) -> Tr:
@@ -127,8 +136,25 @@ class Panel(Widget):
             self.repaint()
             return
         pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
-        if any(old is not new for old, new in pairs):
-            self.repaint()
+        if any(old is not new for old, new in pairs) and not self._waits:
+            rest_s = self._rest_s(time.monotonic()) if self.rests else 0.0
+            self._waits = rest_s > 0
+            if self._waits:
+                self.set_timer(rest_s, self._rested)
+            else:
+                self.repaint()
+
+    def _rest_s(self, now: float) -> float:
+        """How long it is drawn no more, after several times in a row."""
+        shown = self._shown_t
+        is_often = len(shown) == REST_SHOWN and now - shown[0] < REST_SHOWN * REST_S
+        rest_s = shown[-1] + REST_S - now if is_often else 0.0
+        shown.append(now + max(rest_s, 0.0))
+        return rest_s
+
+    def _rested(self) -> None:
+        self._waits = False
+        self.repaint()
 
     def tick(self, view: View) -> None:
         """Time has gone on."""
