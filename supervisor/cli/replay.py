@@ -9,6 +9,8 @@ import sys
 
 from supervisor.cli.common import add_appearance_flags, add_recorded_run, appearance_from, complain
 
+CLEAR_LINE = "\r\x1b[K"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
@@ -36,16 +38,21 @@ def run(args: argparse.Namespace) -> int:
         return complain("replay", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
-    from supervisor.views.model.replay import NothingRecorded, record_of
-    from supervisor.views.tui.terminal import run_replay
     from supervisor.views.wording.translate import words_in
 
-    try:
-        recording = record_of(paths, tr=words_in(appearance.spoken))
-    except NothingRecorded as error:
-        return complain("replay", str(error))
+    tr = words_in(appearance.spoken)
+    # What follows takes a second or more: loading the app, and reading all of the run.
+    print(tr(f"reading the recording of {paths.run_id}…"), end="", flush=True)
     from supervisor.cli.open_app import kept_file
+    from supervisor.views.model.replay import NothingRecorded, record_of
+    from supervisor.views.tui.terminal import run_replay
 
+    try:
+        recording = record_of(paths, tr=tr)
+    except NothingRecorded as error:
+        print()
+        return complain("replay", str(error))
+    print(CLEAR_LINE, end="", flush=True)
     run_replay(recording, speed=speed, appearance=appearance, keep=kept_file(os.environ))
     return 0
 

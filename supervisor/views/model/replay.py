@@ -72,6 +72,12 @@ class Recording:
         return self.events[0].t
 
     @property
+    def first_loss_t(self) -> float | None:
+        """Wall time of the first loss that is played; None without one."""
+        losses = (t for t, stream, sample in self.samples if stream == se.METRICS and "loss" in sample.v)
+        return next(losses, None) if not self.past else None
+
+    @property
     def end_t(self) -> float:
         """Wall time of the last fact or sample."""
         return _end_of(self.events, self.samples)
@@ -142,6 +148,7 @@ class ReplayClock:
         end_t: the last; there it stops.
         speed: recorded seconds a second; None: as fits the length.
         monotonic: our own clock.
+        waits: it stands at the first moment until `begin`, so that nothing is played before it can be seen.
     """
 
     def __init__(
@@ -151,6 +158,7 @@ class ReplayClock:
         *,
         speed: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        waits: bool = False,
     ) -> None:
         self.start_t, self.end_t = start_t, end_t
         self._monotonic = monotonic
@@ -159,6 +167,13 @@ class ReplayClock:
         self._at = start_t
         self._since = monotonic()
         self._paused = False
+        self._waits = waits
+
+    def begin(self) -> None:
+        """Play from now on."""
+        with self._lock:
+            self._set(self._now())
+            self._waits = False
 
     def now(self) -> float:
         """The recorded moment, wall seconds."""
@@ -201,7 +216,7 @@ class ReplayClock:
         self._since = self._monotonic()
 
     def _now(self) -> float:
-        passed = 0.0 if self._paused else (self._monotonic() - self._since) * self._speed
+        passed = 0.0 if self._paused or self._waits else (self._monotonic() - self._since) * self._speed
         return min(self._at + passed, self.end_t)
 
 

@@ -382,7 +382,7 @@ class StokerApp(ThemedApp):
 
         if self.browser is not None and self.screen is self.browser:  # nothing else was opened meanwhile
             self.browser.notice.withdraw(self.browser.notice.says)
-            clock = ReplayClock(recording.start_t, recording.end_t)
+            clock = ReplayClock(recording.start_t, recording.end_t, waits=True)
             await self.push_screen(self._open_replay(recording, clock, back=self._back))
 
     def on_runs_panel_stopped(self, message: RunsPanel.Stopped) -> None:

@@ -110,7 +110,7 @@ def run_replay(
     """Play a run until the person leaves; `speed` None: as fits its length. Must be called in the main thread, on a terminal."""
     from supervisor.views.model.replay import ReplayClock
 
-    clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)
+    clock = ReplayClock(recording.start_t, recording.end_t, speed=speed, waits=True)
     _show(replay_app(recording, clock, appearance=appearance, keep=keep, signals=True))
 
 

@@ -31,6 +31,7 @@ from tests.integration.harness import (
     wait_for_run,
     wait_for_state,
 )
+from tests.views.tui import recorded
 
 
 def has_reached(run: RunPaths, step: int) -> bool:
@@ -320,6 +321,15 @@ for step in range(1, 10_000):
     print(f"step {step} loss {4 / step:.4f}", flush=True)
     time.sleep(0.05)
 """
+
+
+def test_a_replay_names_what_it_reads_until_it_is_shown(tmp_path: Path) -> None:
+    run = recorded.failed(tmp_path / "20261121-1412-brave-otter")
+    with terminal("replay", str(run.root), cwd=tmp_path) as screen:
+        screen.process.expect_exact("reading the recording of 20261121-1412-brave-otter…".encode())
+        screen.wait_for("▶ replay")
+        screen.press("q")
+        assert screen.wait_for_exit() == 0
 
 
 def test_keys_typed_before_the_screen_is_there_are_kept(tmp_path: Path) -> None:

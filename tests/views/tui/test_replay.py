@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from supervisor.cli.main import main
 from supervisor.run.state import Finished
+from supervisor.views.format import duration
 from supervisor.views.model.replay import (
     Recording,
     ReplayClock,
@@ -43,6 +44,30 @@ def play(
 
     asyncio.run(go())
     assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_nothing_is_played_before_it_can_be_seen_and_what_is_to_come_is_named(recording: Recording) -> None:
+    ours = Ticks()
+    clock = ReplayClock(recording.start_t, recording.end_t, speed=60, monotonic=ours, waits=True)
+    ours.t += 100.0
+    assert clock.now() == recording.start_t, "loading the app took that long"
+    assert not clock.paused
+    app = replay_app(recording, clock)
+
+    async def go() -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: "the first loss comes at" in pane(app, "loss"), "what is to come")
+            assert f"0 s of {duration(recording.end_t - recording.start_t)}" in pane(app, "replay")
+
+            def passes() -> bool:
+                ours.t += 0.1
+                return clock.now() > recording.start_t
+
+            await until(pilot, passes, "time, once it is seen")
+            clock.seek(recording.end_t)
+            await until(pilot, lambda: "the first loss comes" not in pane(app, "loss"), "the curve")
+
+    asyncio.run(go())
 
 
 def test_n_is_the_next_match_while_something_is_searched(recording: Recording) -> None:

@@ -48,6 +48,7 @@ class LossPanel(ChartPanel):
     """The loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
 
     number: int | None = 1
+    coming = ""  # of a recording: when its first loss comes
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The losses and the attempts."""
@@ -146,7 +147,7 @@ class LossPanel(ChartPanel):
             return self.plotted.rows
         if len(points) >= 2:
             return [in_one_row([points], self.look, width, self.tr)]
-        return _nothing_yet(snapshot, width, height, self.tr)
+        return _nothing_yet(snapshot, width, height, self.tr, self.coming)
 
 
 class UsePanel(Panel):
@@ -328,8 +329,8 @@ def _trend(smoothed: Sequence[float]) -> str:
     return " ▼" if change < -LEVEL_RATIO else " ▲" if change > LEVEL_RATIO else " ▶"
 
 
-def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
-    """An empty chart says why it is empty."""
+def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: str) -> list[Row]:
+    """An empty chart says why it is empty; `coming`: of a recording, when it will not be."""
     state = snapshot.state
     if reading := reading_text(state):
         text = reading
@@ -337,6 +338,8 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Ro
         text = "no loss so far is a number: there is no curve"
     elif len(snapshot.metrics["loss"]) == 1:
         text = "one loss seen; a second one makes a curve"
+    elif coming:
+        text = coming
     elif not state.attempts:
         text = "nothing launched yet: the loss appears with the first step"
     elif state.attempts[-1].quiet_since is not None or state.attempts[-1].ended_t is not None:

@@ -14,6 +14,7 @@ from supervisor.views import format as fm
 from supervisor.views.logs.commands import BadJumpError
 from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.dialogs.help import HelpLine, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
@@ -140,8 +141,15 @@ class ReplayScreen(Dashboard):
             yield widget
 
     def on_mount(self) -> None:
-        """The bar moves four times a second; the dashboard's own handler is called by Textual."""
+        """What is to come, then time begins to pass; the dashboard's own handler is called by Textual."""
+        recording = self._recording
+        first_t = recording.first_loss_t
+        if first_t is not None:
+            at, after = fm.time_of_day(first_t), fm.duration(max(first_t - recording.start_t, 0.0))
+            text = f"the first loss comes at {at}, {after} after the start: → scrubs, n goes to the next fact"
+            self.query_one("#loss", LossPanel).coming = text
         self.set_interval(TICK_S, self._move_bar)
+        self.call_after_refresh(self._replay.begin)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Priority keys belong to this screen alone, not to what opens over it."""
