@@ -105,10 +105,12 @@ class Verdict:
 
     @property
     def short(self) -> str:
-        """What fits a column: the error's own name and message, the user's own name for it, the signal that ended a process; else the class."""
+        """What fits a column: the error's own name and message, what was refused, the user's own name for it, the signal that ended a process; else the class."""
         title = _WHERE.sub("", self.title, count=1)
         if self.signature or (self.failure in PLAIN_ERRORS and _NAMED.match(title)):
             return title
+        if self.failure is FailureClass.USAGE_ERROR and (refused := title.partition(": ")[2]):
+            return refused
         if signal := _SIGNAL.search(title):
             return f"{signal[1]} (host memory?)" if self.failure is FailureClass.HOST_OOM else signal[1]
         return str(self.failure)

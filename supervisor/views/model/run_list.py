@@ -150,7 +150,7 @@ class RunRow:
 
     @property
     def history(self) -> str:
-        """What it failed for, each class once, and the newest attempt's verdict: ``cuda_oom→healthy``; also of a run that was stopped later."""
+        """What it failed for, each class once, and the newest attempt's verdict: ``cuda_oom→healthy``; also of a run that was stopped later. The same again is not repeated."""
         return self._after_earlier(self.failure)
 
     @property
@@ -160,7 +160,7 @@ class RunRow:
         return self._after_earlier(verdict.short if verdict is not None and self.failure else "")
 
     def _after_earlier(self, newest: str) -> str:
-        earlier = [*dict.fromkeys(recovered_from(self.state))]
+        earlier = [each for each in dict.fromkeys(recovered_from(self.state)) if each != self.failure]
         return "→".join([*earlier, newest or "-"]) if earlier else newest
 
     @property

@@ -611,6 +611,8 @@ LABEL = "ValueError on rank 0: label 1001 out of range [0, 1000)"
     [
         (FailureClass.CODE_ERROR, LABEL, "ValueError: label 1001 out of range [0, 1000)"),
         (FailureClass.CODE_ERROR, "KeyError", "KeyError"),
+        (FailureClass.USAGE_ERROR, "Wrong arguments on rank 0: unrecognized arguments: --seed 1", "unrecognized arguments: --seed 1"),
+        (FailureClass.USAGE_ERROR, "Wrong arguments on rank 0", "usage_error"),
         (FailureClass.CODE_ERROR, "The program raised an exception on rank 0", "code_error"),
         (FailureClass.HOST_OOM, "Rank 1 was killed (SIGKILL); most often memory ran out on the host", "SIGKILL (host memory?)"),
         (FailureClass.HOST_OOM, "Host memory ran out on rank 1", "host_oom"),
@@ -621,6 +623,16 @@ LABEL = "ValueError on rank 0: label 1001 out of range [0, 1000)"
 )  # fmt: skip
 def test_a_verdict_is_its_reason_in_a_column(failure: FailureClass, title: str, short: str) -> None:
     assert dataclasses.replace(verdict(failure), title=title).short == short
+
+
+def test_a_failure_that_came_again_stands_once_in_the_column() -> None:
+    failed = [attempt_of(number, verdict=verdict(FailureClass.CUDA_OOM)) for number in (1, 2)]
+    row = run_row("brave-otter")
+    again = dataclasses.replace(row, state=state_of(None, *failed))
+    other = dataclasses.replace(
+        row, state=state_of(None, failed[0], attempt_of(2, verdict=verdict(FailureClass.HANG)))
+    )
+    assert (again.history, other.history) == ("cuda_oom", "cuda_oom→hang")
 
 
 def test_the_list_names_the_reason_of_a_failure_as_far_as_there_is_room() -> None:
