@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace as with_fields
 from textual.color import Color
 
-from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.job.batch import BatchChange, BatchSpec, describe_change
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
@@ -99,6 +99,15 @@ def test_in_a_low_pane_blank_rows_go_first_then_what_matters_least() -> None:
         assert card_of(failed(), height=height).splitlines() == lines[:height]
     heads = [line.split()[0] for line in lines if not line.startswith("   ")]
     assert heads == ["rank", "cause", "next", "resume", "why", "then", "advice"]
+
+
+def test_the_plan_is_whole_and_the_same_change_is_no_reason_besides() -> None:
+    batch = BatchChange(BatchSpec(16, 1, 1), BatchSpec(8, 2, 1))
+    reason = f"cuda_oom: {describe_change(batch)}: the largest smaller divisor"
+    plan = Decision(DecisionKind.RESTART, reason, change=SpecChange(batch=batch, from_scratch=True))
+    said = card_of(failed(st.Backoff(attempt=1, until=5.0, decision=plan), decision=plan))
+    assert said.count("micro-batch 16 → 8") == 1
+    assert "without a checkpoint" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,8 @@ def _next(
     change = _change_text(decision)
     if change and not (held and decision.change == SpecChange()):  # what `r` does by itself is no offer
         label = "on offer" if held else "plan"
-        rows.append(_labelled(label, Span(tr(change), TextStyle.STRONG), width, tr))
+        for at, line in enumerate(wrap(tr(change), width - LABEL, 2)):
+            rows.append(_labelled("" if at else label, Span(line, TextStyle.STRONG), width, tr))
         copy = (
             batch_copy(snapshot) if decision.change is not None and decision.change.batch is not None else ""
         )
@@ -342,7 +343,8 @@ def _why(attempt: st.AttemptState, snapshot: Snapshot, width: int, tr: Tr) -> li
     decision = attempt.decision
     if decision is None or snapshot.state.mode == "observed":
         return []
-    change = _change_text(decision)
+    batch = decision.change.batch if decision.change is not None else None
+    change = describe_change(batch) if batch is not None else _change_text(decision)
     return (
         []
         if change and change in decision.reason

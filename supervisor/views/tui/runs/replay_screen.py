@@ -146,7 +146,7 @@ class ReplayScreen(Dashboard):
         first_t = recording.first_loss_t
         if first_t is not None:
             at, after = fm.time_of_day(first_t), fm.duration(max(first_t - recording.start_t, 0.0))
-            text = f"the first loss comes at {at}, {after} after the start: → scrubs, n goes to the next fact"
+            text = f"the first loss comes at {at}, {after} after the start; → scrubs there"
             self.query_one("#loss", LossPanel).coming = text
         self.set_interval(TICK_S, self._move_bar)
         self.call_after_refresh(self._replay.begin)
