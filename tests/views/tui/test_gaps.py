@@ -50,3 +50,11 @@ def test_only_what_both_have_counts() -> None:
     assert (found.mine, found.theirs) == (1.0, 3.0)
     lost = curve(lambda step: math.nan if step > 100 else 1.0)
     assert gap_between("loss", lost, mine, Axis.STEP) is None
+
+
+def test_the_first_steps_of_what_both_have_are_left_out_however_long_one_of_them_is() -> None:
+    short = curve(lambda step: 3.0 if step > 40 else 4.0, range(80))
+    long = curve(lambda _: 4.0, range(100_000)[::100])
+    found = gap_between("loss", short, long, Axis.STEP)
+    assert found is not None
+    assert found.at > 40

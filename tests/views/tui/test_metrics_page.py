@@ -514,6 +514,14 @@ def test_a_comparison_names_the_largest_gap(tmp_path: Path) -> None:
         assert found is not None, line
         assert 500 < int(found[1].replace(" ", "")) <= 1000
         assert float(found[3]) - float(found[2]) == pytest.approx(1.0, abs=0.15)
+        speed = tuple(
+            point._replace(mean=point.mean / 4) for point in page.others[0].series["tokens_per_sec"]
+        )
+        page.compare_with(
+            [replace(page.others[0], series={**page.others[0].series, "tokens_per_sec": speed})]
+        )
+        line = pane(app, "metrics").splitlines()[1]
+        assert re.search(r"largest gap: tokens_per_sec at .*\(75%\) · loss at step", line), line
         page.compare_with([])
         assert "gap" not in pane(app, "metrics")
         await command(app, pilot, "compare nobody")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from supervisor.views.model.history import Track, median, smooth
-from supervisor.views.tui.charts.axes import Axis, of_track, places
+from supervisor.views.tui.charts.axes import Axis, of_track, places, span_of
 
 # A moving mean of fewer points lags behind what it should show.
 SMOOTH_FROM = 60
 # What is set and not measured has no noise to smooth.
 EXACT = frozenset(["lr", "learning_rate"])
-# The first steps warm up: caches, compilation, the first loss. They are left out before anything is smoothed over them.
+# Of what both have the first steps warm up: caches, compilation, the first loss. They are left out before anything is smoothed.
 FIRST_SHARE = 0.05
 # A gap is one from so many times the noise on: the median distance of a value from its moving mean.
 NOISES = 3.0
@@ -43,11 +43,13 @@ class _Curve(NamedTuple):
 
 def gap_between(name: str, mine: Track, theirs: Track, axis: Axis) -> Gap | None:
     """Where two curves of one metric are farthest apart; None: they share no place, or it is noise."""
-    a, b = _curve(mine, axis, is_exact=name in EXACT), _curve(theirs, axis, is_exact=name in EXACT)
-    if not a.xs or not b.xs:
+    spans = span_of(mine, axis), span_of(theirs, axis)
+    if spans[0] is None or spans[1] is None:
         return None
-    low, high = max(a.xs[0], b.xs[0]), min(a.xs[-1], b.xs[-1])
-    shared = [(x, y, _at(b, x)) for x, y in zip(a.xs, a.ys, strict=True) if low <= x <= high]
+    low, high = max(spans[0][0], spans[1][0]), min(spans[0][1], spans[1][1])
+    low += FIRST_SHARE * max(high - low, 0.0)
+    a, b = (_curve(track, axis, low, is_exact=name in EXACT) for track in (mine, theirs))
+    shared = [(x, y, _at(b, x)) for x, y in zip(a.xs, a.ys, strict=True) if x <= high] if b.xs else []
     if not shared:
         return None
     found = Gap(*max(shared, key=lambda one: abs(one[1] - one[2])))
@@ -56,9 +58,10 @@ def gap_between(name: str, mine: Track, theirs: Track, axis: Axis) -> Gap | None
 
 
 @of_track
-def _curve(track: Track, axis: Axis, *, is_exact: bool) -> _Curve:
-    """The finite values in the order of their places, smoothed; of a place that was passed twice the later value."""
-    track, xs = track[(warm := int(len(track) * FIRST_SHARE)) :], places(track, axis)[warm:]
+def _curve(track: Track, axis: Axis, low: float, *, is_exact: bool) -> _Curve:
+    """The finite values from a place on, in the order of their places, smoothed; of a place that was passed twice the later value."""
+    kept = [(x, point) for x, point in zip(places(track, axis), track, strict=True) if x >= low]
+    xs, track = [x for x, _ in kept], tuple(point for _, point in kept)
     means = [point.mean for point in track]
     drawn = means if is_exact or len(track) < SMOOTH_FROM else smooth(track)
     known = {x: y for x, y in zip(xs, drawn, strict=True) if math.isfinite(y)}

@@ -296,7 +296,7 @@ class MetricsPage(ChartPanel):
         for name, cell in self._sight.items():
             for line, spans in zip(lines[cell.y :], cells_of[name], strict=False):  # a low screen cuts it off
                 line.extend(spans)
-        gap = [row(Span(f" {self.tr(self._largest_gap())}", TextStyle.WARN))] if self.others else []
+        gap = [row(Span(f" {self._largest_gap()}", TextStyle.WARN))] if self.others else []
         return [self._head(names, width), *gap, *(tuple(line) for line in lines[top:])]
 
     def _head(self, names: Sequence[str], width: int) -> Row:
@@ -335,7 +335,7 @@ class MetricsPage(ChartPanel):
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
     def _largest_gap(self) -> str:
-        """Of all metrics that this run shares with another, the gap that is the greatest share of the values, in English; what is set comes after what is measured."""
+        """Of all metrics that this run shares with another, the gap that is the greatest share of the values; what is set comes after what is measured. Then that of the loss."""
         now, asked = time.monotonic(), (*self.others, self.axis, self.searched)
         if self._gap is not None and self._gap[1] == asked and now < self._gap[0] + GAP_S:
             return self._gap[2]
@@ -350,15 +350,20 @@ class MetricsPage(ChartPanel):
                 axis = axis_for(self.axis, [mine, track])
                 if (gap := gap_between(name, mine, track, axis)) is not None:
                     found.append((gap.ratio, name, axis, gap, other))
-        if found:
-            _, name, axis, gap, other = max(found, key=lambda each: (each[1] not in EXACT, each[0]))
-            say, where = say_of(name), _place_text(axis, gap.at - (self._start_t if axis is Axis.TIME else 0))
-            mine_text, theirs_text = say(gap.mine), say(gap.theirs)
-            text = f"largest gap: {name} at {where}: {mine_text} here, {theirs_text} in {other.label} ({gap.ratio:.0%})"
-        else:
-            text = "no gap beyond the noise" if shared else "no metric is in both"
+        shown = sorted(found, key=lambda each: (each[1] in EXACT, -each[0]))
+        # Speed may differ most, and the loss is what is asked for.
+        shown = [*shown[:1], *(each for each in shown[1:] if each[1] == "loss")][:2]
+        text = f"{self.tr('largest gap')}: {' · '.join(map(self.tr, map(self._gap_text, shown)))}"
+        if not shown:
+            text = self.tr("no gap beyond the noise" if shared else "no metric is in both")
         self._gap = now, asked, text
         return text
+
+    def _gap_text(self, found: tuple[float, str, Axis, Gap, OtherRun]) -> str:
+        _, name, axis, gap, other = found
+        say, where = say_of(name), _place_text(axis, gap.at - (self._start_t if axis is Axis.TIME else 0))
+        mine, theirs = say(gap.mine), say(gap.theirs)
+        return f"{name} at {where}: {mine} here, {theirs} in {other.label} ({gap.ratio:.0%})"
 
     def _cell(self, name: str, cell: Cell, look: Look, *, here: bool) -> list[Row]:
         """One chart in its frame; `here`: it has the keys."""
