@@ -117,6 +117,19 @@ def test_the_help_of_the_ranks_has_the_keys_that_move_in_it(tmp_path: Path) -> N
     drive(recorded.healthy(tmp_path / "run"), play)
 
 
+def test_the_way_back_to_the_newest_line_stands_in_the_footer_also_where_that_is_narrow(
+    tmp_path: Path,
+) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "Space" not in footer(app)
+        await pilot.press("4", "k")
+        await until(pilot, lambda: "Space follow" in footer(app), "the way back")
+        await pilot.press("space")
+        await until(pilot, lambda: "Space follow" not in footer(app), "the newest line again")
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
+
+
 def test_a_search_on_the_dashboard_shows_its_keys(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "older" not in footer(app)

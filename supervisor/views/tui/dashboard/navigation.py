@@ -289,6 +289,8 @@ class LookingScreen(PaneScreen):
                 return 1
             if hint in inner or hint.action in self.FIRST_ACTIONS:
                 return 2
+            if hint.action == "freeze" and not self.logs.following:
+                return 3  # the way back
             if inner and hint.action == "search":
                 return 3
             return 4 + usual.index(hint.action) if hint.action in usual else 4 + len(usual)
