@@ -276,6 +276,28 @@ def test_matches_go_on_the_way_the_search_ran_and_start_over_at_the_other_end(tm
         goes(5000, 1, ONLY_MATCH, on(page))
 
 
+def test_a_search_that_finds_nothing_is_back_where_it_began(tmp_path: Path) -> None:
+    """The first letters of a word that is nowhere had led the page away."""
+    with reading(tmp_path) as (session, told):
+        for typed in ("1", "17", "17x"):
+            session.ask(lc.Find(Query.search(typed), None))
+            if typed == "17":
+                assert wait_until(lambda: (p := last(told)) is not None and row_of(p) is not None, DEADLINE_S)
+        assert wait_until(lambda: (p := last(told)) is not None and p.following, DEADLINE_S)
+        assert last_line(told) == LINES
+        session.ask(lc.ToLine(STDOUT, 2500))
+        assert wait_until(lambda: (p := last(told)) is not None and row_of(p) is not None, DEADLINE_S)
+        page = last(told)
+        assert page is not None
+        start = row_of(page)
+        session.ask(lc.Find(Query.search("17"), start))
+        assert wait_until(
+            lambda: (p := last(told)) is not None and row_of(p) not in {None, start}, DEADLINE_S
+        )
+        session.ask(lc.Find(Query.search("17x"), start))
+        assert wait_until(lambda: (p := last(told)) is not None and row_of(p) == start, DEADLINE_S)
+
+
 def test_what_was_counted_of_a_query_is_kept_while_another_is_tried(tmp_path: Path) -> None:
     with reading(tmp_path / "run") as (session, told):
 

@@ -547,7 +547,10 @@ class LogViewport:
         self._centre(place)
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor (else from the end), down from the first line or where nothing is above."""
+        """Search up from the cursor (else from the end), down from the first line or where nothing is above.
+
+        Where nothing is found the page is back where the search began: what was typed before may have led elsewhere.
+        """
         self.logs.search(query)
         self._match_row = None
         self._search_way = 1 if cursor is not None and not any(cursor.place) else -1
@@ -556,9 +559,15 @@ class LogViewport:
                 self.match(cursor, 1, including=True)
             except NothingThereError:
                 if cursor is None:
+                    self.follow(on=True)
                     raise
                 self._search_way = -self._search_way
-                self.match(cursor, 1, including=True)
+                try:
+                    self.match(cursor, 1, including=True)
+                except NothingThereError:
+                    self._go(cursor.parts[0][0], cursor.parts[0][1].offset)
+                    self._on_match = False
+                    raise
 
     def match(
         self, cursor: Row | None, way: int, *, made: int | None = None, including: bool = False
