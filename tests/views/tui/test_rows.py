@@ -417,6 +417,9 @@ def test_warnings_of_pre_flight_are_news_at_the_start() -> None:
     assert notice(one).rstrip().endswith("P why")
     assert "1 more P why" in notice(state_of(findings=(shm, shm)))
     panel = bars.NoticeBar(id="notice")
+    panel.recorded = True
+    assert "shm" not in drawn(panel, snapshot_of(one), 100, 1), "in a replay nothing can be done about it"
+    panel.recorded = False
     panel.page = "preflight"
     assert "why" not in drawn(panel, snapshot_of(one), 100, 1), "there it stands"
 

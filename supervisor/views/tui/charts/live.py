@@ -347,7 +347,7 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr, coming: st
     else:
         text = "no loss seen yet: it appears with the first log line that names one"
     lines = wrap(tr(text), max(width - 4, 1), 3)
-    below = _wanting(snapshot, width, height - len(lines) - 2, tr)
+    below = [] if coming else _wanting(snapshot, width, height - len(lines) - 2, tr)
     rows: list[Row] = [EMPTY] * max(0, (height - len(lines) - len(below)) // 2)
     rows += [row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, TextStyle.DIM)) for line in lines]
     return [*rows, *below]

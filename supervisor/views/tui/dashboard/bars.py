@@ -49,6 +49,7 @@ class NoticeBar(Panel):
         self._fading: Timer | None = None
         self.adoption: Offer | None = None  # whether it can be taken over; None: not looked at yet
         self.read_only = False
+        self.recorded = False  # what is missing for a restart is no news in a recording
         self.page: str | None = None  # what stands alone above this line
 
     def say(self, text: str, style: TextStyle = TextStyle.PLAIN) -> None:
@@ -178,7 +179,7 @@ class NoticeBar(Panel):
                 row(Span(tr(f"{others} more "), TextStyle.DIM), Span("a ", TextStyle.KEY)) if others else ()
             )
             return _warned(tr(newest.text), more, width)
-        warnings = shown_at_start(state, now)
+        warnings = shown_at_start(state, now) if not self.recorded else []
         if not warnings:
             return None
         count = tr(f"{len(warnings) - 1} more ") if len(warnings) > 1 else ""

@@ -145,7 +145,7 @@ class Dashboard(LookingScreen):
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
         notice = self.notice
-        notice.read_only = self._read_only
+        notice.read_only, notice.recorded = self._read_only, self.is_recorded
         self.query_one(HeaderPanel).name_given = self._name_given
         self.log_panel.focus()
         if self._first is None:
