@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
@@ -51,6 +51,11 @@ def merge(a: Point, b: Point) -> Point:
     weight = a.weight + b.weight
     mean = (a.mean * a.weight + b.mean * b.weight) / weight
     return b._replace(low=min(a.low, b.low), mean=mean, high=max(a.high, b.high), weight=weight)
+
+
+def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
+    """Whether no later attempt did a point's step again; one without a step is taken to live."""
+    return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
 class Whole:

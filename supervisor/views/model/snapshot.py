@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +12,7 @@ from supervisor.run.state import Running, RunState
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
-from supervisor.views.model.history import Point, Track, median
+from supervisor.views.model.history import Point, Track, lives_on, median
 from supervisor.views.model.step_pace import (
     GAPS,
     LEAST_EPOCHS,
@@ -200,12 +201,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def best_loss(self) -> tuple[float | None, int | None]:
-        """The least loss that no later attempt has overwritten, and its step; the newest sample counts before the journal has it."""
+        """The least loss that no later attempt has overwritten, and its step: of the journal, and of the chart's points, which it has up to a second later."""
         if self.loss_name != "loss":
             return None, None  # the journal keeps the least of a whole loss alone
-        best, newest, samples = self.state.best_loss, self.latest("loss"), self.metrics["loss"]
-        if newest is None or (best is not None and best <= newest):
+        best, samples, cuts = self.state.best_loss, self.metrics["loss"], self.state.cuts
+        living = (point for point in samples if lives_on(point, cuts))
+        least = min(living, key=attrgetter("low"), default=None)
+        if least is None or (best is not None and best <= least.low):
             # A log whose losses name epochs alone: the step is a progress bar's, which may have moved on.
             return best, None if samples and samples[-1].step is None else self.state.best_step
-        step = samples[-1].step
-        return newest, int(step) if step is not None else None
+        return least.low, int(least.step) if least.step is not None else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from supervisor.views.logs.query import Query
-from supervisor.views.model.history import single
+from supervisor.views.model.history import lives_on, single
 from supervisor.views.tui.charts import curves, plotting
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.canvas import Canvas
-from supervisor.views.tui.charts.curves import Curve, Look, Mark, in_one_row, lives_on, nearest, plot, readout
+from supervisor.views.tui.charts.curves import Curve, Look, Mark, in_one_row, nearest, plot, readout
 from supervisor.views.tui.charts.plotting import Scale, buckets, labels, log_ticks, loss_bounds, ticks
 from supervisor.views.tui.logs import rows as log_rows
 from supervisor.views.tui.widgets import paint

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from supervisor.views import format as fm
-from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, smooth
+from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, lives_on, smooth
 from supervisor.views.tui.charts.axes import Axis, axis_for, is_ascending, places, span_of, value_of
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.plotting import (
@@ -373,11 +373,6 @@ def _mark_clipped(
             for offset, character in enumerate(text):
                 canvas.mark(end + offset, 0, character, TextStyle.DIM)
             return
-
-
-def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
-    """Whether no later attempt did a point's step again; one without a step is taken to live."""
-    return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
 def _ruled(spans: Row, column: int) -> Row:

@@ -12,7 +12,7 @@ from supervisor.run.events import renamed_loss
 from supervisor.run.records import FailureClass
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
-from supervisor.views.model.history import Track
+from supervisor.views.model.history import Track, lives_on
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.canvas import Canvas
@@ -22,7 +22,6 @@ from supervisor.views.tui.charts.curves import (
     Mark,
     axis_word,
     in_one_row,
-    lives_on,
     plot,
     readout,
 )
@@ -91,7 +90,7 @@ class LossPanel(ChartPanel):
         return name, (*newest, *self._beside(snapshot, room))
 
     def _newest(self, snapshot: Snapshot) -> Row:
-        """The loss as it was last logged, which is what `best` is compared with, and where the smoothed one goes."""
+        """The loss as it was last logged, and where the smoothed one goes."""
         latest = snapshot.latest("loss")
         read = reading_ratio(snapshot.state)
         if read is not None:  # what stands far before the end is not the newest
