@@ -85,7 +85,7 @@ class FailurePage(Page):
         verdict, tr = attempt.verdict, view.tr
         newest = attempt is snapshot.state.attempt
         return [
-            *_head(attempt, verdict, snapshot.state, width, tr),
+            *_head(attempt, verdict, snapshot, width, tr),
             *resumed_rows(snapshot.state, width, tr),
             *_cause(snapshot, attempt, verdict, width, self.pane_rows, tr),
             *_followed(attempt, verdict, width, tr),
@@ -179,7 +179,8 @@ def cause_of(attempt: st.AttemptState | None) -> LogAt | None:
     return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
 
 
-def _head(attempt: st.AttemptState, verdict: Verdict, state: st.RunState, width: int, tr: Tr) -> list[Row]:
+def _head(attempt: st.AttemptState, verdict: Verdict, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
+    state = snapshot.state
     reason = f" ({tr(verdict.reason.value.replace('_', ' '))})" if verdict.reason else ""
     rows = [row(Span(line, TextStyle.BAD)) for line in wrap(f"✗ {tr(verdict.title)}", width, 4)]
     name = f"{verdict.failure.value}{reason}"
@@ -193,7 +194,7 @@ def _head(attempt: st.AttemptState, verdict: Verdict, state: st.RunState, width:
         parts.append(f"ranks {fm.ranges(verdict.ranks)} alike")
     if verdict.node is not None:
         parts.append(f"node {verdict.node}")
-    parts += filter(None, [place_of_end(state, attempt)])
+    parts += filter(None, [place_of_end(snapshot, attempt)])
     parts += _exits(attempt, verdict)
     rows.append(row(Span(" · ".join([name, *map(tr, parts)]), TextStyle.DIM)))
     if attempt.verdict_provisional:
