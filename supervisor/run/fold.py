@@ -31,7 +31,11 @@ def fold(state: st.RunState, event: ev.Event) -> st.RunState:
     after = CHANGES[type(event)](replace(state, last_t=event.t), event)
     if moment is None:
         return after
-    return replace(after, timeline=(*after.timeline, moment)[-st.MAX_TIMELINE :])
+    at = len(after.timeline)
+    while moment.t < event.t and at and after.timeline[at - 1].t > moment.t:
+        at -= 1  # it was seen later than it happened
+    timeline = (*after.timeline[:at], moment, *after.timeline[at:])
+    return replace(after, timeline=timeline[-st.MAX_TIMELINE :])
 
 
 def replay(events: Iterable[ev.Event]) -> st.RunState:

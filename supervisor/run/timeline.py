@@ -80,7 +80,7 @@ def moment_of(event: ev.Event, state: RunState) -> Moment | None:
     kind, tone, values = found
     number = state.attempts[-1].number if state.attempts else None
     return Moment(
-        t=event.t,
+        t=_written_t(event, state) if isinstance(event, ev.CheckpointCommitted) else event.t,
         attempt=event.attempt if isinstance(event, ev.LaunchIntended) else number,
         kind=kind,
         tone=tone,
@@ -163,6 +163,13 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             return MomentKind.RUN_ENDED, tone, {"outcome": event.outcome, "reason": event.reason}
         case _:
             return None
+
+
+def _written_t(event: ev.CheckpointCommitted, state: RunState) -> float:
+    """When a checkpoint was written, where that was within its attempt: it may be found long afterwards."""
+    attempt = state.find(event.attempt)
+    written_t = state.now(event.written_t) if event.written_t is not None else event.t
+    return written_t if attempt is not None and attempt.planned_t <= written_t <= event.t else event.t
 
 
 def question_values(question: BatchQuestion) -> dict[str, str | int | float | None]:

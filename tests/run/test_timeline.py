@@ -11,6 +11,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
+from supervisor.run.fold import fold
 from supervisor.run.records import (
     Decision,
     DecisionKind,
@@ -204,3 +205,21 @@ def test_a_clock_that_was_set_before_counts_from_there() -> None:
     found = moment_of(ev.ClockSet(t=T, ahead_s=4.0), state)
     assert found is not None
     assert (found.kind, found.values) == ("clock_back", {"by_s": 6.0})
+
+
+@pytest.mark.parametrize(("written_t", "ahead_s", "shown_t", "place"), [
+    (12.0, 0.0, 12.0, 1), (22.0, 10.0, 12.0, 1), (None, 0.0, 30.0, 2), (5.0, 0.0, 30.0, 2), (31.0, 0.0, 30.0, 2),
+])  # fmt: skip
+def test_a_checkpoint_stands_where_it_was_written_within_its_attempt(
+    written_t: float | None, ahead_s: float, shown_t: float, place: int
+) -> None:
+    state = msgspec.structs.replace(RunState(), clock_ahead_s=ahead_s)
+    for event in (
+        ev.LaunchIntended(t=10.0, attempt=1, argv=(), reason="first launch"),
+        ev.RankFailing(t=20.0, attempt=1, local_rank=1, sign=ev.FailureSign.GONE),
+        ev.CheckpointCommitted(t=30.0, attempt=1, step=7, path="c/7", found=True, written_t=written_t),
+    ):
+        state = fold(state, event)
+    moments = [(moment.kind, moment.t) for moment in state.timeline]
+    assert moments.index(("checkpoint", shown_t)) == place
+    assert [t for _, t in moments] == sorted(t for _, t in moments)
