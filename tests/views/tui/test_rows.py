@@ -311,15 +311,20 @@ def notice(snapshot_state: st.RunState, now: float = 0.0, width: int = 100, **va
     return drawn(panel, snapshot_of(snapshot_state, **values), width, 1, now=now)  # type: ignore[arg-type]
 
 
-def test_that_a_rank_is_exiting_is_no_news_once_its_attempt_has_failed() -> None:
+def test_the_newest_fact_is_said_also_while_the_failure_card_stands() -> None:
     exiting = st.Moment(
-        t=5.0, attempt=1, kind=st.MomentKind.RANK_FAILING, tone=st.Tone.BAD, values={"rank": 1}
+        t=5.0,
+        attempt=1,
+        kind=st.MomentKind.RANK_FAILING,
+        tone=st.Tone.BAD,
+        values={"rank": 1, "sign": "gone"},
     )
     saved = st.Moment(t=4.0, attempt=1, kind=st.MomentKind.CHECKPOINT, tone=st.Tone.GOOD, values={"step": 9})
     attempt = attempt_of(verdict=verdict(FailureClass.CUDA_OOM))
     held = st.HeldOpen(attempt=1, reason="x", decision=None)
     text = notice(state_of(held, attempt, timeline=(saved, exiting)))
-    assert "checkpoint at step 9" in text
+    assert "checkpoint at step 9" not in text
+    assert "rank 1" in text
 
 
 def test_a_matched_line_is_no_news_where_training_continues_below_it() -> None:

@@ -26,13 +26,6 @@ REFUSAL_S = 20.0
 # An advisory stands in this line for so long; the page `a` keeps all of them.
 ADVISORY_S = 600.0
 STALL = "stall"
-# What the failure card says already.
-ON_CARD = frozenset(
-    (
-        *(MomentKind.EVIDENCE, MomentKind.RANK_FAILING, MomentKind.ENDED, MomentKind.VERDICT),
-        *(MomentKind.DECISION, MomentKind.HELD, MomentKind.RUN_ENDED),
-    )
-)
 # The code of the advisory on a GPU that others use too, before its index (keeper/monitoring/sensors.py).
 SHARED = "gpu_shared_"
 
@@ -114,9 +107,7 @@ class NoticeBar(Panel):
         if state.unknown_events:
             text = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(text), TextStyle.DIM))]
-        past = ON_CARD if shows_failure(snapshot) else frozenset()
-        if is_past_evidence(snapshot):
-            past |= {MomentKind.EVIDENCE}
+        past = {MomentKind.EVIDENCE} if is_past_evidence(snapshot) else frozenset()
         newest = next((moment for moment in reversed(state.timeline) if moment.kind not in past), None)
         if newest is None:
             return []
