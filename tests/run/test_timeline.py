@@ -220,6 +220,6 @@ def test_a_checkpoint_stands_where_it_was_written_within_its_attempt(
         ev.CheckpointCommitted(t=30.0, attempt=1, step=7, path="c/7", found=True, written_t=written_t),
     ):
         state = fold(state, event)
-    moments = [(moment.kind, moment.t) for moment in state.timeline]
+    moments = [(str(moment.kind), moment.t) for moment in state.timeline]
     assert moments.index(("checkpoint", shown_t)) == place
     assert [t for _, t in moments] == sorted(t for _, t in moments)

@@ -25,7 +25,7 @@ from supervisor.views.wording.start_warnings import (
 from supervisor.views.wording.translate import english, words_in
 from tests.keeper.fakes import run_in
 from tests.views.test_console import journal, printed
-from tests.views.tui.still import attempt_of, state_of, text_of, verdict
+from tests.views.tui.still import attempt_of, snapshot_of, state_of, text_of, verdict
 
 PREFLIGHT = Path(__file__).parents[2] / "supervisor" / "preflight"
 SHM = Finding(
@@ -62,11 +62,12 @@ def test_only_warnings_that_bear_on_it(failure: FailureClass, found: tuple[Findi
 def test_the_failure_page_quotes_it_with_what_to_do() -> None:
     failed = verdict(FailureClass.SHM_EXHAUSTED)
     attempt = attempt_of(verdict=failed)
-    rows = text_of(page._head(attempt, failed, state_of(None, attempt, findings=(SHM, DISK)), 100, english))
+    state = state_of(None, attempt, findings=(SHM, DISK))
+    rows = text_of(page._head(attempt, failed, snapshot_of(state), 100, english))
     assert "found before the start: shared memory: only 8 MiB free in /dev/shm (of 64 MiB)" in rows
     assert "→ docker run --shm-size=8g" in rows
     assert "/runs" not in rows
-    quiet = text_of(page._head(attempt, failed, state_of(None, attempt), 100, english))
+    quiet = text_of(page._head(attempt, failed, snapshot_of(state_of(None, attempt)), 100, english))
     assert "found before" not in quiet
 
 

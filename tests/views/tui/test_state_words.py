@@ -12,7 +12,7 @@ from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason
-from supervisor.views.model.history import single
+from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow, filtered
 from supervisor.views.tui.dashboard import state_words as words
 from supervisor.views.tui.runs.table import STATE_CELLS
@@ -349,7 +349,7 @@ def test_a_rank_that_lives_does_what_the_run_does() -> None:
 
 def test_a_card_names_the_step_of_the_header() -> None:
     """The journal has a step up to a second after its loss."""
-    losses = {"loss": (single(0.0, 3.0, 1.0, 1), single(NOW, 5.0, 1.0, 1))}
+    losses: dict[str, Track] = {"loss": (single(0.0, 3.0, 1.0, 1), single(NOW, 5.0, 1.0, 1))}
     attempt = attempt_of(failing=FAILING, last_step=3)
     state = state_of(running(), attempt, progress=ev.Progress(t=50.0, attempt=1, step=3))
     snapshot = snapshot_of(state, metrics=losses)
