@@ -26,6 +26,7 @@ from supervisor.keeper.monitoring.checkpoint_owners import (
     owner_besides,
 )
 from supervisor.keeper.monitoring.found_checkpoints import (
+    DECIDING_EVERY_S,
     FIRST_STEPS_S,
     LOOK_EVERY_MOST_S,
     LOOK_EVERY_S,
@@ -540,5 +541,18 @@ def test_folders_that_take_long_are_looked_at_less_often(tmp_path: Path) -> None
     ):
         clock.now += late_s
         made.look(BEGUN, watched=watched)
+        assert wait_until(lambda: not made._looker.working, 10.0)
+        assert len(begun) == looks
+
+
+def test_a_person_in_a_dialog_about_the_next_attempt_reads_of_what_was_written_a_second_ago(
+    tmp_path: Path,
+) -> None:
+    made, clock, _ = follower(tmp_path)
+    begun: list[float] = []
+    made._find = lambda since_t: begun.append(since_t) or []  # type: ignore[method-assign, func-returns-value]
+    for deciding, looks in ((False, 0), (True, 1), (True, 2), (False, 2)):
+        clock.now += DECIDING_EVERY_S
+        made.look(BEGUN, watched=True, deciding=deciding)
         assert wait_until(lambda: not made._looker.working, 10.0)
         assert len(begun) == looks

@@ -25,6 +25,22 @@ def test_a_screen_counts_once_its_file_has_moved_and_until_it_leaves(tmp_path: P
     assert not viewers.watched(6.5)
 
 
+def test_the_keeper_sees_at_once_that_a_person_decides_on_the_next_attempt(tmp_path: Path) -> None:
+    presence, viewers = Presence(tmp_path), Viewers(tmp_path)
+    presence.decide(True, 0.0)
+    assert not list(tmp_path.iterdir()), "the run may have no keeper, or be watched only"
+    presence.decide(False, 0.0)
+    seen = []
+    presence.refresh(1.0)
+    for now, deciding in ((2.0, None), (4.0, True), (6.0, False)):
+        if deciding is not None:
+            presence.decide(deciding, now)
+        viewers.look(now)
+        seen.append(viewers.deciding(now))
+    assert seen == [False, True, False]
+    assert viewers.watched(6.0)
+
+
 def test_a_file_that_stands_still_is_nobodys_and_is_removed(tmp_path: Path) -> None:
     presence, viewers = Presence(tmp_path), Viewers(tmp_path)
     presence.refresh(0.0)

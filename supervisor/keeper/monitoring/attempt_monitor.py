@@ -320,7 +320,9 @@ class AttemptMonitor:
         collector.look()
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
-        self._found.look(self._ledger.state, watched=self._viewers.watched(self._clock.mono()))
+        now = self._clock.mono()
+        watched, deciding = self._viewers.watched(now), self._viewers.deciding(now)
+        self._found.look(self._ledger.state, watched=watched, deciding=deciding)
         self._drop_copies()
         if live.is_over():
             self._begin_end(live.number, live.exit or ExitStatus(None), collector)

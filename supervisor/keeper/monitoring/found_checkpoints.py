@@ -35,9 +35,9 @@ from supervisor.sources.checkpoints import (
     newest_like_checkpoint,
 )
 
-LOOK_EVERY_S, LOOK_EVERY_MOST_S = 5.0, 60.0
+LOOK_EVERY_S, LOOK_EVERY_MOST_S, DECIDING_EVERY_S = 5.0, 60.0, 1.0
 LOOK_SHARE, WATCHED_SHARE = 0.01, 0.2
-"""The part of the time that looking may take. A person at the screen who is asked whether to restart is to read the newest checkpoint."""
+"""The part of the time that looking may take. A person at the screen who is asked whether to restart is to read the newest checkpoint; while they are in that dialog, it is looked for every second or so."""
 LAST_LOOK_S = 10.0
 """How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
 SEEN_FILE_S = CLOSE_S = 2.0
@@ -261,12 +261,16 @@ class FoundCheckpoints:
         self._taken: dict[str, float] = {}  # path to when it was journalled last
         self._last_look = clock.mono()
 
-    def look(self, state: RunState, *, watched: bool = False) -> None:
-        """Called at each tick: begins a look every few seconds, and journals what the last one found. `watched`: a screen is open."""
+    def look(self, state: RunState, *, watched: bool = False, deciding: bool = False) -> None:
+        """Called at each tick: begins a look every few seconds, and journals what the last one found.
+
+        `watched`: a screen is open. `deciding`: its person is in a dialog about the next attempt.
+        """
         self._take(self._looker.poll(), state, trains=True)
         now = self._clock.mono()
         share = WATCHED_SHARE if watched else LOOK_SHARE
-        wait_s = min(max(self._took_s / share, LOOK_EVERY_S), LOOK_EVERY_MOST_S)
+        least_s = DECIDING_EVERY_S if deciding else LOOK_EVERY_S
+        wait_s = min(max(self._took_s / share, least_s), LOOK_EVERY_MOST_S)
         if now >= self._last_look + wait_s and self._begin(state):
             self._last_look = now
 

@@ -1,7 +1,8 @@
 """Who is watching a run and could act: a screen that may send requests keeps updating a file in ``control/``.
 
 ``control/viewer-<pid>@<host>`` holds a number that its screen increases every few seconds; the file is removed when the screen is left. The keeper
-compares it with what it read before, never the clocks of two machines; a file that no longer changes does not count.
+compares it with what it read before, never the clocks of two machines; a file that no longer changes does not count. Behind the number
+stands `DECIDING` while its person is in a dialog about the next attempt.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ FORGOTTEN_S = 60.0
 LOOK_S = 1.0
 _PREFIX = "viewer-"
 _MOST_BYTES = 64
+DECIDING = "deciding"
 
 
 class Presence:
@@ -30,6 +32,14 @@ class Presence:
         self._path = control / f"{_PREFIX}{os.getpid()}@{host}"
         self._count = 0
         self._due = float("-inf")
+        self._deciding = False
+
+    def decide(self, deciding: bool, now: float) -> None:
+        """The person opened or left a dialog about the next attempt: it is written at once, where the file is kept up to date."""
+        self._deciding = deciding
+        if self._count:
+            self._due = now
+            self.refresh(now)
 
     def refresh(self, now: float) -> None:
         """Update the file, where that is due. A screen that cannot write here cannot send requests either."""
@@ -38,7 +48,8 @@ class Presence:
         self._due = now + REFRESH_S
         self._count += 1
         with contextlib.suppress(OSError):
-            self._path.write_text(str(self._count), encoding="ascii")
+            text = f"{self._count} {DECIDING}" if self._deciding else str(self._count)
+            self._path.write_text(text, encoding="ascii")
 
     def leave(self) -> None:
         """The screen was left: remove the file."""
@@ -84,4 +95,11 @@ class Viewers:
 
     def watched(self, now: float) -> bool:
         """Whether some screen's file has moved within the last `STALE_S`."""
-        return any(moved and now - since <= STALE_S for _, since, moved in self._known.values())
+        return bool(self._live(now))
+
+    def deciding(self, now: float) -> bool:
+        """Whether the person at such a screen is in a dialog about the next attempt."""
+        return any(data.endswith(DECIDING.encode()) for data in self._live(now))
+
+    def _live(self, now: float) -> list[bytes]:
+        return [data for data, since, moved in self._known.values() if moved and now - since <= STALE_S]

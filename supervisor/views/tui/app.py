@@ -518,10 +518,9 @@ class StokerApp(ThemedApp):
 
     def _open(self, run: RunPaths) -> Dashboard:
         journal, self._journal = self._journal, None
+        presence = None if self._read_only else Presence(run.control)
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(
-                run, glance=True, journal=journal, presence=None if self._read_only else Presence(run.control)
-            ),
+            SnapshotReader(run, glance=True, journal=journal, presence=presence),
             deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
@@ -530,6 +529,7 @@ class StokerApp(ThemedApp):
             feeder,
             self._clock,
             read_only=self._read_only,
+            presence=presence,
             adopter=self._adopter,
             continuer=self._continuer,
             back=None if self.browser is None else self._back,

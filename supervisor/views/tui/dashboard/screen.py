@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
 from supervisor.run.access.control import RequestArgs
+from supervisor.run.access.viewers import Presence
 from supervisor.run.events import RequestKind
 from supervisor.run.index import give_name, give_note
 from supervisor.run.state import Backoff, HeldOpen
@@ -99,6 +100,7 @@ class Dashboard(LookingScreen):
         feeder: the reading thread; requests are put in it too.
         clock: wall time.
         read_only: no requests.
+        presence: shows the keeper that somebody is here who can act, and is in a dialog; None: nobody can.
         adopter: takes over a run whose keeper died; None where that is not offered.
         continuer: starts the next attempt of a run that is over; None where that is not offered.
         back: goes back to the list of runs; None where the run was not opened from one.
@@ -116,6 +118,7 @@ class Dashboard(LookingScreen):
         clock: Callable[[], float],
         *,
         read_only: bool = False,
+        presence: Presence | None = None,
         adopter: Adopter | None = None,
         continuer: Adopter | None = None,
         back: Callable[[], None] | None = None,
@@ -124,6 +127,7 @@ class Dashboard(LookingScreen):
         super().__init__(client, feeder, clock, back)
         self._name_given = name
         self._read_only = read_only
+        self._presence = presence
         self._adopter = adopter
         self._continuer = continuer
         self._possible: frozenset[str] = frozenset()
@@ -618,11 +622,18 @@ class Dashboard(LookingScreen):
 
         def close(result: ScreenResultType | None) -> None:
             self._restart_dialog = None
+            self._show_deciding(False)
             closed(result)
 
         self._restart_dialog = dialog
+        self._show_deciding(True)
         self._stop_restart_for_dialog()
         self.app.push_screen(dialog, close)
+
+    def _show_deciding(self, deciding: bool) -> None:
+        """Let the keeper look for newer checkpoints at once, and every second until the dialog is left."""
+        if (presence := self._presence) is not None:
+            self._feeder.submit(lambda: presence.decide(deciding, time.monotonic()))
 
     def _stop_restart_for_dialog(self) -> None:
         dialog, snapshot = self._restart_dialog, self.snapshot
