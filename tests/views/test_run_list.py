@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as replace_row
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from supervisor.views.model.run_list import (
     note_of,
     ordered,
     sort_named,
+    unknown_field,
 )
 from tests.views.tui import recorded
 
@@ -46,7 +48,7 @@ def runs(tmp_path: Path) -> list[RunPaths]:
         ("otter", ["brave-otter"]),
         ("state:failed", ["brave-otter", "calm-crane"]),
         ("failed", ["brave-otter", "calm-crane"]),
-        ("failure:cuda_oom", ["calm-crane"]),
+        ("failure:cuda_oom", ["calm-crane", "able-ant"]),
         ("failure!=code_error state:no_keeper", ["calm-crane"]),
         ("loss<0", []),
         ("loss>0 step>=40 attempts=1", ["brave-otter", "calm-crane"]),
@@ -61,6 +63,8 @@ def runs(tmp_path: Path) -> list[RunPaths]:
         ("state=fail", []),
         ("state=failed", ["brave-otter", "calm-crane"]),
         ("host<5", []),
+        ("failure=cuda_oom attempts>1", ["able-ant"]),
+        ("note:x", []),
     ],
 )
 def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
@@ -78,6 +82,39 @@ def test_a_filter_finds_a_runs_note_and_the_name_that_a_person_gave_it(runs: lis
     assert filtered(every, "baseline", NOW) == [noted]
     assert filtered(every, "wobbly curve", NOW) == [named]
     assert filtered(every, "warmup", NOW) == [named]
+
+
+def test_a_filter_takes_a_day_of_the_start_a_name_and_a_note(runs: list[RunPaths]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    days = (20_000 * 86400.0, 19_999 * 86400.0, 19_000 * 86400.0)
+    rows = tuple(
+        replace_row(row, state=replace(row.state, started_t=t)) for row, t in zip(rows, days, strict=True)
+    )
+    rows = (rows[0], replace_row(rows[1], given="oomfix"), replace_row(rows[2], note="as yesterday"))
+    now = days[0] + 60
+
+    def found(query: str) -> list[int]:
+        return [rows.index(row) for row in filtered(rows, query, now)]
+
+    assert found("started:today") == found("today") == found(str(date.fromtimestamp(now))) == [0]  # noqa: DTZ012
+    assert found("started:yesterday") == [1]
+    assert found("yesterday") == [1, 2], "words of a note are found too"
+    assert found(f"started:{str(date.fromtimestamp(now))[:4]}") == [0, 1]  # noqa: DTZ012
+    assert found("name:oomfix") == found("name=oomfix") == [1]
+    assert found(f"name:{rows[1].state.name}") == [0, 1, 2], "its script's name stays one of its names"
+    assert found("note:yester") == [2]
+
+
+@pytest.mark.parametrize("query", ["nme:x", "otter colour=red", "loss<3 lr>1"])
+def test_a_field_that_there_is_none_of_is_reported_with_those_that_there_are(query: str) -> None:
+    found = unknown_field(query)
+    assert found.startswith(f"{query.split()[-1]}: no such field")
+    assert "state, id, name, note, failure" in found
+
+
+@pytest.mark.parametrize("query", ["", "otter", "name:x", "loss>=", "state:", "3:x"])
+def test_a_known_field_and_a_word_are_no_unknown_field(query: str) -> None:
+    assert unknown_field(query) == ""
 
 
 def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:

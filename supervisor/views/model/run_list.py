@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
+# What a filter's term may begin with.
+FIELDS = (
+    *("state", "id", "name", "note", "failure", "host", "started"),
+    *("step", "total", "loss", "duration", "attempts"),
+)
 # What `RunRow.word` and the column of states may have, the ones that people look for first; "live" is added to those of a live run.
 STATES = (
     *("running", "stepping", "stalled", "held", "backoff", "failed", "succeeded", "stopped", "lost"),
@@ -62,7 +68,10 @@ STATES = (
     *("unwatched", "end_unknown", "unknown", "preflight", "launching", "stopping", "ended", "diagnosed"),
     *("restarted", "done", *(str(phase) for phase in Phase if phase is not Phase.STEPPING)),
 )
-_TERM = re.compile(r"(state|id|name|failure|host|step|total|loss|duration|attempts)(<=|>=|!=|[:=<>])(.+)")
+_TERM = re.compile(rf"({'|'.join(FIELDS)})(<=|>=|!=|[:=<>])(.+)")
+_LIKE_A_TERM = re.compile(r"[a-z_]\w*(<=|>=|!=|[:=<>]).*")
+# Days that have a name, by how many days they are back.
+NAMED_DAYS = {"today": 0, "yesterday": 1}
 _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.IGNORECASE)
 
 
@@ -361,10 +370,10 @@ class RunsReader:
 def filtered(
     rows: Sequence[RunRow], query: str, now: float, shown: Callable[[RunRow], Sequence[str]] = lambda _: ()
 ) -> list[RunRow]:
-    """The rows that all terms accept: bare words (id, name, state, failures, note, command) and ``field`` with ``: = != < > <= >=``.
+    """The rows that all terms accept: bare words (id, name, state, failures, note, command), days and ``field`` with ``: = != < > <= >=``.
 
-    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything. `shown`: what a
-    screen calls the state of a run, beside `RunRow.word`.
+    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything. A day (``today``,
+    ``yesterday``, ``2026-11-26``) is that of the start. `shown`: what a screen calls the state of a run, beside `RunRow.word`.
     """
     terms = query.lower().split()
     return [row for row in rows if all(_accepts(row, term, now, shown(row)) for term in terms)]
@@ -399,6 +408,17 @@ def filter_trouble(query: str, tr: Tr = english) -> str:
             float(found[3])
         except ValueError:
             return f"{term}: {found[3]} is no number: write one, as in {found[1]}{found[2]}2.5"
+    return ""
+
+
+def unknown_field(query: str) -> str:
+    """What to report where nothing matches a filter with a field that there is none of: ``nme:x``. Empty: nothing.
+
+    Only then: ``file:line`` may be a word of a note or of a command.
+    """
+    for term in query.lower().split():
+        if _LIKE_A_TERM.fullmatch(term) and not re.match(rf"({'|'.join(FIELDS)})[:=<>!]", term):
+            return f"{term}: no such field, and no run has it in its words; fields: {', '.join(FIELDS)}"
     return ""
 
 
@@ -450,9 +470,8 @@ def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
     failed = () if row.state.failed_for is None else (str(Outcome.FAILED),)
     states = (row.word, *failed, *map(_one_word, shown))
     if found is None:
-        names = (row.run.run_id, row.given, row.state.name)
-        words = (*names, *states, row.history, row.reason, row.note, *row.command)
-        return any(term in word.lower() for word in words)
+        words = (row.run.run_id, *_names(row), *states, row.history, row.reason, row.note, *row.command)
+        return any(term in word.lower() for word in words) or _started(row) == _day(term, now)
     field, sign, wanted = found.groups()
     if sign in _NUMBERS:
         value = _field(row, field, now)
@@ -461,9 +480,31 @@ def _accepts(row: RunRow, term: str, now: float, shown: Sequence[str]) -> bool:
         except ValueError:
             return False
     live = ("live",) if row.live and not row.state.is_over else ()
-    values = (*states, *live) if field == "state" else (_field(row, field, now),)
+    several = {
+        "state": (*states, *live),
+        "name": _names(row),
+        "failure": (row.failure, *recovered_from(row.state)),
+    }
+    values = several.get(field) or (_field(row, field, now),)
+    wanted = _day(wanted, now) if field == "started" else wanted
     same = any(_same(value, wanted, part=sign == ":") for value in values)
     return not same if sign == "!=" else same
+
+
+def _names(row: RunRow) -> tuple[str, ...]:
+    return tuple(filter(None, (row.given, row.state.name)))
+
+
+def _day(word: str, now: float) -> str:
+    """The date of a day that has a name, local time; anything else as it is."""
+    back = NAMED_DAYS.get(word)
+    return word if back is None else str(date.fromtimestamp(now) - timedelta(days=back))  # noqa: DTZ012 - what a person types is local time
+
+
+def _started(row: RunRow) -> str:
+    """The day of its start, local time; "unknown" where it is."""
+    start = row.state.began_t or row.state.started_t
+    return str(date.fromtimestamp(start)) if start is not None else "unknown"  # noqa: DTZ012
 
 
 def _same(value: float | str | None, wanted: str, *, part: bool) -> bool:
@@ -477,7 +518,7 @@ def _same(value: float | str | None, wanted: str, *, part: bool) -> bool:
 
 def _field(row: RunRow, field: str, now: float) -> float | str | None:
     state = row.state
-    words = {"id": row.run.run_id, "name": state.name, "failure": row.failure, "host": state.host}
+    words = {"id": row.run.run_id, "note": row.note, "host": state.host, "started": _started(row)}
     if field in words:
         return words[field]
     numbers = {

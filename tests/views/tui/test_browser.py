@@ -272,6 +272,36 @@ def test_the_cursor_stays_where_a_run_was_deleted_and_comes_back_from_a_filter(r
     browse(runs, play, known=lambda: known_runs(folder, {"XDG_STATE_HOME": str(folder)}))
 
 
+@pytest.mark.parametrize("keys", [("escape",), ("enter", "escape"), ("enter", "escape", "escape")])
+def test_a_filter_that_matches_nothing_leaves_the_cursor_on_its_run(
+    runs: list[RunPaths], keys: tuple[str, ...]
+) -> None:
+    """Its first letters match other runs."""
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        panel = app.browser.panel
+        await pilot.press("j")
+        assert panel.chosen == runs[1]
+        await pilot.press("slash", *"ant-eater", *keys)
+        assert panel.query_text == ""
+        assert (panel.chosen, panel.cursor) == (runs[1], 1)
+
+    browse(runs, play)
+
+
+def test_a_field_that_there_is_none_of_keeps_the_prompt_open(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"nme:x", "enter")
+        assert app.screen is not app.browser
+        assert "nme:x: no such field" in shown(app)
+        await pilot.press("escape")
+        assert app.browser is not None
+        assert len(app.browser.panel.rows) == 3
+
+    browse(runs, play)
+
+
 def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"state:no_keeper", "enter", "x", "y")

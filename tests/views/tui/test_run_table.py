@@ -679,6 +679,14 @@ def test_by_name_is_by_what_a_width_shows_as_the_name() -> None:
     assert shown(78) == ["able-ant", "calm-cat", "wide-yak"], "calm-cat is shown as m"
 
 
+def test_a_given_name_stands_in_the_column_of_names() -> None:
+    made, _ = runs_panel(dataclasses.replace(run_row("still-frog"), given="oomfix"), run_row("calm-cat"))
+    head, *lines = text_of(made.body(198, 9)).splitlines()
+    at = head.index("name")
+    names = {line[at:].split()[0] for line in lines[:2]}
+    assert names == {"oomfix", run_row("calm-cat").state.name}
+
+
 def test_by_state_is_by_the_word_in_its_column() -> None:
     states = (state_of(running()), state_of(running(), attempt_of(stall=STALL))) * 2
     made, _ = runs_panel(

@@ -25,6 +25,7 @@ from supervisor.views.model.run_list import (
     filtered,
     ordered,
     rate_of,
+    unknown_field,
 )
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dashboard.state_words import listed_span
@@ -293,7 +294,7 @@ class RunsPanel(Panel, can_focus=True):
                 ),
             ]
         if not self.rows:
-            trouble = filter_trouble(self.query_text, self.tr)
+            trouble = self._filter_trouble()
             text = self.tr(trouble or "no run matches; / changes the filter, Esc clears it")
             style = TextStyle.WARN if trouble else TextStyle.DIM
             return [EMPTY, *(row(Span(f"  {line}", style)) for line in wrap(text, width - 4, TROUBLE_ROWS))]
@@ -362,15 +363,22 @@ class RunsPanel(Panel, can_focus=True):
         def typed(text: str) -> str:
             self.filter_by(text)
             changed()
-            return filter_trouble(text, self.tr)
+            return self._filter_trouble()
 
         def closed(text: str | None) -> None:
             if text is None:
                 self.chosen = chosen
             typed(before if text is None else text)
+            if not self.rows:  # what its first letters chose was nobody's choice
+                self.chosen = chosen
 
-        hint = "words, state:failed, failure:cuda_oom, loss<2.5"
+        hint = "words, state:failed, failure:cuda_oom, loss<2.5, yesterday"
         self.app.push_screen(AskLine("filter", before, typed, hint), closed)
+
+    def _filter_trouble(self) -> str:
+        return filter_trouble(self.query_text, self.tr) or (
+            "" if self.rows else unknown_field(self.query_text)
+        )
 
     def mark(self, run: RunPaths) -> None:
         """Mark a run, to be compared with; or take its mark away."""
@@ -479,7 +487,7 @@ def _line(
     step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"
     texts = {
         "run": _run_text(found, width),
-        "name": state.name,
+        "name": found.given or state.name,
         "step": f"{step}{total}",
         "verdict": tr(found.reason) or (tr(f"step {step}") if width < STEP_FROM else fm.DASH),
         "best": fm.loss(state.best_loss),
@@ -509,5 +517,5 @@ def _run_text(found: RunRow, width: int) -> str:
 def _name_shown(found: RunRow, width: int) -> str:
     """What a person reads as its name at this width: that of its column, else what `_run_text` has without the date."""
     if width >= NAME_FROM:
-        return found.state.name
+        return found.given or found.state.name
     return found.given if found.given and width < ROOMY_FROM else fm.short_id(found.run.run_id)
