@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from supervisor.keeper.monitoring.observations import StepHint, StepSeen
@@ -399,15 +399,18 @@ def test_passes_of_a_bar_are_not_counted_where_not_all_lines_were_kept() -> None
     assert (seen.values["step"], seen.values["total_steps"]) == (31.0, 31.0)
 
 
-def times(*lines: tuple[float, float], numbers: Iterable[float] = ()) -> list[float | None]:
+def times(
+    *lines: tuple[float, float], numbers: Iterable[float] = (), epochs: Sequence[float] = ()
+) -> list[float | None]:
     """Of lines with a step and a time, what is taken for the time of one step. `numbers`: those of the readings, of a backlog."""
     sense = StepSense()
     found: list[float | None] = []
     numbered: list[float | None] = [*numbers]
     numbered += [None] * (len(lines) - len(numbered))
-    for (step, took), number in zip(lines, numbered, strict=True):
+    for row, ((step, took), number) in enumerate(zip(lines, numbered, strict=True)):
         values = {"step": step, "step_time_s": took, "loss": 1.0}
         values |= {} if number is None else {READING: number}
+        values |= {"epoch": epochs[row]} if epochs else {}
         samples = sense.take(replace(line(**values), plain_time=True), 0.0)
         found += [seen.values.get("step_time_s") for seen in samples]
     return found
@@ -427,6 +430,12 @@ def test_a_plain_time_far_longer_than_that_of_the_first_step_is_of_all_since_the
 def test_a_plain_time_of_a_line_every_so_many_steps_may_be_either() -> None:
     assert times((0, 1.5), (100, 1.2), (200, 0.25)) == [None, None, None]
     assert times((20, 8.6), (40, 8.5), (20, 8.6), (40, 8.5)) == [None, None, None, None]
+    # Of a backlog lines of different epochs may follow each other: their steps are not apart.
+    assert times((10, 0.9), (20, 0.8), (30, 0.7), numbers=(1, 90, 180), epochs=(1, 2, 3)) == [
+        None,
+        None,
+        None,
+    ]
     # 5000 steps are not made in 5 ms.
     assert times((5000, 0.005), (10000, 0.005)) == [None, 0.005]
 

@@ -63,19 +63,24 @@ class _PlainTimes:
     than that of the very first step, it is that of all steps since the line before. Else it is not known, and left out.
     """
 
-    at: tuple[float, float | None] | None = None  # step and number of the newest reading
+    at: tuple[float, float | None, float | None] | None = None  # step, number and epoch of the newest reading
     every: float = math.inf  # steps from one line to the next
     first: float = math.inf  # the time of the very first step
 
     def of_one_step(self, values: dict[str, float]) -> dict[str, float]:
         """The values with the time of one step, or with none."""
-        step, took, number = values["step"], values[STEP_TIME], values.get(READING)
+        step, took, number, epoch = (
+            values["step"],
+            values[STEP_TIME],
+            values.get(READING),
+            values.get("epoch"),
+        )
         if self.at is None:
             self.first = took if step <= 1 else math.inf
-        elif step > self.at[0]:
+        elif step > self.at[0] and epoch == self.at[2]:
             lines = 1.0 if number is None or self.at[1] is None else max(number - self.at[1], 1.0)
             self.every = (step - self.at[0]) / lines
-        self.at = step, number
+        self.at = step, number, epoch
         if self.every <= 1 or took * FASTEST < self.every < math.inf:
             return values
         if took > LONGER * self.first and self.every < math.inf:
