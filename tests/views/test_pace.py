@@ -246,6 +246,8 @@ def test_a_time_that_grows_with_each_epoch_is_that_since_the_start() -> None:
     assert [point.mean for point in epoch_times(epochs(10.0, 10.5, 11.0))] == [10.0, 10.5, 11.0]
     assert [point.mean for point in epoch_times(epochs(10.0, 20.5, 30.5))] == [10.5, 10.0]
     assert [point.mean for point in epoch_times(epochs(10.0, 21.0))] == [10.0, 21.0], "one gap says nothing"
+    warmed_up = [point.mean for point in epoch_times(epochs(20.0, 28.0, 36.0, 44.0, 52.0, 120.0))]
+    assert warmed_up[:2] == [8.0, 8.0], "the first epoch took longer, the sum grew all the same"
     assert epoch_times(()) == ()
 
 

@@ -32,6 +32,8 @@ KEPT_GAPS = 2
 NEWEST_EPOCHS = 5
 # Over so many epochs a time that only grows is known to be that since the start.
 LEAST_EPOCHS = 2
+# It is that of an epoch where it stays below so many times the first's.
+MOST_DRIFT = 5.0
 # A logged step time that differs by more than this from the time between the steps is not the run's pace.
 PACE_RATIO = 1.25
 # Over so many gaps between steps that is known.
@@ -78,7 +80,7 @@ def job_pace(
 def epoch_times(printed: Track) -> Track:
     """How long each epoch took, by a log that prints a time with each; where that is the time since the start, what it grew by.
 
-    A time since the start never falls, and grows by about as much with each epoch.
+    A time since the start never falls, and grows by about as much with each epoch, or to many times the first epoch's.
     """
     gaps = [
         b._replace(low=grew, mean=grew, high=grew)
@@ -87,8 +89,10 @@ def epoch_times(printed: Track) -> Track:
         for grew in ((b.mean - a.mean) / (b.epoch - a.epoch),)
     ]
     usual = median(gap.mean for gap in gaps)
-    is_sum = len(gaps) >= LEAST_EPOCHS and usual is not None and all(gap.mean > 0 for gap in gaps)
-    return tuple(gaps) if is_sum and (usual or 0.0) > printed[0].mean / 2 else printed
+    if len(gaps) < LEAST_EPOCHS or usual is None or any(gap.mean <= 0 for gap in gaps):
+        return printed
+    first, newest = printed[0].mean, printed[-1].mean
+    return tuple(gaps) if usual > first / 2 or newest > MOST_DRIFT * first else printed
 
 
 def epochs_apart(logged: Track) -> Track:
