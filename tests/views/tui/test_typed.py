@@ -57,7 +57,7 @@ def test_a_key_right_behind_enter_is_no_part_of_the_words(tmp_path: Path) -> Non
         wire.press("/loss\rnn")
         wire.wait_for("/loss: 421 of 425")
         wire.press("/nowhere at all\rnnnnN")
-        wire.wait_for("no match")
+        wire.wait_for("not found")
         wire.press("\x1b")
         wire.wait_for("Esc back")
 
