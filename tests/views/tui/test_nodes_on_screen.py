@@ -150,7 +150,7 @@ def test_the_logs_of_all_nodes_are_one_and_are_searched_and_filtered_by_node(tmp
         await until(pilot, lambda: "n0-1 r0-3 ×4" in pane(app, "log"), "lines of four ranks folded")
         assert "log · all ranks · 2 nodes" in pane(app, "log")
         await pilot.press("slash", *"needle", "enter")
-        await until(pilot, lambda: "n1 r2" in pane(app, "log") and "1/1" in pane(app, "log"), "the match")
+        await until(pilot, lambda: "n1 r2" in pane(app, "log") and "1 of 1" in pane(app, "log"), "the match")
         await pilot.press("escape")
         await pilot.press("right_curly_bracket", "right_curly_bracket")
         await until(pilot, lambda: "log · node 1" in pane(app, "log"), "node 1 alone")
