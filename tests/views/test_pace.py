@@ -12,11 +12,19 @@ from msgspec.structs import replace
 
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, RANKS
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import A_PIPE, AttemptState, RunState
 from supervisor.views.model.history import Track, single
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Rank, Snapshot
-from supervisor.views.model.step_pace import APART_S, Cadence, Pace, epoch_times, epochs_apart, ranks_behind
+from supervisor.views.model.step_pace import (
+    APART_S,
+    BURST_S,
+    Cadence,
+    Pace,
+    epoch_times,
+    epochs_apart,
+    ranks_behind,
+)
 from supervisor.views.tui.dashboard.header import eta_s
 from supervisor.views.tui.dashboard.trends import trends
 from tests.views.tui.recording import Recording
@@ -212,6 +220,39 @@ def test_a_ranks_own_time_of_a_step_is_not_the_pace_of_the_run(
     assert is_derived
     (chart,) = [trend for trend in trends(snapshot) if "step time" in trend.name]
     assert (chart.name, chart.latest) == ("logged step time", logged_s)
+
+
+@pytest.mark.parametrize(
+    ("mode", "came_s", "every", "shown_s"),
+    [
+        ("observed", 0.03, 1, 2.0),  # a backlog, or a log that somebody plays back
+        ("observed", 0.2, 10, 0.2),  # the time of the ten steps between two lines
+        ("observed", 6.5, 1, 6.5),  # what is slower is the wait for others
+        ("launched", 0.03, 1, 0.03),
+    ],
+)
+def test_lines_that_come_faster_than_their_own_step_time_have_no_pace_by_arrival(
+    mode: str, came_s: float, every: int, shown_s: float, tmp_path: Path
+) -> None:
+    rec = plain(tmp_path / "run", mode=mode)
+    rec.fact(ev.LogQuiet(t=rec.t, attempt=1))
+    for step in range(every, 90 * every, every):
+        rec.t += came_s * every
+        values = {"step": step, "loss": 2.0, "step_time_s": 2.0}
+        rec.series.append(METRICS, rec.t, "job", 1, values)
+    rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, total_steps=1000, loss=2.0))
+    snapshot = SnapshotReader(rec.close()).refresh()
+    assert snapshot.step_time_s[0] == pytest.approx(shown_s, rel=0.01)
+    assert eta_s(snapshot) == pytest.approx((1000 - step) * shown_s, rel=0.01)
+
+
+def test_what_a_pipe_brings_first_was_written_before(tmp_path: Path) -> None:
+    seen = said(plain(tmp_path / "run", mode="observed"), 8, 0.3)
+    state = replace(seen.state, source=A_PIPE)
+    assert seen.step_time_s[0] == pytest.approx(0.3)
+    assert replace(seen, state=state).step_time_s == (None, False)
+    later = tuple(gap._replace(t=gap.t + BURST_S) for gap in seen.pace)
+    assert replace(seen, state=state, pace=later).step_time_s[0] == pytest.approx(0.3)
 
 
 def test_a_logged_step_time_stands_until_enough_steps_came_to_tell(tmp_path: Path) -> None:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.run.paths import NodePaths
-from supervisor.run.state import Running, RunState
+from supervisor.run.state import A_PIPE, Running, RunState
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import NodeLogs
 from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Track, lives_on, median
 from supervisor.views.model.step_pace import (
+    BURST_S,
     GAPS,
     LEAST_EPOCHS,
     NEWEST_EPOCHS,
+    came_at_once,
     epoch_times,
     epochs_apart,
     job_pace,
@@ -152,7 +154,29 @@ class Snapshot(msgspec.Struct, frozen=True):
     def step_time_s(self) -> tuple[float | None, bool]:
         """Seconds from one step of the job to the next, and whether that is derived from when steps were logged: `step_pace.job_pace`."""
         logged = (point.mean for point in self._steps_timed)
-        return job_pace(self.latest("step_time_s"), logged, self.pace_s, len(self.pace))
+        return job_pace(self.latest("step_time_s"), logged, self.gap_s, len(self.gaps))
+
+    @property
+    def gap_s(self) -> float | None:
+        """Seconds per step by these gaps."""
+        gaps = self.gaps
+        return self.pace_s if gaps is self.pace else median(gap.mean for gap in gaps)
+
+    @property
+    def gaps(self) -> Track:
+        """The gaps of `pace` that show how fast the job is.
+
+        Of a watched log the others show how a backlog came: in the first seconds of a pipe, and where steps came much faster than the
+        log's own step time.
+        """
+        gaps, timed, state = self.pace, self._steps_timed, self.state
+        if state.mode != "observed" or state.attempt is None:
+            return gaps
+        if state.source == A_PIPE:
+            begun_t = state.attempt.planned_t
+            gaps = tuple(gap for gap in gaps if not 0 <= gap.t - begun_t <= BURST_S)
+        is_by_arrival = bool(timed) and not timed[-1].late
+        return () if is_by_arrival and came_at_once(timed, gaps) else gaps
 
     @property
     def epoch_times(self) -> tuple[Track, bool]:

@@ -36,6 +36,10 @@ LEAST_EPOCHS = 2
 MOST_DRIFT = 5.0
 # A logged step time that differs by more than this from the time between the steps is not the run's pace.
 PACE_RATIO = 1.25
+# Steps that come faster by more than this than their log's own step time were written before they came.
+BURST_RATIO = 3.0
+# What comes within so long of the moment when a pipe is first read may be what its writer had written before.
+BURST_S = 3.0
 # Over so many gaps between steps that is known.
 LEAST_GAPS = 5
 # Step times that are shorter by this factor, in a first attempt too, are those of a bar that was moved. So many that come no nearer
@@ -75,6 +79,21 @@ def job_pace(
         if is_known and not is_pace(usual_s, pace_s):
             return pace_s, True
     return reported_s, False
+
+
+def came_at_once(timed: Track, gaps: Track) -> bool:
+    """Whether steps came much faster than their log's own step time allows, and that is not the time of all steps between two of its lines.
+
+    Args:
+        timed: the step times that were logged.
+        gaps: seconds a step, by when they came.
+    """
+    usual_s, came_s = median(point.mean for point in timed), median(gap.mean for gap in gaps)
+    if usual_s is None or came_s is None or usual_s <= came_s * BURST_RATIO:
+        return False
+    steps = [point.step for point in timed if point.step is not None]
+    apart = median(b - a for a, b in pairwise(steps) if b > a)
+    return apart is None or not is_pace(usual_s, came_s * apart)
 
 
 def epoch_times(printed: Track) -> Track:

@@ -271,15 +271,17 @@ def eta_s(snapshot: Snapshot) -> float | None:
     attempt = snapshot.state.attempt
     if progress is None or attempt is None or attempt.stall is not None or reading_text(snapshot.state):
         return None
-    by_rate = None
+    by_rate, gaps, rate_s = None, snapshot.gaps, snapshot.gap_s
+    if snapshot.pace and not gaps:
+        gaps, (rate_s, _) = snapshot.pace, snapshot.step_time_s  # by the log's own step time
     step = snapshot.step if progress.step is not None else None
-    if step is not None and total and step <= total and snapshot.pace_s is not None:
-        by_rate = (total - step) * snapshot.pace_s
+    if step is not None and total and step <= total and rate_s is not None:
+        by_rate = (total - step) * rate_s
     done = (attempt.last_step or 0) - (attempt.first_step or 0)
     by_job = progress.eta_s if done >= ETA_STEPS or progress.step is None else None
     if attempt.number > 1 and by_job is not None and by_rate is not None and by_job * FAR < by_rate:
         by_job = None  # that of a bar that was moved
-    by_rate = by_rate if len(snapshot.pace) >= ETA_GAPS else None
+    by_rate = by_rate if len(gaps) >= ETA_GAPS else None
     if attempt.number > 1 and by_rate is not None:
         return by_rate
     if by_job is None and by_rate is None:

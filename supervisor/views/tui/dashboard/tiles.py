@@ -64,7 +64,7 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
     share = waited / took if waited is not None and took else None
     wait_ink = TextStyle.WARN if share is not None and share > WAIT_WARN_RATIO else _ink(share)
     waits = _values(metrics["data_wait_s"])
-    gaps = snapshot.pace if is_derived else metrics["step_time_s"]
+    gaps = snapshot.gaps if is_derived else metrics["step_time_s"]
     pace = _tile("step", took, fm.about(fm.seconds) if is_derived else fm.seconds, gaps, 6 + is_derived)
     epoch_s, _ = snapshot.epoch_time_s
     if epoch_s is not None:
@@ -101,7 +101,7 @@ def _throughput(snapshot: Snapshot, derived_s: float | None) -> Tile:
             return _tile(label, snapshot.latest(name), fm.short, snapshot.metrics[name], 5)
     if not derived_s:
         return _tile("smp/s", None, fm.short, (), 5)
-    rates = [1 / point.mean for point in snapshot.pace if point.mean > 0]
+    rates = [1 / point.mean for point in snapshot.gaps if point.mean > 0]
     return "steps/s", fm.about(fm.short)(1 / derived_s).rjust(6), TextStyle.STRONG, rates[-RECENT:], fmean
 
 

@@ -111,7 +111,7 @@ def trends(snapshot: Snapshot) -> Iterator[Trend]:
             snapshot.latest("step_time_s"),
         )
         if logged and snapshot.latest("step_time_s") is not None
-        else Trend("step time", snapshot.pace, fm.about(fm.seconds), took_s),
+        else Trend("step time", snapshot.gaps, fm.about(fm.seconds), took_s),
         _of_epochs(snapshot),
         Trend("val loss", vals, fm.loss, vals[-1].mean if vals else None, TextStyle.LOSS),
         Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr"), TextStyle.PLAIN),
