@@ -444,8 +444,9 @@ class RunState(Part, frozen=True, kw_only=True):
         end = next((t for t in ends if t is not None), None)
         if attempt is not None and attempt.stamped_t is not None and end == attempt.quiet_since:
             end = attempt.stamped_t
-        if end is None and attempt is not None and attempt.found_over:
-            return None  # its log says when it began, and not yet when it ended
+        is_unseen = self.mode == "observed" and attempt is not None and not attempt.log_checked
+        if end is None and attempt is not None and (attempt.found_over or (has_keeper and is_unseen)):
+            return None  # its log says when it began, and not yet when it ended, or whether it has
         if end is None:
             end = now if has_keeper and not self.is_over else self.ended_t or self.last_t
         if began_t is None or end is None:

@@ -296,6 +296,17 @@ def test_the_time_of_a_run_is_that_of_its_attempts(
     assert fm.clock(row.duration_s(125.0)) == elapsed, "the list has the same time"
 
 
+def test_a_log_of_which_nobody_knows_yet_whether_it_is_live_has_no_elapsed_time() -> None:
+    """Its end would be now, hundreds of days after an old log's first stamp; a verdict may be there before its numbers are read."""
+    unread = attempt_of(started_t=-1e7, verdict=verdict(FailureClass.HEALTHY))
+    state = state_of(running(), unread, mode="observed")
+    assert state.elapsed_s(100.0, has_keeper=True) is None
+    live = replace(state, attempts=(replace(unread, log_checked=True),))
+    assert live.elapsed_s(100.0, has_keeper=True) == 1e7 + 100
+    over = replace(state, attempts=(replace(unread, ended_t=-1e7 + 60),))
+    assert over.elapsed_s(100.0, has_keeper=True) == 60.0
+
+
 def test_the_ranks_of_a_job_that_starts_its_own_are_those_that_are_seen() -> None:
     seen = attempt_of(ranks={at: st.RankState(local_rank=at, rank=at) for at in (0, 1)})
     assert header.ranks_of(state_of(None, seen, world_size=1)) == 2
