@@ -301,6 +301,10 @@ class RankFailing(JournalEvent, frozen=True, kw_only=True, tag="rank_failing"):
     line: int | None = None
 
 
+CTRL_C = "Ctrl-C"
+"""`StopIntended.by` of the keyboard of a keeper in the foreground; a second one kills."""
+
+
 class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended"):
     """stoker is about to end the attempt: what follows is our doing, not a crash."""
 

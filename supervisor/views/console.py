@@ -266,10 +266,6 @@ TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
     ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
     ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
     ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
-    ev.StopIntended: (
-        Level.INFO,
-        "stopping attempt {attempt}: {why} (by {by}, grace {grace_s:.0f} s)",
-    ),
     ev.ProbeEnded: (Level.INFO, "probe {probe}: micro-batch {micro_batch} {why} ({took_s:.0f} s)"),
     ev.RequestRefused: (Level.WARNING, "request {request} refused: {reason}"),
     ev.Advisory: (Level.WARNING, "{text}"),
@@ -319,7 +315,15 @@ def _failing(event: ev.RankFailing) -> Iterable[Line]:
     yield Level.ERROR, failing_line(event)
 
 
+def _stopping(event: ev.StopIntended) -> Iterable[Line]:
+    text = f"stopping attempt {event.attempt}: {event.why} (by {event.by}, grace {event.grace_s:.0f} s)"
+    again = "; Ctrl-C again kills at once" if event.by == ev.CTRL_C and event.grace_s > 0 else ""
+    yield Level.INFO, f"{text}{again}"
+
+
 def _stop_step(event: ev.StopStepTaken) -> Iterable[Line]:
+    if event.step is ev.StopStep.SIGKILL and event.pids:
+        yield Level.WARNING, f"killing what is left (SIGKILL): pids {event.labels}"
     if event.step is ev.StopStep.SURVIVORS:
         why = (
             ": state D: they wait in the kernel, for a GPU, a disk or a network"
@@ -397,6 +401,7 @@ MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.CheckpointCommitted: _checkpoint,
     ev.EvidenceSeen: _evidence,
     ev.RankFailing: _failing,
+    ev.StopIntended: _stopping,
     ev.StopStepTaken: _stop_step,
     ev.ProcessesGone: _processes_gone,
     ev.AttemptEnded: _attempt_ended,

@@ -150,7 +150,7 @@ class ControlInput:
     def _signalled(self, number: signal.Signals) -> None:
         self.interrupts += number is signal.SIGINT
         why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
-        by = "Ctrl-C" if number is signal.SIGINT else number.name
+        by = ev.CTRL_C if number is signal.SIGINT else number.name
         self._actor.stop(why, by, now=self.interrupts >= 2)
 
     def _answer(self, request: control.Request | control.BadRequest) -> None:
