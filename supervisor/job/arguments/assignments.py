@@ -66,6 +66,25 @@ def values_of(args: Sequence[str], name: str) -> list[str | None]:
     return list(_values_of(tuple(args)).get(_spelled(name), ()))
 
 
+def differing(*lines: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
+    """The settings that these command lines do not have alike, in order: a name as it is written first, and its value in each line.
+
+    None: it does not stand there; empty: a switch. Of one that is given several times all values count.
+    """
+    known = [_values_of(tuple(args)) for args in lines]
+    names = {_spelled(name): name for args in reversed(lines) for name in reversed(names_of(args))}
+    order = dict.fromkeys(_spelled(name) for args in lines for name in names_of(args))
+    found = []
+    for spelled in order:
+        values = tuple(
+            " ".join(each or "" for each in values[spelled]) if spelled in values else None
+            for values in known
+        )
+        if len(set(values)) > 1:
+            found.append((names[spelled], values))
+    return found
+
+
 def settings_of(args: Sequence[str]) -> Sequence[Setting]:
     """Every setting of a command line, in order; what is neither a flag nor ``key=value`` is passed over."""
     return _settings_of(tuple(args))

@@ -18,10 +18,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.events import Outcome, Phase
+from supervisor.run.history.changes import NextJob
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
@@ -80,6 +82,21 @@ def command_of(job: JobSpec | None) -> tuple[str, ...]:
     if job is None:
         return ()
     words = redact_argv((Path(job.entry).name, *job.entry_args))
+    return tuple(" ".join(strip_escapes(word).split()) for word in words)
+
+
+def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
+    """What the newest attempt gave its script, secrets hidden, but for what it resumed from and the paths in its own folder; None where it is not known."""
+    if job is None:
+        return None
+    argv = state.attempt.argv if state.attempt is not None else ()
+    after = argv.index(job.entry) + 1 if job.entry in argv else None
+    words = list(redact_argv((job.entry, *(job.entry_args if after is None else argv[after:])))[1:])
+    is_resumed = NextJob(job).resumes
+    for setting in reversed(settings_of(words)):
+        is_own = bool(state.run_id) and state.run_id in (setting.value or "")
+        if is_own or is_resumed(setting.name):
+            del words[setting.at : setting.at + (1 if setting.joined or setting.value is None else 2)]
     return tuple(" ".join(strip_escapes(word).split()) for word in words)
 
 

@@ -49,6 +49,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "stop": ("kill", "end", "terminate", "cancel", "abort", "halt"),
     "replay": ("play",),
     "play": ("pause", "resume", "continue"),
+    "compare": ("diff",),
+    "compare_with": ("diff",),
     "widen": ("everything",),
     "delete": ("remove", "rm"),
     "app.next_theme": ("colours", "colors"),

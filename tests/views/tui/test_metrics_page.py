@@ -411,8 +411,9 @@ def test_runs_are_chosen_from_the_list_and_have_a_hue_and_a_letter_each(tmp_path
         await until(pilot, lambda: pane(app, "metrics").count("└") >= 7, "all charts")
         lines = pane(app, "metrics").splitlines()
         assert "a this run  b calm-crane  c mild-moth  d able-ant" in lines[0]
-        assert "a 2.070  b " in lines[2], "each value has its run's letter"
-        signs = {(sign, span.style) for row in page._rows[2:12] for span in row for sign in span.text}
+        assert "a 2.308  b " in lines[3], "each value has its run's letter"
+        assert "metrics values at step 1 000 " in lines[0], "the last one that all have"
+        signs = {(sign, span.style) for row in page._rows[3:13] for span in row for sign in span.text}
         assert {(run_letter(at), run_style(at)) for at in range(4)} <= signs, "each curve ends in its letter"
         await pilot.press("z", "right")
         assert "step 1 840  a 2.070  b –  c –  d –" in pane(app, "metrics"), "they ended at step 1000"
@@ -485,7 +486,7 @@ def test_without_colours_letters_stand_along_the_curves(
             await pilot.press("space", "enter")
             await until(pilot, lambda: "b calm-crane" in pane(app, "metrics"), "the legend")
             await pilot.pause()
-            chart = "".join(pane(app, "metrics").splitlines()[3:-3])
+            chart = "".join(pane(app, "metrics").splitlines()[4:-3])
             found[colours] = chart.count("b")
 
         drive(some(tmp_path / str(colours)), play)
@@ -528,6 +529,54 @@ def test_a_comparison_names_the_largest_gap(tmp_path: Path) -> None:
         await until(pilot, lambda: "no run named 'nobody'" in shown(app), "why not")
 
     drive(some(tmp_path), play, size=(160, 50))
+
+
+def test_a_comparison_names_the_arguments_that_differ(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await command(app, pilot, "diff crane")
+        await until(pilot, lambda: "b calm-crane" in pane(app, "metrics"), "the other run")
+        page = page_of(app)
+        mine = page.others[0].arguments
+        assert mine is not None
+        assert "the same arguments" in pane(app, "metrics").splitlines()[2]
+        page.compare_with(
+            [replace(page.others[0], arguments=(*mine, "--seed", "7", "--lr", "1e-3", "--bf16"))]
+        )
+        line = pane(app, "metrics").splitlines()[2]
+        assert "arguments:  seed – | 7  lr – | 1e-3  bf16 – | on" in line
+        page.compare_with([replace(page.others[0], arguments=None)])
+        assert "arguments" not in pane(app, "metrics"), "those of a watched log are not known"
+
+    drive(some(tmp_path), play, size=(160, 50))
+
+
+def test_a_comparison_without_a_cursor_reads_the_last_step_of_both(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await command(app, pilot, "compare crane")
+        await until(pilot, lambda: "b calm-crane" in pane(app, "metrics"), "the other run")
+        page = page_of(app)
+        whole = page.runs("loss")[0]
+        page.compare_with([replace(page.others[0], series={"loss": whole})])
+        assert "step" not in next(line for line in pane(app, "metrics").splitlines() if "▸ loss" in line)
+        short = whole[: len(whole) // 2]
+        page.compare_with([replace(page.others[0], series={"loss": short})])
+        line = next(line for line in pane(app, "metrics").splitlines() if "▸ loss" in line)
+        found = re.search(r"step ([\d ]+?)  a (\S+)  b (\S+)", line)
+        assert found is not None, line
+        assert int(found[1].replace(" ", "")) == round(short[-1].step or 0)
+        assert found[2] == found[3], "the same curve, at the same step"
+
+    drive(some(tmp_path), play, size=(160, 50))
+
+
+def test_a_number_in_the_palette_is_a_step(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
+        await command(app, pilot, "500")
+        await until(pilot, lambda: page_of(app).look.cursor is not None, "the cursor")
+        assert page_of(app).look.cursor == pytest.approx(500, abs=50)
+
+    drive(some(tmp_path), play)
 
 
 def test_the_time_of_each_run_counts_from_its_own_start(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from supervisor.views.logs.session import PAGE_S, LogSession
 from supervisor.views.logs.sources import Tone
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
+from supervisor.views.tui.charts.zoomable import STEPS as CHART_STEPS
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
 from supervisor.views.tui.dashboard.bars import recommended
@@ -548,6 +549,10 @@ class LookingScreen(PaneScreen):
                 self.call_later(self.go_step_for, text)
 
         self.app.push_screen(AskLine("step", hint=STEPS), closed)
+
+    def command_of(self, typed: str) -> str:
+        """A number typed without a command is a step."""
+        return f"step {typed}" if CHART_STEPS.fullmatch(typed.strip()) else typed
 
     async def go_step_for(self, words: str) -> None:
         """Put the cursor of the chart in sight at a step, or its window around several."""

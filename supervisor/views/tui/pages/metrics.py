@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
 
+from supervisor.job.arguments.assignments import differing
 from supervisor.run.paths import RunPaths
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track, smooth
 from supervisor.views.model.reader import SnapshotReader
-from supervisor.views.model.run_list import given_name
+from supervisor.views.model.run_list import given_name, own_arguments
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.axes import Axis, axis_for, of_track, shifted, span_of
 from supervisor.views.tui.charts.curves import (
@@ -46,6 +48,7 @@ from supervisor.views.tui.widgets.paint import (
     TextStyle,
     between,
     cells,
+    clip,
     first_that_fits,
     row,
 )
@@ -86,13 +89,17 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run that is laid beside this one. `cuts`: see `curves.Curve`. `start_t`: its time counts from there. `given`: its name, if a person gave it one."""
+    """A run that is laid beside this one. `cuts`: see `curves.Curve`. `start_t`: its time counts from there. `given`: its name, if a person gave it one.
+
+    `arguments`: see `own_arguments`.
+    """
 
     run: RunPaths
     series: Mapping[str, Track]
     cuts: Mapping[int, float]
     start_t: float = 0.0
     given: str = ""
+    arguments: tuple[str, ...] | None = None
 
     @property
     def label(self) -> str:
@@ -275,7 +282,8 @@ class MetricsPage(ChartPanel):
             return [self._head(names, width), EMPTY, row(Span(f" {self.tr(text)}", TextStyle.DIM))]
         self._at = self._index(names)
         self._name = names[self._at]
-        top = 2 if self.others else 1
+        above = self._compared(width) if self.others else []
+        top = 1 + len(above)
         self._shape = (1, 1) if self.alone else grid_of(len(names), width, height - top)
         places = places_of(self._shape, width, height - top, top=top)
         first = self._at // len(places) * len(places)
@@ -296,8 +304,7 @@ class MetricsPage(ChartPanel):
         for name, cell in self._sight.items():
             for line, spans in zip(lines[cell.y :], cells_of[name], strict=False):  # a low screen cuts it off
                 line.extend(spans)
-        gap = [row(Span(f" {self._largest_gap()}", TextStyle.WARN))] if self.others else []
-        return [self._head(names, width), *gap, *(tuple(line) for line in lines[top:])]
+        return [self._head(names, width), *above, *(tuple(line) for line in lines[top:])]
 
     def _head(self, names: Sequence[str], width: int) -> Row:
         """Which of how many charts are in sight, how they are drawn, and which run has which hue."""
@@ -307,7 +314,12 @@ class MetricsPage(ChartPanel):
             first = names.index(seen[0]) + 1
             place = str(first) if len(seen) == 1 else f"{first}-{first + len(seen) - 1}"
             counted = self.tr(f"{place} of {len(names)}")
-        look = self.look
+        look, common = self.look, ""
+        if self.others and look.cursor is None:  # a small chart has no room for it
+            tracks = self.runs(self._name)
+            axis = axis_for(self.axis, [track for track in tracks if track])
+            last = self._last_common(tracks, axis)
+            common = self._place_text(axis, last) if last is not None else ""
         modes = [
             word
             for word, on in (
@@ -317,6 +329,7 @@ class MetricsPage(ChartPanel):
                 (self.tr(SMOOTHING[look.smoothing][0]), look.smoothing),
                 (self.tr(axis_word(self.axis)), self.axis is not Axis.STEP),
                 (self.tr("zoomed, 0 shows all"), look.window),
+                (self.tr(f"values at {common}"), common),
             )
             if on
         ]
@@ -333,6 +346,42 @@ class MetricsPage(ChartPanel):
             for at, name in enumerate([self.tr("this run"), *(other.label for other in self.others)])
         ]
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
+
+    def _compared(self, width: int) -> list[Row]:
+        """Where the runs differ most, and in which arguments."""
+        gap = row(Span(f" {self._largest_gap()}", TextStyle.WARN))
+        arguments = self._differing_arguments(width)
+        return [gap, arguments] if arguments else [gap]
+
+    def _differing_arguments(self, width: int) -> Row:
+        """``lr 1e-2 | 1e-3``, each run's value in its hue; empty where the arguments of a run are not known."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        job = snapshot.run_file.job if snapshot.run_file is not None else None
+        mine = own_arguments(job, snapshot.state)
+        lines = [args for args in (mine, *(other.arguments for other in self.others)) if args is not None]
+        if len(lines) <= len(self.others):
+            return EMPTY
+        found = differing(*lines)
+        if not found:
+            same = len(set(lines)) == 1
+            return row(Span(f" {self.tr('the same arguments')}", TextStyle.DIM)) if same else EMPTY
+        label = row(Span(f" {self.tr('arguments')}:  ", TextStyle.DIM))
+        parts = [
+            (
+                Span(name.lstrip("-+"), TextStyle.DIM),
+                *(
+                    span
+                    for at, value in enumerate(values)
+                    for span in (
+                        Span(" | " if at else " ", TextStyle.DIM),
+                        Span(fm.DASH if value is None else value or self.tr("on"), run_style(at)),
+                    )
+                ),
+            )
+            for name, values in found
+        ]
+        return clip((*label, *_as_many_as_fit(parts, width - cells(label))), width)
 
     def _largest_gap(self) -> str:
         """Of all metrics that this run shares with another, the gap that is the greatest share of the values; what is set comes after what is measured. Then that of the loss."""
@@ -402,12 +451,13 @@ class MetricsPage(ChartPanel):
             return readout(look, tracks, say, self.tr, room=room)
         parts: list[Row] = []
         axis = axis_for(look.axis, [track for track in tracks if track])
+        common = self._last_common(tracks, axis) if cursor is None else None
         if here and cursor is not None and axis is Axis.STEP:
             parts.append(row(Span(self.tr(f"step {fm.whole(round(cursor))}  ").rstrip(), TextStyle.DIM)))
         for at, track in enumerate(tracks):
             if not track:
                 continue
-            point: Point | None = track[-1]
+            point: Point | None = track[-1] if common is None else nearest(look, [track], common)
             if cursor is not None:
                 point = nearest(look, [track], cursor) if cursor <= self._end_of(at, axis) else None
             style = run_style(at) if self.others else series_style(name)
@@ -417,7 +467,21 @@ class MetricsPage(ChartPanel):
                 odd = self.view.snapshot.not_finite(name)
                 text, style = (self.tr(odd), TextStyle.BAD) if odd else (text, style)
             parts.append(row(Span(f"{letter}{text}", style)))
+        if common is not None:
+            labelled = [row(Span(self.tr(self._place_text(axis, common)), TextStyle.DIM)), *parts]
+            parts = labelled if cells(_as_many_as_fit(labelled, sys.maxsize)) <= room else parts
         return _as_many_as_fit(parts, room)
+
+    def _last_common(self, tracks: Sequence[Track], axis: Axis) -> float | None:
+        """The last place that several runs have a value of: the newest ones of each would be of different steps. None: they end at one place."""
+        ends = [span[1] for track in tracks if track and (span := span_of(track, axis))]
+        return min(ends) if len({self._place_text(axis, end) for end in ends}) > 1 else None
+
+    def _place_text(self, axis: Axis, at: float) -> str:
+        """Where something is on an axis: ``step 1 200``, ``epoch 3.5``, ``1 h 2 m``, ``reading 12``."""
+        if axis is Axis.TIME:
+            return fm.duration(at - self._start_t)
+        return f"{axis} {at:.3g}" if axis is Axis.EPOCH else f"{axis} {fm.whole(round(at))}"
 
     def _end_of(self, at: int, axis: Axis) -> float:
         """The last place of a run's series: beyond it a comparison has no value of that run."""
@@ -592,13 +656,6 @@ def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
     return found
 
 
-def _place_text(axis: Axis, at: float) -> str:
-    """Where something is on an axis: ``step 1 200``, ``epoch 3.5``, ``1 h 2 m``, ``reading 12``."""
-    if axis is Axis.TIME:
-        return fm.duration(at)
-    return f"{axis} {at:.3g}" if axis is Axis.EPOCH else f"{axis} {fm.whole(round(at))}"
-
-
 def say_of(name: str) -> Say:
     """How a value of a series is written, by what its name says of its unit."""
     if name.endswith("loss"):
@@ -619,4 +676,11 @@ def load_other(run: RunPaths) -> OtherRun:
     snapshot = SnapshotReader(run).refresh()
     job = snapshot.run_file.job if snapshot.run_file is not None else None
     start_t = start_of(snapshot.state, snapshot.series.values())
-    return OtherRun(run, snapshot.series, snapshot.state.cuts, start_t, given_name(job))
+    return OtherRun(
+        run,
+        snapshot.series,
+        snapshot.state.cuts,
+        start_t,
+        given_name(job),
+        own_arguments(job, snapshot.state),
+    )

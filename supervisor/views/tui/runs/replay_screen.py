@@ -215,7 +215,7 @@ class ReplayScreen(Dashboard):
 
     def command_of(self, typed: str) -> str:
         """A moment typed without a command is gone to."""
-        return f"go {typed}" if is_moment(typed) else typed
+        return f"go {typed}" if is_moment(typed) else super().command_of(typed)
 
     def action_speed(self, way: int) -> None:
         """Faster or slower."""
