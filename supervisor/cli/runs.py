@@ -104,8 +104,8 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         batch_of,
         command_of,
         given_name,
+        newest_rate,
         note_of,
-        rate_of,
         watched_word,
     )
 
@@ -130,7 +130,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         str(run.root),
         given_name(job, state.name, listed),
         batch_of(attempt.batch if attempt is not None else None),
-        rate_of(command),
+        newest_rate(state, command),
         " ".join(command),
         _ended_text(state),
         note_of(state, noted),
@@ -177,7 +177,7 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
     from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
     from supervisor.text.redact import redact_argv
-    from supervisor.views.model.run_list import command_of, given_name, note_of, rate_of, recovered_from
+    from supervisor.views.model.run_list import command_of, given_name, newest_rate, note_of, recovered_from
 
     state = read_state(run.node().journal)
     job = _job_of(run)
@@ -199,7 +199,7 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
         "micro_batch": batch.micro_batch_per_rank if batch is not None else None,
         "accumulation": batch.accumulation_steps if batch is not None else None,
         "global_batch": batch.global_batch if batch is not None and batch.ranks_known else None,
-        "learning_rate": rate_of(command_of(job)) or None,
+        "learning_rate": newest_rate(state, command_of(job)) or None,
         "best_loss": state.best_loss,
         "loss_not_finite": _not_finite_of(attempt),
         "elapsed_s": state.elapsed_s(state.now(time.time()), has_keeper=has_keeper(run)),

@@ -5,11 +5,13 @@ There are no words here: `views.wording` has those of each kind, in each languag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from supervisor.job.arguments.assignments import differing
 from supervisor.job.spec import BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
@@ -50,6 +52,9 @@ _SIGHTS = {
     ev.NodeSight.LEFT: Tone.WARN,
 }
 _MOST_LEFT = 5
+# What a launch chooses by itself.
+_LAUNCHER_FLAGS = {"--log-dir", "--master-port", "--master-addr", "--standalone", "--node-rank"}
+_OF_ATTEMPT = re.compile(r"attempts/\d+/")
 _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 
@@ -193,8 +198,30 @@ def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
         bool(earlier) and earlier[-1].decision is not None and earlier[-1].decided_by not in {"", POLICY}
     )
     if requested:
-        return MomentKind.LAUNCH_REQUESTED, Tone.INFO, {"attempt": event.attempt}
+        changed = changed_arguments(earlier[-1], event) or None
+        return MomentKind.LAUNCH_REQUESTED, Tone.INFO, {"attempt": event.attempt, "arguments": changed}
     return MomentKind.LAUNCH, Tone.INFO, {"attempt": event.attempt, "reason": event.reason}
+
+
+def changed_arguments(before: AttemptState, after: ev.LaunchIntended | AttemptState) -> str:
+    """The settings that the later attempt has otherwise: ``--lr 1e-2 → 3e-3, + --bf16, − --fused``; empty where none is.
+
+    Neither what it resumes from, nor the launcher's own, nor a path that has only another attempt's number.
+    """
+    resumed = {word for attempt in (before, after) for word in (attempt.resume or "").split()[:1]}
+    parts = []
+    for name, (old, new) in differing(*(_comparable(attempt.argv) for attempt in (before, after))):
+        if name in resumed or name in _LAUNCHER_FLAGS:
+            continue
+        if old is None:
+            parts.append(f"+ {name} {new}".rstrip())
+        else:
+            parts.append(f"− {name} {old}".rstrip() if new is None else f"{name} {old} → {new}")
+    return ", ".join(parts)
+
+
+def _comparable(argv: tuple[str, ...]) -> list[str]:
+    return [_OF_ATTEMPT.sub("attempts/N/", word) for word in argv]
 
 
 def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Found:

@@ -57,10 +57,10 @@ WHICH = BatchQuestion(
 )
 
 
-def started(number: int = 1, t: float = 1.0) -> list[ev.Event]:
+def started(number: int = 1, t: float = 1.0, argv: tuple[str, ...] = ("x",)) -> list[ev.Event]:
     return [
         ev.RunStarted(t=t, run_id="run-1", name="gpt", mode="launched", host="box"),
-        ev.LaunchIntended(t=t, attempt=number, argv=("x",), reason="first launch"),
+        ev.LaunchIntended(t=t, attempt=number, argv=argv, reason="first launch"),
         ev.AttemptStarted(t=t, attempt=number, pid=7, start_time=t),
     ]
 
@@ -120,6 +120,19 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         [*started(), decided(DecisionKind.RESTART, SMALLER, "ada"), *started(2)],
         "attempt 2: as asked",
         "第 2 次尝试：按请求",
+    ),
+    (
+        [
+            *started(
+                argv=("torchrun", "--log-dir=/r/attempts/1/torchrun", "a.py", "--lr", "1e-2", "--fused")
+            ),
+            decided(DecisionKind.RESTART, SpecChange(argv=("--lr", "3e-3", "--seed=1")), "ada"),
+            *started(
+                2, argv=("torchrun", "--log-dir=/r/attempts/2/torchrun", "a.py", "--lr", "3e-3", "--seed=1")
+            ),
+        ],
+        "attempt 2: as asked, with --lr 1e-2 → 3e-3, − --fused, + --seed 1",
+        "第 2 次尝试：按请求，改动 --lr 1e-2 → 3e-3, − --fused, + --seed 1",
     ),
     (
         [*started(), ev.CheckpointCommitted(t=2.0, attempt=1, step=1800, path="c")],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from supervisor.job.arguments.assignments import set_value, values_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
@@ -124,6 +126,16 @@ class NextJob:
             tokens_per_sample=now.tokens_per_sample if now is not None else 1,
             elsewhere=where,
         )
+
+
+def undecided(state: RunState) -> RunState:
+    """`state` without what was decided after its newest attempt: `next_job` of it is the job as that attempt had it."""
+    return structs.replace(
+        state,
+        attempts=tuple(
+            structs.replace(a, decision=None) if a is state.attempt else a for a in state.attempts
+        ),
+    )
 
 
 def next_job(job: JobSpec, state: RunState) -> NextJob:

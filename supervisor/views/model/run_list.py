@@ -124,6 +124,11 @@ def rate_of(command: Sequence[str]) -> str:
     return found
 
 
+def newest_rate(state: RunState, command: Sequence[str]) -> str:
+    """The learning rate that the newest attempt was given: a restart may have another one than the job."""
+    return rate_of(state.attempt.argv if state.attempt is not None and state.attempt.argv else command)
+
+
 def batch_of(batch: BatchSpec | None) -> str:
     """The global batch of an attempt; ``8 a rank`` where the number of ranks is not known, empty without a batch."""
     if batch is None:

@@ -21,7 +21,7 @@ WORDS = {
     RequestKind.RESTART: "restart",
     RequestKind.RESTART_WITH: "restart with a change",
     RequestKind.START_NOW: "start now",
-    RequestKind.HOLD: "no restart",
+    RequestKind.HOLD: "hold the restart",
     RequestKind.STACKS: "stacks",
     RequestKind.PROFILE: "profile",
     RequestKind.KEEP_WAITING: "keep waiting",

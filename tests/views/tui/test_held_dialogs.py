@@ -562,6 +562,26 @@ def test_e_begins_with_the_change_on_offer(tmp_path: Path) -> None:
     assert (request.kind, request.args.offered, request.args.argv) == (RequestKind.RESTART_WITH, True, None)
 
 
+def test_e_before_a_restart_shows_what_the_restart_changes(tmp_path: Path) -> None:
+    """The field has the planned arguments: the difference is to those of the attempt that failed."""
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, EditScreen), "the dialog")
+        assert "--batch_size 8" in app.screen.query_one(TextArea).text
+        await until(pilot, lambda: "- --batch_size 16" in shown(app), "what the attempt had")
+        assert "+ --batch_size 8" in shown(app)
+        assert "nothing is changed yet" not in shown(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: len(requests(run)) == 2, "both requests")
+
+    drive(run, play)
+    stopped, restart = requests(run)
+    assert stopped.kind is RequestKind.HOLD
+    assert (restart.kind, restart.args.offered) == (RequestKind.RESTART_WITH, True)
+
+
 @pytest.mark.parametrize(
     ("keys", "asked"),
     [

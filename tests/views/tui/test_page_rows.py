@@ -180,6 +180,11 @@ def test_a_change_in_one_line(change: SpecChange, text: str) -> None:
     assert ("resume" in card_of(failed(decision=held))) is not change.from_scratch
 
 
+def test_arguments_that_differ_are_named_where_they_are_known() -> None:
+    change = SpecChange(argv=("--lr", "3e-3"), new_port=True)
+    assert card.change_text(change, "--lr 1e-2 → 3e-3") == "another port · --lr 1e-2 → 3e-3"
+
+
 def test_the_title_of_the_card() -> None:
     panel = card.FailureCard(id="card")
     panel.view = View(snapshot_of(failed()), 0.0)

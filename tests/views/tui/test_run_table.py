@@ -687,6 +687,14 @@ def test_a_given_name_stands_in_the_column_of_names() -> None:
     assert names == {"oomfix", run_row("calm-cat").state.name}
 
 
+def test_the_learning_rate_is_the_one_of_the_newest_attempt() -> None:
+    found = run_row("still-frog", attempt=attempt_of(argv=("torchrun", "a.py", "--lr", "3e-3")))
+    made, _ = runs_panel(dataclasses.replace(found, command=("a.py", "--lr", "1e-2")))
+    line = text_of(made.body(198, 9)).splitlines()[1]
+    assert "3e-3" in line
+    assert "1e-2" not in line
+
+
 def test_by_state_is_by_the_word_in_its_column() -> None:
     states = (state_of(running()), state_of(running(), attempt_of(stall=STALL))) * 2
     made, _ = runs_panel(

@@ -399,14 +399,14 @@ def _change_text(decision: Decision) -> str:
     return "" if change is None else change_text(change)
 
 
-def change_text(change: SpecChange) -> str:
-    """What the next attempt does differently, in one line."""
+def change_text(change: SpecChange, arguments: str = "") -> str:
+    """What the next attempt does differently, in one line. `arguments`: those that differ, where they are known."""
     parts = [describe_change(change.batch)] if change.batch is not None else []
     parts += [f"{name}={value}" for name, value in change.env]
     parts += [f"{name} {value}" for name, value in change.set_args]
     parts += ["another port"] if change.new_port else []
     parts += ["from the start, without a checkpoint"] if change.from_scratch else []
-    parts += ["other arguments"] if change.argv is not None else []
+    parts += [arguments or "other arguments"] if change.argv is not None else []
     return " · ".join(parts) or "as it was"
 
 

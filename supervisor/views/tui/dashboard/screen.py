@@ -573,7 +573,7 @@ class Dashboard(LookingScreen):
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
-        from supervisor.run.history.changes import next_job
+        from supervisor.run.history.changes import next_job, undecided
         from supervisor.views.tui.dialogs.edit import Checkpoint, Edited, EditScreen
 
         snapshot = self.snapshot
@@ -581,7 +581,7 @@ class Dashboard(LookingScreen):
             return
 
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
-        now = next_job(job, snapshot.state)
+        now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
         # Of a change that is partly an argument the whole is made with the words as they are proposed.
         batch = offered.batch.after if offered and offered.batch and proposed == now.words else None
@@ -591,6 +591,8 @@ class Dashboard(LookingScreen):
         def closed(edited: Edited | None) -> None:
             if edited is None:
                 self._tell_not_restarted(asks)
+            elif edited == Edited(None, {}) and asks.is_restart_stopped and now.words != ran.words:
+                self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))  # as it was about to begin
             elif edited == Edited(None, {}):
                 text = "nothing changed; not restarted"
                 if asks.is_restart_stopped:
@@ -612,7 +614,7 @@ class Dashboard(LookingScreen):
 
         flag, path = checkpoint_words(snapshot) or (None, "")
         found = Checkpoint(path, flag) if path else None
-        asks = EditScreen(job.entry, now.words, effect, found, proposed, copied)
+        asks = EditScreen(job.entry, now.words, effect, found, proposed, copied, ran.words)
         self._open_restart_dialog(asks, closed)
 
     def _open_restart_dialog(

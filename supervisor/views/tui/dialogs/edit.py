@@ -148,6 +148,7 @@ class EditScreen(OverScreen[Edited | None]):
         consequences: lines on what a restart with other words does (None: with those).
         checkpoint: a checkpoint that is not handed over by itself.
         proposed: the words with the change that is on offer, which the field begins with; None without one.
+        ran: the words of the newest attempt, where `before` has the change of a restart that was about to begin: what is shown differs from these.
         copied: the change that is on offer where a copy of a config holds it, in words; empty without one.
     """
 
@@ -167,6 +168,7 @@ class EditScreen(OverScreen[Edited | None]):
         checkpoint: Checkpoint | None = None,
         proposed: Sequence[str] | None = None,
         copied: str = "",
+        ran: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.script = script
@@ -175,6 +177,7 @@ class EditScreen(OverScreen[Edited | None]):
         self.checkpoint = checkpoint
         self.proposed = tuple(before) if proposed is None else tuple(proposed)
         self.copied = copied
+        self.ran = self.before if ran is None else tuple(ran)
         self._with_copy = bool(copied)
         self._has_put_path = False
 
@@ -281,7 +284,9 @@ class EditScreen(OverScreen[Edited | None]):
         try:
             edited = self._edited()
             lines = [f"+ {tr(self.copied)}"] if edited.with_copy else []
-            lines += differences(self.before, edited)
+            lines += differences(
+                self.ran, replace(edited, argv=self.before if edited.argv is None else edited.argv)
+            )
         except BadEdit as error:
             effect.set_class(True, "-wrong")
             effect.update(Content(tr(str(error))))

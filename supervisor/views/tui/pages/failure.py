@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from supervisor.run import state as st
 from supervisor.run.history.recurrence import same_failure
 from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.run.timeline import changed_arguments
 from supervisor.text.user_line import CodeLine
 from supervisor.views import format as fm
 from supervisor.views.logs.commands import LogAt
@@ -318,7 +319,10 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int
     )
     if decision.change is not None:
         label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
-        rows += labelled(tr(label), tr(change_text(decision.change)), width, TextStyle.STRONG)
+        following = snapshot.state.find(attempt.number + 1)
+        arguments = changed_arguments(attempt, following) if following is not None else ""
+        text = change_text(decision.change, arguments)
+        rows += labelled(tr(label), tr(text), width, TextStyle.STRONG)
     newest = attempt is snapshot.state.attempt
     over = isinstance(snapshot.state.condition, st.Finished) and snapshot.state.checkpoint is not None
     if newest and (over or isinstance(snapshot.state.condition, st.Backoff | st.HeldOpen)):

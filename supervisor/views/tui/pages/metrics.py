@@ -316,7 +316,7 @@ class MetricsPage(ChartPanel):
             counted = self.tr(f"{place} of {len(names)}")
         look, common = self.look, ""
         if self.others and look.cursor is None:  # a small chart has no room for it
-            tracks = self.runs(self._name)
+            tracks = self.runs(self.chosen or "")
             axis = axis_for(self.axis, [track for track in tracks if track])
             last = self._last_common(tracks, axis)
             common = self._place_text(axis, last) if last is not None else ""

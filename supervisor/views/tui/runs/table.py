@@ -23,8 +23,8 @@ from supervisor.views.model.run_list import (
     batch_of,
     filter_trouble,
     filtered,
+    newest_rate,
     ordered,
-    rate_of,
     unknown_field,
 )
 from supervisor.views.tui.charts.hues import run_style
@@ -495,7 +495,7 @@ def _line(
         "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
         "tries": str(len(state.attempts)),
         "batch": batch_of(state.attempt.batch if state.attempt else None),
-        "lr": rate_of(found.command),
+        "lr": newest_rate(state, found.command),
         "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
     }
     head = row(Span("▸" if here else " ", TextStyle.KEY), mark)
