@@ -16,6 +16,7 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, NodeLogs
 
 _TIME = re.compile(r"(?:(\d{4})-(\d\d?)-(\d\d?)[ T])?(\d\d?):(\d\d)(?::(\d\d))?")
+_STEP = re.compile(r"step (\d[\d ,]*)")
 SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
 
 
@@ -349,8 +350,8 @@ class BadJumpError(ValueError):
     """What was typed names no place; one line says what would."""
 
 
-def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToShare:
-    """Read ``812``, ``14:52``, ``14:52:10``, ``2026-11-21 14:52`` or ``50%``; clock times are local.
+def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToShare | ToPlace:
+    """Read ``812``, ``step 1200``, ``14:52``, ``14:52:10``, ``2026-11-21 14:52`` or ``50%``; clock times are local.
 
     Args:
         typed: what stands after the colon.
@@ -364,10 +365,12 @@ def parse_jump(typed: str, stream: int) -> ToLine | ToTime | ToShare:
         return ToShare(min(float(share[1]) / 100, 1.0))
     if (digits := text.replace(" ", "").replace(",", "")).isdecimal():
         return ToLine(stream, max(int(digits), 1))
+    if (step := _STEP.fullmatch(text)) is not None:
+        return ToPlace(LogAt(step=float(re.sub("[ ,]", "", step[1]))))
     match = _TIME.fullmatch(text)
     if match is None:
         raise BadJumpError(
-            f"{text}: give a line's number, a time such as 14:52 or 2026-11-21 14:52, or a share such as 50%"
+            f"{text}: give a line's number, a step such as step 1200, a time such as 14:52 or 2026-11-21 14:52, or a share such as 50%"
         )
     year, month, day, hour, minute, second = (int(part) if part else None for part in match.groups())
     today = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - what a person types is local time

@@ -36,6 +36,8 @@ COPY_LINES = 5000
 COPY_CHARS = 500_000
 # Lines that hold a step's number and are tried as its own line.
 STEP_TRIES = 2000
+# Within so many lines one names a step.
+STEP_LINES = 200
 # What is reported where the search starts over.
 ONLY_MATCH = "the only match"
 PAST_OLDEST = "past the oldest match: continued at the newest"
@@ -418,8 +420,8 @@ class LogViewport:
             return
         if at.t is not None:
             self._to_time(at.t)
-        elif at.step is not None:
-            raise NothingThereError(f"no line names step {at.step:g}")
+        elif at.step is not None and not self._after_step(at.step):
+            raise NothingThereError(f"no line names step {at.step:g} or a later one")
 
     def to_attempt(self, choose: Callable[[], None]) -> None:
         """Another attempt, at its newest line."""
@@ -443,6 +445,27 @@ class LogViewport:
                 if _step_of(text) == step and (who is None or writer in {who, ""}):
                     self._go(index, line.offset)
                     return True
+        return False
+
+    def _after_step(self, step: float) -> bool:
+        """A line of the nearest later step, of the first log that has one: steps ascend in a log, so that halving it finds the line."""
+        for index, stream in enumerate(self.logs.streams):
+            file, found = stream.file, None
+            low, high = 0, file.size
+            while low < high:
+                self._check()
+                middle = file.line_start((low + high) // 2)
+                ahead = itertools.islice(file.forward(middle), STEP_LINES)
+                named = ((line, _step_of(split_rank(line.text, stream.ref.who)[1])) for line in ahead)
+                line, at = next(((each, at) for each, at in named if at is not None), (None, None))
+                if line is None or at is None or at >= step or line.offset >= high:
+                    found = line if line is not None and at is not None and at >= step else found
+                    high = middle
+                else:
+                    low = max(line.end, low + 1)
+            if found is not None:
+                self._go(index, found.offset)
+                return True
         return False
 
     def _go(self, index: int, offset: int) -> None:

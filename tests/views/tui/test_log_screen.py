@@ -104,6 +104,27 @@ def test_moves_to_any_line(tmp_path: Path) -> None:
     drive(run, play)
 
 
+@pytest.mark.parametrize(
+    ("typed", "number"), [("step 1200", 1200), ("step 1205", 1210), ("step 1,001", 1010)]
+)
+def test_the_log_page_goes_to_a_step_or_the_nearest_later_one(
+    tmp_path: Path, typed: str, number: int
+) -> None:
+    run, rec = counted(tmp_path / "run", 10)
+    for step in range(0, 3000, 10):
+        rec.say(0, f"step {step} loss {2.5 - step / 10_000:.4f} lr 0.0001")
+        rec.say(0, "some other line 99999")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("colon", *("space" if letter == " " else letter for letter in typed), "enter")
+        await settled(pilot, lambda: cursor(screen).startswith(f"step {number} "), "the line")
+        await pilot.press("colon", *("space" if letter == " " else letter for letter in "step 9000"), "enter")
+        await settled(pilot, lambda: "no line names step 9000 or a later one" in shown(app), "the remark")
+
+    drive(run, play)
+
+
 def test_the_log_page_takes_the_palettes_words_and_a_share(tmp_path: Path) -> None:
     run, _ = counted(tmp_path / "run")
 
@@ -117,6 +138,8 @@ def test_the_log_page_takes_the_palettes_words_and_a_share(tmp_path: Path) -> No
         await settled(pilot, lambda: screen.log_page.wraps, "wrapped lines")
         await pilot.press("colon", *"wrpa", "enter")
         await settled(pilot, lambda: "no command named wrpa here; nearest: wrap" in shown(app), "the nearest")
+        await pilot.press("escape")
+        assert app.screen is screen, "Esc leaves the prompt, not the page"
         await pilot.press("colon", *"filter 12000", "enter")
         await settled(pilot, lambda: "12000" in str(page(screen).query), "the filter")
         await pilot.press("colon", *"quit", "enter")

@@ -76,6 +76,7 @@ class AskLine(OverScreen[str | None]):
         value: what stands there already.
         hint: what may be typed; it stands in the field while that is empty.
         changed: called with the text at every change; it returns what is wrong with the text, in one line, or nothing. Enter keeps such a text.
+        entered: the same, called at Enter alone: it may do what was typed.
     """
 
     # Before the field sees it: its own Submitted comes behind the key, and a letter typed at once was written into the field.
@@ -90,8 +91,10 @@ class AskLine(OverScreen[str | None]):
         value: str = "",
         changed: Callable[[str], str | None] | None = None,
         hint: str = "",
+        entered: Callable[[str], str | None] | None = None,
     ) -> None:
         super().__init__()
+        self.entered = entered
         self.label = label
         self.hint = hint
         self.value = value
@@ -111,7 +114,9 @@ class AskLine(OverScreen[str | None]):
 
     def _report(self, text: str) -> bool:
         """Whether nothing is wrong with the text."""
-        trouble = self.changed(text) if self.changed is not None else None
+        return self._show_trouble(self.changed(text) if self.changed is not None else None)
+
+    def _show_trouble(self, trouble: str | None) -> bool:
         label = self.query_one("#wrong", Label)
         label.update(Content(f" {tr_of(self)(trouble)}" if trouble else ""))
         label.display = bool(trouble)
@@ -120,7 +125,7 @@ class AskLine(OverScreen[str | None]):
     def action_submit(self) -> None:
         """Close with the text, unless something is wrong with it."""
         text = self.query_one(Input).value
-        if self._report(text):
+        if self._report(text) and (self.entered is None or self._show_trouble(self.entered(text))):
             self.dismiss(text)
 
     def action_cancel(self) -> None:

@@ -56,7 +56,7 @@ LOG_KEYS: list[BindingType] = [
         "filter: words, -without, /expression/, r0-3, node:1, level:warn, stream:stderr",
     ),
     _key("space", "freeze", "freeze", "Space", "go", "stand still, or follow the newest line"),
-    _key("colon", "jump", "line, time", ":", "go", "go to a line (812), a time (14:52, 2026-11-21 14:52) or a share (50%)"),
+    _key("colon", "jump", "line, time", ":", "go", "go to a line (812), a step (step 1200), a time (14:52, 2026-11-21 14:52) or a share (50%)"),
     _key("F", "failure", "failure", "F", "go", "go to the line that caused the failure"),
     _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone"),
     _key("left_square_bracket", "rank(-1)", "previous rank", "[", "which", "the previous rank", show=False),
@@ -289,17 +289,17 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def action_jump(self) -> None:
         """Ask for a line, a time or a command."""
 
-        def closed(text: str | None) -> None:
-            if text:
-                try:
-                    self._controls.ask(parse_jump(text, self._stream()))
-                except BadJumpError as error:
-                    if trouble := self._do(text.strip().removeprefix(":"), str(error)):
-                        self.status.say(lc.Remark(trouble, good=False))
+        def entered(text: str) -> str:
+            if not text.strip():
+                return ""
+            try:
+                self._controls.ask(parse_jump(text, self._stream()))
+            except BadJumpError as error:
+                return self._do(text.strip().removeprefix(":"), str(error))
+            return ""
 
-        self.app.push_screen(
-            AskLine("go to", hint="a line (812), a time (14:52), a share (50%), or a command (wrap)"), closed
-        )
+        hint = "a line (812), a step (step 1200), a time (14:52), a share (50%), or a command (wrap)"
+        self.app.push_screen(AskLine("go to", hint=hint, entered=entered))
 
     def _do(self, typed: str, otherwise: str) -> str:
         """Do what a key does, by the name that is typed; what prevents that, `otherwise` where nothing is called nearly so."""
