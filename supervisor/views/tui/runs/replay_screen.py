@@ -15,6 +15,7 @@ from supervisor.views.logs.commands import BadJumpError
 from supervisor.views.model.replay import Recording, ReplayClock, is_moment, next_fact, parse_moment
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
+from supervisor.views.tui.dashboard.keys import KEYS
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.dialogs.help import HelpLine, lines_of
 from supervisor.views.tui.dialogs.prompts import AskLine
@@ -105,7 +106,7 @@ class ReplayScreen(Dashboard):
     is_recorded: ClassVar[bool] = True
     FIRST_ACTIONS: ClassVar[frozenset[str]] = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    RECORDED: ClassVar[list[BindingType]] = [
         Binding("space", "play", "pause", key_display="Space", priority=True),
         Binding("left", "scrub(-1)", "back", show=False, priority=True),
         Binding("right", "scrub(1)", "onward", show=False, priority=True),
@@ -113,6 +114,11 @@ class ReplayScreen(Dashboard):
         Binding("p", "fact(-1)", "fact before", key_display="p", priority=True),
         Binding("greater_than_sign", "speed(1)", "faster", key_display=">", priority=True),
         Binding("less_than_sign", "speed(-1)", "slower", key_display="<", priority=True),
+    ]
+    # A key here replaces all of the dashboard's on it: n is also the next match.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *RECORDED,
+        *(key for key in KEYS if isinstance(key, Binding) and key.action == "match(1)"),
     ]
 
     MORE_COMMANDS: ClassVar[tuple[Binding, ...]] = (
@@ -167,7 +173,7 @@ class ReplayScreen(Dashboard):
 
     def _help_lines(self) -> list[HelpLine]:
         """The keys of recorded time first."""
-        return [*lines_of(self, "recorded time", ReplayScreen.BINDINGS), *super()._help_lines()]
+        return [*lines_of(self, "recorded time", ReplayScreen.RECORDED), *super()._help_lines()]
 
     def leave_word(self, snapshot: Snapshot) -> str:  # noqa: ARG002 - of whatever moment
         """Nothing continues but time."""
