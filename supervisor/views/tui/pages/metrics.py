@@ -410,7 +410,7 @@ class MetricsPage(ChartPanel):
 
     def _gap_text(self, found: tuple[float, str, Axis, Gap, OtherRun]) -> str:
         _, name, axis, gap, other = found
-        say, where = say_of(name), _place_text(axis, gap.at - (self._start_t if axis is Axis.TIME else 0))
+        say, where = say_of(name), self._place_text(axis, gap.at)
         mine, theirs = say(gap.mine), say(gap.theirs)
         return f"{name} at {where}: {mine} here, {theirs} in {other.label} ({gap.ratio:.0%})"
 
