@@ -85,6 +85,12 @@ def test_counters_well_below_their_total_need_more_than_a_word(engine: Engine) -
     assert examined(bars + "Early stopping at epoch 3\n", engine).verdict.shows_end
 
 
+def test_each_of_several_trainings_in_one_log_has_its_last_words(engine: Engine) -> None:
+    training = "".join(f"| Epoch {n:3d}, time= 8.{n}s | loss=2.{n}\n" for n in range(1, 20)) + "Done!\n"
+    assert examined(training * 3, engine).verdict.shows_end
+    assert not examined(training * 3 + "| Epoch   1, time= 8.1s | loss=2.1\n" * 5, engine).verdict.shows_end
+
+
 def test_a_summary_below_the_last_step_of_the_last_epoch_closes_the_training(engine: Engine) -> None:
     def trained(epochs: int, steps: int = 50) -> str:
         return "".join(

@@ -129,6 +129,12 @@ def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
             "ep=5 step=20/193 LR=1e-4 L=nan rec=nan top=1.1 diag(a_std=nan,b_std=0.1,a_abs=nan)",
             {"step": 20, "total_steps": 193, "epoch": 5, "lr": 1e-4},
         ),
+        ("E255/500 | Loss:0.93 | VAcc:22.50%", {"epoch": 255, "total_epochs": 500, "loss": 0.93}),
+        ("epoch_out: 19, epoch_in: 9, loss: -0.21", {"epoch": 19, "loss": -0.21}),
+        (
+            "Epoch 43, Train Loss: 0.75, Training Time: 196.769",
+            {"epoch": 43, "loss": 0.75, "epoch_time_s": 196.769},
+        ),
         ("JobId=1203 StepId=0 TRES=gres/gpu=32", {}),
         ("2epoch:train:101-200batch: loss=3.2", {"epoch": 2, "step": 200, "loss": 3.2}),
         ("2epoch:valid:101-200batch: loss=3.2", {"epoch": 2, "val_loss": 3.2}),

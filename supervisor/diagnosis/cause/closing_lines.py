@@ -9,6 +9,7 @@ that was planned, a summary is enough ("model saved to ...", "final loss: ...").
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.text.patterns import Lazy
@@ -144,6 +145,7 @@ _EPOCHS = Lazy(
 )
 # An epoch's number stands in its heading, in its steps or in its summary, so many lines below the last step at most.
 _EPOCH_LINES = 3
+_COUNTER = Lazy(r"(?i)\b(epoch|iter|iteration|step)s?\W{0,4}(\d{1,12})\b")
 _DIGITS = re.compile(r"\d+")
 
 
@@ -165,8 +167,23 @@ def closes_training(scan: SourceScan) -> bool:
     }
     if not found:
         return False
-    between = (line for number, line in scan.numbered_tail() if first < number < last)
-    return bool(found - {_form(line) for line in between if len(line) <= MAX_CHARS})
+    between = (
+        line
+        for number, line in scan.numbered_tail()
+        if first < number < last and len(line) <= MAX_CHARS and _form(line) in found
+        if not _begins_again(steps, number)
+    )
+    return bool(found - {_form(line) for line in between})
+
+
+def _begins_again(steps: list[tuple[int, str]], line: int) -> bool:
+    """Whether epochs, or steps, are counted from the start below a line: another training follows in the same log."""
+    below = bisect_left(steps, (line, ""))
+    before = next(filter(None, (_COUNTER.search(text) for _, text in reversed(steps[:below]))), None)
+    after = next(filter(None, (_COUNTER.search(text) for _, text in steps[below:])), None)
+    if before is None or after is None or before[1].lower() != after[1].lower():
+        return False
+    return int(after[2]) < int(before[2])
 
 
 def _is_step(text: str) -> bool:
@@ -237,4 +254,4 @@ def _is_last_epoch(lines: list[str]) -> bool:
 
 
 def _form(line: str) -> str:
-    return _DIGITS.sub("0", line).strip()
+    return " ".join(_DIGITS.sub("0", line).split())

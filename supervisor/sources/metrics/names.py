@@ -523,7 +523,7 @@ _TIMES = (
         lambda n: Meaning(STEP_TIME, _rank_of_step_time(n) or 0, weak=n.joined in {"time", "timer", "seconds", "time_ms"}),
     ),
     _Rule("the time of an epoch", lambda n: n.joined in EPOCH_TIME_NAMES, lambda _: Meaning(EPOCH_TIME, 8)),
-    _Rule("how long it took", lambda n: n.joined in {"took", "time_taken"}, lambda _: Meaning(EPOCH_TIME, 3, weak=True)),
+    _Rule("how long it took", lambda n: n.joined in {"took", "time_taken", "training_time"}, lambda _: Meaning(EPOCH_TIME, 3, weak=True)),
     _Rule("the time of the whole run", lambda n: n.joined == RUN_TIME, lambda _: _WEAK),
     _Rule(
         "elapsed time per step",

@@ -39,7 +39,7 @@ STEP_NAMES = {
 EPOCH_NAMES = {
     "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "current_epoch": 8,
     "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "_epoch": 7,
-    "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "cur_epoch": 8, "epoch_float": 6,
+    "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "cur_epoch": 8, "epoch_float": 6, "epoch_out": 8, "outer_epoch": 8,
 }  # fmt: skip
 # Names of one letter that need no ":" or "=" before their value: anywhere, and at the beginning of a line.
 LETTER_NAMES = frozenset("#")

@@ -64,6 +64,12 @@ FORMATS: tuple[Format, ...] = (
         ),
     ),
     Format(
+        "E24/100 | loss 2.31",
+        Where.FIRST,
+        5,
+        re.compile(r"\W*E(?P<e>\d+)/(?P<E>\d+)(?=\s*[|,:;\]])"),
+    ),
+    Format(
         "Epoch-3 | Batch-120 | loss 2.31",
         Where.EVERYWHERE,
         5,
