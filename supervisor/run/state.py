@@ -451,8 +451,13 @@ class RunState(Part, frozen=True, kw_only=True):
             end = now if has_keeper and not self.is_over else self.ended_t or self.last_t
         if began_t is None or end is None:
             return None
-        between = (b.planned_t - a.ended_t for a, b in pairwise(self.attempts) if a.ended_t is not None)
-        return max(0.0, end - began_t - sum(between))
+        return max(0.0, end - began_t - self.waited_s)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds between one attempt's end and the next one's launch, all together."""
+        pairs = pairwise(self.attempts)
+        return sum(b.planned_t - a.ended_t for a, b in pairs if a.ended_t is not None)
 
     @property
     def is_end_unseen(self) -> bool:

@@ -44,6 +44,8 @@ QUIET_STEPS = 10
 # An ETA needs so many gaps between steps of the attempt that runs; where the job itself gives one, so many steps.
 ETA_GAPS = 3
 ETA_STEPS = 5
+# From this width on the batch stands in full beside all times.
+ROOMY = 150
 
 
 class HeaderPanel(Panel):
@@ -180,6 +182,8 @@ class HeaderPanel(Panel):
         loss = self._loss(snapshot) if has_card else EMPTY  # else the chart has it
         spans = [*loss, *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
+        if width >= ROOMY and elapsed is not None and state.waited_s >= 1.0:
+            spans.append(Span(tr(" (waiting left out)"), TextStyle.DIM))
         if isinstance(state.condition, (Running, Stopping)):
             still = state.attempt is not None and state.attempt.quiet_since is not None
             still = still or is_failing(snapshot)
