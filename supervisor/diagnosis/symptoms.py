@@ -115,6 +115,10 @@ def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
     for one in known:
         if one.strength >= _FIRM and _shows(one, symptom):
             return (Lead(one.failure, one.strength / 100, line=True),)
+    table = _table(known)
+    found = [table[word] for word in _words(symptom) if word in table]
+    if len(found) == 1 and max(found[0].values()) <= _SAMPLE:
+        return ()  # one word of some line of a log: "notify"
     scores = _scores(symptom, known)
     best = max(scores.values(), default=0.0)
     order = sorted(scores, key=lambda failure: -scores[failure])
@@ -138,7 +142,8 @@ def nearest_words(symptom: str, known: tuple[Wording, ...]) -> tuple[str, ...]:
     """Known words that look like those of the symptom, for when none is known."""
     table = _table(known)
     near = (difflib.get_close_matches(word, table, n=2, cutoff=0.6) for word in _words(symptom))
-    return tuple(dict.fromkeys(word for words in near for word in words))[:6]
+    asked = _words(symptom)
+    return tuple(dict.fromkeys(word for words in near for word in words if word not in asked))[:6]
 
 
 def _scores(symptom: str, known: tuple[Wording, ...]) -> dict[FailureClass, float]:

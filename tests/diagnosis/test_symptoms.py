@@ -62,7 +62,7 @@ def test_what_may_be_several(symptom: str, either: set[FailureClass]) -> None:
     assert len(found) <= 3
 
 
-@pytest.mark.parametrize("symptom", ["", "qqqq", "it is slow", "the of and", "42"])
+@pytest.mark.parametrize("symptom", ["", "qqqq", "it is slow", "the of and", "42", "notify"])
 def test_what_is_not_known(symptom: str) -> None:
     assert leads(symptom, known()) == ()
 
@@ -70,6 +70,7 @@ def test_what_is_not_known(symptom: str) -> None:
 def test_near_words_are_named() -> None:
     assert "frozen" in nearest_words("frozzen", known())
     assert nearest_words("qqqq", known()) == ()
+    assert "notify" not in nearest_words("notify", known()), "what was asked is no other word"
 
 
 @pytest.mark.parametrize("failure", [c for c in C if c not in {C.HEALTHY, C.UNKNOWN}])

@@ -157,7 +157,7 @@ def test_a_file_is_taken_apart_into_what_it_holds() -> None:
         ("depth = 3", False, "f.toml:1: unknown key 'depth': see configs/README.md for every key"),
         ("depth = 0", True, "f.toml:1: depth must be at least 1, got 0"),
         ("batch_size = 3\ndevice_batch_size = 3", True, "f.toml:2: 'device_batch_size' is another name of 'device_batch_size', which is set too"),
-        ("[ui]\ntheme = 'dark'", True, "f.toml:1: unknown key 'ui': see configs/README.md for every key"),
+        ("[ui]\ntheme = 'dark'", True, "f.toml:1: [ui] belongs in stoker.toml or ~/.config/stoker/config.toml: it is of the screen, not of one job"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_file_is_one_line_that_says_where_and_what_to_write(

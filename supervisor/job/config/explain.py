@@ -19,6 +19,15 @@ from supervisor.text.redact import redact
 DEFAULT: Final = "default"
 _SHELL: Final = "env (the shell's, passed on)"
 _ENV: Final = "env."
+# What people call a setting and no name of it says, by the word that they look for.
+_CALLED_SO: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        ("notify", "notification", "notifications", "alert", "desktop"), ("ui.notice", "ui.bell")
+    ),
+    **dict.fromkeys(("sound", "beep", "ring"), ("ui.bell",)),
+    **dict.fromkeys(("colour", "color", "colours", "colors", "dark"), ("ui.theme",)),
+    **dict.fromkeys(("language", "chinese"), ("ui.lang",)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ def explain(name: str, spec: JobSpec, env: Mapping[str, str], classes: Collectio
         if near:
             raise JobError(f"no variable {variable!r} is set or known: did you mean {near[0]!r}?")
         return Explained(variable, "a variable of the job")
+    if called := _CALLED_SO.get(key.rpartition(".")[2].lower()):
+        raise JobError(f"no setting {name!r}: do you mean {' or '.join(called)}?")
     near_key = nearest(key, every_name()) or nearest(key.rpartition(".")[2], every_name())
     hint = f"did you mean {near_key!r}?" if near_key else "`stoker config explain` lists all that are set"
     raise JobError(f"no setting {name!r}: {hint}")

@@ -163,6 +163,9 @@ class _Checked:
             self.spelt[FLAT[key]] = key
         elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
             self._of_trainer(key, name, value)
+        elif key == SCREEN:
+            where = "stoker.toml or ~/.config/stoker/config.toml"
+            raise file.error(key, f"[{SCREEN}] belongs in {where}: it is of the screen, not of one job")
         else:
             of_job = (*TRAINER_KEYS, *FLAT) if self.is_job else (SCREEN,)
             raise _unknown(file, key, [*LAUNCH_SECTIONS, METRICS, SIGNATURE, *of_job, *ALIASES])

@@ -11,6 +11,7 @@ from msgspec.structs import replace as with_fields
 from textual.color import Color
 
 from supervisor.job.batch import BatchChange, BatchSpec, describe_change
+from supervisor.job.spec import KnobScope
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
@@ -609,3 +610,14 @@ def test_a_label_stands_beside_the_first_row_of_its_text() -> None:
     assert all(text.startswith(" " * LABEL) for text in texts[1:])
     assert len(labelled("why", "", 40)) == 1, "a label alone"
     assert len(labelled("why", "a b c d e f", 12, most=2, label_cells=4)) == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "text"),
+    [
+        (KnobScope.PER_RANK, "--bs (per rank)"),
+        (KnobScope.UNKNOWN, "--bs (not known whether per rank or in all)"),
+    ],
+)
+def test_what_is_not_known_of_a_batch_setting_is_named(scope: KnobScope, text: str) -> None:
+    assert settings._knob_text("--bs", scope) == text

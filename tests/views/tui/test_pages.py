@@ -298,7 +298,7 @@ def test_the_palette_says_that_no_command_has_a_name_and_offers_the_nearest(tmp_
             ("save", "no command named save here"),
             ("batch", "no command named batch here"),
             ("go 50%", "go works in a replay"),
-            ("compare other", "no command named compare other here; nearest: compare"),
+            ("comparre", "no command named comparre here; nearest: compare"),
             ("settigns", "no command named settigns here; nearest: settings"),
         ):
             await pilot.press("colon", *typed)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from supervisor.job.batch import describe
+from supervisor.job.spec import KnobScope
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import RunFile
 from supervisor.views import format as fm
@@ -123,7 +124,7 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
         ),
         (
             "batch knob",
-            f"{knobs.batch} ({knobs.batch_scope.value.replace('_', ' ')})" if knobs.batch else "not known",
+            _knob_text(knobs.batch, knobs.batch_scope) if knobs.batch else "not known",
         ),
         ("accumulation", knobs.accumulation or knobs.global_batch or "not known"),
         ("resume", _resume(record, snapshot)),
@@ -140,6 +141,13 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
         for name, value in job.env:
             rows += labelled(name, value, width, most=2, label_cells=NAME_CELLS)
     return rows
+
+
+def _knob_text(name: str, scope: KnobScope) -> str:
+    """The batch setting, and what its number counts."""
+    if scope is KnobScope.UNKNOWN:
+        return f"{name} (not known whether per rank or in all)"
+    return f"{name} ({scope.value.replace('_', ' ')})"
 
 
 def _resume(record: RunFile, snapshot: Snapshot) -> str:
