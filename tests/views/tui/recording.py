@@ -149,7 +149,7 @@ class Recording:
             ev.LaunchIntended(
                 t=self.t,
                 attempt=self.number,
-                argv=("python", "-m", "torch.distributed.run", "train.py"),
+                argv=("python", "-m", "torch.distributed.run", "train.py", "--lr", "3e-4"),
                 reason=reason,
                 batch=self.batch,
             )
