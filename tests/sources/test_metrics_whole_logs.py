@@ -135,6 +135,7 @@ def test_a_call_ends_at_a_report_and_has_a_bound() -> None:
             "Epoch 43, Train Loss: 0.75, Training Time: 196.769",
             {"epoch": 43, "loss": 0.75, "epoch_time_s": 196.769},
         ),
+        ("epoch:3 L_adv:0.045,L_rec:1.1,L_total:1.168", {"epoch": 3, "loss": 1.168}),
         ("JobId=1203 StepId=0 TRES=gres/gpu=32", {}),
         ("2epoch:train:101-200batch: loss=3.2", {"epoch": 2, "step": 200, "loss": 3.2}),
         ("2epoch:valid:101-200batch: loss=3.2", {"epoch": 2, "val_loss": 3.2}),

@@ -132,7 +132,7 @@ _OF_TRAINING = Lazy(
     r"|\bearly[ _-]?(?:stop(?:ping|ped)?|terminat(?:e|ed|ion))(?:\W{0,6}@|\]| triggered| activated| reached| at| after|!|\.|$)"
     r"|\bstopping (?:the )?(?:iterations?|training|optimi[sz]ation|run|now|here)\b(?! criteri)"
     r"|^\W*finished in [\d.]+ ?s\w*\W*$"
-    r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|run|running|wall)[ _-]?time\b.{0,30}\d"
+    r"|\b(?:total )?train(?:ing)? (?:time|took|duration|elapsed)\b.{0,30}\d|\btotal (?:elapsed|execution|run|running|wall)[ _-]?time\b.{0,30}\d"
 )
 # Of something else than the training, or of an end that is still to come.
 _ELSEWHERE = Lazy(

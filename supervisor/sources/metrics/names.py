@@ -299,6 +299,7 @@ def _sole_loss(name: _Name) -> Meaning:
 _LOSSES = (
     _Rule("llm.c's test loss; `trl` is its training loss", lambda n: n.words == ["tel"], lambda _: Meaning(VAL_LOSS, 5, is_eval=True)),
     _Rule("a held-out set's cross entropy", lambda n: n.is_held_out and "_".join(n.rest) in UNCALLED_LOSSES, _a_loss(2)),
+    _Rule("L_total, beside L_adv", lambda n: n.joined in {"l_total", "l_tot", "total_l"}, _a_loss(8)),
     _Rule("no word for a loss", _is_no_loss, lambda _: None),
     _Rule("a setting of a loss", lambda n: n.words[-1] in NO_READING_BEHIND, lambda _: _NOTHING),
     _Rule("a loss's scale", lambda n: n.has("scale"), lambda n: _own(n)._replace(is_eval=False)),
