@@ -62,9 +62,6 @@ class Consequence:
 
 
 _WHERE = re.compile(r" on ranks? \d+(?:, \d+)*(?: …)?(?=:|$)")
-# Headlines that name an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
-_NAMED = re.compile(r"[A-Za-z_]\w*(?::|$)")
-_SIGNAL = re.compile(r"\((SIG[A-Z]+)\b")
 # Of a healthy verdict: below it, it rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.97, `still_training` 0.94).
 SURELY_OVER = 0.95
 
@@ -101,19 +98,12 @@ class Verdict:
     @property
     def title_says_cause(self) -> bool:
         """Whether the headline has all that the cause's line says."""
-        return self.cause is not None and _WHERE.sub("", self.title, count=1) in self.cause.text
+        return self.cause is not None and self.plain_title in self.cause.text
 
     @property
-    def short(self) -> str:
-        """What fits a column: the error's own name and message, what was refused, the user's own name for it, the signal that ended a process; else the class."""
-        title = _WHERE.sub("", self.title, count=1)
-        if self.signature or (self.failure in PLAIN_ERRORS and _NAMED.match(title)):
-            return title
-        if self.failure is FailureClass.USAGE_ERROR and (refused := title.partition(": ")[2]):
-            return refused
-        if signal := _SIGNAL.search(title):
-            return f"{signal[1]} (host memory?)" if self.failure is FailureClass.HOST_OOM else signal[1]
-        return str(self.failure)
+    def plain_title(self) -> str:
+        """The headline without the ranks that it names."""
+        return _WHERE.sub("", self.title, count=1)
 
     @property
     def shows_end(self) -> bool:

@@ -23,11 +23,12 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import JobSpec
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.events import Outcome, Phase
+from supervisor.run.failures import PLAIN_ERRORS, FailureClass
 from supervisor.run.history.changes import NextJob
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import FailureClass
+from supervisor.run.records import Verdict
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.state import DiagnosedAs, Finished, MomentKind, RunState
 from supervisor.text.decode import strip_escapes
@@ -39,6 +40,9 @@ from supervisor.views.wording.translate import Tr, english
 SLICE_S = 0.2
 # How often the folder of runs is listed and the keepers' locks are looked at.
 LOOK_S = 2.0
+# Headlines that name an exception (``ValueError: label 1001 out of range``) or a signal (``Rank 0 crashed (SIGSEGV: …)``).
+_NAMED = re.compile(r"[A-Za-z_]\w*(?::|$)")
+_SIGNAL = re.compile(r"\((SIG[A-Z]+)\b")
 _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -163,6 +167,18 @@ def watched_word(state: RunState, *, live: bool) -> str:
     return "live" if attempt.quiet_since is None else "quiet"
 
 
+def short_reason(verdict: Verdict) -> str:
+    """What fits a column: the error's own name and message, what was refused, the user's own name for it, the signal that ended a process; else the class."""
+    title = verdict.plain_title
+    if verdict.signature or (verdict.failure in PLAIN_ERRORS and _NAMED.match(title)):
+        return title
+    if verdict.failure is FailureClass.USAGE_ERROR and (refused := title.partition(": ")[2]):
+        return refused
+    if signal := _SIGNAL.search(title):
+        return f"{signal[1]} (host memory?)" if verdict.failure is FailureClass.HOST_OOM else signal[1]
+    return str(verdict.failure)
+
+
 def recovered_from(state: RunState) -> list[str]:
     """The classes of the failures that a later attempt followed, oldest first."""
     return [str(attempt.failure) for attempt in state.attempts[:-1] if attempt.failure is not None]
@@ -188,7 +204,7 @@ class RunRow:
     def reason(self) -> str:
         """The same with what the newest attempt failed for in place of its class: ``ValueError: label 1001 out of range``."""
         verdict = self.state.attempt.verdict if self.state.attempt is not None else None
-        return self._after_earlier(verdict.short if verdict is not None and self.failure else "")
+        return self._after_earlier(short_reason(verdict) if verdict is not None and self.failure else "")
 
     def _after_earlier(self, newest: str) -> str:
         earlier = [each for each in dict.fromkeys(recovered_from(self.state)) if each != self.failure]

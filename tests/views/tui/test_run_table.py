@@ -20,7 +20,15 @@ from supervisor.run.events import Outcome, StallFlagged
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.views.model.history import Track, single
-from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey, filter_trouble, rate_of
+from supervisor.views.model.run_list import (
+    RunList,
+    RunRow,
+    Scope,
+    SortKey,
+    filter_trouble,
+    rate_of,
+    short_reason,
+)
 from supervisor.views.tui import external_editor as editor
 from supervisor.views.tui.charts.axes import Axis
 from supervisor.views.tui.charts.curves import Look, Plot
@@ -622,7 +630,7 @@ LABEL = "ValueError on rank 0: label 1001 out of range [0, 1000)"
     ],
 )  # fmt: skip
 def test_a_verdict_is_its_reason_in_a_column(failure: FailureClass, title: str, short: str) -> None:
-    assert dataclasses.replace(verdict(failure), title=title).short == short
+    assert short_reason(dataclasses.replace(verdict(failure), title=title)) == short
 
 
 def test_a_failure_that_came_again_stands_once_in_the_column() -> None:
