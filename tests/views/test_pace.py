@@ -307,4 +307,15 @@ def test_epochs_are_as_far_apart_as_their_lines_clocks() -> None:
     more = tuple(
         point._replace(epoch=(point.epoch or 0) / 4) for point in epochs(*[2.5] * 9, every_s=3.0, late=True)
     )
-    assert [point.mean for point in epochs_apart(more)] == [12.0, 12.0], "four lines an epoch"
+    assert [point.mean for point in epochs_apart(more)] == [12.0], "four lines an epoch"
+    # Of a long log some lines of each epoch are known: here the last of the first epoch and the first of the second.
+    known = (*more[2:4], *more[5:7], *more[8:9])
+    (apart, *_) = [point.mean for point in epochs_apart(known)]
+    assert apart == pytest.approx(12.0)
+    slept = (
+        *epochs(2.5, 2.4, 2.3, 2.4, every_s=11.0, late=True),
+        single(1000.0, None, 2.2, 1)._replace(epoch=5.0, late=True, line_t=900.0),
+    )
+    assert [point.mean for point in epochs_apart(slept)] == [11.0, 11.0, 11.0], (
+        "the time between two trainings"
+    )

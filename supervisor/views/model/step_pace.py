@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from supervisor.views.model.history import Point, Track, median, single
@@ -115,20 +116,48 @@ def epoch_times(printed: Track) -> Track:
 
 
 def epochs_apart(logged: Track) -> Track:
-    """Seconds from one epoch to the next of the newest training, by when what was logged of them was written."""
-    found: list[Point] = []
-    since: tuple[float, float, int] | None = None  # when, at which epoch, in which attempt
+    """Seconds from one epoch to the next of the newest training, by when what was logged of them was written.
+
+    Of a long log a part of each epoch's lines is known, so the middles of epochs are compared, and not their first known lines. The
+    last one may not be over. A gap many times the usual one is the time between two trainings.
+    """
+    epochs: list[list[Point]] = []
+    newest: Point | None = None
     for point in logged:
         if point.epoch is None or point.time is None:
             continue
-        here = (point.time, point.epoch, point.attempt)
-        if since is None or since[2] != here[2] or here[1] < since[1] or here[0] < since[0]:
-            since, found = here, []
-        elif here[1] - since[1] >= 1 and here[0] - since[0] >= _apart_s(here[0], since[0]):
-            gap_s = (here[0] - since[0]) / (here[1] - since[1])
-            found.append(point._replace(low=gap_s, mean=gap_s, high=gap_s))
+        if newest is not None and not _follows(point, newest):
+            epochs = []
+        if epochs and math.floor(point.epoch) == math.floor(epochs[-1][0].epoch or 0.0):
+            epochs[-1].append(point)
+        else:
+            epochs.append([point])
+        newest = point
+    usual = median(len(each) for each in epochs)
+    if len(epochs) > LEAST_EPOCHS and usual is not None and 2 * len(epochs[-1]) < usual:
+        del epochs[-1]
+    found: list[Point] = []
+    since: tuple[float, float, float] | None = (
+        None  # when the middle of an epoch was, its first line, which epoch
+    )
+    for each in epochs:
+        times = [point.time for point in each if point.time is not None]
+        here = (fmean(times), times[0], fmean(point.epoch or 0.0 for point in each))
+        if since is None:
             since = here
-    return tuple(found)
+        elif here[0] - since[0] >= _apart_s(here[1], since[1]):
+            gap_s = (here[0] - since[0]) / (here[2] - since[2])
+            found.append(each[0]._replace(low=gap_s, mean=gap_s, high=gap_s))
+            since = here
+    usual = median(point.mean for point in found)
+    return tuple(point for point in found if point.mean <= MOST_DRIFT * (usual or 0.0))
+
+
+def _follows(point: Point, before: Point) -> bool:
+    """Whether a point is of the same training as the one before it: neither its epoch nor its time starts again."""
+    if point.attempt != before.attempt or point.time is None or before.time is None:
+        return False
+    return (point.epoch or 0.0) >= (before.epoch or 0.0) and point.time >= before.time
 
 
 class FirstTimes:
