@@ -380,3 +380,17 @@ def test_counters_in_brackets_before_a_step(line: str, want: dict[str, float]) -
     assert sample is not None
     assert sample.values == want
     assert sample.rank is None
+
+
+def test_a_test_set_s_loss_is_no_point_of_the_validation_s_curve() -> None:
+    reader = MetricReader()
+    lines = [
+        "Epoch 3 Train Loss: 0.15, Val Loss: 0.18",
+        "Test Loss: 0.17, Test Accuracy: 0.94",
+        "Epoch 4 Train Loss: 0.14, Val Loss: 0.17",
+    ]
+    samples = [reader.feed(text) for text in lines]
+    assert [sample.off_curve for sample in samples if sample is not None] == [False, True, False]
+    alone = MetricReader().feed(lines[1])
+    assert alone is not None
+    assert not alone.off_curve, "the only held-out set of its log"

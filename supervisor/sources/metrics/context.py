@@ -84,6 +84,10 @@ _MEANS = re.compile(r"\s*Averaged? (?:stats|metrics|results)\s*:", re.IGNORECASE
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 # "***** train metrics *****": a table of means over the whole run.
 _SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
+_VALIDATION = re.compile(
+    r"(?<![A-Za-z])(?:val|valid\w*|dev)(?![A-Za-z])|(?<![A-Za-z])val(?=loss)", re.IGNORECASE
+)
+_TEST = re.compile(r"(?<![A-Za-z])test(?:ing)?(?![A-Za-z])", re.IGNORECASE)
 _BEST = re.compile(
     r"best (?:iteration|epoch|step|model|result)\w*(?: (?:is|was|at|in|of|from|on)\b[\w ]{0,30})?\s*:\s*$",
     re.IGNORECASE,
@@ -171,6 +175,7 @@ class State(NamedTuple):
     kinds: tuple[str, ...] | None = ()
     timed: Timed = Timed.NEVER
     work: Work = Work.NONE
+    validates: bool = False
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -226,6 +231,18 @@ def _whole_loss(parsed: Parsed, state: State) -> tuple[Parsed, State]:
     return parsed._replace(readings=readings), state._replace(kinds=None)
 
 
+def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, State]:
+    """Off the curve the loss of a test set, where the log names that of a validation: the two are not one curve."""
+    found = [one for one in parsed.readings if one.field == VAL_LOSS]
+    if not found:
+        return parsed, state
+    if any(_VALIDATION.search(one.name) for one in found) or _VALIDATION.search(message):
+        return parsed, state._replace(validates=True)
+    return parsed._replace(
+        off_curve=parsed.off_curve or (state.validates and _TEST.search(message) is not None)
+    ), state
+
+
 def _heads(message: str, state: State) -> State | None:
     """The state below a heading; None where the line is none."""
     if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
@@ -278,6 +295,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
         return NOTHING._replace(once=parsed.once), state
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
+    parsed, state = _of_validation(parsed, message, state)
     if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
         state = state._replace(evaluated=parsed.evaluates)
     if parsed.heading and (parsed.evaluates or _PASS_OF_EPOCH.match(message)) and not _is_bar(message):
