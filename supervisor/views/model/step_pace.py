@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from supervisor.views.model.history import Point, Track, median, single
@@ -142,7 +141,7 @@ def epochs_apart(logged: Track) -> Track:
     )
     for each in epochs:
         times = [point.time for point in each if point.time is not None]
-        here = (fmean(times), times[0], fmean(point.epoch or 0.0 for point in each))
+        here = (sum(times) / len(times), times[0], sum(point.epoch or 0.0 for point in each) / len(each))
         if since is None:
             since = here
         elif here[0] - since[0] >= _apart_s(here[1], since[1]):
