@@ -248,6 +248,12 @@ def test_a_message_behind_a_bar_is_believed_before_the_bar(line: str, want: dict
         # `update`, then `set_postfix`: the same step first with the loss of the step before.
         ([(1, 3.0), (1, 2.0)], None, [False, True]),
         ([(1, 3.0), (1, 2.0), (2, 2.0), (2, 1.0)], None, [False, True, False, True]),
+        # Several steps between two states of the counter: only what is drawn again is no other point.
+        (
+            [(1, 3.0), (1, 2.0), (4, 2.0), (4, 1.0), (4, 0.1), (4, 1.6)],
+            None,
+            [False, True, False, True, True, True],
+        ),
         # `set_postfix` first: the same loss with the step before.
         ([(1, 3.0), (2, 3.0), (2, 2.0), (3, 2.0)], None, [False, True, False, True]),
         # No step is drawn twice: an equal loss is nothing but an equal loss.

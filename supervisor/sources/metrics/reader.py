@@ -66,7 +66,8 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
     Where count and loss are set one after the other, tqdm draws twice a step: ``update`` and then ``set_postfix`` show the same step, first
     with the loss of the step before; in ``for batch in bar`` it is ``set_postfix`` first, which shows the same loss with the step before.
     Both are written at once, so the newest state is the later one of such a pair, and shows which of the two it is. Where no step is
-    drawn twice, an equal loss is nothing but an equal loss.
+    drawn twice, an equal loss is nothing but an equal loss. A bar may stand at one step while several losses come (tqdm's ``miniters``):
+    each of them stands.
 
     Args:
         states: in the order in which they were drawn.
@@ -78,10 +79,15 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
     drawn_twice = any(one[0] == after[0] for one, after in pairwise(known))
     same_step = len(states) > 1 and states[-2][0] == states[-1][0]
     same_loss = drawn_twice and not same_step and len(states) > 1 and states[-2][1] == states[-1][1]
+    earlier = [before or states[0], *states[:-1]]
     return [
         after is None
-        or not (loss is None or (same_step and step == after[0]) or (same_loss and loss == after[1]))
-        for (step, loss), after in zip(states, [*states[1:], None], strict=True)
+        or not (
+            loss is None
+            or (same_step and step == after[0] and loss == shown)
+            or (same_loss and loss == after[1])
+        )
+        for (_, shown), (step, loss), after in zip(earlier, states, [*states[1:], None], strict=True)
     ]
 
 
