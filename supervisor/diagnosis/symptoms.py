@@ -141,8 +141,8 @@ def is_slowness(symptom: str) -> bool:
 def nearest_words(symptom: str, known: tuple[Wording, ...]) -> tuple[str, ...]:
     """Known words that look like those of the symptom, for when none is known."""
     table = _table(known)
-    near = (difflib.get_close_matches(word, table, n=2, cutoff=0.6) for word in _words(symptom))
     asked = _words(symptom)
+    near = (difflib.get_close_matches(word, table, n=2, cutoff=0.6) for word in asked)
     return tuple(dict.fromkeys(word for words in near for word in words if word not in asked))[:6]
 
 

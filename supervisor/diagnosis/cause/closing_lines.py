@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.text.patterns import Lazy
@@ -179,11 +180,15 @@ def closes_training(scan: SourceScan) -> bool:
 def _begins_again(steps: list[tuple[int, str]], line: int) -> bool:
     """Whether epochs, or steps, are counted from the start below a line: another training follows in the same log."""
     below = bisect_left(steps, (line, ""))
-    before = next(filter(None, (_COUNTER.search(text) for _, text in reversed(steps[:below]))), None)
-    after = next(filter(None, (_COUNTER.search(text) for _, text in steps[below:])), None)
+    before = _first_count(reversed(steps[:below]))
+    after = _first_count(steps[below:])
     if before is None or after is None or before[1].lower() != after[1].lower():
         return False
     return int(after[2]) < int(before[2])
+
+
+def _first_count(steps: Iterable[tuple[int, str]]) -> re.Match[str] | None:
+    return next((found for _, text in steps if (found := _COUNTER.search(text))), None)
 
 
 def _is_step(text: str) -> bool:

@@ -21,6 +21,7 @@ from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
+    LOSSES,
     EvidenceHit,
     Observation,
     StepHint,
@@ -74,8 +75,6 @@ EPOCH = "epoch"
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
 # wiped last, and the cursor goes up again.
 BAR = b"%|"
-# What of a line that is off the curve is not recorded.
-OFF_CURVE = frozenset(("loss", "val_loss"))
 BLANKS = b"\r" + b" " * 8
 _WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+(?! {8})([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
@@ -368,7 +367,7 @@ class LogWatch:
             other = {_held_out(name): value for name, value in other.items()}
         values = {**other, **sample.values}
         if sample.off_curve:
-            for name in OFF_CURVE:  # the curve of a loss does not end with its mean, nor with the test set's
+            for name in LOSSES:  # the curve of a loss does not end with its mean, nor with the test set's
                 values.pop(name, None)
         size, changed_t = self._standing.get(key.name, (0, now))
         # A full read buffer cannot be fresh output of a live run: it is a copy, or a pipe from a file.
@@ -485,7 +484,7 @@ def last_of_each(rows: Sequence[Row]) -> set[int]:
         _, columns, at, loss = rows[place]
         named = {name for name, column in columns.values.items() if column[at] is not None}
         if columns.off_curve and loss is None:
-            named -= OFF_CURVE
+            named -= LOSSES
         if named - known:
             known |= named
             found.add(place)

@@ -13,6 +13,7 @@ from supervisor.run.records import FailureClass
 from supervisor.sources.gpu import GpuDevice
 from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_telemetry
 
+LOSSES = frozenset({"loss", "val_loss"})
 MAX_LINE_BYTES = 1 << 16
 """Of a line of telemetry."""
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from supervisor.keeper.monitoring.observations import StepHint, StepSeen
+from supervisor.keeper.monitoring.observations import LOSSES, StepHint, StepSeen
 from supervisor.keeper.recording.epoch_counters import Counters, Places
 from supervisor.run.series import CONTEXT, READING
 from supervisor.sources.metrics.grammar.bars import FASTEST
@@ -32,7 +32,6 @@ MAX_WAITING = 10_000
 EPOCH = "epoch"
 HEADING = frozenset({EPOCH, "total_epochs"})
 LOSSES_BESIDE = 2
-LOSSES = frozenset({"loss", "val_loss"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 STEP_TIME = "step_time_s"
 # The first step is mostly longer than the others: a time so much longer than it is that of more than one.
@@ -69,12 +68,8 @@ class _PlainTimes:
 
     def of_one_step(self, values: dict[str, float]) -> dict[str, float]:
         """The values with the time of one step, or with none."""
-        step, took, number, epoch = (
-            values["step"],
-            values[STEP_TIME],
-            values.get(READING),
-            values.get("epoch"),
-        )
+        step, took = values["step"], values[STEP_TIME]
+        number, epoch = values.get(READING), values.get(EPOCH)
         if self.at is None:
             self.first = took if step <= 1 else math.inf
         elif step > self.at[0] and epoch == self.at[2]:
@@ -102,9 +97,8 @@ class _Rank:
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None  # of the training's bar
-    losses_beside: int | None = (
-        None  # since a shorter bar was drawn, and no state of the training's since then
-    )
+    # Since a shorter bar was drawn, and no state of the training's since then.
+    losses_beside: int | None = None
     at: dict[str, float] = field(default_factory=dict)  # the newest sample with a step
     begins_again: bool = False  # its counter names neither total nor epoch, and starts again with each epoch
     places: Places = field(default_factory=Places)

@@ -26,6 +26,7 @@ from supervisor.sources.host.activity import helper_cpu_s, io_bytes, own_cpu_s
 from supervisor.sources.processes import ProcessId, is_alive, read_environ
 from supervisor.sources.stacks.nccl_ras import query_ras, ras_address
 from supervisor.sources.stacks.python_stacks import (
+    Stack,
     StackSource,
     collect_stacks,
     find_py_spy,
@@ -174,12 +175,7 @@ def take_round(targets: Targets, clock: Clock) -> Round:
     )
     activity = Activity(helper_cpu_s(processes), io_bytes(processes))
     stacks = dict(zip(order, taken, strict=True))
-    found = stack_round(
-        [
-            RankStack(rank, s.source, s.lines, s.process.pid, s.main_call, s.for_ever)
-            for rank, s in stacks.items()
-        ]
-    )
+    found = _by_rank(stacks)
     extra, collective, absent = _collectives(targets)
     written = write_stacks(targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra)
     sources = sorted({str(stack.source) for stack in taken})
@@ -210,10 +206,14 @@ def glance(targets: Targets) -> StackRound | None:
     )
     if taken is None:
         return None
+    return _by_rank(dict(zip(order, taken, strict=True)))
+
+
+def _by_rank(stacks: Mapping[int, Stack]) -> StackRound:
     return stack_round(
         [
             RankStack(rank, stack.source, stack.lines, stack.process.pid, stack.main_call, stack.for_ever)
-            for rank, stack in zip(order, taken, strict=True)
+            for rank, stack in stacks.items()
         ]
     )
 

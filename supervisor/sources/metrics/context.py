@@ -84,6 +84,7 @@ _MEANS = re.compile(r"\s*Averaged? (?:stats|metrics|results)\s*:", re.IGNORECASE
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 # "***** train metrics *****": a table of means over the whole run.
 _SUMMARY = re.compile(r"\W*(?:train|training|final) (?:metrics|results|summary)\W*$", re.IGNORECASE)
+# Whose loss a held-out one is, where a log has both.
 _VALIDATION = re.compile(
     r"(?<![A-Za-z])(?:val|valid\w*|dev)(?![A-Za-z])|(?<![A-Za-z])val(?=loss)", re.IGNORECASE
 )
