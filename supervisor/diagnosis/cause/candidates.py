@@ -38,6 +38,8 @@ _OF_UPLOADER = Lazy(r"^wandb: ERROR (?:Error while calling W&B API|.{0,40}\(<Res
 _ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
 _OWN_NAME = Lazy(r"\w+(?=: |:?$)")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
+# nbclient, nbconvert and papermill raise these with the cell's own traceback for a message.
+_OF_CELL = Lazy(r"\b(?:CellExecution|PapermillExecution)Error\b")
 INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
 
 # Types that are raised for anything; the rest (KeyError, TypeError …) are the program's own.
@@ -124,8 +126,10 @@ def _candidate(
         return None
     if hit.has(Trait.ENDS_TRACEBACK) and (was_handled(hit) or frames_above(hit).ignored):
         return None
-    if hit.signature.failure is FailureClass.CODE_ERROR and frames_above(hit).of_logging:
-        return None  # the message was not formatted; where it could not be written, a full disk shows itself
+    if (hit.signature.failure is FailureClass.CODE_ERROR or hit.has(Trait.LOST_CONNECTION)) and frames_above(
+        hit
+    ).in_passing:
+        return None  # a message was not formatted; where it could not be written, a full disk shows itself
     settled = _settled(hit, scans, stepped)
     soft = _is_soft(hit, settled, labelled=labelled)
     is_cause = hit.signature.role is Role.CAUSE
@@ -145,7 +149,11 @@ def _candidate(
 
 
 def _is_wrapper(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Whether a replica's report, or an exception with a traceback for a message, wraps one that is matched below it by a signature of its own."""
+    """Whether a report of a replica or a notebook's cell, or an exception with a traceback for a message, wraps one that is matched below it by a signature of its own."""
+    if _OF_CELL.search(hit.text):
+        return any(
+            hit.line < other.line and other.signature.role is Role.CAUSE for other in scans[hit.source].hits
+        )
     quotes = hit.text.endswith(": Traceback (most recent call last):")
     if not quotes and (" in replica " not in hit.text or "Caught " not in hit.text):
         return False
@@ -168,7 +176,8 @@ def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
     if signature.traits & _READS_FRAMES:
         return _by_frames_or_words(hit, plain)._replace(in_helper=in_helper(hit))
     if hit.has(Trait.PIPE_OWNER):
-        return plain._replace(failure=_pipe_owner(hit) or plain.failure)
+        owner = _pipe_owner(hit)
+        return plain._replace(failure=owner or plain.failure, in_helper=owner is None and in_helper(hit))
     if plain.failure is FailureClass.DISK_FULL and _in_semaphores(hit):
         return plain._replace(failure=FailureClass.SHM_EXHAUSTED, reason=None)
     return plain

@@ -10,15 +10,16 @@ from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
 from supervisor.diagnosis.case import Case
 from supervisor.diagnosis.cause.candidates import steps_seen
-from supervisor.diagnosis.cause.closing_lines import MAX_CHARS, closes_training, is_evaluation
+from supervisor.diagnosis.cause.closing_lines import MAX_CHARS, closes_training, is_closing, is_evaluation
 from supervisor.diagnosis.cause.confidence import far_below
 from supervisor.diagnosis.cause.recovered_errors import ends_well
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence, went_on
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import HEAD, frames_above
+from supervisor.diagnosis.scan.tracebacks import FRAME, HEAD, frames_above, in_helper, is_exception
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
 
 _SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
@@ -358,8 +359,18 @@ class Facts:
 
     @cached_property
     def breaks_off(self) -> bool:
-        """Whether a log ends within a traceback: it was cut before the line that says what was raised."""
-        return any(_ends_in_traceback(scan.tail) for scan in self.case.scans)
+        """Whether a log ends within a traceback, so that what was raised is missing, or with one of a helper's thread and no end of training."""
+        if any(_ends_in_traceback(scan) for scan in self.case.scans):
+            return True
+        return (
+            not self.good_end
+            and self.case.job.launcher_exit != 0
+            and any(
+                hit.line >= _last_written(scan) and in_helper(hit)
+                for scan in self.case.scans
+                for hit in scan.hits
+            )
+        )
 
     @cached_property
     def good_end(self) -> bool:
@@ -473,10 +484,20 @@ def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
     return max(consequences, key=lambda item: item.strength, default=None)
 
 
-def _ends_in_traceback(tail: Sequence[str]) -> bool:
-    for line in reversed(tail[-60:]):
-        if HEAD in line:
-            return True
-        if line.strip() and not line.startswith((" ", "\t", "│", "|", "> File ")):
-            return False
-    return False
+def _last_written(scan: SourceScan) -> int:
+    """The number of a log's last line that is not blank."""
+    return max((number for number, line in scan.numbered_tail() if line.strip()), default=0)
+
+
+def _ends_in_traceback(scan: SourceScan) -> bool:
+    """Whether frames stand at the end, below no head also with a line that may name an exception."""
+    written = [text for line in scan.tail[-60:] if (text := split_prefix(line, scan.hosts)[1]).strip()]
+    named = bool(written) and is_exception(written[-1]) and not is_closing(written[-1])
+    framed = False
+    for line in reversed(written[:-1] if named else written):
+        if "(most recent call " in line:
+            return HEAD in line and not named
+        if not line.startswith((" ", "\t", "│", "|", "> File ")):
+            break
+        framed = framed or FRAME.match(line) is not None
+    return framed

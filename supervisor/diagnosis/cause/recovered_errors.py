@@ -47,7 +47,7 @@ _RAISED_AS_EXCEPTION = frozenset(
 _REPORTED_OR_RAISED = _RAISED_AS_EXCEPTION | _MOSTLY_RAISED | {FailureClass.DISK_FULL}
 _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhandled exception)")
 _EXCEPTION = Lazy(
-    r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
+    r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound|Iteration)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
 )
 # What `warnings.warn` prints: the program continued below it, whatever it says (Python: warnings.formatwarning).
 _PYTHON_WARNING = Lazy(r"\.py:\d+: (?:[A-Za-z_]\w*\.)*\w*Warning: ")
@@ -301,7 +301,11 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
         return STEPS_ELSEWHERE, False
     if item.failure is FailureClass.TERMINATED:
-        return (STEPS_AFTER_LINE if "SIGUSR" in item.text else STEPS_AFTER_STOP), False
+        if "SIGUSR" in item.text:
+            return STEPS_AFTER_LINE, False
+        # The exception ends a program at once, or a notebook's cell; other words announce an end that may take long.
+        raised = not died and item.rank is None and item.text.startswith("KeyboardInterrupt")
+        return (STEPS_AFTER_TRACEBACK if raised else STEPS_AFTER_STOP), False
     if not died and item.failure in _RAISED_AS_EXCEPTION and not _raises_or_alarms(item):
         return STEPS_AFTER_NOTICE, False
     if not died and item.has(Trait.ENDS_TRACEBACK):

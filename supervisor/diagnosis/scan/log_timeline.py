@@ -14,6 +14,8 @@ from supervisor.text.patterns import Lazy
 
 NO_YEAR: Final = 2000  # of lines whose format has none, where no other line names one
 UPTURN_WINDOW: Final = 50
+# Two bars in turn, whose lines come again unchanged, show as much as one new line each so many.
+ALTERNATING: Final = 4
 # Of what stands above a line, so much is looked through for a bar.
 BAR_BYTES: Final = 8192
 # A loss this many times the median of the steps before is on its way up: batches differ by less.
@@ -135,12 +137,14 @@ def progress_rows(lines: Sequence[str]) -> list[int]:
 
 
 def went_on(after: Sequence[str], need: int = 3) -> bool:
-    """Whether training's own lines follow, at least `need` of them that differ."""
+    """Whether training's own lines follow: at least `need` that differ, or bars that alternate for long."""
     seen: set[str] = set()
+    changes, last = 0, ""
     for line in after:
         if is_progress(line):
             seen.add(line[:400])
-            if len(seen) >= need:
+            changes, last = changes + (line != last), line
+            if len(seen) >= need or changes >= ALTERNATING * need:
                 return True
     return False
 

@@ -21,6 +21,7 @@ from supervisor.diagnosis.scan.tracebacks import (
     UNCAUGHT,
     below_its_frame,
     end_below,
+    end_without_head,
     is_quoted_code,
     was_handled,
 )
@@ -107,7 +108,6 @@ class SourceScanner:
             self._keep(hit)
         self._waiting = []
         hits = [hit for kept in self._kept.values() for hit in (*kept.first, *kept.last)]
-        hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
         head = [clean(raw, SHOWN_BYTES) for raw in _unwrapped(self._head).split(b"\n")[:400]]
         raw_tail = _unwrapped(self._tail).split(b"\n")
         if raw_tail and not raw_tail[-1]:
@@ -115,6 +115,26 @@ class SourceScanner:
         last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
         tail = [clean(raw, SHOWN_BYTES) for raw in raw_tail[-1500:]]
         tail_line = last_line - len(tail) + 1
+        if (end := end_without_head(tail, self._hosts or ())) is not None:
+            row, text, origin = end
+            if all(hit.line != tail_line + row for hit in hits):
+                edges = (
+                    b"\n".join(raw_tail[-1500:][:row])[-BEFORE_BYTES:] + b"\n",
+                    b"\n".join(raw_tail[-1500:][row + 1 :])[:AFTER_BYTES],
+                )
+                hits.append(
+                    Hit(
+                        UNCAUGHT,
+                        self._index,
+                        tail_line + row,
+                        self._offset,
+                        text,
+                        origin.over(self.origin),
+                        *edges,
+                        self._hosts or frozenset(),
+                    )
+                )
+        hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
         above = enumerate(head[: max(tail_line - self._first_line, 0)], start=self._first_line)
         steps = [number for number, line in (*above, *enumerate(tail, start=tail_line)) if is_progress(line)]
         return SourceScan(

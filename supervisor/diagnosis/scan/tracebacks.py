@@ -6,7 +6,7 @@ Where one ends shows in its layout (`end_below`): no list of names holds the exc
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -39,8 +39,8 @@ _WARNED = Lazy(
     r"\bWARN(?:ING)?\b[^\r]{0,200}\b(?:[Cc]ould ?n[o']t|[Cc]an(?:not|'t)|[Uu]nable|[Ff]ail\w*|[Ee]rror|[Ee]xception|[Ss]kipp\w*|[Ii]gnor\w*|[Rr]etry\w*)"
 )
 _IGNORED = ("Exception ignored in", "Error in atexit")
-# What `logging.Handler.handleError` prints above the traceback: the program continues.
-_OF_LOGGING = "--- Logging error ---"
+# What `logging.Handler.handleError` and IPython's `EventManager.trigger` print above a traceback: the program continues.
+_IN_PASSING = ("--- Logging error ---", "Error in callback <")
 
 HEAD = "Traceback (most recent call last)"
 UNCAUGHT = Signature(
@@ -61,6 +61,12 @@ _BORDER = Lazy(r"[╭+](?:─|-){2,}")
 _IN_BOX = ("│", "|", "╰", "+-")
 _NAMED_HEAD = Lazy(r"([^\W\d]\w*) {4,}Traceback \(most")
 _EXCEPTION_LINE = Lazy(r"((?:[^\W\d]\w*\.(?:<locals>\.)?)*[^\W\d]\w*)(: .*|:)?$")
+# A frame as Python prints it of an exception; a faulthandler's has no comma.
+FRAME = Lazy(r'(?:  |> )File "[^"]{1,500}", line \d{1,9}, in ')
+# What `raise` is given where no class ends as errors' names do.
+_BUILT_IN = Lazy(
+    r"(?:SystemExit|StopIteration|StopAsyncIteration|GeneratorExit|Exception|BaseException)(?:$|:)"
+)
 _LEVELS = Lazy(r"(?:debug|info|notice|note|warn(?:ing)?|error|critical|fatal)$", re.IGNORECASE)
 _HANDLED = ("During handling of the above exception", "The above exception was the direct cause")
 # Lines that may stand among a traceback's own: with another prefix or none, and with the same.
@@ -87,7 +93,7 @@ class Frames(NamedTuple):
 
     Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` what a logger named right above,
     `quoted_rank` whose traceback a distributed checkpoint's report quotes. `logged`: the program logged the traceback
-    as a notice or in a warning, or Python ignored it (`ignored`). `of_logging`: a message could not be logged. `caught`: a logger printed it, at whatever level, so that something
+    as a notice or in a warning, or Python ignored it (`ignored`). `in_passing`: a message could not be logged, or a notebook's callback failed. `caught`: a logger printed it, at whatever level, so that something
     caught the exception.
     """
 
@@ -99,7 +105,7 @@ class Frames(NamedTuple):
     logged: bool = False
     caught: bool = False
     ignored: bool = False
-    of_logging: bool = False
+    in_passing: bool = False
 
 
 @cache
@@ -120,15 +126,15 @@ def _patterns() -> dict[str, Lazy]:
 
 
 def frames_above(hit: Hit) -> Frames:
-    """The traceback that ends in this line."""
+    """The traceback that ends in this line, or that it heads where IPython names the exception there."""
     patterns = _patterns()
     frames: list[tuple[str, str]] = []
     found = False
     spawn_rank: int | None = None
     announced: int | None = None
     quoted_rank: int | None = None
-    logged = caught = ignored = of_logging = False
-    lines = hit.lines_before(90)
+    logged = caught = ignored = in_passing = False
+    lines = [*hit.lines_before(90), *([hit.text] if _NAMED_HEAD.match(hit.text) else ())]
     row = len(lines) - 1
     while row >= 0:
         origin, text = split_prefix(lines[row], hit.hosts)
@@ -137,9 +143,9 @@ def frames_above(hit: Hit) -> Frames:
             continue
         if "Traceback (most recent call last)" in text:
             found = True
-            above = lines[row] if row >= 0 else ""
+            above = next((line for line in reversed(lines[: row + 1]) if line.strip(" -")), "")
             ignored = any(words in above for words in _IGNORED)
-            of_logging = _OF_LOGGING in above
+            in_passing = any(words in above for words in _IN_PASSING)
             logged = ignored or bool(_LOGGED.search(lines[row + 1]) or _WARNED.search(above))
             heads = lines[max(row, 0) : row + 2]
             caught = any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads)
@@ -162,7 +168,7 @@ def frames_above(hit: Hit) -> Frames:
         logged,
         caught,
         ignored,
-        of_logging,
+        in_passing,
     )
 
 
@@ -202,6 +208,40 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
             others += 1
         if between > MOST_BETWEEN or others > MOST_OF_OTHERS:
             return NO_END
+    return None
+
+
+def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple[int, str, Origin] | None:
+    """The exception below the last frames of a log, where the traceback's head is missing: (row, text, whose it is).
+
+    `traceback.print_stack` prints such frames too. So the line must name a class of a module, one of Python's own, or
+    the class that the last frame raises.
+    """
+    found = ((row, frame) for row in reversed(range(len(lines))) if (frame := FRAME.search(lines[row])))
+    last, frame = next(found, (0, None))
+    if frame is None:
+        return None
+    width = frame.start()
+    form = _masked(lines[last][:width])
+    block = [(row, line[width:]) for row, line in enumerate(lines) if _masked(line[:width]) == form]
+    at = next(place for place, (row, _) in enumerate(block) if row == last)
+    above = (text for _, text in reversed(block[:at]) if not text.startswith(" "))
+    if "(most recent call " in next(above, ""):
+        return None
+    below = next(
+        (
+            (row, text.rstrip())
+            for row, text in block[at + 1 :]
+            if text.strip() and not text.startswith((" ", "\t"))
+        ),
+        None,
+    )
+    if below is None or not is_exception(below[1]):
+        return None
+    *_, name = below[1].split(":", 1)[0].rpartition(".")
+    raised = any(re.search(rf"raise (?:\w+\.)*{name}\b", text) for _, text in block[at : at + 3])
+    if raised or ("." in below[1].split(":", 1)[0] and name[:1].isupper()) or _BUILT_IN.match(below[1]):
+        return below[0], below[1], split_prefix(lines[below[0]], hosts)[0]
     return None
 
 
@@ -414,9 +454,7 @@ _FRAME_RULES = (
         FailureClass.RENDEZVOUS,
         paths=("torch/distributed/elastic/rendezvous/", "torch/distributed/rendezvous.py"),
     ),
-    _FrameRule(FailureClass.USAGE_ERROR, paths=("/argparse.py",)),
-    _FrameRule(FailureClass.USAGE_ERROR, paths=("hydra/_internal",), innermost=True),
-    _FrameRule(FailureClass.AUTH_OR_HUB, paths=("huggingface_hub/", "requests/", "urllib3/", "botocore/")),
+    _FrameRule(FailureClass.USAGE_ERROR, paths=("/argparse.py", "hydra/_internal"), innermost=True),
 )  # fmt: skip
 
 
