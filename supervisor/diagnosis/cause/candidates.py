@@ -37,6 +37,8 @@ _REPLACED = Lazy(
 _OF_UPLOADER = Lazy(r"^wandb: ERROR (?:Error while calling W&B API|.{0,40}\(<Response \[\d+\]>\))")
 _ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
 _OWN_NAME = Lazy(r"\w+(?=: |:?$)")
+# Whatever the function was about: its source is wrong.
+_OF_SOURCE = Lazy(r"\b(?:Name|UnboundLocal)Error\b|got an unexpected keyword argument")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
 # nbclient, nbconvert and papermill raise these with the cell's own traceback for a message.
 _OF_CELL = Lazy(r"\b(?:CellExecution|PapermillExecution)Error\b")
@@ -185,7 +187,7 @@ def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
 
 def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
     """A plain exception's class: clear words come before frames, frames before other words."""
-    by_frames = class_by_frames(frames_above(hit), hit.text)
+    by_frames = None if _OF_SOURCE.search(hit.text) else class_by_frames(frames_above(hit), hit.text)
     by_words = _class_of_words(hit)
     if by_words is not None and (by_frames is None or by_words[1] >= CLEAR_WORDS):
         return plain._replace(failure=by_words[0], strength=max(plain.strength, WORDS_STRENGTH))

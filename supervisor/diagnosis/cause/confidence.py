@@ -177,6 +177,12 @@ LIMITS = (
         "Another class has a cause that is as strong.",
     ),
     Limit(
+        "notice_alone",
+        lambda chosen: is_notice(chosen.item) and _end_not_shown(chosen),
+        0.65,
+        "The line only mentions a failure that would be raised as an exception, and nothing shows that a program ended.",
+    ),
+    Limit(
         "notice",
         lambda chosen: is_notice(chosen.item),
         0.88,

@@ -113,27 +113,16 @@ class SourceScanner:
         if raw_tail and not raw_tail[-1]:
             raw_tail.pop()
         last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
-        tail = [clean(raw, SHOWN_BYTES) for raw in raw_tail[-1500:]]
+        raw_tail = raw_tail[-1500:]
+        tail = [clean(raw, SHOWN_BYTES) for raw in raw_tail]
         tail_line = last_line - len(tail) + 1
-        if (end := end_without_head(tail, self._hosts or ())) is not None:
+        end = end_without_head(tail, self._hosts or ())
+        if end is not None and all(hit.line != tail_line + end[0] for hit in hits):
             row, text, origin = end
-            if all(hit.line != tail_line + row for hit in hits):
-                edges = (
-                    b"\n".join(raw_tail[-1500:][:row])[-BEFORE_BYTES:] + b"\n",
-                    b"\n".join(raw_tail[-1500:][row + 1 :])[:AFTER_BYTES],
-                )
-                hits.append(
-                    Hit(
-                        UNCAUGHT,
-                        self._index,
-                        tail_line + row,
-                        self._offset,
-                        text,
-                        origin.over(self.origin),
-                        *edges,
-                        self._hosts or frozenset(),
-                    )
-                )
+            before, after = (b"\n".join(lines) for lines in (raw_tail[:row], raw_tail[row + 1 :]))
+            offset = self._offset - len(after) - len(raw_tail[row])
+            found = Hit(UNCAUGHT, self._index, tail_line + row, offset, text, origin.over(self.origin))
+            hits.append(found._replace(before=before[-BEFORE_BYTES:] + b"\n", after=after[:AFTER_BYTES]))
         hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
         above = enumerate(head[: max(tail_line - self._first_line, 0)], start=self._first_line)
         steps = [number for number, line in (*above, *enumerate(tail, start=tail_line)) if is_progress(line)]
