@@ -38,9 +38,9 @@ _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(mo
 _WARNED = Lazy(
     r"\bWARN(?:ING)?\b[^\r]{0,200}\b(?:[Cc]ould ?n[o']t|[Cc]an(?:not|'t)|[Uu]nable|[Ff]ail\w*|[Ee]rror|[Ee]xception|[Ss]kipp\w*|[Ii]gnor\w*|[Rr]etry\w*)"
 )
-_IGNORED = ("Exception ignored in", "Error in atexit")
+_IGNORED = Lazy(r"Exception ignored in|Error in atexit")
 # What `logging.Handler.handleError` and IPython's `EventManager.trigger` print above a traceback: the program continues.
-_IN_PASSING = ("--- Logging error ---", "Error in callback <")
+_IN_PASSING = Lazy(r"--- Logging error ---|Error in callback <")
 
 HEAD = "Traceback (most recent call last)"
 UNCAUGHT = Signature(
@@ -67,6 +67,7 @@ FRAME = Lazy(r'(?:  |> )File "[^"]{1,500}", line \d{1,9}, in ')
 _BUILT_IN = Lazy(
     r"(?:SystemExit|StopIteration|StopAsyncIteration|GeneratorExit|Exception|BaseException)(?:$|:)"
 )
+_INDENTED = Lazy(r"\s|$")
 _LEVELS = Lazy(r"(?:debug|info|notice|note|warn(?:ing)?|error|critical|fatal)$", re.IGNORECASE)
 _HANDLED = ("During handling of the above exception", "The above exception was the direct cause")
 # Lines that may stand among a traceback's own: with another prefix or none, and with the same.
@@ -134,7 +135,7 @@ def frames_above(hit: Hit) -> Frames:
     announced: int | None = None
     quoted_rank: int | None = None
     logged = caught = ignored = in_passing = False
-    lines = [*hit.lines_before(90), *([hit.text] if _NAMED_HEAD.match(hit.text) else ())]
+    lines = hit.lines_before(90) + [hit.text] * bool(_NAMED_HEAD.match(hit.text))
     row = len(lines) - 1
     while row >= 0:
         origin, text = split_prefix(lines[row], hit.hosts)
@@ -143,9 +144,8 @@ def frames_above(hit: Hit) -> Frames:
             continue
         if "Traceback (most recent call last)" in text:
             found = True
-            above = next((line for line in reversed(lines[: row + 1]) if line.strip(" -")), "")
-            ignored = any(words in above for words in _IGNORED)
-            in_passing = any(words in above for words in _IN_PASSING)
+            above = _above(lines[: row + 1])
+            ignored, in_passing = _IGNORED.search(above) is not None, _IN_PASSING.search(above) is not None
             logged = ignored or bool(_LOGGED.search(lines[row + 1]) or _WARNED.search(above))
             heads = lines[max(row, 0) : row + 2]
             caught = any(_CAUGHT.search(line[:200]) and not is_progress(line) for line in heads)
@@ -170,6 +170,11 @@ def frames_above(hit: Hit) -> Frames:
         ignored,
         in_passing,
     )
+
+
+def _above(lines: Sequence[str]) -> str:
+    """The last line with words: IPython rules a line above its tracebacks."""
+    return next((line for line in reversed(lines) if line.strip(" -")), "")
 
 
 def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> TracebackEnd | None:
@@ -212,11 +217,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
 
 
 def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple[int, str, Origin] | None:
-    """The exception below the last frames of a log, where the traceback's head is missing: (row, text, whose it is).
-
-    `traceback.print_stack` prints such frames too. So the line must name a class of a module, one of Python's own, or
-    the class that the last frame raises.
-    """
+    """The exception below the last frames of a log, where the traceback's head is missing: (row, text, whose it is)."""
     found = ((row, frame) for row in reversed(range(len(lines))) if (frame := FRAME.search(lines[row])))
     last, frame = next(found, (0, None))
     if frame is None:
@@ -228,21 +229,22 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
     above = (text for _, text in reversed(block[:at]) if not text.startswith(" "))
     if "(most recent call " in next(above, ""):
         return None
-    below = next(
-        (
-            (row, text.rstrip())
-            for row, text in block[at + 1 :]
-            if text.strip() and not text.startswith((" ", "\t"))
-        ),
-        None,
-    )
-    if below is None or not is_exception(below[1]):
+    row, text = next((place for place in block[at + 1 :] if not _INDENTED.match(place[1])), (0, ""))
+    if not _is_raised(text.rstrip(), [quoted for _, quoted in block[at : at + 3]]):
         return None
-    *_, name = below[1].split(":", 1)[0].rpartition(".")
-    raised = any(re.search(rf"raise (?:\w+\.)*{name}\b", text) for _, text in block[at : at + 3])
-    if raised or ("." in below[1].split(":", 1)[0] and name[:1].isupper()) or _BUILT_IN.match(below[1]):
-        return below[0], below[1], split_prefix(lines[below[0]], hosts)[0]
-    return None
+    return row, text.rstrip(), split_prefix(lines[row], hosts)[0]
+
+
+def _is_raised(text: str, frame: Sequence[str]) -> bool:
+    """Whether a line below a frame is an exception: a class of a module, one of Python's own, or the one that the frame raises.
+
+    `traceback.print_stack` prints frames too, and any line may follow: "Saving: out/1.pt".
+    """
+    module, _, name = text.split(":", 1)[0].rpartition(".")
+    if not is_exception(text):
+        return False
+    raised = any(re.search(rf"raise (?:\w+\.)*{name}\b", line) for line in frame)
+    return raised or (module != "" and name[:1].isupper()) or _BUILT_IN.match(text) is not None
 
 
 def _rows(after: bytes) -> Iterator[tuple[int, int, int, str]]:
