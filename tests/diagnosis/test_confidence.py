@@ -39,6 +39,7 @@ CASES = {
     "as_strong_rival": STEPS
     + raised("OSError: [Errno 28] No space left on device: 'out/a.pt'")
     + raised(OOM),
+    "notice_alone": "checkpoint not found at out/last.ckpt, starting from scratch\nloading the model\n",
     "notice": "using plain kernels: ModuleNotFoundError: No module named 'apex'\n"
     "srun: error: n1: task 0: Exited with exit code 1\n",
     "end_not_shown": STEPS + f"{OOM}\n",
