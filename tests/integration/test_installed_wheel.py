@@ -121,6 +121,7 @@ def _theirs(tmp_path: Path) -> tuple[Path, ...]:
 
 
 @pytest.mark.e2e
+@pytest.mark.timeout(900)
 def test_the_installed_program_and_packages_of_the_same_names_leave_each_other_alone(
     tmp_path: Path, theirs: tuple[Path, ...]
 ) -> None:

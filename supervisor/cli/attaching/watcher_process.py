@@ -106,8 +106,7 @@ BOOTSTRAP = f"""\
 import os, select, sys
 select.select([0], [], [], {GO_S})[0] and (os.read(0, 1) or sys.exit(0))
 {LOAD_THIS_COPY}
-from importlib import import_module
-sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
 
 

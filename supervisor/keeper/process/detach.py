@@ -31,8 +31,7 @@ print(time.strftime("%Y-%m-%d %H:%M:%S"), "INFO keeper", os.getpid(), "starts", 
 faulthandler.enable()
 signal.signal(signal.SIGHUP, lambda *_: None)
 {LOAD_THIS_COPY}
-from importlib import import_module
-sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
 
 
