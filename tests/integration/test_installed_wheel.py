@@ -171,7 +171,7 @@ def test_the_installed_program_and_packages_of_the_same_names_leave_each_other_a
     here.check(*THEIRS)
     # With a spawned data loading process a rank, which imports the trainer again: by its name, and by its path.
     given = ["--num_workers=1", *(f"--{name}={value}" for name, value in TINY.items())]
-    launcher = ("-P", "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "stoker.trainer")
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "stoker.trainer")
     assert "step 6/6 | loss" in here.run("python", *launcher, *given)
     (main,) = (tmp_path / "env").glob("lib/python*/site-packages/stoker/trainer/__main__.py")
     assert "step 6/6 | loss" in here.run("python", "-I", main, *given)

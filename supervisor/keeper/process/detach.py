@@ -22,9 +22,8 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 
 START_DEADLINE_S = 15.0
 
-# The log has a line before anything else is loaded, and a crash of the interpreter is written there; a keeper that was killed
-# leaves that line alone. A lost terminal never ends a keeper, also before it has handlers of its own; a handler, unlike
-# SIG_IGN, does not reach the job. -P keeps a `logging.py` in the user's folder out.
+# The log has a line before anything else is loaded, and a crash of the interpreter is written there. A lost terminal never
+# ends a keeper, also before it has handlers of its own; a handler, unlike SIG_IGN, does not reach the job.
 BOOTSTRAP = f"""\
 import faulthandler, os, signal, sys, time
 print(time.strftime("%Y-%m-%d %H:%M:%S"), "INFO keeper", os.getpid(), "starts", file=sys.stderr, flush=True)

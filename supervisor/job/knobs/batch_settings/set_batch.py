@@ -49,14 +49,10 @@ def batch_of(
     """
     where = elsewhere or Places(scan_source(source_text))
     given = number_of(args, knobs.batch, where, knobs, "micro")
-    if given is None:
+    steps = _steps_of(args, knobs, where, global_batch)
+    if given is None or steps is None:
         return None
-    steps = number_of(args, knobs.accumulation, where, knobs, "accumulation")
-    two_factors = knobs.paired and not (knobs.batch_scope is KnobScope.PER_RANK and world_size is not None)
-    if steps is None and knobs.accumulation is not None and (global_batch is None or two_factors):
-        return None
-    steps = steps or 1
-    if two_factors:
+    if knobs.paired and not (knobs.batch_scope is KnobScope.PER_RANK and world_size is not None):
         return _two_factors(knobs, given, steps, world_size, local_world_size)
     if knobs.counts is AccumulationCounts.ALL_RANKS and world_size is not None:
         steps = _shared(steps, world_size, knobs)
@@ -79,6 +75,12 @@ def batch_of(
     if global_batch is not None:
         return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
     return _with_total(args, knobs, where, micro, steps, world_size, counted, said=unit is not None)
+
+
+def _steps_of(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:
+    """The accumulation; where a global batch is asked for, it is set to what makes that up, whatever it is now."""
+    is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
+    return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
 
 
 def _is_derived(knobs: Knobs) -> bool:
