@@ -161,7 +161,7 @@ lowest newest: .venv-supply/.installed
 	test -x .venv-$@/bin/python || $(PYTHON) -m venv .venv-$@
 	$(UV) pip compile -q --no-header --resolution $(RESOLUTION) -o .venv-$@/runtime.txt pyproject.toml
 	sed "$$(sed -n 's/^\([A-Za-z0-9_-]*\)==.*/s,^\1==.*,,I/p' .venv-$@/runtime.txt)" constraints.txt > .venv-$@/others.txt
-	.venv-$@/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-$@/runtime.txt -c .venv-$@/others.txt $(PIP_ARGS) torch '.[trainer,dev]'
+	.venv-$@/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-$@/runtime.txt -c .venv-$@/others.txt $(PIP_ARGS) torch -e '.[trainer,dev]'
 	.venv-$@/bin/python -m pytest -q $(PARALLEL) -m '$(SHORT) and not serial'
 
 .venv-supply/.installed: constraints.txt

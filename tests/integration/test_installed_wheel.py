@@ -184,7 +184,7 @@ def test_an_sdist_builds_the_same_wheel_and_a_checkout_installs_for_development(
         pip("install", "hatchling", python=python)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no package index in reach: {error.stderr.strip().splitlines()[-1]}")
-    hatchling = [python, "-m", "hatchling", "build", "--directory"]
+    hatchling: list[str | Path] = [python, "-m", "hatchling", "build", "--directory"]
     subprocess.run([*hatchling, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
     (sdist,) = (tmp_path / "a").glob("*.tar.gz")
     subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True)

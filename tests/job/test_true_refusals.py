@@ -192,6 +192,7 @@ def test_two_batch_settings_are_no_proof_that_nothing_accumulates(
     assert "no gradient accumulation" not in plan.why
     assert all(name in plan.why for name in both), plan.why
     assert "--allow-smaller-global" not in plan.why + plan.help
+    assert oom_plan(job(f"--allow-smaller-global --batch-scope per_rank {line}", files)) == plan
 
 
 def test_the_advice_for_a_total_and_its_part_works() -> None:

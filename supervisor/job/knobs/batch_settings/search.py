@@ -287,16 +287,16 @@ class Search:
         """The refusal where no setting accumulates beside a batch: with a second batch setting the script may do so by itself."""
         flag = self.source.flag(batch.name)
         names = [name for name, value in self._everything() if as_number(value)]
-        if flag is not None:
-            names += [max(f.names, key=len) for f in self.source.flags if f.file == flag.file]
+        names += [max(f.names, key=len) for f in self.source.flags if flag and f.file == flag.file]
         sizes = (n for n in names if is_size_of_training(n) and plain_last(n).lower() != last_key(batch))
         if (other := next(sizes, None)) is None:
             why = f"no gradient accumulation beside {batch.name}: {NO_ACCUMULATION}"
             return NoPlanError(why, SMALLER_GLOBAL, batch.name)
         part = other if batch.role is Role.TOTAL else batch.name
+        knob = f"--batch-knob {part} --batch-scope per_rank, if a rank takes so many samples at once"
         return NoPlanError(
             f"the script may derive its accumulation from {batch.name} and {other}",
-            f"--batch-knob {part} --batch-scope per_rank, if a rank takes so many samples at once",
+            f"set {part} yourself" if batch.role is Role.MICRO else knob,
         )
 
     def total(self, micro: Candidate) -> Candidate | None:
@@ -401,10 +401,8 @@ class Search:
 
     def _named_accumulation(self, name: str, own: Sequence[Candidate]) -> Candidate:
         named = next((c for c in own if c.name == name), None)
-        value = number_of(self.args, name, self.where)
-        return named or Candidate(
-            name, Role.ACCUMULATION, value, Given.COMMAND_LINE, "named", plain_name(name)
-        )
+        now = number_of(self.args, name, self.where)
+        return named or Candidate(name, Role.ACCUMULATION, now, Given.COMMAND_LINE, "named", plain_name(name))
 
     def _unset_accumulation(self, own: Sequence[Candidate], micro: Candidate) -> Candidate | None:
         if not own:
