@@ -78,8 +78,10 @@ def pip(*args: str, python: Path | str = sys.executable) -> None:
 
 
 def environment(folder: Path) -> Path:
-    """Make an environment without stoker; its Python."""
+    """Make an environment without stoker, with the one program that stoker looks for beside its interpreter; its Python."""
     venv.create(folder, with_pip=True, symlinks=True)
+    if (py_spy := Path(sys.executable).with_name("py-spy")).exists():
+        (folder / "bin" / "py-spy").symlink_to(py_spy)
     (site,) = folder.glob("lib/python*/site-packages")
     libraries = dict.fromkeys(path for path in sys.path if Path(path).name == "site-packages")
     (site / "libraries.pth").write_text("\n".join(libraries) + "\n", encoding="utf-8")
