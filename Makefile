@@ -2,6 +2,7 @@
 #   make install .venv with all that development needs; the targets below do it by themselves
 #   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
 #   make quick   the tests of the pure packages and of the contracts between packages (under a minute)
+#   make wheel-test   the tests of make quick against the built wheel, in an environment of its own
 #   make test    all tests but the long ones, several at a time (some 8 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
 #   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
@@ -36,10 +37,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: guides help install demo quick test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks scripts faults lowest newest lock audit mutants cluster clean
+.PHONY: guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks scripts faults lowest newest lock audit mutants cluster clean
 
 help:
-	@sed -n '2,26s/^# \{0,1\}//p' Makefile
+	@sed -n '2,27s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -57,8 +58,15 @@ demo:
 PARALLEL := -n $(WORKERS) --dist worksteal
 SHORT := not e2e and not gpu and not frameworks
 
+QUICK := -m '$(SHORT) and not serial' $(addprefix tests/,text job run diagnosis policy preflight contract)
 quick: $(STAMP)
-	$(BIN)/python -m pytest -q $(PARALLEL) -m '$(SHORT) and not serial' $(addprefix tests/,text job run diagnosis policy preflight contract)
+	$(BIN)/python -m pytest -q $(PARALLEL) $(QUICK)
+
+# The tests import `supervisor` and `trainer`: in this environment these are other names of stoker.supervisor and stoker.trainer.
+wheel-test: $(STAMP)
+	rm -rf .venv-wheel
+	$(BIN)/python tests/tools/wheel.py .venv-wheel --short-names
+	.venv-wheel/bin/python -m pytest -q $(PARALLEL) $(QUICK)
 
 # What measures time runs after the others, alone, also when one of those failed.
 test: $(STAMP)
@@ -153,7 +161,7 @@ lowest newest: .venv-supply/.installed
 	test -x .venv-$@/bin/python || $(PYTHON) -m venv .venv-$@
 	$(UV) pip compile -q --no-header --resolution $(RESOLUTION) -o .venv-$@/runtime.txt pyproject.toml
 	sed "$$(sed -n 's/^\([A-Za-z0-9_-]*\)==.*/s,^\1==.*,,I/p' .venv-$@/runtime.txt)" constraints.txt > .venv-$@/others.txt
-	.venv-$@/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-$@/runtime.txt -c .venv-$@/others.txt $(PIP_ARGS) torch '.[trainer,dev]'
+	.venv-$@/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-$@/runtime.txt -c .venv-$@/others.txt $(PIP_ARGS) torch -e '.[trainer,dev]'
 	.venv-$@/bin/python -m pytest -q $(PARALLEL) -m '$(SHORT) and not serial'
 
 .venv-supply/.installed: constraints.txt

@@ -92,7 +92,7 @@ def open_model(path: Path, *, ema: bool = False) -> tuple[LanguageModel, Tokeniz
 
 def main(argv: Sequence[str]) -> int:
     """Prints a sample after the prompt, as it is drawn. Returns: 0, 1 for a checkpoint that cannot be used, 2 for bad input."""
-    parser = _Parser(prog="python -m trainer sample", description="Text from a checkpoint.")
+    parser = _Parser(prog=f"python -m {__package__} sample", description="Text from a checkpoint.")
     parser.add_argument("path", type=Path, help="a checkpoint, or a folder of them (the newest is taken)")
     parser.add_argument("--prompt", default="\n", help="what the text begins with")
     parser.add_argument("--tokens", type=int, default=300, help="how many to draw")

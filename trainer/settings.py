@@ -90,7 +90,7 @@ def _placed(line: str, origins: Mapping[str, str], path: str | None, given: Mapp
 def help_text() -> str:
     """What ``--help`` prints."""
     lines = [
-        "python -m trainer [--config FILE] [--key value | --key=value]…",
+        f"python -m {__package__} [--config FILE] [--key value | --key=value]…",
         "",
         "Trains a small GPT, alone or under torchrun. Without data it trains on Python's own source.",
         "A flag wins over the file (TOML or YAML), the file over the default, which stands in brackets.",
@@ -108,7 +108,7 @@ def help_text() -> str:
         lines.append(f"  --{f.name:<27} {f.metadata['help']}{note}{default}{also}")
     lines += [
         "",
-        "Data files: python -m trainer.data --help. Checkpoints: python -m trainer.checkpoint --help.",
+        f"Data files: python -m {__package__}.data --help. Checkpoints: python -m {__package__}.checkpoint --help.",
     ]
     lines.append("Exit: 0 done · 1 failed · 2 usage · 75 stopped after a checkpoint · 130 interrupted")
     return "\n".join(lines)

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
-WITH_LOG = "supervisor.cli.starting.detached"
+WITH_LOG = f"{__package__}.starting.detached"
 """What a detached keeper is started by: the console's lines go to a file beside it."""
+PROGRAM = __package__.rpartition(".")[0]
+"""What ``python -m`` calls this program."""
 
 
 def says_yes(question: str) -> bool:

@@ -159,7 +159,7 @@ def _flush_or_drop() -> None:
 def _run_verb(verb: str, rest: list[str]) -> int:
     import importlib
 
-    module = importlib.import_module(f"supervisor.cli.{VERBS[verb][0]}")
+    module = importlib.import_module(f"{__package__}.{VERBS[verb][0]}")
     if hasattr(module, "main"):
         return int(module.main(rest))
     from supervisor.cli.common import Parser

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from supervisor.cli.common import EXIT_REFUSED, Parser, complain, own_words
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said, differences
 from supervisor.run.nodes import LEADER
 from supervisor.text.decode import printable
@@ -135,9 +135,7 @@ def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Sta
     if config is not None and not os.path.isfile(config):
         raise BadHosts(f"--ssh-config {args.ssh_config}: no such file")
     ours = shutil.which("stoker")
-    stoker = (
-        shlex.split(args.stoker) if args.stoker else [ours] if ours else [sys.executable, "-m", "supervisor"]
-    )
+    stoker = shlex.split(args.stoker) if args.stoker else [ours] if ours else [sys.executable, "-m", PROGRAM]
     return Started(
         run_dir=os.path.normpath(os.path.join(folder, run_dir)),
         folder=folder,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, add_runs_dir, complain
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, add_runs_dir, complain
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
@@ -138,7 +138,7 @@ def unit_of(runs: Sequence[RunPaths], env: Mapping[str, str], interval_s: float 
         sys.executable,
         "-P",
         "-m",
-        "supervisor",
+        PROGRAM,
         "service",
         "--adopt",
         f"--interval={interval_s:g}",

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, Parser, complain, own_words, says_yes
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, says_yes
 
 if TYPE_CHECKING:
     from supervisor.cluster.slurm.commands import QueuedJob
@@ -102,7 +102,7 @@ def _batch(parser: argparse.ArgumentParser, args: argparse.Namespace, words: lis
     stoker = shutil.which("stoker")
     return Batch(
         words=tuple(words),
-        stoker=(stoker,) if stoker else (sys.executable, "-m", "supervisor"),
+        stoker=(stoker,) if stoker else (sys.executable, "-m", PROGRAM),
         name=args.job_name or Path(script).stem,
         nodes=args.nodes or 1,
         gpus=args.gpus,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from supervisor.job.batch import BatchChange, describe_change
-from supervisor.job.knobs.batch_settings import find as kn
+from supervisor.job.knobs.batch_settings import set_batch as kn
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope
 from supervisor.policy.faulty_gpu import without_gpu

@@ -16,7 +16,7 @@ from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.assignments import value_of
-from supervisor.job.knobs.batch_settings.find import why_not_changeable
+from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable
 from supervisor.job.knobs.misspelt import misspelt_flags
 from supervisor.job.knobs.source.program import read_program
 from supervisor.job.knobs.source.read_source import scan_files

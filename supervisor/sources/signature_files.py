@@ -55,9 +55,9 @@ def default_cache_dir() -> str | None:
 
 def read_tables() -> dict[str, bytes]:
     """The raw tables of this installation, by family."""
-    import supervisor.diagnosis
+    from supervisor import diagnosis
 
-    folder = os.path.join(os.path.dirname(os.path.abspath(supervisor.diagnosis.__file__)), "signatures")
+    folder = os.path.join(os.path.dirname(os.path.abspath(diagnosis.__file__)), "signatures")
     tables = {}
     for name in sorted(os.listdir(folder)):
         if name.endswith(".toml"):

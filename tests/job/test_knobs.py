@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.find import batch_of, batch_values, find_knobs, why_not_changeable
+from supervisor.job.knobs.batch_settings.find import find_knobs
+from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values, why_not_changeable
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.source.read_source import scan_source
 from supervisor.job.memory_fit import choose_smaller

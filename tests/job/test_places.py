@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.edit import config_words, read_values, with_values
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings import find as kn
+from supervisor.job.knobs.batch_settings.find import find_knobs, places
+from supervisor.job.knobs.batch_settings.set_batch import batch_of
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.plan import build_plan, plan_as_record
 from supervisor.job.plan_diff import diff_lines
@@ -110,22 +111,20 @@ UNDIVIDED = "import os\nloader = DataLoader(d, batch_size=cfg['data']['batch_siz
 
 
 def test_a_knob_in_a_file_has_its_twin_its_scope_and_its_value() -> None:
-    where = kn.places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
-    knobs = kn.find_knobs(("--config", "c.yaml"), elsewhere=where)
+    where = places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
+    knobs = find_knobs(("--config", "c.yaml"), elsewhere=where)
     assert (knobs.batch, knobs.accumulation) == ("c.yaml#data.batch_size", "c.yaml#data.grad_accum")
     assert knobs.batch_scope is KnobScope.PER_RANK
     assert (knobs.resume, knobs.resume_value) == ("c.yaml#resume", "auto")
-    batch = kn.batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where)
+    batch = batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where)
     assert batch == BatchSpec(16, 3, 1)
-    unknown = kn.places(None, {"c.yaml": read_values("c.yaml", YAML)})
-    assert kn.find_knobs((), elsewhere=unknown).batch_scope is KnobScope.UNKNOWN, (
-        "a bare name is never guessed"
-    )
+    unknown = places(None, {"c.yaml": read_values("c.yaml", YAML)})
+    assert find_knobs((), elsewhere=unknown).batch_scope is KnobScope.UNKNOWN, "a bare name is never guessed"
 
 
 def test_the_command_line_comes_before_the_file() -> None:
-    where = kn.places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
-    assert kn.find_knobs(("--batch_size", "8", "--config", "c.yaml"), elsewhere=where).batch == "--batch_size"
+    where = places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
+    assert find_knobs(("--batch_size", "8", "--config", "c.yaml"), elsewhere=where).batch == "--batch_size"
 
 
 ENVIRON = """
@@ -137,13 +136,13 @@ loader = DataLoader(d, batch_size=bs)
 
 
 def test_a_variable_is_a_knob_with_its_default() -> None:
-    where = kn.places(ENVIRON, env={"BATCH_SIZE": "32"})
-    knobs = kn.find_knobs((), elsewhere=where)
+    where = places(ENVIRON, env={"BATCH_SIZE": "32"})
+    knobs = find_knobs((), elsewhere=where)
     assert (knobs.batch, knobs.accumulation) == ("env:BATCH_SIZE", "env:GRAD_ACCUM")
     assert knobs.batch_scope is KnobScope.PER_RANK
-    assert kn.batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where) == BatchSpec(32, 3, 1)
+    assert batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where) == BatchSpec(32, 3, 1)
     divided = ENVIRON.replace("batch_size=bs", "batch_size=bs // world")
-    assert kn.find_knobs((), elsewhere=kn.places(divided)).batch_scope is KnobScope.UNKNOWN
+    assert find_knobs((), elsewhere=places(divided)).batch_scope is KnobScope.UNKNOWN
 
 
 def plan_of(
@@ -245,7 +244,7 @@ def test_the_loaders_knobs_are_found_wherever_they_are() -> None:
         'p.add_argument("--sharing-strategy", choices=["file_descriptor", "file_system"], default="file_descriptor")\n'
         'p.add_argument("--prefetch-factor", type=int, default=4)\n'
     )
-    where = kn.places(source, {"c.yaml": {"data.num_workers": 8, "data.pin_memory": True}})
+    where = places(source, {"c.yaml": {"data.num_workers": 8, "data.pin_memory": True}})
     found = find_loader((), where)
     assert found.workers == ("c.yaml#data.num_workers", 8)
     assert found.prefetch == ("--prefetch-factor", 4)

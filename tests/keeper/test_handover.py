@@ -59,9 +59,8 @@ def test_less_than_all_of_it_is_refused(data: bytes) -> None:
 def test_a_keeper_that_ends_before_it_is_ready_is_reported_and_leaves_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, told: str
 ) -> None:
-    (tmp_path / "dies.py").write_text(ends, encoding="utf-8")
-    monkeypatch.setattr(detach, "_here", lambda: str(tmp_path))
+    monkeypatch.setattr(detach, "BOOTSTRAP", f"{detach.BOOTSTRAP.partition('sys.exit')[0]}{ends}")
     run = RunPaths(tmp_path / "run")
     with pytest.raises(detach.KeeperDidNotStart, match=told):
-        detach.start_detached(run, os.environ, record=RECORD, entry="dies")
+        detach.start_detached(run, os.environ, record=RECORD, entry="never imported")
     assert " starts\n" in run.node().log.read_text()

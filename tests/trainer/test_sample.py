@@ -69,7 +69,9 @@ def test_the_readmes_commands_lead_from_a_folder_of_text_to_a_sentence(tmp_path:
         (texts / f"{at}.txt").write_text("Once upon a time there was a cat. " * 40, encoding="utf-8")
     readme = (MAIN.parent / "README.md").read_text(encoding="utf-8")
     commands = [
-        shlex.split(line)[3:] for line in readme.splitlines() if line.startswith("    python -m trainer")
+        shlex.split(line)[3:]
+        for line in readme.splitlines()
+        if line.startswith("    python -m stoker.trainer")
     ]
     assert len(commands) == 3
     # The same, of a size that a test can wait for.

@@ -17,7 +17,7 @@ from trainer.checkpoint.storage import CheckpointError, load, one_of, verify, we
 
 def main(argv: Sequence[str]) -> int:
     """``python -m trainer.checkpoint verify|inspect|export``. Returns: 0 sound, 1 damaged or not committed, 2 usage."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint", description="Look at checkpoints.")
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}", description="Look at checkpoints.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for name, text in (
         ("verify", "check marker, sizes and checksums"),
@@ -43,14 +43,14 @@ def main(argv: Sequence[str]) -> int:
             case _:
                 print(export(path, chosen.out, ema=chosen.ema))
     except CheckpointError as error:
-        sys.stderr.write(f"trainer.checkpoint: {error}\n")
+        sys.stderr.write(f"{__package__}: {error}\n")
         return 1
     except BrokenPipeError:
         # `inspect … | head`: the reader has seen enough, also of what the interpreter flushes last.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        sys.stderr.write(f"trainer.checkpoint: {error}\n")
+        sys.stderr.write(f"{__package__}: {error}\n")
         return 2
     return 0
 

@@ -19,7 +19,7 @@ MOST_PAIRS: Final = 1 << 20
 
 def main(argv: Sequence[str]) -> int:
     """``python -m trainer.data prepare|check``. Returns: 0, or 2 for what cannot be read or is at fault."""
-    parser = _Parser(prog="python -m trainer.data", description="Make and check token files.")
+    parser = _Parser(prog=f"python -m {__package__}", description="Make and check token files.")
     verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_Parser)
     verb = verbs.add_parser("prepare", help="write train.bin and val.bin")
     verb.add_argument(
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         sources = chosen.sources or ["Python's own source"]
         print(prepare(texts(), chosen.out, tokenizer, sources=sources, val_share=chosen.val_share))
     except (DataError, OSError) as error:
-        sys.stderr.write(f"trainer.data: {error}\n")
+        sys.stderr.write(f"{__package__}: {error}\n")
         return 2
     return 0
 
@@ -86,7 +86,7 @@ class _Parser(argparse.ArgumentParser):
     """Bad input is one line; --help has the rest."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"trainer.data: {message}; {self.prog} --help\n")
+        self.exit(2, f"{__package__}: {message}; {self.prog} --help\n")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from typing import BinaryIO, Final
 
 # First bytes to what begins so, and what to do about it: the registries of file(1) and the formats' own pages.
 MAGICS: Final[tuple[tuple[bytes, str, str], ...]] = (
-    (b"PAR1", "a parquet file", "python -m trainer.data prepare makes tokens of one called .parquet"),
+    (b"PAR1", "a parquet file", f"python -m {__package__} prepare makes tokens of one called .parquet"),
     (
         b"\x1f\x8b",
         "compressed by gzip",
-        "gunzip it; or python -m trainer.data prepare, of .jsonl.gz and .txt.gz",
+        f"gunzip it; or python -m {__package__} prepare, of .jsonl.gz and .txt.gz",
     ),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstd -d it first"),
     (b"\xfd7zXZ\x00", "compressed by xz", "unxz it first"),

@@ -60,7 +60,7 @@ def jsonl_bytes(
             raise
         raise DataError(
             f"{path}: its text cannot be kept in {folder}: {error.strerror or error}; set XDG_CACHE_HOME to a "
-            "folder with room, or make a token file: python -m trainer.data prepare --out FOLDER"
+            f"folder with room, or make a token file: python -m {__package__} prepare --out FOLDER"
         ) from None
     return np.memmap(target, np.uint8, "r") if target.stat().st_size else np.zeros(0, np.uint8)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from supervisor import LOAD_THIS_COPY
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.run.paths import RunPaths
 
@@ -64,7 +65,7 @@ class Watcher:
             with open(run.node().log, "ab") as log:
                 # A session of its own: Ctrl-C and the hang-up of the terminal are the screen's business.
                 self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", BOOTSTRAP, _here(), *words],
+                    [sys.executable, "-P", "-c", BOOTSTRAP, __name__, *words],
                     stdin=subprocess.PIPE,
                     bufsize=0,
                     stdout=log,
@@ -101,17 +102,12 @@ class Watcher:
             self.process.wait()
 
 
-# -P and the package's own folder, so that no package of the working directory's is taken for ours.
-BOOTSTRAP = (
-    "import os, select, sys; "
-    f"select.select([0], [], [], {GO_S})[0] and (os.read(0, 1) or sys.exit(0)); sys.path.insert(0, sys.argv.pop(1)); "
-    "from supervisor.cli.attaching.watcher_process import main; sys.exit(main(sys.argv[1:]))"
-)
-
-
-def _here() -> str:
-    """The folder that holds the package `supervisor`."""
-    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+BOOTSTRAP = f"""\
+import os, select, sys
+select.select([0], [], [], {GO_S})[0] and (os.read(0, 1) or sys.exit(0))
+{LOAD_THIS_COPY}
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
+"""
 
 
 def main(argv: list[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.job.arguments.assignments import names_of, value_of
-from supervisor.job.knobs.batch_settings.find import words_of
+from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.places import Places, bare, is_argument
 from supervisor.job.spec import LoaderKnobs
 

@@ -14,8 +14,9 @@ from supervisor.job.arguments.launchers import ACCELERATE, Launch, names_machine
 from supervisor.job.batch import BatchSpec, BatchUnit, divisors
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings import find as kn
+from supervisor.job.knobs.batch_settings import set_batch as kn
 from supervisor.job.knobs.batch_settings.candidates import as_number
+from supervisor.job.knobs.batch_settings.find import find_knobs
 from supervisor.job.knobs.batch_settings.refusals import SMALLER_GLOBAL
 from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
@@ -90,7 +91,7 @@ def with_knobs(
     where, world, script = _places(
         spec, look, world, script_text, script_configs or {}, read, gpus, accelerate_config
     )
-    knobs = kn.find_knobs(spec.entry_args, None, asked.knobs, elsewhere=where, world=world)
+    knobs = find_knobs(spec.entry_args, None, asked.knobs, elsewhere=where, world=world)
     spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
         world = None  # how its ranks lie on nodes is the command's own business
@@ -213,7 +214,7 @@ class _Unread:
 
     def _outcome(self, what: Unread, value: str) -> Outcome:
         given = with_declared(self.asked.knobs, what, value)
-        knobs = kn.find_knobs(self.spec.entry_args, None, given, elsewhere=self.where, world=self.world)
+        knobs = find_knobs(self.spec.entry_args, None, given, elsewhere=self.where, world=self.world)
         batch, knobs, _ = _batch(self.spec, self.args, knobs, self.where, self.world, self.asked)
         return knobs, batch
 

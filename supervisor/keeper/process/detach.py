@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from supervisor import LOAD_THIS_COPY
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import NOT_DECODED
@@ -21,18 +22,15 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 
 START_DEADLINE_S = 15.0
 
-# The keeper must be the stoker that started it, also from a source tree. A PYTHONPATH would reach the job
-# and shadow its packages with ours; -P keeps a `logging.py` in the user's folder out. The log has a line before anything
-# else is loaded, and a crash of the interpreter is written there; a keeper that was killed leaves that line alone. A lost
-# terminal never ends a keeper, also before it has handlers of its own; a handler, unlike SIG_IGN, does not reach the job.
-BOOTSTRAP = """\
+# The log has a line before anything else is loaded, and a crash of the interpreter is written there. A lost terminal never
+# ends a keeper, also before it has handlers of its own; a handler, unlike SIG_IGN, does not reach the job.
+BOOTSTRAP = f"""\
 import faulthandler, os, signal, sys, time
 print(time.strftime("%Y-%m-%d %H:%M:%S"), "INFO keeper", os.getpid(), "starts", file=sys.stderr, flush=True)
 faulthandler.enable()
 signal.signal(signal.SIGHUP, lambda *_: None)
-sys.path.insert(0, sys.argv[1])
-from importlib import import_module
-sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))
+{LOAD_THIS_COPY}
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
 """
 
 
@@ -66,7 +64,7 @@ def start_detached(
     fd = os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", BOOTSTRAP, _here(), entry, str(run.root)],
+            [sys.executable, "-P", "-c", BOOTSTRAP, entry, str(run.root)],
             env=dict(env),
             stdin=subprocess.PIPE,
             stdout=fd,
@@ -143,8 +141,3 @@ def _logind_kills(user: str) -> bool:
         return False
     wanted = {"killuserprocesses=yes", "killuserprocesses=true", "killuserprocesses=1"}
     return any(line.lower() in wanted for line in settings)
-
-
-def _here() -> str:
-    """The folder that holds the package `supervisor`."""
-    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -16,7 +16,7 @@ from supervisor.job.batch import divisors
 from supervisor.job.config.edit import Scalar
 from supervisor.job.knobs.batch_settings import candidates as cand
 from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_last, plain_name
-from supervisor.job.knobs.batch_settings.names import Role, role_of, scope_by_name, words_of
+from supervisor.job.knobs.batch_settings.names import Role, may_cut, role_of, scope_by_name
 from supervisor.job.knobs.batch_settings.refusals import (
     EITHER_SCOPE,
     NO_ACCUMULATION,
@@ -24,29 +24,13 @@ from supervisor.job.knobs.batch_settings.refusals import (
     NoPlanError,
 )
 from supervisor.job.knobs.batch_settings.search import Search, last_key
-from supervisor.job.knobs.batch_settings.set_batch import (
-    batch_of,
-    batch_values,
-    why_not_changeable,
-    why_size_unknown,
-)
+from supervisor.job.knobs.batch_settings.set_batch import number_of
 from supervisor.job.knobs.conventions import Convention, find_convention
 from supervisor.job.knobs.places import Place, Places, bare, place_of
 from supervisor.job.knobs.resuming.resume import find_resume
 from supervisor.job.knobs.source.conditions import cleared_before_backward, refuses
 from supervisor.job.knobs.source.read_source import ScriptSource, scan_source
 from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope, Unread
-
-__all__ = [
-    "batch_of",
-    "batch_values",
-    "find_knobs",
-    "places",
-    "scope_of",
-    "why_not_changeable",
-    "why_size_unknown",
-    "words_of",
-]
 
 _WORLD: Final = ("world_size", "get_world_size", "num_gpus", "ngpus", "n_gpu", "n_gpus", "num_processes", "ddp_world_size", "gpus", "num_devices", "device_count", "ngpus_per_node", "local_world_size", "dp_size", "dp_world_size", "data_parallel_size", "num_ranks", "nprocs", "dp_degree", "world", "ngpu", "nproc")  # fmt: skip
 _PER_NODE: Final = frozenset({"ngpus_per_node", "device_count", "local_world_size"})
@@ -92,7 +76,6 @@ def convention_of(args: Sequence[str], where: Places) -> Convention | None:
         + [f"{f}#{k}" for f, v in where.configs.items() for k in v]
         + list(where.settled)
     )
-    names += [f"--{flag.dest}" for flag in where.source.flags[:0]]
     return find_convention(
         names, program=where.program, modules=where.source.modules, called=where.source.calls()
     )
@@ -103,13 +86,13 @@ def _batch_knobs(
 ) -> Knobs:
     found = cand.collect(args, where, row)
     declared = given != Knobs()
-    if given.batch is not None:
-        return _declared(given, found, where, declared=declared)
     try:
-        return replace(
-            _Finder(args, where, row, found, given, world, Search(args, where, row, found, given)).find(),
-            declared=declared,
-        )
+        if given.batch is not None:
+            knobs = _declared(given, found, args, where, declared=declared)
+        else:
+            finder = _Finder(args, where, row, found, given, world, Search(args, where, row, found, given))
+            knobs = replace(finder.find(), declared=declared)
+        return _checked(knobs, given, where.source)
     except NoPlanError as refused:
         scope = given.batch_scope
         if refused.batch is not None and scope is KnobScope.UNKNOWN:
@@ -121,11 +104,13 @@ def _batch_knobs(
             refused = replace(refused, why=why, help=help_, unread=Unread.SCOPE)
         return Knobs(
             batch=refused.batch, batch_scope=scope, accumulation=given.accumulation, refusal=refused.why, help=refused.help, declared=declared,
-            found=_numbers_of(found, ("micro", refused.batch)), unread=refused.unread, choices=refused.choices,
+            found=_numbers_of(found, args, where, ("micro", refused.batch)), unread=refused.unread, choices=refused.choices,
         )  # fmt: skip
 
 
-def _declared(given: Knobs, found: Sequence[Candidate], where: Places, *, declared: bool) -> Knobs:
+def _declared(
+    given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Places, *, declared: bool
+) -> Knobs:
     """What a person named, completed: a scope from the name or the source, an accumulation or a total that is the only one."""
     batch = given.batch or ""
     scope = given.batch_scope if given.batch_scope is not KnobScope.UNKNOWN else scope_of(batch, where.source)
@@ -146,16 +131,42 @@ def _declared(given: Knobs, found: Sequence[Candidate], where: Places, *, declar
         paired=accumulation is not None
         and scope is KnobScope.UNKNOWN
         and not where.source.divides(plain_name(batch), plain_name(accumulation)),
-        found=_numbers_of(found, ("micro", batch), ("accumulation", accumulation), ("total", total)),
+        found=_numbers_of(
+            found, args, where, ("micro", batch), ("accumulation", accumulation), ("total", total)
+        ),
     )
 
 
-def _numbers_of(found: Sequence[Candidate], *wanted: tuple[str, str | None]) -> tuple[FoundNumber, ...]:
-    by_name = {c.name: c for c in found}
+def _checked(knobs: Knobs, given: Knobs, source: ScriptSource) -> Knobs:
+    """The same, without settings that do nothing and without a declared accumulation that cuts the batch."""
+    steps = knobs.accumulation
+    for name, what in ((knobs.batch, "--batch-knob"), (steps, "--accumulation-knob")):
+        if name is not None and (unused := source.unused(name)) is not None:
+            raise NoPlanError(f"{name} is declared in {unused} and used nowhere", f"name it with {what}")
+    if steps is not None and given != Knobs() and knobs.batch_scope is not KnobScope.GLOBAL:
+        _require_whole(steps, source.cuts_by(plain_last(steps).lower()))
+        if given.accumulation is not None and may_cut(steps):
+            why = f"{steps} may cut each batch into pieces: a smaller batch would shrink the global batch"
+            raise NoPlanError(why, f"a larger {steps} alone")
+    return knobs
+
+
+def _require_whole(steps: str, cut_at: str | None, batch: str | None = None) -> None:
+    if cut_at is not None:
+        cuts = f"the source cuts each batch into {steps} pieces ({cut_at})"
+        raise NoPlanError(
+            f"{cuts}: a smaller batch would shrink the global batch", f"a larger {steps} alone", batch
+        )
+
+
+def _numbers_of(
+    found: Sequence[Candidate], args: Sequence[str], where: Places, *wanted: tuple[str, str | None]
+) -> tuple[FoundNumber, ...]:
+    by_name = {c.name: (c.number, c.where) for c in found}
     return tuple(
-        FoundNumber(what, by_name[name].number, by_name[name].where)
+        FoundNumber(what, *by_name.get(name, (number_of(args, name, where), "named")))
         for what, name in wanted
-        if name is not None and name in by_name
+        if name is not None
     )
 
 
@@ -234,7 +245,7 @@ class _Finder:
                     f"{named}, but {self.source.spelled[name]} is set in {values[0][1]}, and how it is changed from outside is not known",
                     "name it with --accumulation-knob", micro.name,
                 )  # fmt: skip
-        return NoPlanError(f"{named}: {NO_ACCUMULATION}", SMALLER_GLOBAL, micro.name)
+        return self.search.no_accumulation(micro)
 
     def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
         self._require_same_rate(micro, {last_key(total)})
@@ -263,11 +274,7 @@ class _Finder:
         cut_at = self.source.cuts_by(small)
         if cut_at is not None and self.source.same_as(small) & self.source.of_loss:
             return self._cut(micro, steps)  # each piece counts by its share
-        if cut_at is not None:
-            raise NoPlanError(
-                f"the source cuts each batch into {steps.name} pieces ({cut_at}): a smaller batch would shrink the global batch",
-                f"a larger {steps.name} alone", micro.name,
-            )  # fmt: skip
+        _require_whole(steps.name, cut_at, micro.name)
         if (
             not self.source.files
             and micro.role not in {Role.MICRO, Role.NODE}
@@ -318,12 +325,6 @@ class _Finder:
 
     def _cut(self, micro: Candidate, steps: Candidate) -> Knobs:
         """The source divides the batch by the accumulation: the batch stays, and is cut into more pieces."""
-        if micro.number is None or steps.number is None:
-            raise NoPlanError(
-                f"{micro.name} {micro.value} and {steps.name} {steps.value} are no numbers",
-                "",
-                micro.name,
-            )
         return Knobs(
             batch=micro.name, batch_scope=KnobScope.GLOBAL, accumulation=steps.name, found=self._numbers(micro, steps, None)
         )  # fmt: skip

@@ -140,6 +140,17 @@ def is_accumulation(name: str) -> bool:
     )
 
 
+def is_size_of_training(name: str) -> bool:
+    """Whether a name may be that of a batch size of the training, whatever else it says: ``max_train_batch_size``."""
+    sized = {"batch", "size"} <= set(words_of(name)) or is_batch(name)
+    return sized and not (_OTHER_BATCH - {"max", "forward"}) & path_words(name)
+
+
+def may_cut(name: str) -> bool:
+    """Whether a name says that something is cut into so many pieces: ``batch_split``, ``subdivisions``."""
+    return bool({"split", "splits", "chunk", "chunks", "pieces", "subdivisions"} & set(words_of(name)))
+
+
 def may_accumulate(name: str) -> bool:
     """Whether a name that does not say so may be an accumulation's, where the source uses it as one: ``update_every``, ``batch_split``."""
     words = set(words_of(name))

@@ -11,13 +11,14 @@ from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.knobs.batch_settings import candidates as cand
 from supervisor.job.knobs.batch_settings.candidates import Candidate, Given, as_number, plain_last, plain_name
-from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
+from supervisor.job.knobs.batch_settings.names import Role, is_size_of_training, role_of, words_of
 from supervisor.job.knobs.batch_settings.refusals import (
     EITHER_SCOPE,
     NO_ACCUMULATION,
     SMALLER_GLOBAL,
     NoPlanError,
 )
+from supervisor.job.knobs.batch_settings.set_batch import number_of
 from supervisor.job.knobs.batch_settings.written import written_batch, written_in_script
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
@@ -274,16 +275,28 @@ class Search:
     def _total_alone(self, total: Candidate) -> NoPlanError:
         steps, _ = cand.choose(c for c in self.found if c.role is Role.ACCUMULATION)
         if steps is None:
-            return NoPlanError(
-                f"no gradient accumulation beside {total.name}: {NO_ACCUMULATION}",
-                SMALLER_GLOBAL,
-                total.name,
-            )
+            return self.no_accumulation(total)
         return NoPlanError(
             f"what {total.name} counts beside {steps.name} is not clear",
             EITHER_SCOPE,
             total.name,
             Unread.SCOPE,
+        )
+
+    def no_accumulation(self, batch: Candidate) -> NoPlanError:
+        """The refusal where no setting accumulates beside a batch: with a second batch setting the script may do so by itself."""
+        flag = self.source.flag(batch.name)
+        names = [name for name, value in self._everything() if as_number(value)]
+        names += [max(f.names, key=len) for f in self.source.flags if flag and f.file == flag.file]
+        sizes = (n for n in names if is_size_of_training(n) and plain_last(n).lower() != last_key(batch))
+        if (other := next(sizes, None)) is None:
+            why = f"no gradient accumulation beside {batch.name}: {NO_ACCUMULATION}"
+            return NoPlanError(why, SMALLER_GLOBAL, batch.name)
+        part = other if batch.role is Role.TOTAL else batch.name
+        knob = f"--batch-knob {part} --batch-scope per_rank, if a rank takes so many samples at once"
+        return NoPlanError(
+            f"the script may derive its accumulation from {batch.name} and {other}",
+            f"set {part} yourself" if batch.role is Role.MICRO else knob,
         )
 
     def total(self, micro: Candidate) -> Candidate | None:
@@ -388,7 +401,8 @@ class Search:
 
     def _named_accumulation(self, name: str, own: Sequence[Candidate]) -> Candidate:
         named = next((c for c in own if c.name == name), None)
-        return named or Candidate(name, Role.ACCUMULATION, 1, Given.COMMAND_LINE, "named", plain_name(name))
+        now = number_of(self.args, name, self.where)
+        return named or Candidate(name, Role.ACCUMULATION, now, Given.COMMAND_LINE, "named", plain_name(name))
 
     def _unset_accumulation(self, own: Sequence[Candidate], micro: Candidate) -> Candidate | None:
         if not own:
@@ -400,7 +414,7 @@ class Search:
         return fallback
 
     def _require_used(self, steps: Candidate, micro: Candidate) -> Candidate:
-        """The setting is used: one that is declared and never used to accumulate would shrink the global batch."""
+        """The setting is used to accumulate: the global batch would shrink by one that is not."""
         if last_key(steps) == "accumulate_grad_batches" and steps_by_itself(self.source, alone=True):
             what = f"the module steps its optimizers itself (automatic_optimization = False), so Lightning refuses {steps.name}"
             raise NoPlanError(f"{what}: {NO_ACCUMULATION}", SMALLER_GLOBAL, micro.name)
@@ -409,16 +423,6 @@ class Search:
         if reckoned is not None:
             raise NoPlanError(
                 f"with these arguments the loop does not accumulate by {steps.name} (read in {reckoned}): {NO_ACCUMULATION}",
-                SMALLER_GLOBAL,
-                micro.name,
-            )
-        flag = self.source.flag(steps.name) if steps.name.startswith("-") else None
-        if flag is None or flag.owner or not self.source.files:
-            return steps
-        trains = "backward" in self.source.used  # else the loop is elsewhere, and so may be the use
-        if trains and not self.source.uses(flag.dest):
-            raise NoPlanError(
-                f"{steps.name} is declared in {flag.where} and used nowhere: {NO_ACCUMULATION}",
                 SMALLER_GLOBAL,
                 micro.name,
             )

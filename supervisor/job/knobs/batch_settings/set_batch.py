@@ -48,10 +48,10 @@ def batch_of(
         JobError: the numbers are known and do not divide.
     """
     where = elsewhere or Places(scan_source(source_text))
-    given = _number_of(args, knobs.batch, where, knobs, "micro")
-    if given is None:
+    given = number_of(args, knobs.batch, where, knobs, "micro")
+    steps = _steps_of(args, knobs, where, global_batch)
+    if given is None or steps is None:
         return None
-    steps = _number_of(args, knobs.accumulation, where, knobs, "accumulation") or 1
     if knobs.paired and not (knobs.batch_scope is KnobScope.PER_RANK and world_size is not None):
         return _two_factors(knobs, given, steps, world_size, local_world_size)
     if knobs.counts is AccumulationCounts.ALL_RANKS and world_size is not None:
@@ -77,6 +77,12 @@ def batch_of(
     return _with_total(args, knobs, where, micro, steps, world_size, counted, said=unit is not None)
 
 
+def _steps_of(args: Sequence[str], knobs: Knobs, where: Places, asked: int | None) -> int | None:
+    """The accumulation; where a global batch is asked for, it is set to what makes that up, whatever it is now."""
+    is_set = knobs.accumulation is None or (asked is not None and knobs.batch_scope is not KnobScope.UNKNOWN)
+    return number_of(args, knobs.accumulation, where, knobs, "accumulation") or (1 if is_set else None)
+
+
 def _is_derived(knobs: Knobs) -> bool:
     return knobs.global_batch is not None and knobs.accumulation is None
 
@@ -92,7 +98,7 @@ def _with_total(
     *,
     said: bool,
 ) -> BatchSpec | None:
-    total = _number_of(args, knobs.global_batch, where, knobs, "total")
+    total = number_of(args, knobs.global_batch, where, knobs, "total")
     counts_tokens = total is not None and _may_count_tokens(args, knobs.global_batch, total, where)
     if (
         not said
@@ -143,7 +149,7 @@ def _may_count_tokens(args: Sequence[str], name: str | None, total: int, where: 
     """Whether a found global batch may be in tokens: then its numbers are not shown as samples."""
     if name is not None and "token" in name:
         return True
-    lengths = (_number_of(args, n, where) for n in _LENGTH_NAMES)
+    lengths = (number_of(args, n, where) for n in _LENGTH_NAMES)
     return any(length is not None and total >= length for length in lengths)
 
 
@@ -207,9 +213,10 @@ def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
     """The names are known and the numbers are not: which one is missing, and what would say it."""
-    number = knobs.number("micro")
-    if number is None or number.value is None:
-        return f"the value of {knobs.batch} is not known", f"give {knobs.batch} a number"
+    for what, name in (("micro", knobs.batch), ("accumulation", knobs.accumulation)):
+        number = knobs.number(what)
+        if name is not None and (number is None or number.value is None):
+            return f"the value of {name} is not known", f"give {name} a number"
     return "how many ranks there are is not known", "--nproc-per-node N"
 
 
@@ -226,9 +233,10 @@ def why_not_changeable(knobs: Knobs) -> str:
     return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
 
 
-def _number_of(
+def number_of(
     args: Sequence[str], name: str | None, where: Places, knobs: Knobs | None = None, what: str = ""
 ) -> int | None:
+    """The number that a setting holds, or that stands for it among those which were found for `knobs`; None: not known."""
     if name is None:
         return None
     value: Scalar = value_of(args, name) if is_argument(name) else None

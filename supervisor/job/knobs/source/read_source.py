@@ -172,6 +172,15 @@ class ScriptSource:
         """Whether a setting is read anywhere: by name, or with all others at once (``**vars(args)``)."""
         return dest in self.used or "*" in self.used
 
+    def unused(self, name: str) -> str | None:
+        """Where a flag is declared that a script with a training loop reads nowhere; None for all else."""
+        flag = self.flag(name) if name.startswith("-") else None
+        if (
+            flag is None or flag.owner or "backward" not in self.used
+        ):  # else the loop is elsewhere, and so may be the use
+            return None
+        return None if self.uses(flag.dest) else flag.where
+
     def behind(self, names: Iterable[str]) -> frozenset[str]:
         """The names, and all that they are computed from."""
         found: set[str] = set()

@@ -228,7 +228,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 def why_no_batch(snapshot: Snapshot) -> str:
     """Why no other batch can be offered, and what would let it be: one line."""
     # Slow to load: the first screen must not wait for them.
-    from supervisor.job.knobs.batch_settings.find import why_not_changeable, why_size_unknown
+    from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable, why_size_unknown
     from supervisor.job.spec import Knobs
 
     state, record = snapshot.state, snapshot.run_file
