@@ -98,6 +98,12 @@ def evaluation_in_prose_for_a_long_time(run: Run) -> None:
     run.print_for(30.0, 1.5, prose())
 
 
+def evaluations_in_the_same_prose(run: Run) -> None:
+    for _ in range(4):
+        run.print_for(30.0, 1.5, prose())
+        run.steps(60)
+
+
 def evaluation_that_counts(run: Run) -> None:
     run.print_for(50.0, 1.0, (f"[{n}/50] accuracy {0.9 - n / 1000:.3f}" for n in range(1, 51)))
 
@@ -166,7 +172,7 @@ def committed_checkpoints(run: Run) -> None:
 
 SILENT = frozenset(("announced_evaluation_that_is_silent", "checkpoint", "recompilation_that_the_stacks_show", "pause", "upload"))  # fmt: skip
 HEALTHY = (
-    evaluation_in_prose, evaluation_in_prose_for_a_long_time, evaluation_that_counts, evaluation_with_a_bar,
+    evaluation_in_prose, evaluation_in_prose_for_a_long_time, evaluations_in_the_same_prose, evaluation_that_counts, evaluation_with_a_bar,
     evaluation_that_repeats_its_words, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
     recompilation_that_the_stacks_show, reported_evaluation, pause, slow_data, upload, committed_checkpoints,
 )  # fmt: skip
@@ -218,6 +224,9 @@ HEARTBEATS = {
     "slower than the steps": ((10.0, "tracker: synced {n} files, {n}.5 MB"),),
     "one that counts up": ((1.0, "watchdog check {n}/100000 ok"),),
     "several on several ranks": ((1.0, "beat {n}"), (1.3, "rank 1 beat {n}"), (5.0, "gpu temp {n} C")),
+    "with many messages": tuple(
+        (5.0 + n, text) for n, text in enumerate(("net ok {n}", "disk ok {n}", "gpu ok {n}", "ecc ok {n}"))
+    ),
     "a spinner": ((0.5, "⠋ Training {n}s"),),
     "that speaks of evaluation": ((1.0, "INFO eval queue: {n} jobs"),),
 }
@@ -237,7 +246,10 @@ def test_a_hang_behind_a_heartbeat_is_flagged_as_without_one_and_ended_on_demand
         began = one.now
         one.wait(19.5)
         assert not one.ended
-        assert [at - began for at in one.flags] == [pytest.approx(max(2.0, 3 * gap_s), abs=0.5)]
+        assert len(one.flags) == 1
+        usual_s = max(2.0, 3 * gap_s)
+        # A heartbeat that is slower than the steps may come early once, and begins the time anew.
+        assert usual_s - 0.2 <= one.flags[0] - began <= usual_s + (0.3 if one is alone else 2.5)
         one.wait(0.6)
         assert one.ended
 
@@ -250,7 +262,7 @@ def test_by_the_default_rules_a_heartbeat_does_not_hold_the_end_back(kind: str) 
     run.steps(60, 0.2)
     began = run.now
     run.wait(400)
-    assert run.watch.silent_s(run.now) == pytest.approx(run.now - began, abs=1.0)
+    assert run.watch.silent_s(run.now) == pytest.approx(run.now - began, abs=5.0)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +377,7 @@ def test_a_counter_that_begins_again_counts_again() -> None:
         assert found[3:] == [News.COUNTED] * 26
         for _ in range(20):
             now += 1.0
-            output.step()
+            output.step(now)
 
 
 def test_heartbeats_that_are_read_late_and_together_are_no_news() -> None:
@@ -373,7 +385,7 @@ def test_heartbeats_that_are_read_late_and_together_are_no_news() -> None:
     line = printed(b"alive 3")
     for second in range(10):
         output.news("0", line, float(second))
-        output.step()
+        output.step(float(second))
     assert output.news("0", line, 10.0) is News.NONE
     assert {output.news("0", line, 14.0) for _ in range(4)} == {News.NONE}
 
@@ -382,7 +394,7 @@ def test_prose_without_end_is_forgotten_before_heartbeats_are() -> None:
     output = Output()
     for second in range(3):
         output.news("0", printed(b"alive"), float(second))
-        output.step()
+        output.step(float(second))
     for number in range(MOST_TEMPLATES + 5):
         word = "".join(chr(97 + int(digit)) for digit in str(number))
         assert output.news("0", printed(f"w{word} said".encode()), 3.0) in {News.FRESH, News.REPEATED}

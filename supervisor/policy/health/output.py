@@ -3,8 +3,8 @@
 A heartbeat thread, a tracker's status line, or one rank that keeps logging prints the same words in a hang as before it. An
 evaluation, a save, or a download prints words that no step printed. So a line is reduced to its *template*, its words without
 digits, and a template is familiar in a log once it was printed before and after a step. The time between those two lines, on
-average, is its usual interval. A familiar template is news only where it comes more than twice as often as usual: an evaluation
-that prints one line a sample is not made familiar by the evaluation before it.
+average, is its usual interval. A familiar template is news only where it comes more than twice as often as usual, or within half
+of that interval after the last step: an evaluation is not made familiar by the evaluation before it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class News(IntEnum):
 
     NONE = 0  # it comes as it did while steps were made
     REPEATED = 1  # no step printed it, but it was printed since the last one: an evaluation's lines, or somebody who waits
-    FRESH = 2  # these words were never printed before
-    COUNTED = 3  # a counter of its own went up
+    EARLY = 2  # they are familiar, and come sooner after the last step than they usually do: the next evaluation's, mostly
+    FRESH = 3  # these words were never printed before
+    COUNTED = 4  # a counter of its own went up
 
 
 def printed(raw: bytes) -> Printed:
@@ -106,11 +107,11 @@ class Output:
 
     def __init__(self) -> None:
         self._templates: dict[tuple[str, int], _Template] = {}
-        self._steps = 0
+        self._steps, self._step_at = 0, 0.0
 
-    def step(self) -> None:
+    def step(self, now: float) -> None:
         """A step was made."""
-        self._steps += 1
+        self._steps, self._step_at = self._steps + 1, now
 
     def news(self, log: str, line: Printed, now: float) -> News:
         """What a line of a log shows."""
@@ -130,8 +131,10 @@ class Output:
         known.count += 1
         went_up = self._went_up(known, line.counter)
         # Of a log that an adopting keeper reads again the times are lost: then the interval is 0, and nothing comes too often.
-        if known.gaps and (known.count - SPARE) * known.gaps_s <= FASTER * (now - known.since) * known.gaps:
-            return News.NONE
+        usual_s = known.gaps_s / known.gaps if known.gaps else -1.0
+        if (known.count - SPARE) * usual_s <= FASTER * (now - known.since) and known.gaps:
+            is_early = known.count == 1 and usual_s > FASTER * (now - self._step_at)
+            return News.EARLY if is_early else News.NONE
         return News.COUNTED if went_up else News.REPEATED
 
     @staticmethod

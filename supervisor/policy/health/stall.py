@@ -5,9 +5,10 @@ counter that goes up (``12/50``). *Output* is progress, or a line that is news b
 neither: CPU time of a rank itself. A rank that waits in NCCL spins on a core, as does one in an endless loop; one that reads from
 a slow disk uses none.
 
-- A stall is *flagged* after max(flag_s, 3 x pace) without progress. Output that is news holds that back, but not for ever: words
-  that were never printed before (an evaluation's prose) until max(300 s, 10 x pace) after the last progress, words that repeat
-  since then (an evaluation's lines, or somebody who reports that he waits) until 5 times the flag's own time.
+- A stall is *flagged* after max(flag_s, 3 x pace) without progress. Output that is news begins that time anew, but not for ever:
+  words that were never printed before, or come early (an evaluation's prose), until max(300 s, 10 x pace) after the last progress;
+  words that repeat since then (an evaluation's lines, or a rank that reports that it waits) until 5 times the flag's own time.
+  Of these only words that were never printed before end a stall that is flagged already.
 - It may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run came back from) without output.
 - Where a person gave both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first
   completed step on. In an evaluation, a checkpoint or a compilation, reported, announced by a line or seen in the stacks, that is
@@ -124,7 +125,7 @@ class StallWatch:
         if self._announced is not None:
             self._paces.add(self._announced[0], now - self._announced[1])
             self._announced = None
-        self._output.step()
+        self._output.step(now)
         # A step is a step, whatever was said before: not every trainer says when a checkpoint is done.
         self.enter(Phase.STEPPING, now)
         self._last_step = now
@@ -164,7 +165,7 @@ class StallWatch:
         """An earlier keeper saw them. When is not known, nor which steps lay between: what comes again is familiar."""
         for line in lines:
             self._output.news(log, line, self._launched)
-            self._output.step()
+            self._output.step(self._launched)
 
     def line(self, now: float) -> None:
         """Some rank wrote to its log."""
@@ -267,11 +268,13 @@ class StallWatch:
         elif news is not News.NONE:
             self._speak(now)
             limit = self.threshold()
-            if limit is not None and news is News.FRESH:
-                longest_s = max(FRESH_S, FRESH_FACTOR * limit.pace_s)
+            if limit is None:
+                longest_s = now
+            elif news is News.REPEATED:
+                longest_s = REPEATED_FACTOR * limit.flag_s
             else:
-                longest_s = REPEATED_FACTOR * limit.flag_s if limit is not None else now
-            if now - self._progress <= longest_s:
+                longest_s = max(FRESH_S, FRESH_FACTOR * limit.pace_s)
+            if now - self._progress <= longest_s and (self._flagged is None or news is News.FRESH):
                 self._hold(now)
 
     def _speak(self, now: float) -> None:
