@@ -241,9 +241,11 @@ class HangWatch:
             watch.announce(phase)
         if same or taken.shows_a_wait:
             self._reported = True
-            stalled_s, usual = watch.stalled_s(self._clock.mono()), f" (normally {limit.pace_s:.2g} s)"
-            what = "output" if limit.stage is Stage.LOG else "progress"
-            text = f"No {what} for {stalled_s:.0f} s{usual if limit.pace_s else ''}: {taken.stacks.text}"
+            stalled_s = watch.stalled_s(self._clock.mono())
+            is_log = limit.stage is Stage.LOG
+            lasts = f"No output for {stalled_s:.0f} s" if is_log else f"No progress for {stalled_s:.0f} s"
+            usual = f" (normally {limit.pace_s:.2g} s)" if limit.pace_s else ""
+            text = f"{lasts}{usual}: {taken.stacks.text}"
             self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
 
     # -- what is done about a ruling -------------------------------------------------------------
@@ -343,7 +345,7 @@ def _what_changed(before: Round, after: Round) -> str:
     """How two rounds differ, in words; empty: they are alike, and nothing worked in between."""
     if not alike(before.stacks, after.stacks):
         return "the stacks change"
-    return "data workers or disks are at work" if moved(before.activity, after.activity) else ""
+    return "data workers, disks or uploads are at work" if moved(before.activity, after.activity) else ""
 
 
 def _blind_words(place: RankPlace) -> str:

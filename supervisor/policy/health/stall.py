@@ -75,51 +75,37 @@ class StallWatch:
     """Follows one attempt's progress and output. Times are monotonic seconds of one clock.
 
     `paces` outlives the attempt: the next one starts with what this one taught, also of silences that ended.
+
+    Attributes:
+        phase: what the attempt is doing, as far as it tells.
+        stepped: a step of this attempt is done.
+        flagged: the threshold that was passed, while the stall lasts.
+        last_sign: since when the time to the flag runs; a look from before it is of an earlier stall.
     """
+
+    flagged: Threshold | None
 
     def __init__(self, paces: Paces, settings: HangSettings, *, started: float) -> None:
         self._paces = paces
         self._settings = settings
         self._output = Output()
-        self._progress = self._news = self._held = (
-            started  # `_held`: until when the flag's own clock does not run
-        )
+        self._progress = self._news = self.last_sign = started
         self._last_step: float | None = None
         self._last_line: float | None = None
-        self._phase = Phase.RENDEZVOUS
+        self.phase = Phase.RENDEZVOUS
         self._phase_since = started
         self._announced: tuple[Stage, float] | None = None
         self._launched = started
-        self._stepped = False
+        self.stepped = False
         self._finished = False
-        self._flagged: Threshold | None = None
+        self.flagged = None
         self._over_s: float | None = None
-
-    @property
-    def last_sign(self) -> float:
-        """Since when the time to the flag runs: a look from before it is of an earlier stall."""
-        return self._held
-
-    @property
-    def phase(self) -> Phase:
-        """What the attempt is doing, as far as it tells."""
-        return self._phase
-
-    @property
-    def stepped(self) -> bool:
-        """Whether a step of this attempt is done."""
-        return self._stepped
-
-    @property
-    def flagged(self) -> Threshold | None:
-        """The threshold that was passed, while the stall lasts."""
-        return self._flagged
 
     def step(self, now: float) -> None:
         """A step of some rank was seen, done at `now`."""
-        if not self._stepped:
+        if not self.stepped:
             self._paces.add(Stage.START, now - self._launched)
-            self._stepped, self._news = True, now  # how long a start took says nothing of later silences
+            self.stepped, self._news = True, now  # how long a start took says nothing of later silences
         elif self._last_step is not None and now > self._last_step:
             self._paces.add(Stage.STEP, now - self._last_step)
         if self._announced is not None:
@@ -133,12 +119,12 @@ class StallWatch:
 
     def enter(self, phase: Phase, now: float) -> None:
         """The attempt reports that it does something else: what it did until now took so long."""
-        if phase is self._phase:
+        if phase is self.phase:
             return
-        stage = _PHASE_STAGES.get(self._phase)
+        stage = _PHASE_STAGES.get(self.phase)
         if stage is not None and stage is not Stage.START:
             self._paces.add(stage, now - self._phase_since)
-        self._phase, self._phase_since = phase, now
+        self.phase, self._phase_since = phase, now
         self._last_step = None  # the gap to the next step is partly another phase's
         self.progress(now)
 
@@ -152,7 +138,7 @@ class StallWatch:
     def announce(self, phase: Phase, since: float | None = None) -> None:
         """A line, or the stacks, show what no phase was reported for; it lasts until the next step. `since` None: the last progress."""
         stage = _PHASE_STAGES.get(phase)
-        if self._stepped and stage is not None and self._announced is None:
+        if self.stepped and stage is not None and self._announced is None:
             self._announced = stage, since if since is not None else self._progress
 
     def printed(self, log: str, lines: Iterable[Printed], now: float) -> None:
@@ -184,15 +170,15 @@ class StallWatch:
 
     def resume(self, phase: Phase | None, last_sign: float) -> None:
         """A new keeper took over: what the old one had seen of a training that had stepped already."""
-        self._phase = phase if phase is not None else Phase.STEPPING
-        self._stepped = True
-        self._progress = self._news = self._held = last_sign
+        self.phase = phase if phase is not None else Phase.STEPPING
+        self.stepped = True
+        self._progress = self._news = self.last_sign = last_sign
 
     def stalled_s(self, now: float) -> float:
         """For how long there was no progress, or no line where lines are all that is known; before the first step, where that has a limit, since the launch."""
         if self._counts_lines:
             return self.silent_s(now)
-        waits = not self._stepped and self._settings.start_timeout_s > 0
+        waits = not self.stepped and self._settings.start_timeout_s > 0
         return max(0.0, now - (self._launched if waits else self._progress))
 
     def silent_s(self, now: float) -> float:
@@ -202,7 +188,7 @@ class StallWatch:
     def asked_s(self) -> float | None:
         """How long a person lets the attempt make no progress now; None: the default rules decide."""
         settings = self._settings
-        if not self._stepped:
+        if not self.stepped:
             return settings.start_timeout_s or None
         if not settings.ends_by_progress:
             return None
@@ -236,12 +222,12 @@ class StallWatch:
 
     def flag(self, now: float) -> Threshold | None:
         """The threshold that the stall has just passed; None before, and after it was told once."""
-        if self._flagged is not None:
+        if self.flagged is not None:
             return None
         limit = self.threshold()
-        if limit is None or now - self._held < limit.flag_s:
+        if limit is None or now - self.last_sign < limit.flag_s:
             return None
-        self._flagged = limit
+        self.flagged = limit
         return limit
 
     def ended_s(self) -> float | None:
@@ -252,13 +238,13 @@ class StallWatch:
     @property
     def _counts_lines(self) -> bool:
         """Whether too few steps can be read for a pace, and no person gave a limit for them."""
-        is_stepping = self._stepped and self._phase not in _PHASE_STAGES
+        is_stepping = self.stepped and self.phase not in _PHASE_STAGES
         return is_stepping and self.asked_s() is None and self._paces.p99_s(Stage.STEP) is None
 
     def _stage(self) -> Stage:
-        stage = _PHASE_STAGES.get(self._phase, Stage.STEP)
+        stage = _PHASE_STAGES.get(self.phase, Stage.STEP)
         # The first step compiles, fills caches, waits for the slowest rank: it belongs to the start.
-        return stage if self._stepped or stage is Stage.COMPILE else Stage.START
+        return stage if self.stepped or stage is Stage.COMPILE else Stage.START
 
     def _hear(self, line: Printed, news: News, now: float) -> None:
         if line.phase is not None:
@@ -274,26 +260,26 @@ class StallWatch:
                 longest_s = REPEATED_FACTOR * limit.flag_s
             else:
                 longest_s = max(FRESH_S, FRESH_FACTOR * limit.pace_s)
-            if now - self._progress <= longest_s and (self._flagged is None or news is News.FRESH):
+            if now - self._progress <= longest_s and (self.flagged is None or news is News.FRESH):
                 self._hold(now)
 
     def _speak(self, now: float) -> None:
         """Output that is news: the run came back from a silence, after which later ones may be longer."""
         if now > self._news:
-            if self._stepped:
+            if self.stepped:
                 self._paces.returned(now - self._news)
             self._news = now
 
     def _hold(self, now: float) -> None:
         """The flag's clock begins anew, and a flagged stall is over."""
-        waits = not self._stepped and self._settings.start_timeout_s > 0
-        if now <= self._held or waits:
+        waits = not self.stepped and self._settings.start_timeout_s > 0
+        if now <= self.last_sign or waits:
             return
-        if self._flagged is not None:
-            self._over_s = now - self._held
-            self._paces.forgive(self._flagged.stage, self._over_s)
-            self._flagged = None
-        self._held = now
+        if self.flagged is not None:
+            self._over_s = now - self.last_sign
+            self._paces.forgive(self.flagged.stage, self._over_s)
+            self.flagged = None
+        self.last_sign = now
 
 
 def moved(before: Activity, after: Activity) -> bool:
