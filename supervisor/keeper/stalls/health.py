@@ -25,7 +25,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
-from supervisor.keeper.stalls.pace_history import Past, past_of
+from supervisor.keeper.stalls.pace_history import Past, relive
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, take_round
 from supervisor.policy.health.advice import Advice, Quota
@@ -94,23 +94,13 @@ class Health:
         """A new attempt, or one `adopted` in the state that it was left in."""
         now = self._clock.mono()
         self._reset(attempt)
+        self._watch = StallWatch(self._paces, self._settings, started=now)
         view = adopted.attempt if adopted is not None else None
-        started_t = view.started_t if view is not None else None
-        started = now if started_t is None else self._mono(started_t)
-        self._watch = StallWatch(self._paces, self._settings, started=started)
         if adopted is None or view is None:
             return
-        past = past_of(self._node, attempt)
+        self._watch, past = relive(self._node, attempt, self._paces, self._settings, self._mono)
         self._past = past
         self._settled = self._replayed = now + SETTLE_S
-        for stage, durations in past.durations.items():
-            for duration in durations:
-                self._paces.add(stage, duration)
-        for stage, silent_s in past.silences:
-            self._paces.forgive(stage, silent_s)
-        self._paces.returned(past.longest_s)
-        if past.last_t is not None and view.first_step is not None:
-            self._watch.resume(view.phase, min(now, self._mono(past.last_t)))
         self._stacks.begin(attempt, probed=view.stack_source is not None)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
