@@ -10,7 +10,6 @@ of that interval after the last step: an evaluation is not made familiar by the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -85,7 +84,6 @@ def phase_in_stack(mark: str) -> Phase | None:
     return next((phase for phase, stands_in in _STANDS_IN if stands_in.search(mark)), None)
 
 
-@dataclass(slots=True)
 class _Template:
     """What is known of a template in one log. Times in seconds; `step`: how many steps had been seen at its last line.
 
@@ -93,13 +91,11 @@ class _Template:
     such gap, which ended at `since`. `counted`: its counter's total, and how far that has come.
     """
 
-    last: float
-    step: int
-    since: float
-    count: int = 1
-    gaps: int = 0
-    gaps_s: float = 0.0
-    counted: tuple[int, int] = (0, 0)
+    def __init__(self, now: float, step: int) -> None:
+        self.last = self.since = now
+        self.step, self.count = step, 1
+        self.gaps, self.gaps_s = 0, 0.0
+        self.counted = (0, 0)
 
 
 class Output:
@@ -121,8 +117,8 @@ class Output:
             if len(self._templates) >= MOST_TEMPLATES:
                 familiar = {key: one for key, one in self._templates.items() if one.gaps}
                 self._templates = familiar if len(familiar) < MOST_TEMPLATES else {}
-            known = self._templates[key] = _Template(now, self._steps, now)
-            known.counted = line.counter[::-1] if line.counter is not None else (0, 0)
+            known = self._templates[key] = _Template(now, self._steps)
+            self._went_up(known, line.counter)
             return News.FRESH
         if known.step != self._steps:
             known.gaps, known.gaps_s = known.gaps + 1, known.gaps_s + now - known.last
