@@ -54,8 +54,8 @@ from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import LineClock
 
-# Of a batch so many lines and states of bars are looked at for what they say: a batch is what was written within 50 ms.
-MOST_LINES = 64
+# Of a batch, which is what was written within 50 ms, so many lines and states of bars are looked at for what they say (10 us each).
+MOST_LINES = 16
 MAX_WAITING_BYTES = 16 << 20
 # Observations that may wait for the keeper's loop (some 10 MB, half a second of its work); beyond that, reading waits too, so
 # that what counts as read is on its way to the journal.
