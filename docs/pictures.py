@@ -83,7 +83,7 @@ PICTURES = (
     Picture(Shot("smaller-batch", ("b",), ("per rank",)), live(recorded.held)),
     Picture(Shot("edit", ("e", "= --warmup 200"), ("+ --warmup 200",)), live(recorded.held)),
     Picture(Shot("metrics", ("M",), ("grad_norm",)), live(recorded.healthy)),
-    Picture(Shot("advisories", ("a",), ("nothing moves",)), live(recorded.stalled), (120, 20)),
+    Picture(Shot("advisories", ("a",), ("No progress",)), live(recorded.stalled), (120, 20)),
     Picture(Shot("log", ("L",), ("merged by arrival",)), live(recorded.backing_off), (120, 28)),
     Picture(Shot("replay", (), ("stepping",)), replay),
     Picture(Shot("runs", (), ("code_error",)), runs, (120, 16)),

@@ -323,12 +323,13 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When a silence is a stall, and when it is ended: ``[hang]``. Times in seconds.
+    """When missing progress is a stall, and when it is ended: ``[hang]``. Times in seconds.
 
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), pace being the 99th percentile of what this phase of this
     run took before. It is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x the longest
     silence that the run came back from), and only where all rules of `policy.health.ending` allow it. Where no pace is
-    known, neither happens. `act_s` 0: flag, never end.
+    known, neither happens. `act_s` 0: flag, never end. `act_given`: a person gave it; together with `end_hangs` it then counts
+    missing progress alone. `start_timeout_s`: the same before the first step, 0: never.
 
     `busy_act_s`: the same for a late rank that computes, by more than `busy_ratio` of a core. `rounds_apart_s`: how far
     apart two rounds of stacks lie at least. `countdown_s`: from the decision to the end of the attempt. `end_hangs`: a
@@ -348,6 +349,13 @@ class HangSettings:
     rounds_apart_s: float = 60.0
     countdown_s: float = 30.0
     end_hangs: bool = False
+    act_given: bool = False
+    start_timeout_s: float = 0.0
+
+    @property
+    def ends_by_progress(self) -> bool:
+        """Whether `act_s` seconds without progress are enough to end an attempt that has made a step."""
+        return self.end_hangs and self.act_given and self.act_s > 0
 
 
 LEAST_FIT_STEPS: Final = 3

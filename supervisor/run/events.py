@@ -579,8 +579,9 @@ class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed")
 class StallFlagged(JournalEvent, frozen=True, kw_only=True, tag="stall_flagged"):
     """No progress for longer than this phase of this run usually takes. Nothing is done about it yet.
 
-    `since`: wall time of the last sign of life. `stage`: what the pace was learned from (step, log, start, compile,
-    evaluation, checkpoint). `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th percentile.
+    `since`: wall time of the last progress; of the last line where `stage` is log. `stage`: what the pace was learned from (step, log,
+    start, compile, evaluation, checkpoint). `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th
+    percentile, 0 where only a person's own limit is known.
     """
 
     attempt: int

@@ -160,11 +160,11 @@ def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_pat
 
 @pytest.mark.parametrize("how", ["socket", "input", "kernel"])
 def test_what_may_come_by_itself_is_named_within_seconds_and_only_flagged(tmp_path: Path, how: str) -> None:
-    """Also where the kernel alone can be asked. `--end-hangs` changes nothing about it."""
+    """Also where the kernel alone can be asked. A person who wants it ended gives `--end-hangs` as well."""
     settings(tmp_path, 4.0)
     path = path_with_denied_py_spy(tmp_path / "bin") if how == "kernel" else os.environ["PATH"]
     way = "input" if how == "kernel" else how  # of a lock the kernel says what it says of a collective
-    flags = ("--no-ui", "--end-hangs", "--nproc-per-node", "4", "--resume-knob", "--resume=auto")
+    flags = ("--no-ui", "--nproc-per-node", "4", "--resume-knob", "--resume=auto")
     words = ("run", *flags, "--python", sys.executable, TRAINING, "--hang-at", "18", "--hang-how", way)
     with background(*words, cwd=tmp_path, env={"PATH": path}) as keeper:
         run = wait_for_run(tmp_path)
@@ -239,7 +239,7 @@ def test_a_hang_of_a_run_that_cannot_resume_is_ended_only_where_somebody_watches
 @pytest.mark.fault("recovery", "a rank is stopped by a signal for a while", "flagged only; it continues")
 def test_a_rank_that_a_signal_stopped_is_only_flagged_and_goes_on(tmp_path: Path) -> None:
     settings(tmp_path, 2.0)
-    flags = ("--no-ui", "--end-hangs", "--nproc-per-node", "2", "--resume-knob", "--resume=auto")
+    flags = ("--no-ui", "--nproc-per-node", "2", "--resume-knob", "--resume=auto")
     words = ("run", *flags, "--python", sys.executable, TRAINING, "--steps", "150")
     with background(*words, cwd=tmp_path) as keeper:
         run = wait_for_run(tmp_path)
@@ -255,6 +255,70 @@ def test_a_rank_that_a_signal_stopped_is_only_flagged_and_goes_on(tmp_path: Path
             os.kill(pid, signal.SIGCONT)
         assert keeper.wait(200) == 0
     assert len(read_state(run.node().journal).attempts) == 1
+
+
+ON_DEMAND = ("--no-ui", "--end-hangs", "--nproc-per-node", "2", "--python", sys.executable)
+
+
+@pytest.mark.fault(
+    "recovery", "seven kinds of deadlock, each behind heartbeats", "with both flags each is ended"
+)
+def test_seven_deadlocks_behind_heartbeats_are_flagged_and_ended_where_a_person_wants_that(
+    tmp_path: Path,
+) -> None:
+    """One run: each attempt deadlocks in another way, further on than the one before; the eighth finishes."""
+    flags = (*ON_DEMAND, "--hang-timeout", "4", "--max-retries", "8", "--restart-from-scratch")
+    done = stoker("run", *flags, str(SCRIPTS / "deadlocks.py"), cwd=tmp_path, timeout_s=380)
+    assert done.code == 0, done.out + done.err
+    run = only_run(tmp_path)
+    told = facts(run)
+    *deadlocked, last = read_state(run.node().journal).attempts
+    assert [view.stop.why if view.stop is not None else None for view in deadlocked] == [StopWhy.HANG] * 7
+    assert last.stop is None
+    assert {view.verdict.failure for view in deadlocked if view.verdict is not None} == {FailureClass.HANG}
+    lines = [view.hang.text if view.hang is not None else "" for view in deadlocked]
+    assert all("deadlocks.py" in line for line in lines), lines
+    flagged = {fact.attempt: fact for fact in told if isinstance(fact, ev.StallFlagged)}
+    assert all(flagged[number].waited_s < FLAG_DEADLINE_S for number in range(1, 8))
+    for fact in told:
+        if isinstance(fact, ev.HangFound):
+            # The limit and a countdown as long; what a loaded machine adds is not a minute.
+            assert 8.0 <= fact.waited_s < 60.0, fact
+            assert fact.artifact is not None, "the stacks are taken first"
+
+
+@pytest.mark.fault(
+    "recovery", "a healthy job makes no step for longer than the limit", "it is neither accused nor ended"
+)
+def test_a_healthy_training_that_evaluates_saves_compiles_and_uploads_is_not_ended(tmp_path: Path) -> None:
+    """Twelve phases without a step behind a heartbeat; those that show what they are last longer than the limit."""
+    flags = (*ON_DEMAND, "--hang-timeout", "8", "--max-retries", "0")
+    done = stoker("run", *flags, str(SCRIPTS / "quiet_phases.py"), cwd=tmp_path, timeout_s=380)
+    assert done.code == 0, done.out + done.err
+    told = facts(only_run(tmp_path))
+    assert not [fact for fact in told if isinstance(fact, ev.HangCountdown | ev.HangFound)]
+    rows = (tmp_path / "phases.jsonl").read_text(encoding="utf-8").splitlines()
+    phases = [json.loads(row) for row in rows]
+    assert len(phases) == 12
+    flagged = [fact.t for fact in told if isinstance(fact, ev.StallFlagged)]
+    accused = {name for name, began, ended in phases for t in flagged if began <= t <= ended}
+    assert accused.isdisjoint({"prose", "counted", "drawn"}), accused
+
+
+@pytest.mark.fault("recovery", "the first step never comes", "after --start-timeout the attempt is ended")
+def test_a_start_that_never_steps_is_ended_once_again_and_then_held(tmp_path: Path) -> None:
+    flags = ("--no-ui", "--start-timeout", "8", "--restart-from-scratch", "--nproc-per-node", "1")
+    (tmp_path / "stoker.toml").write_text("[hang]\ncountdown_s = 1.0\n", encoding="utf-8")
+    (tmp_path / "waits.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(600)\n")
+    done = stoker("run", *flags, "--python", sys.executable, "waits.py", cwd=tmp_path, timeout_s=200)
+    run = only_run(tmp_path)
+    state = read_state(run.node().journal)
+    assert done.code == 4, done.out + done.err
+    assert [view.stop.why if view.stop is not None else None for view in state.attempts] == [StopWhy.HANG] * 2
+    for view in state.attempts:
+        assert view.hang is not None
+        assert view.hang.artifact is not None
+        assert "waits.py:3" in view.hang.text
 
 
 PAUSE_S = 90

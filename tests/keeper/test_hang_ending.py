@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import HangSettings
+from supervisor.keeper.monitoring.observations import PhaseSeen
 from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
@@ -416,3 +417,89 @@ def test_locks_are_told_by_frames(bench: Bench) -> None:
     bench.steps(30)
     assert not bench.wait(5000)
     assert rules_told(bench) == ["late_may_come"]
+
+
+# -- a person's own limit: --end-hangs with --hang-timeout, --start-timeout -------------------------------
+
+
+ASKED = HangSettings(act_s=20.0, end_hangs=True, act_given=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "rule"),
+    [
+        (PAUSES, SLEEP, "no_progress"),
+        (PAUSES, SOCKET, "no_progress"),
+        (PAUSES, READ, "no_progress"),
+        (STUCK, "202", "lock_for_ever"),
+        (WAITS, "202", "all_wait"),
+        (LOOPS, None, "computes_for_ever"),
+    ],
+    ids=["sleep", "socket", "input", "lock", "all in collectives", "loop"],
+)
+def test_with_both_flags_missing_progress_alone_ends_it_after_a_look_at_the_stacks(
+    tmp_path: Path, text: str, call: str | None, rule: str
+) -> None:
+    bench = made_with(tmp_path, ASKED, group_timeout_s=3600.0)
+    bench.can_resume = False
+    bench.stacks.texts, bench.stacks.calls = (WAITS, text), ("202", call)
+    bench.stacks.change = lambda stacks: setattr(stacks, "activity", Activity(100.0 * stacks.taken, 0))
+    bench.steps(30)
+    assert not bench.wait(19.5)
+    assert not bench.facts(ev.HangCountdown)
+    assert bench.stacks.taken >= 1
+    assert not bench.wait(20)
+    assert bench.wait(2)
+    (countdown,) = bench.facts(ev.HangCountdown)
+    (found,) = bench.facts(ev.HangFound)
+    assert isinstance(countdown, ev.HangCountdown)
+    assert isinstance(found, ev.HangFound)
+    assert (countdown.left_s, found.rule, found.act_s) == (20.0, rule, 20.0), (
+        "no longer than the limit itself"
+    )
+    assert found.artifact is not None
+    bench.health.close()
+
+
+def test_a_phase_that_the_stacks_show_is_given_its_time(tmp_path: Path) -> None:
+    bench = made_with(tmp_path, ASKED)
+    evaluates = PAUSES.replace("fetch (data", "evaluate (data")
+    bench.stacks.texts, bench.stacks.calls = (WAITS, evaluates), ("202", SLEEP)
+    bench.steps(30)
+    assert not bench.wait(500)
+    assert not bench.facts(ev.HangCountdown)
+    bench.steps(30)
+    assert not bench.wait(3 * 500 - 5), "three times as long as that one took"
+    assert bench.wait(40)
+    bench.health.close()
+
+
+def test_a_person_keeps_waiting_also_beyond_their_own_limit(tmp_path: Path) -> None:
+    bench = made_with(tmp_path, ASKED)
+    bench.steps(30)
+    assert not bench.wait(21)
+    bench.health.keep_waiting("ada")
+    assert not bench.wait(500)
+    bench.health.close()
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["with ranks", "before there are ranks"])
+def test_a_start_that_takes_too_long_is_ended_only_where_a_person_said_how_long(
+    tmp_path: Path, looks: bool
+) -> None:
+    bench = made_with(tmp_path, HangSettings(start_timeout_s=60.0))
+    if not looks:
+        bench.health._stacks._targets = lambda: None
+    bench.health.observe(PhaseSeen(bench.clock.wall(), 0, Phase.LOADING, None))
+    assert not bench.wait(59.5)
+    assert not bench.facts(ev.StallFlagged)
+    assert not bench.wait(29)
+    assert bench.wait(40)
+    (found,) = bench.facts(ev.HangFound)
+    assert isinstance(found, ev.HangFound)
+    assert (found.artifact is not None) == looks
+    bench.health.begin(2)
+    assert not bench.wait(50)
+    bench.steps(30)
+    assert not bench.wait(250), "from the first step on the usual rules hold"
+    bench.health.close()

@@ -13,11 +13,12 @@ from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.monitoring.observations import EvidenceHit, PhaseSeen, Sampled, StepSeen
+from supervisor.keeper.monitoring.observations import EvidenceHit, LinesSeen, PhaseSeen, Sampled, StepSeen
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets
+from supervisor.policy.health.output import printed
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
@@ -405,3 +406,67 @@ def test_steps_keep_their_times_while_the_signature_engine_is_still_loading(tmp_
     finally:
         stop.set()
         watch.close()
+
+
+BEAT = "10:00:01 INFO heartbeat phase=training seq={n}"
+
+
+def beats(bench: Bench, n: int, *more: str) -> None:
+    lines = tuple(printed(text.encode()) for text in (BEAT.format(n=n), *more))
+    bench.health.observe(LinesSeen(bench.clock.wall(), "0/stderr.log", lines))
+
+
+def test_a_hang_behind_a_heartbeat_is_flagged_and_ended_as_one_without(bench: Bench) -> None:
+    for n in range(30):
+        bench.steps(1)
+        beats(bench, n)
+    for n in range(3):
+        assert not bench.wait(1.0)
+        beats(bench, 30 + n)
+    (flagged,) = bench.facts(ev.StallFlagged)
+    assert isinstance(flagged, ev.StallFlagged)
+    assert flagged.waited_s < 2.5
+    ended = False
+    for n in range(340):
+        ended = ended or bench.wait(1.0)
+        beats(bench, 50 + n)
+    assert ended
+    (found,) = bench.facts(ev.HangFound)
+    assert isinstance(found, ev.HangFound)
+    assert found.waited_s == pytest.approx(330, abs=5)
+
+
+def test_steps_and_metrics_that_are_told_again_are_no_progress_and_epochs_are(tmp_path: Path) -> None:
+    bench = make(tmp_path, HangSettings())
+    bench.health.begin(1)
+
+    def log(values: dict[str, float]) -> None:
+        bench.health.observe(StepSeen(bench.clock.wall(), 0, values, from_telemetry=False))
+
+    for epoch in range(1, 12):
+        bench.clock.now += 1.0
+        log({"epoch": epoch / 10, "loss": 2.0})
+        assert not bench.health.tick()
+    assert not bench.wait(2.0), "a script that counts nothing but epochs"
+    assert not bench.facts(ev.StallFlagged)
+    for _ in range(3):
+        assert not bench.wait(1.0)
+        log({"epoch": 1.1, "loss": 2.0})
+        log({"loss": 2.0})
+    assert len(bench.facts(ev.StallFlagged)) == 1
+    assert not bench.facts(ev.StallEnded)
+    log({"epoch": 1.2, "loss": 2.0})
+    assert not bench.wait(0.2)
+    assert len(bench.facts(ev.StallEnded)) == 1
+    bench.health.close()
+
+
+def test_a_checkpoint_that_was_found_is_progress(bench: Bench) -> None:
+    bench.steps(30)
+    assert not bench.wait(1.5)
+    saved = ev.CheckpointCommitted(t=bench.clock.wall(), attempt=1, step=30, path="c.pt", found=True)
+    bench.health.saved(saved)
+    assert not bench.wait(1.5)
+    assert not bench.facts(ev.StallFlagged)
+    assert not bench.wait(1.0)
+    assert bench.facts(ev.StallFlagged)

@@ -10,7 +10,7 @@ from supervisor.job.spec import HangSettings
 from supervisor.policy.health import early_signs as signs
 from supervisor.policy.health.advice import FIRST_PAUSE_S, LONGEST_PAUSE_S, Advice, Quota
 from supervisor.policy.health.early_signs import EarlySigns
-from supervisor.policy.health.pace import HALVE_AT, MIN_GAPS, MIN_LINES, Pace, Paces, Stage
+from supervisor.policy.health.pace import MIN_GAPS, MIN_LINES, Pace, Paces, Stage
 from supervisor.policy.health.stall import LINE_GAP_S, StallWatch
 from supervisor.policy.health.straggler import WINDOW, Stragglers
 from supervisor.policy.health.trend import POINTS, Creep, Typical
@@ -329,16 +329,7 @@ def test_nothing_at_all_is_a_duration_and_less_than_that_is_none() -> None:
     assert not pace.known
     pace.add(0.0)
     assert pace.known
-    assert pace.quantile_s() == pytest.approx(1e-3)
-
-
-def test_old_durations_are_halved_when_they_are_many() -> None:
-    pace = Pace(1)
-    for _ in range(HALVE_AT - 1):
-        pace.add(1.0)
-    assert pace._total == HALVE_AT - 1
-    pace.add(1.0)
-    assert pace._total == HALVE_AT / 2
+    assert pace.quantile_s() == 0.0
 
 
 def test_the_longest_silences_are_kept() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.spec import HangSettings
-from supervisor.policy.health.pace import GROWTH, HALVE_AT, Pace, Paces, Stage
+from supervisor.policy.health.pace import KEPT, Pace, Paces, Stage
 from supervisor.policy.health.stall import Activity, StallWatch, moved
 from supervisor.run.events import Phase
 
@@ -17,14 +17,12 @@ durations = st.floats(min_value=0.002, max_value=1e5)
 
 
 @given(st.lists(durations, min_size=5, max_size=300))
-def test_the_percentile_is_never_below_the_true_one_and_little_above(values: list[float]) -> None:
+def test_the_percentile_is_the_true_one(values: list[float]) -> None:
     pace = Pace()
     for value in values:
         pace.add(value)
     true = sorted(values)[math.ceil(0.99 * len(values)) - 1]
-    found = pace.quantile_s()
-    assert found is not None
-    assert true * (1 - 1e-6) <= found <= true * GROWTH * (1 + 1e-6)
+    assert pace.quantile_s() == true
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=4))
@@ -37,13 +35,12 @@ def test_a_few_gaps_or_nonsense_are_no_pace(values: list[float]) -> None:
 
 def test_the_pace_follows_a_run_that_slows_down_and_memory_stays_bounded() -> None:
     pace = Pace()
-    for _ in range(100_000):
+    for _ in range(10 * KEPT):
         pace.add(0.2)
-    for _ in range(2 * HALVE_AT):
+    for _ in range(KEPT // 2 + 1):
         pace.add(2.0)
-    found = pace.quantile_s(0.5)
-    assert found == pytest.approx(2.0, rel=GROWTH - 1)
-    assert len(pace._counts) < 5
+    assert pace.quantile_s(0.5) == 2.0
+    assert len(pace._newest) == len(pace._sorted) == KEPT
 
 
 @given(st.lists(durations, min_size=6, max_size=60), st.floats(0.1, 100.0))
@@ -97,7 +94,7 @@ def test_a_first_evaluation_is_never_a_stall_and_a_second_has_a_pace_of_its_own(
     assert limit.stage is Stage.EVALUATION
     assert limit.flag_s >= 3 * 40
     assert watch.flag(now + 100) is None
-    assert watch.flag(now + 3 * 40 * GROWTH + 1) is not None
+    assert watch.flag(now + 3 * 40 + 1) is not None
 
 
 def test_a_step_ends_a_phase_that_nobody_ended() -> None:

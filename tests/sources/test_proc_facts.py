@@ -106,6 +106,22 @@ def test_what_ranks_and_their_children_read_and_wrote(child: subprocess.Popen[by
     assert activity.io_bytes([]) == 0
 
 
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_what_a_rank_sent_over_tcp_counts_once_it_was_acknowledged(
+    family: socket.AddressFamily, host: str
+) -> None:
+    with socket.create_server((host, 0), family=family) as server:
+        sender = socket.create_connection(server.getsockname()[:2])
+        receiver, _ = server.accept()
+        with sender, receiver:
+            name = f"socket:[{os.fstat(sender.fileno()).st_ino}]"
+            assert name in activity._sockets(os.getpid())
+            sender.sendall(bytes(100_000))
+            # The opening of the connection counts as one byte.
+            assert wait_until(lambda: activity._sent_bytes().get(name) == 100_001, 10)
+            assert activity.io_bytes([me()]) > 100_000
+
+
 def test_a_process_that_is_gone_did_nothing() -> None:
     assert activity._ticks(4_194_305) == (0, 0)
     assert activity._io(4_194_305) == 0

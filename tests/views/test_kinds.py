@@ -282,7 +282,7 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     (
         [ev.StallFlagged(t=2.0, attempt=1, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
-        "nothing moves for 10 s",
+        "No progress for 10 s",
         "已 10 s 没有进展",
     ),
     ([ev.StallEnded(t=2.0, attempt=1, stalled_s=12.4)], "it moves again, after 12 s", "12 s 后恢复进展"),

@@ -177,7 +177,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--hang-timeout",
         _SE,
-        "least silence, in seconds, that is ended as a hang (default 300; 0: never)",
+        "least time without progress, in seconds, that is ended as a hang (default 300; 0: never)",
         "S",
         "hang.act_s",
         group="retry",
@@ -185,9 +185,17 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--end-hangs",
         _SW,
-        "end a hang also where nobody watches and no resume is known, and a rank that computes as soon as others",
+        "end a hang also where nobody watches and no resume is known, and a rank that computes as soon as others; with --hang-timeout, whatever the ranks do",
         "",
         "hang.end_hangs",
+        group="retry",
+    ),
+    Flag(
+        "--start-timeout",
+        _SE,
+        "seconds from the launch to the first completed step, after which the attempt is ended as a hang (default: never)",
+        "S",
+        "hang.start_timeout_s",
         group="retry",
     ),
     Flag("--micro-batch", _IN, "samples a rank holds at once", "N", "batch.micro", group="batch"),

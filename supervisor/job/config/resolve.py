@@ -431,7 +431,10 @@ def _timing(look: Resolver) -> Timing:
 
 
 def _hang(look: Resolver) -> HangSettings:
-    return HangSettings(**{field.name: look.get(f"hang.{field.name}") for field in fields(HangSettings)})
+    keys = {field.name: f"hang.{field.name}" for field in fields(HangSettings)}
+    held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
+    given = any(key == "hang.act_s" and origin != "default" for key, _, origin in look.origins)
+    return HangSettings(**held, act_given=given)
 
 
 WARMUP_NAMES: Final = (

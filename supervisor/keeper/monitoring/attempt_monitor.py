@@ -332,7 +332,6 @@ class AttemptMonitor:
         elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
         elif live.stop_sequence is None and live.exit is None:
-            self._health.line_seen(collector.last_line())
             if self._failing() is not None:
                 self._judge_death(live.number)
             elif self._health.tick():
@@ -427,8 +426,9 @@ class AttemptMonitor:
     def _drop_copies(self) -> None:
         """A copy of a checkpoint that was resumed from is removed once a newer one is committed."""
         newest = self._ledger.state.checkpoint
-        if newest is not self._newest:
+        if newest is not None and newest is not self._newest:
             self._newest = newest
+            self._health.saved(newest)
             drop_copies(self._ledger.state)
 
     def find_checkpoints(self) -> None:

@@ -116,10 +116,6 @@ class Collector:
         """True once torchrun has logged that it ends its workers because one failed (not because of a signal)."""
         return self._agent_ending.is_set()
 
-    def last_line(self) -> float | None:
-        """When a rank last wrote to its log, by the clock's monotonic seconds."""
-        return self.logs.last_line()
-
     def stop(self) -> None:
         """End the threads."""
         self._stop.set()

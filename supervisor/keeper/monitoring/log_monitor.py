@@ -23,11 +23,13 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
     EvidenceHit,
+    LinesSeen,
     Observation,
     StepHint,
     StepSeen,
     from_telemetry,
 )
+from supervisor.policy.health.output import printed
 from supervisor.run.failures import FailureClass
 from supervisor.run.growth import GrowthClock
 from supervisor.run.series import LINE_T, READING
@@ -52,6 +54,8 @@ from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import LineClock
 
+# Of a batch, which is what was written within 50 ms, so many lines and states of bars are looked at for what they say (10 us each).
+MOST_LINES = 16
 MAX_WAITING_BYTES = 16 << 20
 # Observations that may wait for the keeper's loop (some 10 MB, half a second of its work); beyond that, reading waits too, so
 # that what counts as read is on its way to the journal.
@@ -161,7 +165,6 @@ class LogWatch:
         self._totals: dict[str, set[float]] = {}
         self._wiped: dict[str, tuple[tuple[int, int], bytes, set[int] | None]] = {}
         self._rank_reported = False
-        self._last_line: float | None = None
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
         """Follow a file, once; it need not exist yet. `ended`: all of it was written before, however it grows here."""
@@ -176,10 +179,6 @@ class LogWatch:
     def start(self) -> None:
         """Begin."""
         self._tailer.start()
-
-    def last_line(self) -> float | None:
-        """When a rank last wrote to its log, by the clock's monotonic seconds."""
-        return self._last_line
 
     @property
     def paths(self) -> list[str]:
@@ -224,10 +223,12 @@ class LogWatch:
                 if not self._rank_reported:
                     self._scan(key, batch)
             case LogKind.RANK:
-                self._last_line = self._clock.mono()
                 self._note_growth(key.name, batch)
                 if self._measures:
                     self._measure(key, batch)
+                newest = (*batch.drawn[-MOST_LINES:], *batch.lines[-MOST_LINES:])
+                lines = tuple(printed(line.raw) for line in newest)
+                self._put(LinesSeen(self._clock.wall(), key.name, lines))
                 self._scan(key, batch)  # last: the first one may wait seconds for the signatures
             case _ as unreachable:
                 assert_never(unreachable)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from supervisor.keeper.clock import Clock, of_others
+from supervisor.policy.health.output import Printed
 from supervisor.run.events import Phase
 from supervisor.run.records import FailureClass
 from supervisor.sources.gpu import GpuDevice
@@ -58,6 +59,16 @@ class StepHint:
     from_telemetry: bool = False
     log: str = ""
     below: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinesSeen:
+    """What was read at once of a rank's log, whatever it says; its newest lines. No lines: half of one."""
+
+    t: float
+    log: str
+    lines: tuple[Printed, ...]
+    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +177,7 @@ class GpuSeen:
 Observation: TypeAlias = (
     StepSeen
     | StepHint
+    | LinesSeen
     | PhaseSeen
     | ReadySeen
     | CheckpointSeen

@@ -24,6 +24,7 @@ from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,
     GpuSeen,
+    LinesSeen,
     Observation,
     PhaseSeen,
     RankGone,
@@ -267,8 +268,8 @@ class Recorder:
                 )
             case EvidenceHit():
                 self._evidence(attempt, seen)
-            case RankGone():
-                return  # the attempt that lives tells it
+            case RankGone() | LinesSeen():
+                return  # the attempt that lives tells the one, its health hears the other
             case Sampled():
                 self._append(seen.stream, seen.t, seen.key, attempt, seen.values)
             case _ as unreachable:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from msgspec import structs
+
 from supervisor.diagnosis.hang.stack_groups import Doing, RankPlace, alike
 from supervisor.diagnosis.hang.waits import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
@@ -18,6 +20,8 @@ from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round
 from supervisor.policy.health.advice import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
+from supervisor.policy.health.output import phase_in_stack
+from supervisor.policy.health.pace import Stage
 from supervisor.policy.health.stall import StallWatch, Threshold, moved
 from supervisor.run import events as ev
 from supervisor.run.state import AttemptState
@@ -98,17 +102,17 @@ class HangWatch:
 
     def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
         """A silence has passed the threshold of a stall: say so, and look."""
-        wall, silent = self._clock.wall(), watch.silent_s(now)
+        wall, stalled_s = self._clock.wall(), watch.stalled_s(now)
         self._emit(
             ev.StallFlagged(
                 t=wall,
                 attempt=self._attempt,
-                since=wall - silent,
-                waited_s=silent,
+                since=wall - stalled_s,
+                waited_s=stalled_s,
                 stage=str(limit.stage),
                 pace_s=limit.pace_s,
                 flag_s=limit.flag_s,
-                act_s=self._earliest_s(limit),
+                act_s=self._earliest_s(watch, limit),
             )
         )
         self._gap_s = min(ROUND_GAP_S, (limit.act_s or LONGEST_GAP_S) / 4)
@@ -135,7 +139,7 @@ class HangWatch:
                 self._wait(ruling, silence, now)
                 return False
             case Act() as ruling:
-                return self._act(ruling, limit, silence, now)
+                return self._act(ruling, silence, now)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -153,9 +157,12 @@ class HangWatch:
 
     def _silence(self, watch: StallWatch, limit: Threshold, now: float) -> Silence:
         settings, newest = self._settings, self._rounds[-1] if self._rounds else None
+        asked_s = watch.asked_s()
+        silent_s = watch.silent_s(now) if asked_s is None else watch.stalled_s(now)
         silence = Silence(
-            silent_s=max(min(watch.silent_s(now), now - self._known_since), 0.0),
-            act_s=limit.act_s,
+            silent_s=max(min(silent_s, now - self._known_since), 0.0),
+            act_s=limit.act_s if asked_s is None else asked_s,
+            asked=asked_s is not None,
             busy_act_s=settings.busy_act_s,
             rounds_apart_s=settings.rounds_apart_s,
             group_timeout_s=self._group_timeout_s(),
@@ -208,8 +215,10 @@ class HangWatch:
         reported = [self._around.group_timeout_s, *(taken.group_timeout_s for taken in self._rounds[-1:])]
         return max((seconds for seconds in reported if seconds is not None), default=None)
 
-    def _earliest_s(self, limit: Threshold) -> float | None:
-        return None if limit.act_s is None else max(limit.act_s, self._group_timeout_s() or 0.0)
+    def _earliest_s(self, watch: StallWatch, limit: Threshold) -> float | None:
+        if limit.act_s is None or watch.asked_s() is not None:
+            return watch.asked_s()
+        return max(limit.act_s, self._group_timeout_s() or 0.0)
 
     # -- rounds of stacks ------------------------------------------------------------------------
 
@@ -227,11 +236,16 @@ class HangWatch:
             self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
         self._rounds.append(taken)
         del self._rounds[1:-KEPT_ROUNDS]
+        works = (place for place in taken.stacks.places if place.kind not in {Kind.PEERS, Kind.LOCK})
+        if (phase := next(filter(None, (phase_in_stack(place.mark) for place in works)), None)) is not None:
+            watch.announce(phase)
         if same or taken.shows_a_wait:
             self._reported = True
-            silent = watch.silent_s(self._clock.mono())
-            usual = f"usually {limit.pace_s:.2g} s"
-            text = f"nothing has moved for {silent:.0f} s ({usual}): {taken.stacks.text}"
+            stalled_s = watch.stalled_s(self._clock.mono())
+            is_log = limit.stage is Stage.LOG
+            lasts = f"No output for {stalled_s:.0f} s" if is_log else f"No progress for {stalled_s:.0f} s"
+            usual = f" (normally {limit.pace_s:.2g} s)" if limit.pace_s else ""
+            text = f"{lasts}{usual}: {taken.stacks.text}"
             self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
 
     # -- what is done about a ruling -------------------------------------------------------------
@@ -274,39 +288,46 @@ class HangWatch:
             )
         if due and ruling.reported:
             if ruling.until_s is not None:
-                text = f"nothing has moved for {silence.silent_s:.0f} s, and it is not ended: {ruling.why} (ended after {ruling.until_s:.0f} s)"
+                text = f"No progress for {silence.silent_s:.0f} s, and it is not ended: {ruling.why} (ended after {ruling.until_s:.0f} s)"
             else:
-                text = f"nothing has moved for {silence.silent_s:.0f} s, and stoker does not end it: {ruling.why}; if it hangs, stop it: s, or `stoker stop`"
+                text = f"No progress for {silence.silent_s:.0f} s, and stoker does not end it: {ruling.why}; if it hangs, stop it: s, or `stoker stop`"
             self._say([Advice(f"hang_{ruling.rule}", text)])
 
-    def _act(self, ruling: Act, limit: Threshold, silence: Silence, now: float) -> bool:
+    def _act(self, ruling: Act, silence: Silence, now: float) -> bool:
         """Count down, look once more, and then end it."""
-        newest = self._rounds[-1]
+        newest = self._rounds[-1] if self._rounds else None
+        text = newest.stacks.text if newest is not None else "no stacks could be taken"
         if self._countdown is None:
-            self._count_down(self._settings.countdown_s, newest.stacks.text, ruling.rule)
+            # A person's own limit is not doubled by more than itself.
+            left_s = self._settings.countdown_s
+            self._count_down(
+                min(left_s, silence.act_s or left_s) if silence.asked else left_s, text, ruling.rule
+            )
             return False
-        confirmed = newest.mono >= self._countdown.confirm
+        confirmed = newest is None or newest.mono >= self._countdown.confirm
         if not confirmed and now >= self._countdown.confirm and not self._stacks.busy:
             self._start_round(now)
         if now < self._countdown.until or not confirmed:
             return False
-        line = (newest.lines or {}).get(newest.odd[0]) if newest.odd else 1
-        self._emit(
-            ev.HangFound(
-                t=self._clock.wall(),
-                attempt=self._attempt,
-                waited_s=silence.silent_s,
-                act_s=self._earliest_s(limit) or 0.0,
-                text=newest.stacks.text[:400],
+        found = ev.HangFound(
+            t=self._clock.wall(),
+            attempt=self._attempt,
+            waited_s=silence.silent_s,
+            act_s=max(silence.act_s or 0.0, 0.0 if silence.asked else silence.group_timeout_s or 0.0),
+            text=text[:400],
+            rule=ruling.rule,
+        )
+        if newest is not None:
+            found = structs.replace(
+                found,
                 ranks=newest.odd,
                 line_at=newest.line_at,
                 artifact=newest.artifact,
-                line=line,
+                line=(newest.lines or {}).get(newest.odd[0]) if newest.odd else 1,
                 collective=newest.collective,
                 groups=newest.groups,
-                rule=ruling.rule,
             )
-        )
+        self._emit(found)
         return True
 
     def _count_down(self, left_s: float, text: str, rule: str) -> None:
@@ -324,7 +345,7 @@ def _what_changed(before: Round, after: Round) -> str:
     """How two rounds differ, in words; empty: they are alike, and nothing worked in between."""
     if not alike(before.stacks, after.stacks):
         return "the stacks change"
-    return "data workers or disks are at work" if moved(before.activity, after.activity) else ""
+    return "data workers, disks or uploads are at work" if moved(before.activity, after.activity) else ""
 
 
 def _blind_words(place: RankPlace) -> str:

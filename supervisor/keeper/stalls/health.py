@@ -18,13 +18,14 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,
+    LinesSeen,
     Observation,
     PhaseSeen,
     Sampled,
     StepSeen,
 )
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
-from supervisor.keeper.stalls.pace_history import Past, past_of
+from supervisor.keeper.stalls.pace_history import Past, relive
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, glance, take_round
 from supervisor.policy.health.advice import Advice, Quota
@@ -62,7 +63,6 @@ class Health:
     """
 
     _flagged_before: ev.StallFlagged | None
-    _line: float
     _last_tick: float
     _slow: tuple[int | None, bool]
 
@@ -98,17 +98,9 @@ class Health:
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None:
             return
-        past = past_of(self._node, attempt)
+        self._watch, past = relive(self._node, attempt, self._paces, self._settings, self._mono)
         self._past = past
         self._settled = self._replayed = now + SETTLE_S
-        for stage, durations in past.durations.items():
-            for duration in durations:
-                self._paces.add(stage, duration)
-        for stage, silent_s in past.silences:
-            self._paces.forgive(stage, silent_s)
-        self._paces.returned(past.longest_s)
-        if past.last_t is not None and view.first_step is not None:
-            self._watch.resume(view.phase, min(now, self._mono(past.last_t)))
         self._stacks.begin(attempt, probed=view.stack_source is not None)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
@@ -146,9 +138,14 @@ class Health:
                     self._stragglers.pause()
             case CheckpointSeen():
                 if not self._is_past(seen.t):
-                    watch.sign(self._mono(seen.t))
+                    watch.progress(self._mono(seen.t))
                     self._stragglers.pause()
                     self._say(self._early.checkpoint(tree_bytes(Path(seen.path))))
+            case LinesSeen():
+                if self._clock.mono() < self._replayed:
+                    watch.recall(seen.log, seen.lines)
+                else:
+                    watch.printed(seen.log, seen.lines, self._mono(seen.t))
             case EvidenceHit():
                 if not self._is_past(seen.t):
                     self._early.complaint(seen.rank, self._mono(seen.t), seen.failure, seen.text)
@@ -157,12 +154,10 @@ class Health:
             case _:
                 pass
 
-    def line_seen(self, mono: float | None) -> None:
-        """When some rank last wrote to its log, by the keeper's clock."""
-        if self._watch is None or mono is None or mono <= self._line or mono < self._replayed:
-            return
-        self._line = mono
-        self._watch.line(mono)
+    def saved(self, checkpoint: ev.CheckpointCommitted) -> None:
+        """A checkpoint that was found in a folder is progress as well."""
+        if self._watch is not None:
+            self._watch.progress(self._mono(checkpoint.written_t or checkpoint.t))
 
     def tick(self) -> bool:
         """Look at the silence; True: this is a hang, end the attempt."""
@@ -214,8 +209,7 @@ class Health:
         self._settled = self._replayed = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
-        self._line = float("-inf")
-        self._max_step = -1.0
+        self._max_step = self._max_epoch = -1.0
         self._total = float("inf")
         self._log_step_mono = float("-inf")
         self._speaker: int | None = None
@@ -254,18 +248,22 @@ class Health:
                 step is not None and known is not None and step <= known
             ):
                 return
-        mono = self._mono(seen.t)
-        if not seen.from_telemetry and mono - self._log_step_mono < LOG_STEP_GAP_S:
-            watch.sign(mono)
-        elif step is not None and (step > self._max_step or step < self._max_step - RESET_STEPS):
-            self._max_step = step
+        mono, epoch = self._mono(seen.t), seen.values.get("epoch", -1.0)
+        is_next_epoch, self._max_epoch = epoch > self._max_epoch >= 0, max(epoch, self._max_epoch)
+        if step is not None:
+            is_new = step > self._max_step or step < self._max_step - RESET_STEPS
+        else:
+            is_new = is_next_epoch and self._max_step < 0  # a script whose log counts nothing else
+        if is_new and not seen.from_telemetry and mono - self._log_step_mono < LOG_STEP_GAP_S:
+            watch.progress(mono)
+        elif is_new:
             watch.step(mono)
             self._log_step_mono = mono
             self._steps += 1
             self._step_mono, self._step_s = mono, mono - self._step_mono
-        else:
-            watch.sign(mono)
-        self._max_step = max(self._max_step, step if step is not None else -1.0)
+        elif is_next_epoch:
+            watch.progress(mono)
+        self._max_step = step if is_new and step is not None else self._max_step
         total = seen.values.get("total_steps")
         if step is not None and total is not None and total > 0:
             self._total = total

@@ -1,8 +1,9 @@
 """Whether a flagged silence may be ended: an ordered table of named rules, each of which can forbid it.
 
 Ending a healthy attempt loses work, and mostly nobody is there to say so; a real hang that is only flagged costs time, and
-PyTorch's own timeout ends it in the end. So whatever is not known speaks against the end. Pure: what the keeper knows goes in,
-a ruling comes out, and the rule that gave it is what is journalled.
+PyTorch's own timeout ends it in the end. So whatever is not known speaks against the end. A person who gives a limit of their own
+takes that upon themselves: then only time and a look at the stacks are needed. Pure: what the keeper knows goes in, a ruling comes
+out, and the rule that gave it is what is journalled.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Silence:
     """All that the rules look at. Times in seconds.
 
     Attributes:
-        silent_s: how long nothing has moved.
-        act_s: from when on it may be ended, by pace, settings and earlier silences; None: never.
+        silent_s: how long there was no output that is news; where a person gave the limit, no progress.
+        act_s: from when on it may be ended, by pace, settings and earlier silences, or by a person; None: never.
+        asked: a person gave that limit: what the ranks do changes nothing.
         busy_act_s: the same for a late rank that computes.
         rounds_apart_s: how far apart two rounds of stacks lie at least.
         group_timeout_s: how long the job's process groups wait, where that is longer than PyTorch's default.
@@ -65,6 +67,7 @@ class Silence:
     act_s: float | None
     busy_act_s: float
     rounds_apart_s: float
+    asked: bool = False
     group_timeout_s: float | None = None
     stepped: bool = True
     kept: bool = False
@@ -115,7 +118,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Forbids the end where it holds. `until_s`: the silence up to which it does."""
+    """Forbids the end where it holds. `until_s`: the silence up to which it does. `always`: also where a person gave the limit."""
 
     name: str
     holds: Callable[[Silence], bool]
@@ -123,6 +126,7 @@ class Rule:
     until_s: Callable[[Silence], float | None] = lambda _: None
     reported: bool = True
     passing: bool = False
+    always: bool = False
 
 
 def _until_act(s: Silence) -> float:
@@ -143,6 +147,8 @@ def _first(late: tuple[LateRank, ...]) -> str:
     return f"{late[0].words}{more}"
 
 
+LOOK_S: Final = 30.0
+"""So long the stacks are waited for where a person gave the limit: before a first step there may be no rank to look at."""
 UNWATCHED_WHY: Final = (
     "nobody watches, and how the script resumes is not known: --end-hangs would end it, "
     "and --resume-knob FLAG let it continue"
@@ -152,15 +158,16 @@ UNWATCHED_WHY: Final = (
 # silence will not be ended, however long it lasts.
 RULES: Final = (
     Rule("switched_off", lambda s: s.act_s is None, lambda _: "act_s is 0: nothing is ended", reported=False),
-    Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", reported=False),
+    Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", reported=False, always=True),
     Rule("before_first_step", lambda s: not s.stepped, lambda _: "no step of this attempt is done yet"),
     Rule(
         "not_looked",
-        lambda s: not s.looked,
+        lambda s: not s.looked and not (s.asked and s.silent_s > _until_act(s) + LOOK_S),
         lambda _: "no stacks are there yet",
         _until_act,
         reported=False,
         passing=True,
+        always=True,
     ),
     Rule("no_python_stacks", lambda s: bool(s.blind), lambda s: s.blind[0]),
     Rule(
@@ -182,6 +189,7 @@ RULES: Final = (
         lambda s: f"it has lasted {s.silent_s:.0f} s",
         _until_act,
         reported=False,
+        always=True,
     ),
     Rule(
         "one_look",
@@ -214,6 +222,7 @@ RULES: Final = (
 GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
     ("computes_for_ever", lambda s: bool(s.computing)),
     ("lock_for_ever", lambda s: any(late.kind is Kind.LOCK for late in s.late)),
+    ("no_progress", lambda s: s.asked and (bool(s.barring) or not s.waiting)),
     ("other_collective", lambda s: bool(s.late)),
     ("all_wait", lambda _: True),
 )
@@ -222,7 +231,7 @@ GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
 def judge(silence: Silence) -> Act | Wait:
     """What is to be done about a flagged silence."""
     for rule in RULES:
-        if rule.holds(silence):
+        if (rule.always or not silence.asked) and rule.holds(silence):
             return Wait(
                 rule.name,
                 rule.why(silence),

@@ -1,26 +1,20 @@
-"""Pace: how long a thing of this run usually takes, as a high percentile in bounded memory.
+"""Pace: how long a thing of this run usually takes, as a high percentile of the newest durations.
 
-Gaps between signs of life spread over decades (a 30 ms step, a 40 s checkpoint), so they are counted in buckets that
-grow by a constant factor, as DDSketch does (Masson et al., PVLDB 12, 2019): a quantile is off by at most that factor,
-upwards. Old counts are halved, so that the pace follows a run that slows down (longer sequences).
+Only so many are kept, so that the pace follows a run that slows down (longer sequences).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections import deque
 from enum import StrEnum
 
-GROWTH = 1.1
-SHORTEST_S = 1e-3
-LONGEST_S = 1e7
-HALVE_AT = 2048
+KEPT = 1024
 MIN_GAPS = 5
 """Fewer gaps say little: the first two or three are warm-up."""
 MIN_LINES = 20
 """Lines come in bursts, at the start above all: a log has a pace only after this many gaps of a second or more."""
-
-_LOG_GROWTH = math.log(GROWTH)
-_LAST = math.ceil(math.log(LONGEST_S / SHORTEST_S) / _LOG_GROWTH)
 
 
 class Stage(StrEnum):
@@ -39,42 +33,26 @@ class Pace:
 
     def __init__(self, min_count: int = MIN_GAPS) -> None:
         self._min_count = min_count
-        self._counts: dict[int, float] = {}
-        self._total = 0.0
-        self._seen = 0
+        self._newest: deque[float] = deque()
+        self._sorted: list[float] = []
 
     def add(self, duration_s: float) -> None:
         """Count one duration; what is negative or not finite is no duration and is passed over."""
         if not math.isfinite(duration_s) or duration_s < 0:
             return
-        bucket = _bucket(duration_s)
-        self._counts[bucket] = self._counts.get(bucket, 0.0) + 1.0
-        self._total += 1.0
-        self._seen += 1
-        if self._total >= HALVE_AT:
-            self._counts = {key: count / 2 for key, count in self._counts.items() if count >= 0.5}
-            self._total = sum(self._counts.values())
+        self._newest.append(duration_s)
+        insort(self._sorted, duration_s)
+        if len(self._newest) > KEPT:
+            self._sorted.remove(self._newest.popleft())
 
     @property
     def known(self) -> bool:
         """Whether enough was seen to speak of a pace."""
-        return self._seen >= self._min_count
+        return len(self._newest) >= self._min_count
 
     def quantile_s(self, q: float = 0.99) -> float | None:
-        """The q-quantile, at most 10 % above the true one and never below it; None while too little is known.
-
-        With fewer than 100 durations the 99th percentile is the longest of them.
-        """
-        if not self.known:
-            return None
-        # Half a count of slack: the halving leaves fractions that must not hide the one longest gap.
-        wanted = math.ceil(q * self._total - 1e-9)
-        passed = 0.0
-        for bucket in sorted(self._counts):
-            passed += self._counts[bucket]
-            if passed >= wanted:
-                return _upper_s(bucket)
-        return _upper_s(max(self._counts))
+        """The q-quantile; None while too little is known. With fewer than 100 durations the 99th percentile is the longest of them."""
+        return self._sorted[math.ceil(q * len(self._sorted) - 1e-9) - 1] if self.known else None
 
 
 class Paces:
@@ -111,14 +89,3 @@ class Paces:
     def p99_s(self, stage: Stage) -> float | None:
         """The stage's 99th percentile; None while unknown."""
         return self._paces[stage].quantile_s()
-
-
-def _bucket(duration_s: float) -> int:
-    if duration_s <= SHORTEST_S:
-        return 0
-    shown_s = min(duration_s, LONGEST_S)
-    return min(math.ceil(math.log(shown_s / SHORTEST_S) / _LOG_GROWTH - 1e-9), _LAST)
-
-
-def _upper_s(bucket: int) -> float:
-    return SHORTEST_S * GROWTH**bucket

@@ -300,7 +300,7 @@ STALL = ev.StallFlagged(
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({}, "ended as a hang after 5 m 00 s, if the stacks stay alike"),
+        ({}, "ended as a hang after 5 m 00 s at the earliest"),
         ({"stall": with_fields(STALL, act_s=None)}, "never ended by itself"),
         ({"kept": ev.HangKept(t=61.0, attempt=1, by="me")}, "me keeps waiting"),
         (
@@ -318,8 +318,8 @@ def test_a_stall_is_explained(values: dict[str, Any], text: str) -> None:
     state = state_of(None, attempt_of(**{"stall": STALL, **values}))
     said = page(advisories.AdvisoriesPage(id="advisories"), state, now=62.0)
     assert text in said
-    assert "nothing moves for 12 s" in said
-    assert "usual is 1.50 s" in said
+    assert "No progress for 12 s" in said
+    assert "normally every 1.50 s" in said
 
 
 def test_advisories_stand_newest_first() -> None:

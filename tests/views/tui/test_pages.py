@@ -398,7 +398,7 @@ def test_a_stall_and_all_advisories_on_one_page(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("a")
         page = pane(app, "advisories")
-        assert "nothing moves for" in page
+        assert "No progress for" in page
         assert "rank 1 in read() at data.py:41" in page
         assert "ended as a hang after 1 m 00 s" in page
         assert "raise num_workers" in page

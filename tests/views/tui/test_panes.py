@@ -154,7 +154,7 @@ def test_ranks_are_sorted_by_every_column(tmp_path: Path) -> None:
 
 def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "nothing moves for 12 s: 1 rank in all_reduce" in pane(app, "notice")
+        assert "No progress for 12 s: 1 rank in all_reduce" in pane(app, "notice")
         assert "ETA --:--:--" in pane(app, "header")
 
     drive(recorded.stalled(tmp_path / "run"), play)

@@ -421,10 +421,10 @@ def test_how_many_advisories_there_are_besides() -> None:
 
 
 def test_a_stall_is_counted_and_where_it_stands_is_said() -> None:
-    assert "nothing moves for 12 s" in notice(state_of(None, attempt_of(stall=STALL)), now=62.0)
+    assert "No progress for 12 s" in notice(state_of(None, attempt_of(stall=STALL)), now=62.0)
     stacks = ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps")
     said = notice(state_of(None, attempt_of(stall=STALL, stacks=stacks)), now=62.0)
-    assert "nothing moves for 12 s: rank 1 sleeps" in said
+    assert "No progress for 12 s: rank 1 sleeps" in said
     assert said.rstrip().endswith("a why")
 
 

@@ -14,7 +14,7 @@ from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import offer
-from supervisor.views.tui.dashboard.state_words import is_live, shows_failure
+from supervisor.views.tui.dashboard.state_words import is_live, shows_failure, stall_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of
@@ -143,7 +143,7 @@ class NoticeBar(Panel):
         stall = attempt.stall if attempt is not None else None
         if attempt is not None and stall is not None and isinstance(state.condition, Running):
             # The advisory has how long it was when it was written; here it is counted.
-            text = f"nothing moves for {fm.duration(now - stall.since)}"
+            text = stall_text(stall, now)
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(
                 tr(f"{text}{where}"),

@@ -6,7 +6,7 @@ import signal
 from typing import Protocol, assert_never
 
 from supervisor.run import state as st
-from supervisor.run.events import Outcome, Phase, StopWhy
+from supervisor.run.events import Outcome, Phase, StallFlagged, StopWhy
 from supervisor.run.records import FailureClass
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
@@ -137,8 +137,14 @@ def _quiet_age(since: float, now: float) -> str:
     return fm.age(max(0.0, now - since))
 
 
+def stall_text(stall: StallFlagged, now: float) -> str:
+    """What is missing, and for how long: progress, or lines in a run whose steps cannot be read."""
+    lasts = fm.duration(max(0.0, now - stall.since))
+    return f"No output for {lasts}" if stall.stage == "log" else f"No progress for {lasts}"
+
+
 def is_stalled(shown: Shown) -> bool:
-    """Whether a keeper flagged that nothing moves, and looks on."""
+    """Whether a keeper flagged missing progress, and looks on."""
     attempt = shown.state.attempt
     return shown.keeper_alive and attempt is not None and attempt.stall is not None
 

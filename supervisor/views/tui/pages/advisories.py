@@ -8,6 +8,7 @@ from supervisor.run.events import StallFlagged
 from supervisor.run.state import AttemptState
 from supervisor.views import format as fm
 from supervisor.views.tui.charts.live import not_finite
+from supervisor.views.tui.dashboard.state_words import stall_text
 from supervisor.views.tui.pages.page import Page, labelled, resumed_rows, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, row
 from supervisor.views.tui.widgets.panel import View
@@ -47,10 +48,12 @@ class AdvisoriesPage(Page):
         return rows
 
     def _stall(self, attempt: AttemptState, stall: StallFlagged, now: float, width: int) -> list[Row]:
-        """Nothing moves: since when, what is usual, what will be done, and who stands where."""
-        waited = max(0.0, now - stall.since)
-        rows: list[Row] = [row(Span(self.tr(f"nothing moves for {fm.duration(waited)}"), TextStyle.WARN))]
-        rows.append(row(Span(self.tr(f"usual is {fm.seconds(stall.pace_s)}"), TextStyle.DIM)))
+        """No progress: since when, how often it is normally made, what will be done, and where each rank is."""
+        rows: list[Row] = [row(Span(self.tr(stall_text(stall, now)), TextStyle.WARN))]
+        if stall.pace_s > 0:
+            usual, is_gap = fm.seconds(stall.pace_s), stall.stage in {"step", "log"}
+            text = f"normally every {usual}" if is_gap else f"normally takes {usual}"
+            rows.append(row(Span(self.tr(text), TextStyle.DIM)))
         rows += labelled("", self.tr(_then(attempt, stall, now)), width, TextStyle.DIM, most=4, label_cells=0)
         if attempt.stacks is not None:
             rows += section(self.tr, "who stands where")
@@ -63,7 +66,7 @@ class AdvisoriesPage(Page):
 
 
 def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
-    """What comes of a silence if it lasts."""
+    """What comes of a stall if it lasts."""
     flagged = attempt.only_flagged
     if attempt.kept is not None:
         return f"{attempt.kept.by} keeps waiting: this silence is not ended"
@@ -74,4 +77,4 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
     if stall.act_s is None:
         return "never ended by itself"
     after_s = max(stall.act_s, flagged.until_s or 0.0) if flagged is not None else stall.act_s
-    return f"ended as a hang after {fm.duration(after_s)}, if the stacks stay alike"
+    return f"ended as a hang after {fm.duration(after_s)} at the earliest"
