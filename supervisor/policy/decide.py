@@ -292,9 +292,8 @@ def _why_not_resumed(history: PolicyInput) -> str:
                 history,
             )
         return _with_file(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
-    why = (
-        "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
-    )
+    read = f" ({history.knobs.resumes})" if history.knobs.resumes else ""
+    why = f"steps were made and the script's resume flag is not known{read}, so a restart may overwrite its checkpoint"
     return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
 
 
