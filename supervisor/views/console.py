@@ -256,6 +256,8 @@ AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
     ev.ProbeStarted: Level.INFO,
     ev.BatchFitted: Level.INFO,
     ev.BatchAnswered: Level.INFO,
+    ev.CheckpointKept: Level.INFO,
+    ev.ResumeMissed: Level.WARNING,
     ev.Held: Level.WARNING,
     ev.LossNotFinite: Level.WARNING,
     ev.LossFinite: Level.INFO,

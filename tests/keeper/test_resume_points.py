@@ -21,7 +21,7 @@ from supervisor.keeper.planning.resume_points import drop_copies, takes_old_batc
 from supervisor.keeper.planning.verdict_and_decision import policy_input
 from supervisor.run import events as ev
 from supervisor.run.access.control import RequestArgs
-from supervisor.run.fold import replay
+from supervisor.run.fold import fold, replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
@@ -124,9 +124,9 @@ def test_what_a_person_named_is_set_once_a_step_was_made_and_its_file_is_there(
     tmp_path: Path, value: str
 ) -> None:
     record = record_of(tmp_path, replace(BASE, resume="--resume", resume_value=value, resumes=NAMED))
-    run, env = RunPaths(tmp_path / "run-1"), {"PATH": os.environ["PATH"]}
+    env = {"PATH": os.environ["PATH"]}
     assert next_plan(tmp_path, record, state_of(step=None)).resume is None, "nothing to continue from"
-    known = policy_input(record, state_of(), node=run.node(), env=env)
+    known = policy_input(record, state_of(), env=env)
     if value == "auto":
         assert next_plan(tmp_path, record, state_of()).resume == "auto", "the person knows the script"
         assert known.resume_known
@@ -136,7 +136,7 @@ def test_what_a_person_named_is_set_once_a_step_was_made_and_its_file_is_there(
     assert known.not_now == "--resume=saved/last.pt: there is no saved/last.pt yet"
     saved(tmp_path / value)
     assert next_plan(tmp_path, record, state_of()).resume == value
-    assert policy_input(record, state_of(), node=run.node(), env=env).resume_known
+    assert policy_input(record, state_of(), env=env).resume_known
 
 
 def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None
     assert usable is not None
     assert usable.path == str(older)
     assert next_plan(tmp_path, record, state).resume == str(older)
-    known = policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state, env={})
     assert known.newest_checkpoint == str(older)
     older.unlink()
     with pytest.raises(NotResumableError, match="not whole any more"):
@@ -157,7 +157,7 @@ def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None
         state, attempts=(msgspec.structs.replace(state.attempts[0], decided_by="ada"),)
     )
     assert next_plan(tmp_path, record, by_hand).resume is None, "a person was told, and asked for it"
-    assert not policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={}).resume_known
+    assert not policy_input(record, state, env={}).resume_known
 
 
 def test_a_start_that_a_person_gave_by_hand_is_not_overridden(tmp_path: Path) -> None:
@@ -174,25 +174,30 @@ def test_the_checkpoint_that_the_command_itself_resumes_from_counts(tmp_path: Pa
     path = saved(tmp_path / "before" / "epoch_1.pt", "epoch")
     os.utime(path, (1.0, 1.0))
     record = record_of(tmp_path, BY_PATH, "--resume_from", "before/epoch_1.pt")
-    known = policy_input(record, state_of(), node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state_of(), env={})
     assert known.newest_checkpoint == str(path)
     assert known.resume_known
     assert "--resume_from before/epoch_1.pt" in " ".join(next_plan(tmp_path, record, state_of()).argv)
 
 
-def test_an_earlier_checkpoint_is_another_path_that_is_still_there(tmp_path: Path) -> None:
+def test_a_checkpoint_that_could_not_be_loaded_is_passed_over(tmp_path: Path) -> None:
     record = record_of(tmp_path, BY_PATH)
     first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step") for n in (5, 10))
-    node = RunPaths(tmp_path / "run-1").node()
 
-    def earlier(*paths: Path) -> str | None:
-        return policy_input(record, state_of(*paths), node=node, env={}).earlier_checkpoint
+    def newest(*paths: Path) -> str | None:
+        state = state_of(*paths)
+        for event in (
+            ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="again", batch=BATCH, resume_at=10),
+            ev.AttemptEnded(t=6.0, attempt=2, exit_code=1),
+            ev.Diagnosed(t=6.0, attempt=2, verdict=verdict_of(FailureClass.CHECKPOINT_LOAD)),
+        ):
+            state = fold(state, event)
+        return policy_input(record, state, env={}).newest_checkpoint
 
-    assert earlier(first, second) == str(first)
-    assert earlier(second, second) is None, "one file that was written over holds its newest alone"
+    assert newest(first, second) == str(first)
+    assert newest(second, second) is None, "one file that was written over holds its newest alone"
     state = state_of(first, second)
-    first.unlink()
-    assert policy_input(record, state, node=node, env={}).earlier_checkpoint is None, "rotated away"
+    assert policy_input(record, state, env={}).newest_checkpoint == str(second)
 
 
 def test_room_for_another_checkpoint_is_that_of_one_also_in_a_folder_of_many(tmp_path: Path) -> None:
@@ -330,7 +335,7 @@ def test_an_unknown_version_is_taken_for_one_that_is_wrong(tmp_path: Path) -> No
 def test_where_no_flag_can_hand_over_a_copy_the_smaller_batch_is_refused(tmp_path: Path) -> None:
     record = record_of(tmp_path, HF_ONLY_SELF, version="4.57.1")
     state = state_of(trainers(tmp_path / "out"))
-    known = policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state, env={})
     assert "transformers 4.57.1 takes the micro-batch from trainer_state.json" in known.old_batch
     decision = plans_decision(known)
     assert decision.kind is DecisionKind.FAIL
@@ -377,7 +382,7 @@ def test_a_trainer_whose_output_is_not_known_is_refused_rather_than_resumed_with
 ) -> None:
     record = record_of(tmp_path, HF_SELF, version="4.57.1")
     record = msgspec.structs.replace(record, job=replace(record.job, outputs=("output",)))
-    known = policy_input(record, state_of(), node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state_of(), env={})
     assert "its output folder is not known" in known.old_batch
 
 

@@ -204,9 +204,9 @@ class LoadedState:
                     is_path = called(node) in _PATHS
                 case _:
                     is_path = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
-            if is_path and id(node) not in self._shown and self._keys(node, scope) & names:
-                if lost := sorted(unset & leaves(node) - {dest}):
-                    return lost[0]
+            made = is_path and id(node) not in self._shown and self._keys(node, scope) & names
+            if made and isinstance(node, ast.expr) and (lost := sorted(unset & leaves(node) - {dest})):
+                return lost[0]
         return ""
 
     def numbered_paths(self, dest: str) -> Iterator[tuple[Guards, set[str]]]:
