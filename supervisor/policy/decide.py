@@ -296,10 +296,11 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 def _why_not_resumed(history: PolicyInput) -> str:
     """What is missing before a restart could continue, what to type for it, and a file that may be worth a look."""
     flag, found = history.knobs.resume_path, history.newest_checkpoint
+    read = f" ({history.knobs.resumes})" if history.knobs.resumes else ""
     if history.not_now:
         return f"steps were made and {history.not_now}"
     if found is not None:
-        return f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
+        return f"{found} was found, and which flag resumes from it is not known{read}: name it (--resume-knob FLAG=PATH)"
     if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.
         return _with_file(
@@ -319,7 +320,6 @@ def _why_not_resumed(history: PolicyInput) -> str:
                 history,
             )
         return _with_file(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
-    read = f" ({history.knobs.resumes})" if history.knobs.resumes else ""
     why = f"steps were made and the script's resume flag is not known{read}, so a restart may overwrite its checkpoint"
     return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
 

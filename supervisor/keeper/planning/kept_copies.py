@@ -24,7 +24,7 @@ from supervisor.keeper.planning.launch_plans import next_resume_point
 from supervisor.keeper.planning.resume_points import drop_copies
 from supervisor.run import events as ev
 from supervisor.run.history.changes import next_job
-from supervisor.run.paths import make_private, private
+from supervisor.run.paths import make_private
 from supervisor.run.records import Decision, Precondition
 from supervisor.run.state import Backoff, RunState
 from supervisor.sources.checkpoints import files_of
@@ -96,7 +96,10 @@ class KeptCopies:
             saved = next_resume_point(context.record, state, context.run, now, context.env).checkpoint
         except JobError:  # which the launch says
             return None
-        if saved is None or any((k.path, k.step) == (saved.path, saved.step) for k in state.kept if k.copy):
+        known = [
+            k.copy for k in state.kept if saved is not None and (k.path, k.step) == (saved.path, saved.step)
+        ]
+        if saved is None or any(map(os.path.exists, known)):
             return None
         target = context.node.attempt(number).root / f"{KEPT_NAME}{saved.step}"
         why = self._copied(saved, target)
@@ -118,13 +121,14 @@ class KeptCopies:
             needed = sum(os.stat(file).st_size for file in files.values())
             make_private(target.parent)
             _remove(target)
+            disk = os.statvfs(target.parent)
+            has_room = disk.f_bavail * disk.f_frsize >= 2 * needed
             for name, file in files.items():
                 copy = target / name if name else target
                 copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with open(file, "rb") as source, open(copy, "xb", opener=private) as made:
+                with open(file, "rb") as source, open(copy, "xb") as made:
                     if not _shares_blocks(source, made):
-                        free = os.statvfs(target.parent)
-                        if free.f_bavail * free.f_frsize < 2 * needed:
+                        if not has_room:
                             return f"twice its {size(needed)} are not free at {target.parent}"
                         while chunk := source.read(CHUNK_BYTES):
                             if self._given_up.is_set():

@@ -106,7 +106,8 @@ class ResumeComparison:
         written_t = (saved.written_t or saved.t) if saved is not None else view.planned_t
         seen = step_at(written_t, steps_seen(self._node.series))
         # A checkpoint may be named by another count than the log's.
-        began = began_below(tables.before, tables.after, at if seen is None else min(at, seen + 1))
+        reached = seen if seen is not None else max(tables.before)
+        began = began_below(tables.before, tables.after, min(at, reached + 1))
         if began is None:
             return
         by_epoch = tables.is_behind(written_t)

@@ -155,6 +155,10 @@ class LoadedState:
             match node:
                 case ast.BinOp(left=value, op=ast.Add(), right=ast.Constant(value=str() as end)):
                     form = Form.NAME if re.match(r"\.\w", end) else None
+                case ast.JoinedStr(
+                    values=[ast.FormattedValue(value=value), ast.Constant(value=str() as end), *_]
+                ):
+                    form = Form.NAME if re.match(r"\.\w|/", end) else None  # the rest of a path is added
                 case ast.Call(args=[value, *others]) if called(node) == "join":
                     newest = (o for o in others if isinstance(o, ast.Constant) and isinstance(o.value, str))
                     form = Form.FOLDER if any(_NEWEST_FILE.search(str(o.value)) for o in newest) else None

@@ -297,7 +297,7 @@ def _next(
             lines = wrap(tr(f"Enter again: {risk}"), width - LABEL, WHY_ROWS)
             for at, line in enumerate(lines):
                 rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
-        case st.HeldOpen() if asked and snapshot.state.answer is None:
+        case st.HeldOpen() if asked and snapshot.state.answer is None and attempt.missed is None:
             text = tr("waiting for you: one key answers, then Enter restarts")
             rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
         case st.HeldOpen():
