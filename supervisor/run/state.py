@@ -323,6 +323,7 @@ class Moment(Part, frozen=True, kw_only=True):
     change: SpecChange | None = None
 
 
+_POLICY = frozenset({"", "policy"})
 A_PIPE = "a pipe"
 """The source of a watched run that is piped in: it begins as its writer does."""
 
@@ -383,6 +384,11 @@ class RunState(Part, frozen=True, kw_only=True):
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def resumable(self) -> ev.CheckpointCommitted | None:
+        """The newest of the checkpoints that a restart may go on from."""
+        return next(reversed(self.sound_checkpoints), None)
+
+    @property
     def sound_checkpoints(self) -> tuple[ev.CheckpointCommitted, ...]:
         """Those that a restart may go on from, oldest first; of a path that was written over only the newest counts."""
         newest = {saved.path: saved for saved in self.checkpoints}
@@ -390,12 +396,16 @@ class RunState(Part, frozen=True, kw_only=True):
 
     def unsound(self, saved: ev.CheckpointCommitted) -> bool:
         """Whether its attempt had not resumed, its loss was no number for good by then, or a later attempt could not load it."""
-        by = self.find(saved.attempt)
-        lost_at = by.lost_at if by is not None else None
-        if (lost_at is not None and saved.step >= lost_at) or (by is not None and by.missed is not None):
-            return by is not None and (by.missed is None or self.counter != "restarts")
-        later = (a for a in self.attempts if a.number > saved.attempt and a.resume_at == saved.step)
-        return any(a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None for a in later)
+        for a in self.attempts:
+            if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
+                return True
+            if a.number == saved.attempt and a.missed is not None and self.counter != "restarts":
+                return True
+            refused = a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None
+            # A person who restarts it may have set right what kept it from being loaded.
+            if refused and a.number > saved.attempt and a.resume_at == saved.step and a.decided_by in _POLICY:
+                return True
+        return False
 
     @property
     def last_step(self) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.errors import NotResumableError
@@ -391,3 +392,106 @@ def test_the_versions() -> None:
         v for v in ("4.35.2", "4.36.0", "4.57.6", "5.0.0rc1", "5.1.0", "5.2.0", "6.0.0") if takes_old_batch(v)
     ]
     assert wrong == ["4.36.0", "4.57.6", "5.0.0rc1", "5.1.0"]
+
+
+# -- checkpoints that are no good ----------------------------------------------------------------------------
+
+LOST = ev.LossNotFinite(t=2.5, attempt=1, value="nan", step=8, last=1.0)
+TAKES_A_WORD = replace(BASE, resume="--resume_from", resume_value="auto", resumes="train.py:3")
+
+
+def two_checkpoints(tmp_path: Path, *facts: ev.Event) -> tuple[RunState, Path, Path]:
+    """A run that left checkpoints of steps 5 and 10, and what else is known of it."""
+    first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step", "optimizer") for n in (5, 10))
+    state = state_of(first, second)
+    for fact in facts:
+        state = fold(state, fact)
+    return state, first, second
+
+
+@pytest.mark.parametrize(
+    ("knobs", "word"),
+    [
+        (BY_PATH, "--resume_from={first}"),
+        (replace(BASE, resume_step="--resume_step"), "--resume_step=5"),
+        (TAKES_A_WORD, "--resume_from={first}"),
+        (replace(SELF, resume_path="--resume_from"), "--resume_from={first}"),
+    ],
+    ids=["a path", "a number", "a word for the newest, or a path", "a path before it looks"],
+)
+def test_what_was_written_after_the_loss_was_no_number_is_passed_over(
+    tmp_path: Path, knobs: Knobs, word: str
+) -> None:
+    record = record_of(tmp_path, knobs)
+    state, first, second = two_checkpoints(tmp_path, LOST)
+    plan = next_plan(tmp_path, record, state)
+    assert [w for w in plan.argv if "--resume" in w] == [word.format(first=first)]
+    assert plan.resume_at == 5
+    known = policy_input(record, state, env={})
+    assert (known.newest_checkpoint, known.unsound) == (str(first), "")
+    fine = fold(state, ev.LossFinite(t=2.7, attempt=1, loss=1.0, step=9))
+    assert policy_input(record, fine, env={}).newest_checkpoint == str(second), "one bad step is skipped"
+
+
+@pytest.mark.parametrize("knobs", [SELF, SWITCH], ids=["by itself", "a switch"])
+def test_where_the_script_finds_its_newest_the_one_to_move_away_is_named(
+    tmp_path: Path, knobs: Knobs
+) -> None:
+    record = record_of(tmp_path, knobs)
+    state, _, second = two_checkpoints(tmp_path, LOST)
+    unsound = policy_input(record, state, env={}).unsound
+    assert unsound == (
+        "the script takes its newest checkpoint, written after the loss was no number at step 8: "
+        "move out/step_10.pt away, then restart"
+    )
+    second.rename(tmp_path / "bad.pt")
+    moved = policy_input(record, state, env={})
+    assert (moved.unsound, moved.newest_checkpoint) == ("", str(tmp_path / "out" / "step_5.pt"))
+
+
+def test_nothing_begins_at_step_0_unasked_where_all_are_bad(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    _, first, _ = two_checkpoints(tmp_path)
+    state = fold(state_of(first), replace_fields(LOST, step=3))
+    by_person = ev.Decided(
+        t=5.0, attempt=1, decision=Decision(DecisionKind.RESTART, "kim", change=SpecChange()), by="kim"
+    )
+    with pytest.raises(NotResumableError, match=r"out/step_5.pt is no good to go on from"):
+        next_plan(tmp_path, record, fold(state, by_person))
+    again = Decision(DecisionKind.RESTART, "kim", change=SpecChange(from_scratch=True))
+    next_plan(tmp_path, record, fold(state, replace_fields(by_person, decision=again)))
+
+
+def test_a_checkpoint_that_a_person_restarts_with_is_tried_again(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    refused: tuple[ev.Event, ...] = (
+        ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="again", batch=BATCH, resume_at=10),
+        ev.AttemptEnded(t=6.0, attempt=2, exit_code=1),
+        ev.Diagnosed(t=6.0, attempt=2, verdict=verdict_of(FailureClass.CHECKPOINT_LOAD)),
+    )
+    state, first, second = two_checkpoints(tmp_path, *refused)
+    assert next_plan(tmp_path, record, state).resume == str(first)
+    again = Decision(DecisionKind.RESTART, "kim mounted it", change=SpecChange())
+    by_person = fold(state, ev.Decided(t=7.0, attempt=2, decision=again, by="kim"))
+    assert next_plan(tmp_path, record, by_person).resume == str(second)
+
+
+def test_what_an_attempt_wrote_that_had_not_resumed_is_passed_over(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    state, _, second = two_checkpoints(
+        tmp_path,
+        ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="again", batch=BATCH, resume_at=10),
+        ev.Progress(t=6.0, attempt=2, step=1),
+    )
+    third = saved(tmp_path / "out2" / "step_3.pt", "step", "optimizer")
+    written = ev.CheckpointCommitted(t=7.0, attempt=2, step=3, path=str(third), found=True, written_t=7.0)
+    state = fold(state, written)
+    assert next_plan(tmp_path, record, state).resume == str(third)
+    missed = fold(state, ev.ResumeMissed(t=8.0, attempt=2, step=10, began=0))
+    assert next_plan(tmp_path, record, missed).resume == str(second)
+    assert policy_input(record, missed, env={}).attempts[-1].missed == (
+        "did not resume: began at step 0; checkpoint 10 is not protected"
+    )
+    kept = ev.CheckpointKept(t=5.0, attempt=2, step=10, path=str(second), copy="/r/.stoker-kept-10")
+    past = policy_input(record, fold(missed, kept), env={}).attempts[-1]
+    assert past.missed.endswith("checkpoint 10 is kept as a copy: /r/.stoker-kept-10")

@@ -418,7 +418,7 @@ class AttemptMonitor:
 
     def _can_resume(self) -> bool:
         """Whether a restart would resume from a checkpoint, or may start from scratch."""
-        job, saved = self._record.job, self._ledger.state.checkpoint
+        job, saved = self._record.job, self._ledger.state.resumable
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:

@@ -141,7 +141,12 @@ def resume_point(
             flag, copy = copied
             return ResumePoint(((flag, copy.target),), switch=False, copy=copy, checkpoint=begins_at)
     if newest is None:
-        if begins_at is None and _was_to_go_on(state) and not can_go_on(knobs, None):
+        lost = begins_at is None and not can_go_on(knobs, None)
+        if lost and _stepped(state) and (bad := _passed_over(state, None)):
+            raise NotResumableError(
+                f"{shown_path(job, bad[-1].path)} is no good to go on from: it would begin at step 0"
+            )
+        if lost and _was_to_go_on(state):
             raise NotResumableError("its newest checkpoint is not whole any more: it would begin at step 0")
         return ResumePoint(switch=_may_set_unseen(job, state, arguments))
     if by_hand:

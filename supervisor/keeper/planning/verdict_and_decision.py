@@ -229,11 +229,7 @@ def policy_input(
     arguments = now.job.entry_args
     newest = state.attempts[-1]
     failure = newest.verdict.failure if newest.verdict is not None else None
-    newest_saved = (
-        usable_checkpoint(job, state.sound_checkpoints)
-        if looks
-        else next(reversed(state.sound_checkpoints), None)
-    )
+    newest_saved = usable_checkpoint(job, state.sound_checkpoints) if looks else state.resumable
     begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
     now_batch = now.current_batch
     less = choose_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
