@@ -58,8 +58,9 @@ def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     path, lost = history.newest_checkpoint, history.now.lost_at
     if path is None:
         return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
-    where = "the checkpoint before" if lost is None else f"before the loss was no number at step {lost}, once"
-    return SpecChange(), f"resume from {where}: {path}"
+    if lost is not None:
+        return SpecChange(), f"resume from before the loss was no number at step {lost}, once: {path}"
+    return SpecChange(), f"resume from the checkpoint before: {path}"
 
 
 def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:

@@ -247,10 +247,10 @@ def _lost_again(history: PolicyInput) -> str | None:
     first = next((a.lost_at for a in since if a.lost_at is not None), None)
     if now.lost_at is None or first is None:
         return None
-    again, at = f"the loss was no number again at step {now.lost_at}", now.resumed_at
-    if at is not None and now.lost_at - at <= 2 * (first - at):
-        return f"{again}, within twice the {first - at} steps from checkpoint {at} to the first time"
-    return f"{again}, and a run goes back for that once"
+    again, at = now.lost_at, now.resumed_at
+    if at is not None and again - at <= 2 * (first - at):
+        return f"the loss was no number again at step {again}, within twice the {first - at} steps from checkpoint {at} to the first time"
+    return f"the loss was no number again at step {again}, and a run goes back for that once"
 
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
@@ -296,11 +296,11 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 def _why_not_resumed(history: PolicyInput) -> str:
     """What is missing before a restart could continue, what to type for it, and a file that may be worth a look."""
     flag, found = history.knobs.resume_path, history.newest_checkpoint
-    read = f" ({history.knobs.resumes})" if history.knobs.resumes else ""
     if history.not_now:
         return f"steps were made and {history.not_now}"
     if found is not None:
-        return f"{found} was found, and which flag resumes from it is not known{read}: name it (--resume-knob FLAG=PATH)"
+        why = f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
+        return _with_file(why, history)
     if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.
         return _with_file(
@@ -320,7 +320,9 @@ def _why_not_resumed(history: PolicyInput) -> str:
                 history,
             )
         return _with_file(f"{why}; start with --resume-knob '{flag}=DIR/FILE'", history)
-    why = f"steps were made and the script's resume flag is not known{read}, so a restart may overwrite its checkpoint"
+    why = (
+        "steps were made and the script's resume flag is not known, so a restart may overwrite its checkpoint"
+    )
     return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
 
 
@@ -329,7 +331,7 @@ def _spelt(flag: str) -> str:
 
 
 def _with_file(why: str, history: PolicyInput) -> str:
-    return f"{why}; {history.seen_file}" if history.seen_file else why
+    return "; ".join(filter(None, (why, history.knobs.resumes, history.seen_file)))
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:
