@@ -90,29 +90,22 @@ class KeptCopies:
 
     def _keep(self, state: RunState, number: int) -> ev.CheckpointKept | None:
         """In the copier's thread; None where nothing is resumed from, or it has its copy from an attempt before."""
-        context = self._context
-        now = next_job(context.record.job, state)
+        context, now = self._context, next_job(self._context.record.job, state)
         try:
             saved = next_resume_point(context.record, state, context.run, now, context.env).checkpoint
         except JobError:  # which the launch says
             return None
-        known = [
-            k.copy for k in state.kept if saved is not None and (k.path, k.step) == (saved.path, saved.step)
-        ]
-        if saved is None or any(map(os.path.exists, known)):
+        if saved is None:
             return None
-        target = context.node.attempt(number).root / f"{KEPT_NAME}{saved.step}"
+        path, step = saved.path, saved.step
+        if any((k.path, k.step) == (path, step) and os.path.exists(k.copy) for k in state.kept):
+            return None
+        target = context.node.attempt(number).root / f"{KEPT_NAME}{step}"
         why = self._copied(saved, target)
         if why:
             _remove(target)
-        return ev.CheckpointKept(
-            t=self._clock.wall(),
-            attempt=number,
-            step=saved.step,
-            path=saved.path,
-            copy="" if why else str(target),
-            why=why,
-        )
+        t, copy = self._clock.wall(), "" if why else str(target)
+        return ev.CheckpointKept(t=t, attempt=number, step=step, path=path, copy=copy, why=why)
 
     def _copied(self, saved: ev.CheckpointCommitted, target: Path) -> str:
         """Copy it; why that was not done, empty where it was."""

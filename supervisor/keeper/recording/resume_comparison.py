@@ -100,10 +100,8 @@ class ResumeComparison:
         at, job = view.resume_at, self._record.job
         if at is None or view.missed is not None or self._record.node != LEADER:
             return
-        saved = next(
-            (c for c in reversed(state.checkpoints) if c.step == at and c.attempt < view.number), None
-        )
-        written_t = (saved.written_t or saved.t) if saved is not None else view.planned_t
+        found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
+        written_t = max(found, default=view.planned_t)
         seen = step_at(written_t, steps_seen(self._node.series))
         # A checkpoint may be named by another count than the log's.
         reached = seen if seen is not None else max(tables.before)
@@ -112,13 +110,10 @@ class ResumeComparison:
             return
         by_epoch = tables.is_behind(written_t)
         counter = state.counter or job.retry.step_counter or self._remembered()
-        counts_on = not tables.falls and (
-            job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
-        )
-        certain = by_epoch is True or counter == CONTINUES or counts_on
-        if by_epoch is not False and (
-            certain or not (counter == RESTARTS or self._began_lower_before(state))
-        ):
+        went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
+        certain = by_epoch is True or counter == CONTINUES or (went_on and not tables.falls)
+        restarts = not certain and (counter == RESTARTS or self._began_lower_before(state))
+        if by_epoch is not False and not restarts:
             t, number = self._clock.wall(), view.number
             self._emit(ev.ResumeMissed(t=t, attempt=number, step=at, began=began, certain=certain))
 
