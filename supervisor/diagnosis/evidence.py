@@ -139,6 +139,7 @@ class JobEvidence(NamedTuple):
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
         ended_for: the failure for which we ended what was left of it ("hang", "rank_died"); None if we did not. The
             signals that the logs then report are ours.
+        not_resumed: where it began in place of the checkpoint that it was to go on from, in words, if we ended it for that.
         last_step: the last completed step known, by any source.
         total_steps: the steps it was to do.
         ended_t: when it ended, wall seconds, where a journal tells.
@@ -160,6 +161,7 @@ class JobEvidence(NamedTuple):
     machine: MachineRecords = MachineRecords()
     stop_reason: str | None = None
     ended_for: str | None = None
+    not_resumed: str = ""
     last_step: int | None = None
     total_steps: int | None = None
     ended_t: float | None = None

@@ -44,6 +44,7 @@ def with_journal_facts(
         exit_codes={**job.exit_codes, **_exit_codes(views)},
         launcher_exit=_launcher_exit(views, job.launcher_exit),
         stop_reason=our_stop,
+        not_resumed=_not_resumed(view),
         last_step=max(last_steps, default=None),
         total_steps=state.total_steps,
         ended_t=view.ended_t,
@@ -73,6 +74,13 @@ def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, 
         state.checkpoint.step if state.checkpoint is not None and not state.checkpoint.step_by_time else -1
     )
     return (number, max(step, resumed, saved)) if step >= 0 else None
+
+
+def _not_resumed(view: AttemptState) -> str:
+    missed, stop = view.missed, view.stop
+    if missed is None or stop is None or stop.why is not StopWhy.NOT_RESUMED:
+        return ""
+    return f"did not resume: began at step {missed.began}, not after checkpoint {missed.step}"
 
 
 def _ranks_of(view: AttemptState) -> int | None:

@@ -6,6 +6,7 @@ table of rules (`cause.rules`), correct by what is known beside the logs (`cause
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from supervisor.diagnosis.attribution.exits import read_launch, with_known_exits
@@ -41,7 +42,7 @@ from supervisor.diagnosis.wording.titles import (
     title_of_hung_stop,
     title_of_no_step,
 )
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import Action, FailureClass, Reason
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
@@ -62,6 +63,9 @@ _OUR_SIGNALS = {
     "requeue": "ended by stoker, which was instructed to stop",
 }
 
+NOT_RESUMED_SURE = 0.9
+"""Of an attempt that began below its checkpoint: steps that are counted from 0 at each start look alike."""
+LOADS_NOTHING = "Check which folder and which flag the script loads its checkpoint by: see the command in plan.json of the attempt."
 # Characters of what a verdict shows of a log: names and paths in advice come from there too.
 MOST_CAUSE = 600
 MOST_ADVICE = 800
@@ -127,7 +131,12 @@ def with_metric_rows(found: Examination, rows: int) -> Examination:
 def _examined(case: Case) -> Examination:
     choice = choose(case)
     root, corrections = corrected(case, choice.root)
-    return Examination(_verdict(case, root), case, choice, corrections)
+    if not case.job.not_resumed:
+        return Examination(_verdict(case, root), case, choice, corrections)
+    # What the log says of its end is our doing.
+    verdict = _verdict(case, Root(FailureClass.CHECKPOINT_LOAD, confidence=NOT_RESUMED_SURE))
+    said = replace(verdict, title=case.job.not_resumed, advice=(LOADS_NOTHING,), consequences=())
+    return Examination(replace(said, action=Action.HOLD), case, choice, corrections)
 
 
 def _last_that_shows(found: list[Examination]) -> int:

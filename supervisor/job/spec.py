@@ -39,6 +39,8 @@ NAMED: Final = "named"
 """`Knobs.resumes` of a flag that a person named."""
 NAMED_UNSEEN: Final = "named, and its declaration was not found"
 """The same of a flag without a value, where the source does not show whether it takes one."""
+RESTARTS, CONTINUES = "restarts", "continues"
+"""Answers about a script's count of its steps: from 0 at each start, or on from the checkpoint."""
 
 
 class EntryKind(StrEnum):
@@ -72,6 +74,7 @@ class Unread(StrEnum):
     SCOPE = "scope"  # what the batch setting counts
     MICRO = "micro"  # which of several settings is the micro-batch
     ACCUMULATION = "accumulation"  # which of several settings is the accumulation
+    COUNTER = "counter"  # not of the batch: whether steps are counted from 0 at each start
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +295,7 @@ class RetrySettings:
 
     `min_ranks`: how few ranks a node may continue with when a GPU is left out; None: never fewer than asked for.
     `allow_smaller_global`: out of memory may shrink the global batch where nothing else keeps the job going.
+    `step_counter`: whether the script's steps go on after a resume (``continues``) or begin at 0 at each start (``restarts``).
     `flap_max` restarts within `flap_window_s` seconds are too many, with progress or without.
     """
 
@@ -304,6 +308,7 @@ class RetrySettings:
     flap_max: int = 10
     flap_window_s: float = 600.0
     allow_smaller_global: bool = False
+    step_counter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from supervisor.keeper.monitoring.attempt_monitor import AttemptMonitor
 from supervisor.keeper.nodes.evidence import others_of
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.fit_batch import Prober
+from supervisor.keeper.planning.kept_copies import KeptCopies
 from supervisor.keeper.planning.readiness import ReadinessCheck
 from supervisor.keeper.planning.verdict_and_decision import decide_next, diagnose_attempt, log_bytes
 from supervisor.keeper.recording.recovery_report import RecoveryReport
@@ -25,6 +26,7 @@ class Components:
     readiness: ReadinessCheck
     recovery_report: RecoveryReport
     prober: Prober
+    copies: KeptCopies
     judging: BackgroundVerdict
     decide: Callable[[], Decision]
 
@@ -32,6 +34,7 @@ class Components:
         """Stop the sensors, a probe and what is still being asked."""
         self.prober.stop()
         self.readiness.close()
+        self.copies.close()
         self.monitor.close()
 
 
@@ -51,9 +54,15 @@ def make_components(context: RunContext, engine: EngineLoader, *, same_boot: boo
     engine.begin()
     recovery_report = RecoveryReport(context)
     judging = BackgroundVerdict(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
+    copies = KeptCopies(context)
     monitor = AttemptMonitor(
-        context, engine, judging=judging, stepped=recovery_report.look, same_boot=same_boot
+        context,
+        engine,
+        judging=judging,
+        stepped=recovery_report.look,
+        saved=copies.release,
+        same_boot=same_boot,
     )
     readiness = ReadinessCheck(record.job, node, context.env, context.clock, ledger.emit)
     prober = Prober(context, engine.get)
-    return Components(monitor, readiness, recovery_report, prober, judging, decide)
+    return Components(monitor, readiness, recovery_report, prober, copies, judging, decide)

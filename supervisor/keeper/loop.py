@@ -205,7 +205,7 @@ class Keeper:
         if isinstance(condition, st.Finished) and condition.outcome is ev.Outcome.SUCCEEDED:
             return
         if view is not None:
-            decision = plans.continuing(self._record, self.state, self._context.run, self._env, by)
+            decision = plans.continuing(self._record, self.state, self._env, by)
             now = self._clock.wall()
             self.emit(ev.Decided(t=now, attempt=view.number, decision=decision, by=by), durable=True)
             self.start_now()
@@ -406,6 +406,8 @@ class Keeper:
             Way,  # loads with the components, not before a first launch
         )
 
+        if not self._components.copies.ready(condition):
+            return
         match self._components.readiness.way(self.state, condition):
             case Way.GO:
                 self._launch(condition.decision.reason)
@@ -495,19 +497,20 @@ class Keeper:
 
     def _ask(self, number: int, decision: Decision) -> None:
         """Put the question that stands in the way, once an attempt; headless it says which flag answers it."""
-        question, asked = self._record.job.question, self.state.asked
+        view, asked = self.state.find(number), self.state.asked
+        missed = view is not None and view.missed is not None
+        question = plans.counter_question(self._record.job) if missed else self._record.job.question
         if decision.asks and question is not None and (asked is None or asked.attempt != number):
             self.emit(ev.BatchAsked(t=self._clock.wall(), attempt=number, question=question))
 
     def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
-        if any(view.resume_copy for view in self.state.attempts):
-            from supervisor.keeper.planning.resume_points import drop_copies
-
-            drop_copies(self.state, over=True)
+        has_copies = self.state.kept or any(view.resume_copy for view in self.state.attempts)
         self.emit(
             ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason),
             durable=True,
         )
+        if has_copies:
+            self._components.copies.release(over=True)
 
     # -- what requests make it do (see control_input.Actor) --------------------------------------------
 

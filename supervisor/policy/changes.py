@@ -13,7 +13,7 @@ from supervisor.policy.faulty_gpu import without_gpu
 from supervisor.policy.history import PolicyInput
 from supervisor.policy.loader_steps import KILLED, SHARED, next_step
 from supervisor.policy.rules import Answer, Rule
-from supervisor.run.records import Action, FailureClass, Reason, SpecChange
+from supervisor.run.records import Action, Reason, SpecChange
 
 
 def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
@@ -54,18 +54,13 @@ def _restart_text(history: PolicyInput) -> str:
 
 
 def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    """Another checkpoint to start from: before the rise of the loss where that is known, else the one before."""
-    knob = history.knobs.start
-    verdict = history.now.verdict
-    rises = verdict is not None and verdict.failure is FailureClass.NAN_LOSS
-    if rises and history.before_rise is not None and knob is not None:
-        path, step = history.before_rise
-        text = f"resume from before the loss rose at step {step}, once: {path}"
-        return SpecChange(set_args=((knob, path),)), text
-    if history.earlier_checkpoint is None or knob is None:
+    """From the newest checkpoint that is good: neither did it fail to load, nor was the loss no number by then."""
+    path, lost = history.newest_checkpoint, history.now.lost_at
+    if path is None:
         return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
-    path = history.earlier_checkpoint
-    return SpecChange(set_args=((knob, path),)), f"resume from the checkpoint before: {path}"
+    if lost is not None:
+        return SpecChange(), f"resume from before the loss was no number at step {lost}, once: {path}"
+    return SpecChange(), f"resume from the checkpoint before: {path}"
 
 
 def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:

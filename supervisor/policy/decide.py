@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Final, assert_never
 
-from supervisor.job.spec import TrialSettings, steps_seen
+from supervisor.job.spec import RESTARTS, TrialSettings, steps_seen
 from supervisor.policy.budget import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
 from supervisor.policy.changes import change_for, needs_answer, offer_for
 from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
@@ -46,6 +47,8 @@ def decide(history: PolicyInput) -> Decision:
     stopped = _stopped_by_us(history, now)
     if stopped is not None:
         return stopped
+    if now.missed:
+        return _not_resumed(history)
     verdict = now.verdict
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.exit_code == 0 and failure is FailureClass.NAN_LOSS:
@@ -110,10 +113,19 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
             return Decision(DecisionKind.RESTART, "ended to be restarted", change=SpecChange())
         case StopCause.TRIAL:
             return _trial_over(history)
-        case StopCause.RANK_DIED | StopCause.HANG:
+        case StopCause.RANK_DIED | StopCause.HANG | StopCause.NOT_RESUMED:
             return None  # what made us end it is the cause, and the verdict names it
         case _:
             assert_never(now.stop)
+
+
+def _not_resumed(history: PolicyInput) -> Decision:
+    """An attempt that began below its checkpoint waits for a person, who may say that the script counts so."""
+    if history.counter == RESTARTS and not history.now.misses_surely:
+        reason = "the script counts its steps from 0 at each start: restart from the newest checkpoint"
+        return Decision(DecisionKind.RESTART, reason, change=SpecChange())
+    held = _hold(history, history.now.missed, SpecChange())
+    return replace(held, asks=not history.now.misses_surely and not history.counter)
 
 
 def _trial_over(history: PolicyInput) -> Decision:
@@ -173,13 +185,15 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         )
     if rule.answer in {Answer.STOP, Answer.HOLD}:
         return _hold(history, f"{failure.value}: {rule.advice_if_not_restarted}", SpecChange())
+    if history.unsound:
+        return _hold(history, f"{failure.value}: {history.unsound}", SpecChange())
     if change is None:
         held = _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
         return replace(held, asks=needs_answer(history, rule))
     if not history.retry.enabled or history.retry.max_retries == 0:
         flag = "--max-retries 0" if history.retry.enabled else "--no-retry"
         return _hold(history, f"{failure.value}: automatic restarts are off ({flag})", change)
-    spent = _spent(history, failure, rule)
+    spent = _lost_again(history) or _spent(history, failure, rule)
     if spent is not None:
         return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)
     flapping = _flapping(history, rule)
@@ -224,6 +238,19 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
         return None
     window = f"{history.retry.flap_window_s / 60:.0f} minutes"
     return f"restarted {_times(len(recent))} within {window}: it runs, but does not last"
+
+
+def _lost_again(history: PolicyInput) -> str | None:
+    """Why a loss that is no number is not resumed from before it a second time; None where it is the first."""
+    now = history.now
+    since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
+    first = next((a.lost_at for a in since if a.lost_at is not None), None)
+    if now.lost_at is None or first is None:
+        return None
+    again, at = now.lost_at, now.resumed_at
+    if at is not None and again - at <= 2 * (first - at):
+        return f"the loss was no number again at step {again}, within twice the {first - at} steps from checkpoint {at} to the first time"
+    return f"the loss was no number again at step {again}, and a run goes back for that once"
 
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
@@ -272,7 +299,8 @@ def _why_not_resumed(history: PolicyInput) -> str:
     if history.not_now:
         return f"steps were made and {history.not_now}"
     if found is not None:
-        return f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
+        why = f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
+        return _with_file(why, history)
     if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.
         return _with_file(
@@ -303,7 +331,7 @@ def _spelt(flag: str) -> str:
 
 
 def _with_file(why: str, history: PolicyInput) -> str:
-    return f"{why}; {history.seen_file}" if history.seen_file else why
+    return "; ".join(filter(None, (why, history.knobs.resumes, history.seen_file)))
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:

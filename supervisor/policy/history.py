@@ -22,6 +22,7 @@ class StopCause(StrEnum):
     REQUEUE = "requeue"
     HANG = "hang"
     TRIAL = "trial"
+    NOT_RESUMED = "not_resumed"
 
 
 # Logs count from 0 or from 1. Adam allocates its state in the first step, so that most out-of-memory failures are here, and an
@@ -35,6 +36,7 @@ class PastAttempt:
 
     `decision` is what was settled on after it (None for the newest one); `by_person`: by a request, which
     starts all budgets again. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
+    `missed`: how it did not resume, as a clause, and `misses_surely`; `lost_at`: the step from which on its loss was no number.
     `ended_t`: wall seconds. `unread`: how far its logs were read, in words, where that was not all.
     """
 
@@ -50,6 +52,10 @@ class PastAttempt:
     decision: Decision | None = None
     by_person: bool = False
     ended_t: float | None = None
+    missed: str = ""
+    misses_surely: bool = False
+    lost_at: int | None = None
+    resumed_at: int | None = None
     unread: str = ""
 
     @property
@@ -96,8 +102,8 @@ class PolicyInput:
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
         question: what of the batch could not be read can be asked (`JobSpec.question`).
         seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
-        earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
-        before_rise: likewise one from before the loss began to rise, and the step where it did.
+        unsound: checkpoints that a script which finds its newest would take, though they are no good, as a clause.
+        counter: what a person answered about the script's count of its steps (`job.spec.RESTARTS`).
         trial: it is a trial: nothing is restarted.
         gpus: the GPUs, where one is known to be at fault.
         jitter: in [0, 1), spreads the back-off of many runs.
@@ -123,8 +129,8 @@ class PolicyInput:
     given_start: str | None = None
     question: bool = False
     seen_file: str | None = None
-    earlier_checkpoint: str | None = None
-    before_rise: tuple[str, int] | None = None
+    unsound: str = ""
+    counter: str = ""
     trial: TrialSettings | None = None
     gpus: Gpus | None = None
     jitter: float = 0.0

@@ -126,7 +126,7 @@ RULES: Final = MappingProxyType(
         FailureClass.NAN_LOSS: Rule(
             Answer.RESUME_EARLIER,
             max_times=1,
-            advice_if_not_restarted="lower the learning rate, or resume from before the rise",
+            advice_if_not_restarted="lower the learning rate, or resume from an earlier checkpoint",
         ),
         FailureClass.CHECKPOINT_LOAD: Rule(
             Answer.RESUME_EARLIER,

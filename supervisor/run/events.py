@@ -53,6 +53,7 @@ class StopWhy(StrEnum):
     REQUEUE = "requeue"  # SLURM's warning signal
     HANG = "hang"
     TRIAL = "trial"  # a trial has made its steps, or run out of time
+    NOT_RESUMED = "not_resumed"  # it began below the checkpoint that it was to go on from
 
 
 class StopStep(StrEnum):
@@ -255,6 +256,31 @@ class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoi
     number: int | None = None
     written_t: float | None = None
     step_by_time: bool = False
+
+
+class CheckpointKept(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_kept"):
+    """Before its launch: the checkpoint that `attempt` is to resume from has a `copy` (absolute), or none, for the reason `why`.
+
+    The copy is removed once the attempt commits a newer one, or the run has succeeded.
+    """
+
+    attempt: int
+    step: int
+    path: str
+    copy: str = ""
+    why: str = ""
+
+
+class ResumeMissed(JournalEvent, frozen=True, kw_only=True, tag="resume_missed"):
+    """The attempt was to go on from the checkpoint of `step` and began at `began`, below it: it is ended for it.
+
+    `certain`: the script is known to count its steps on over restarts; otherwise they may begin at 0 at each start.
+    """
+
+    attempt: int
+    step: int
+    began: int
+    certain: bool = False
 
 
 class EvidenceSeen(JournalEvent, frozen=True, kw_only=True, tag="evidence_seen"):
@@ -833,6 +859,8 @@ Event: TypeAlias = (
     | TrainerReady
     | Progress
     | CheckpointCommitted
+    | CheckpointKept
+    | ResumeMissed
     | EvidenceSeen
     | RankExited
     | RankFailing

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from supervisor.job.spec import Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.timeline import moment_of
@@ -90,6 +91,7 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         condition=st.Launching(attempt=event.attempt),
         ended_t=None,  # a run that was over may be continued
         progress=None,
+        waiting=None,
     )
 
 
@@ -139,7 +141,11 @@ def _checkpoint_committed(s: st.RunState, event: ev.CheckpointCommitted) -> st.R
     steps = (*found.checkpoint_steps, event.step) if found else (event.step,)
     s = _edit(s, event.attempt, checkpoint_steps=steps[-st.MAX_CHECKPOINT_STEPS :])
     kept = (*s.checkpoints, event)[-st.MAX_CHECKPOINTS :]
-    return replace(s, checkpoint=event, checkpoints=kept)
+    s = replace(s, checkpoint=event, checkpoints=kept)
+    # A copy has served once the attempt that resumed from it wrote a newer one.
+    newer = not s.unsound(event)
+    copies = (k for k in s.kept if not (newer and k.attempt <= event.attempt and k.step < event.step))
+    return replace(s, kept=tuple(copies))
 
 
 def _evidence_seen(s: st.RunState, event: ev.EvidenceSeen) -> st.RunState:
@@ -227,7 +233,7 @@ def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
 
 def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
     # A stop takes back the restart that a person had decided on while the attempt lived.
-    again = event.why in {ev.StopWhy.RESTART, ev.StopWhy.RANK_DIED, ev.StopWhy.HANG}
+    again = event.why is ev.StopWhy.RESTART or event.why not in st.REQUESTED_STOPS
     s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
     return replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
 
@@ -330,6 +336,8 @@ def _held(s: st.RunState, event: ev.Held) -> st.RunState:
 
 def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
     """The attempts whose batch was not known ran with this one; an answer before it counts no more."""
+    if event.question.what is Unread.COUNTER:
+        return replace(s, counter=event.value)
     before = s.answer.batch if s.answer is not None else None
     attempts = tuple(replace(a, batch=event.batch) if a.batch in (None, before) else a for a in s.attempts)
     return replace(s, answer=event, attempts=attempts)
@@ -351,7 +359,8 @@ def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
 
 def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:
     finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
-    return replace(s, condition=finished, ended_t=event.t)
+    kept = () if event.outcome is ev.Outcome.SUCCEEDED else s.kept
+    return replace(s, condition=finished, ended_t=event.t, kept=kept)
 
 
 Change: TypeAlias = Callable[[st.RunState, Any], st.RunState]
@@ -389,6 +398,8 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ),
     ev.Progress: _progress,
     ev.CheckpointCommitted: _checkpoint_committed,
+    ev.CheckpointKept: lambda s, event: replace(s, kept=(*s.kept, event), waiting=None),
+    ev.ResumeMissed: _kept_as("missed"),
     ev.EvidenceSeen: _evidence_seen,
     ev.RankExited: _rank_exited,
     ev.RankFailing: lambda s, event: _edit(s, event.attempt, failing=event, **_NO_STALL),

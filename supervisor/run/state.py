@@ -135,6 +135,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
     fail, from then on; taken back where that rank ended well or steps continue. `slow_rank`: the newest finding.
     `not_finite` and `finite_again`: where its loss first became nan or inf, and where it first was a number after that.
+    `missed`: it began below the checkpoint that it was to go on from.
     `step_at_evidence`: its last step when the newest line that a signature matched was journalled.
     """
 
@@ -186,6 +187,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     slow_rank: ev.SlowRankFound | None = None
     not_finite: ev.LossNotFinite | None = None
     finite_again: ev.LossFinite | None = None
+    missed: ev.ResumeMissed | None = None
     memory_kills: int | None = None
     found_over: bool = False
     log_checked: bool = False
@@ -231,6 +233,12 @@ class AttemptState(Part, frozen=True, kw_only=True):
         return self.verdict.failure
 
     @property
+    def lost_at(self) -> int | None:
+        """The step from which on its loss was no number to its end; None where it was one, or the step is not known."""
+        lost = self.not_finite
+        return lost.step if lost is not None and self.finite_again is None else None
+
+    @property
     def begins_at(self) -> float:
         """The first step that it did or does; infinite while it is not known.
 
@@ -267,6 +275,8 @@ class MomentKind(StrEnum):
     LAUNCH = "launch"
     LAUNCH_REQUESTED = "launch_requested"
     CHECKPOINT = "checkpoint"
+    KEPT = "kept"
+    MISSED = "missed"
     EVIDENCE = "evidence"
     STOPPING = "stopping"
     SURVIVORS = "survivors"
@@ -313,6 +323,7 @@ class Moment(Part, frozen=True, kw_only=True):
     change: SpecChange | None = None
 
 
+_POLICY = frozenset({"", "policy"})
 A_PIPE = "a pipe"
 """The source of a watched run that is piped in: it begins as its writer does."""
 
@@ -323,6 +334,8 @@ class RunState(Part, frozen=True, kw_only=True):
     `best_loss` is of the current lineage: what an attempt did at steps that a later one did again does not count.
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
+    `kept`: the copies of checkpoints that there are, and which have none. `counter`: what a person answered about the script's count
+    of its steps, `RESTARTS` or `CONTINUES`.
     `nodes`: what was seen last of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
     """
@@ -349,6 +362,8 @@ class RunState(Part, frozen=True, kw_only=True):
     records: tuple[tuple[int, float], ...] = ()
     checkpoint: ev.CheckpointCommitted | None = None
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
+    kept: tuple[ev.CheckpointKept, ...] = ()
+    counter: str = ""
     probes: tuple[ev.ProbeEnded, ...] = ()
     probing: ev.ProbeStarted | None = None
     fitted: ev.BatchFitted | None = None
@@ -367,6 +382,30 @@ class RunState(Part, frozen=True, kw_only=True):
     def attempt(self) -> AttemptState | None:
         """The newest attempt, or None before the first launch."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def resumable(self) -> ev.CheckpointCommitted | None:
+        """The newest of the checkpoints that a restart may go on from."""
+        return next(reversed(self.sound_checkpoints), None)
+
+    @property
+    def sound_checkpoints(self) -> tuple[ev.CheckpointCommitted, ...]:
+        """Those that a restart may go on from, oldest first; of a path that was written over only the newest counts."""
+        newest = {saved.path: saved for saved in self.checkpoints}
+        return tuple(c for c in self.checkpoints if newest[c.path] is c and not self.unsound(c))
+
+    def unsound(self, saved: ev.CheckpointCommitted) -> bool:
+        """Whether its attempt had not resumed, its loss was no number for good by then, or a later attempt could not load it."""
+        for a in self.attempts:
+            if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
+                return True
+            if a.number == saved.attempt and a.missed is not None and self.counter != "restarts":
+                return True
+            refused = a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None
+            # A person who restarts it may have set right what kept it from being loaded.
+            if refused and a.number > saved.attempt and a.resume_at == saved.step and a.decided_by in _POLICY:
+                return True
+        return False
 
     @property
     def last_step(self) -> int | None:

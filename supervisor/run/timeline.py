@@ -32,6 +32,7 @@ _STOPS_SHOWN = {
     ev.StopWhy.REQUEUE,
     ev.StopWhy.HANG,
     ev.StopWhy.TRIAL,
+    ev.StopWhy.NOT_RESUMED,
 }
 # Decisions that are followed at once by a hold, or by the run's end, with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
@@ -60,6 +61,8 @@ _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 # Events that always add a moment, whose values are fields of the event.
 _PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]] = {
+    ev.CheckpointKept: (MomentKind.KEPT, Tone.INFO, ("step", "copy", "why")),
+    ev.ResumeMissed: (MomentKind.MISSED, Tone.BAD, ("step", "began")),
     ev.Held: (MomentKind.HELD, Tone.WARN, ("reason",)),
     ev.RequestRefused: (MomentKind.REFUSED, Tone.WARN, ("request", "reason")),
     ev.StallFlagged: (MomentKind.STALL, Tone.WARN, ("waited_s",)),

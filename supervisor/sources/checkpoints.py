@@ -358,6 +358,22 @@ def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
     return next((one for row in files if (one := _tried(row, here, name))), None)
 
 
+def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str, str]:
+    """The files of one checkpoint, by their names below `path`; of one that is a file itself that name is empty.
+
+    Of a folder of many they are those of `number`, and what lies beside these, as the file that names the newest.
+    """
+    if os.path.isfile(path):
+        return {"": path}
+    found: dict[str, str] = {}
+    for folder, inner, names in os.walk(path):
+        if folder == path and layout in HOLDERS:
+            inner[:] = [name for name in inner if _number_of(name) == number]
+        files = (os.path.join(folder, name) for name in names)
+        found |= {os.path.relpath(file, path): file for file in files if os.path.isfile(file)}
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class LikelyFile:
     """A file with a checkpoint's name. `path`: absolute; `t`: wall seconds of its last change."""

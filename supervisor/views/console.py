@@ -20,6 +20,7 @@ from typing import Any, TextIO, TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec, describe, describe_change
+from supervisor.job.spec import Unread
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
@@ -256,6 +257,8 @@ AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
     ev.ProbeStarted: Level.INFO,
     ev.BatchFitted: Level.INFO,
     ev.BatchAnswered: Level.INFO,
+    ev.CheckpointKept: Level.INFO,
+    ev.ResumeMissed: Level.WARNING,
     ev.Held: Level.WARNING,
     ev.LossNotFinite: Level.WARNING,
     ev.LossFinite: Level.INFO,
@@ -364,10 +367,9 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
         text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"
         # A flag that would change nothing is not named.
         answers.append(f"{flags_text(question, one)} ({text})" if one.change is not None else text)
-    yield (
-        Level.WARNING,
-        f"to restart smaller, answer: {question_text(question, english)} {' | '.join(answers)}",
-    )
+    of_batch = question.what is not Unread.COUNTER
+    why = "to restart smaller, answer" if of_batch else "to go on, answer, or set [policy] step_counter"
+    yield Level.WARNING, f"{why}: {question_text(question, english)} {' | '.join(answers)}"
 
 
 def _decided(event: ev.Decided) -> Iterable[Line]:
@@ -541,7 +543,10 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
             lines.append(f"change    {strip_escapes(_change_story(attempt))}")
-            if following.resumed_step is not None:
+            if (missed := following.missed) is not None:
+                where = "did not resume: began at step {began}, not after checkpoint {step}"
+                lines.append(f"resumed   {english.filled(where, values_of(missed))}")
+            elif following.resumed_step is not None:
                 lines.append(
                     f"resumed   at step {following.resumed_step}, a committed checkpoint of attempt {attempt.number}"
                 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import calendar
-import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from supervisor.diagnosis.scan.log_timeline import (
     bar_went_on,
     ends_in_nan,
     is_progress,
-    loss_upturn_step,
     progress_rows,
     silence,
     went_on,
@@ -141,23 +139,6 @@ def test_a_loss_that_is_no_number_to_the_end(losses: list[str], row: int | None)
     assert ends_in_nan(lines) == row
     # A dash behind the word is no number.
     assert ends_in_nan([*lines, "training_loss -> shape: [1, 16]"]) == row
-
-
-@pytest.mark.parametrize(
-    ("losses", "found"),
-    [
-        ([(1, 2.0), (2, 2.0)], None),
-        ([(1, 2.0), (2, None)], 2),
-        ([(1, 2.0), (2, 2.0), (3, 90.0), (4, 99.0), (5, math.nan)], 3),
-        ([(1, 2.0), (2, 2.0), (3, 2.0), (4, math.inf)], 4),
-        ([(1, None)], 1),
-        ([], None),
-    ],
-)
-def test_the_step_at_which_the_loss_began_to_rise(
-    losses: list[tuple[int, float | None]], found: int | None
-) -> None:
-    assert loss_upturn_step(losses) == found
 
 
 # -- the same failure again ---------------------------------------------------------------------------------------

@@ -205,3 +205,39 @@ def test_lightnings_accumulation_in_the_section_of_its_trainer(other: str) -> No
         assert "accumulation" in spec.knobs.refusal
         return
     assert changes(spec) == {"c.yaml#data.batch_size": "8", "c.yaml#trainer.accumulate_grad_batches": "2"}
+
+
+HEAD = "import argparse, os, torch\np = argparse.ArgumentParser()\np.add_argument('--batch_size', type=int, default=8)\n"
+TAIL = "    c = torch.load(path)\n    optimizer.load_state_dict(c['optimizer'])\nloss.backward()\noptimizer.zero_grad()\n"
+# The number, and a folder that nothing is in by default: the path would begin with "None".
+BY_TEXT = HEAD + "p.add_argument('--resume-step', type=int, default=0)\np.add_argument('--continue-dir', default=None)\na = p.parse_args()\nif a.resume_step:\n    name = 'step_' + str(a.resume_step).zfill(7) + '.pt'\n    path = f'{a.continue_dir}/checkpoints/{name}'\n" + TAIL  # fmt: skip
+BY_JOIN = HEAD + "p.add_argument('--resume_epoch', type=int)\np.add_argument('--load_dir')\na = p.parse_args()\nif a.resume_epoch:\n    path = os.path.join(a.load_dir, 'epoch_%d.pt' % a.resume_epoch)\n" + TAIL  # fmt: skip
+BY_SLASH = HEAD + "from pathlib import Path\np.add_argument('--start_iter', type=int, default=0)\np.add_argument('--exp', default='')\na = p.parse_args()\nif a.start_iter:\n    name = f'iter{a.start_iter}.pt'\n    path = Path('runs') / a.exp / name\n" + TAIL  # fmt: skip
+BY_PERCENT = HEAD + "p.add_argument('--resume_iter', type=int)\np.add_argument('--run_name', default=None)\na = p.parse_args()\nif a.resume_iter:\n    path = 'out/%s/%d.pt' % (a.run_name, a.resume_iter)\n" + TAIL  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "step", "partner"),
+    [
+        (BY_TEXT, "--resume-step", "continue-dir"),
+        (BY_JOIN, "--resume_epoch", "load_dir"),
+        (BY_SLASH, "--start_iter", "exp"),
+        (BY_PERCENT, "--resume_iter", "run_name"),
+    ],
+)
+def test_a_number_is_not_set_where_the_other_half_of_its_path_has_no_value(
+    source: str, step: str, partner: str
+) -> None:
+    alone = job("train.py", {"train.py": source}).knobs
+    assert alone.resume_step is None
+    if step != "--start_iter":  # a name that does not speak of resuming is told by its path alone
+        assert f"the path for {step} is made of {partner.replace('-', '_')} too" in alone.resumes
+    both = job(f"train.py --{partner} exps/a", {"train.py": source}).knobs
+    assert both.resume_step == step
+
+
+def test_what_is_only_printed_beside_a_number_is_no_half_of_its_path() -> None:
+    printed = BY_TEXT.replace("{a.continue_dir}/checkpoints", "exps/checkpoints").replace(
+        "    c = torch", "    print(f'from {a.resume_step} of {a.continue_dir}/x')\n    c = torch"
+    )
+    assert job("train.py", {"train.py": printed}).knobs.resume_step == "--resume-step"

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st_
 
-from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.job.batch import BatchSpec, candidates
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec
@@ -218,11 +217,3 @@ def test_what_fitted_is_known_again_for_the_same_kind_alone(tmp_path: Path) -> N
         JobKind(kind.script, kind.flags, "H100", 4),
     ):
         assert recall(other, env) == []
-
-
-def test_a_rise_is_found_where_it_began() -> None:
-    flat = [(step, 2.0) for step in range(1, 20)]
-    assert loss_upturn_step([*flat, (20, None)]) == 20
-    assert loss_upturn_step([*flat, (20, 9.0), (21, 40.0), (22, float("nan"))]) == 20
-    assert loss_upturn_step(flat) is None
-    assert loss_upturn_step([(1, None)]) == 1

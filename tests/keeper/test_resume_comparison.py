@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import EntryKind
+from supervisor.job.spec import EntryKind, RetrySettings
 from supervisor.keeper.context import Ledger, RunContext
+from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.recording import resume_comparison
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import replay
+from supervisor.run.history.answers import AnswerLine, remember_answer
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Difference, Sameness, SpecChange
 from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
@@ -27,21 +30,31 @@ from tests.policy.test_same_training import AFTER, BEFORE, Log, Rows
 class Resumed:
     """A run whose second attempt was told to resume at step 100."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, resume_at: int | None = None, before: Rows | None = None, **job: Any
+    ) -> None:
         self.run: RunPaths = run_in(folder)
         self.clock = FakeClock()
         self.ledger = Ledger(self.run.node())
-        record = job_of(folder, entry="train.py", entry_kind=EntryKind.SCRIPT, entry_args=(), knobs=KNOBS)
+        about: dict[str, Any] = {"entry_args": (), "knobs": KNOBS, **job}
+        record = job_of(folder, entry="train.py", entry_kind=EntryKind.SCRIPT, **about)
         node = self.run.node()
-        self.context = RunContext(self.run, node, record, {}, self.clock, self.ledger)
+        env = {"XDG_STATE_HOME": str(folder / "home")}
+        self.context = RunContext(self.run, node, record, env, self.clock, self.ledger)
         self.series = SeriesWriter(node.series)
-        self.write(1, BEFORE.rows())
+        self.write(1, BEFORE.rows() if before is None else before)
         self.emit(
             ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch", batch=BatchSpec(8, 1, 2)),
             ev.Progress(t=2.0, attempt=1, step=1),
             ev.CheckpointCommitted(t=3.0, attempt=1, step=100, path="c/100"),
             ev.LaunchIntended(
-                t=4.0, attempt=2, argv=(), reason="smaller", batch=BatchSpec(4, 2, 2), resume="--resume_from"
+                t=4.0,
+                attempt=2,
+                argv=(),
+                reason="smaller",
+                batch=BatchSpec(4, 2, 2),
+                resume="--resume_from",
+                resume_at=resume_at,
             ),
         )
         self.comparison = ResumeComparison(self.context)
@@ -52,7 +65,9 @@ class Resumed:
 
     def write(self, attempt: int, rows: Rows) -> None:
         for step, values in rows.items():
-            self.series.append(METRICS, 5.0, JOB_KEY, attempt, {"step": float(step), **values})
+            self.series.append(
+                METRICS, 2.5 if attempt == 1 else 5.0, JOB_KEY, attempt, {"step": float(step), **values}
+            )
 
     def trains(self, rows: Rows, *, final: bool = False) -> list[ev.ResumeCompared]:
         """The second attempt logs these; what was said until then."""
@@ -67,13 +82,16 @@ class Resumed:
 
         return [fact for fact in facts_of(self.run) if isinstance(fact, ev.ResumeCompared)]
 
+    def close(self) -> None:
+        self.series.close()
+        self.ledger.close()
+
 
 @pytest.fixture
 def resumed(tmp_path: Path) -> Iterator[Resumed]:
     made = Resumed(tmp_path)
     yield made
-    made.series.close()
-    made.ledger.close()
+    made.close()
 
 
 def part(log: Log, first: int, last: int) -> Rows:
@@ -203,3 +221,139 @@ def test_only_whole_steps_of_the_job_with_a_measured_value_are_compared(tmp_path
     assert tables.before == {0: loss}
     assert tables.after == {0: {"total_steps": 40.0, "loss": 1.0, "lr": 0.1}}
     assert tables.totals == (30, 40)
+
+
+# -- an attempt that did not resume -----------------------------------------------------------------------
+
+
+def rows_at(*steps: int, epoch: float | None = None, loss: float = 2.0) -> Rows:
+    extra = {"epoch": epoch} if epoch is not None else {}
+    return {step: {"loss": loss, **extra} for step in steps}
+
+
+EVERY_10 = rows_at(*range(10, 151, 10))
+
+
+def missed_of(folder: Path, after: Rows, **made: Any) -> ev.ResumeMissed | None:
+    """What is journalled of a second attempt that was to go on from checkpoint 100 and logs these."""
+    made = {"resume_at": 100, "before": EVERY_10, **made}
+    resumed = Resumed(folder, **made)
+    try:
+        resumed.trains(after)
+        view = resumed.ledger.state.attempt
+        return view.missed if view is not None else None
+    finally:
+        resumed.close()
+
+
+def test_an_attempt_that_begins_below_its_checkpoint_did_not_resume(tmp_path: Path) -> None:
+    missed = missed_of(tmp_path, rows_at(10, 20))
+    assert missed is not None
+    assert (missed.attempt, missed.step, missed.began, missed.certain) == (2, 100, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (rows_at(110, 120), "it resumed"),
+        (rows_at(100, 110), "the checkpoint's own step is logged again"),
+        (rows_at(10), "one step shows nothing yet"),
+        (rows_at(0, 110), "an evaluation before the training is logged as step 0"),
+        (rows_at(91, 101), "within one logging interval"),
+    ],
+)
+def test_what_is_no_false_resume(tmp_path: Path, after: Rows, why: str) -> None:
+    assert missed_of(tmp_path, after) is None, why
+
+
+def test_without_a_planned_resume_nothing_is_accused(tmp_path: Path) -> None:
+    assert missed_of(tmp_path, rows_at(10, 20), resume_at=None) is None
+
+
+def test_a_checkpoint_that_is_named_by_another_count_than_the_logs_is_compared_by_its_time(
+    tmp_path: Path,
+) -> None:
+    """micro_100.pt of a log that had come to step 15: an attempt that logs 16 has resumed."""
+    before = rows_at(*range(1, 16))
+    assert missed_of(tmp_path / "resumed", rows_at(16, 17), before=before) is None
+    missed = missed_of(tmp_path / "again", rows_at(1, 2), before=before)
+    assert missed is not None
+    assert missed.began == 0
+
+
+def test_epochs_tell_where_steps_do_not(tmp_path: Path) -> None:
+    before = rows_at(10, 20, epoch=0) | rows_at(30, 40, epoch=1) | rows_at(90, 100, 110, epoch=4)
+    assert missed_of(tmp_path / "counts", rows_at(10, 20, epoch=4), before=before) is None
+    missed = missed_of(tmp_path / "lower", rows_at(10, 20, epoch=0), before=before)
+    assert missed is not None
+    assert missed.certain, "neither step nor epoch is the checkpoint's"
+
+
+@pytest.mark.parametrize("setting", ["restarts", "continues", ""])
+def test_what_is_declared_of_the_counter_holds(tmp_path: Path, setting: str) -> None:
+    missed = missed_of(tmp_path, rows_at(10, 20), retry=RetrySettings(step_counter=setting))
+    assert (missed is None) == (setting == "restarts")
+    assert missed is None or missed.certain == (setting == "continues")
+
+
+def test_an_answer_of_an_earlier_run_of_the_same_script_is_remembered_until_it_is_edited(
+    tmp_path: Path,
+) -> None:
+    def script(name: str, text: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.py").write_text(text)
+        return folder
+
+    first = script("first", "train()")
+    question = counter_question(job_of(first, entry="train.py", entry_kind=EntryKind.SCRIPT).job)
+    assert question.script
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    line = AnswerLine(script=question.script, question=question.key, value="restarts", t=86_400.0 * 365)
+    remember_answer(line, env)
+    answers = (tmp_path / "state" / "stoker" / "answers.jsonl").read_bytes()
+    for name, text, accused in (("same", "train()", False), ("edited", "train(1)", True)):
+        folder = script(name, text)
+        home = folder / "home" / "stoker"
+        home.mkdir(parents=True)
+        (home / "answers.jsonl").write_bytes(answers)
+        assert (missed_of(folder, rows_at(10, 20)) is not None) == accused
+
+
+def test_an_earlier_attempt_that_loaded_a_checkpoint_and_began_lower_shows_how_the_script_counts(
+    tmp_path: Path,
+) -> None:
+    resumed = Resumed(tmp_path, resume_at=100, before=EVERY_10)
+    try:
+        resumed.emit(ev.TrainerReady(t=4.5, attempt=2, resumed_step=100))
+        resumed.emit(ev.Progress(t=5.0, attempt=2, step=1))
+        resumed.emit(ev.LaunchIntended(t=6.0, attempt=3, argv=(), reason="again", resume_at=100))
+        resumed.write(3, rows_at(10, 20))
+        resumed.emit(ev.Progress(t=7.0, attempt=3, step=20))
+        resumed.clock.now += 1.5
+        resumed.comparison.look(resumed.ledger.state)
+        view = resumed.ledger.state.attempt
+        assert view is not None
+        assert view.missed is None
+    finally:
+        resumed.close()
+
+
+def test_a_run_that_went_on_once_counts_on_for_certain(tmp_path: Path) -> None:
+    resumed = Resumed(tmp_path, resume_at=100, before=EVERY_10)
+    try:
+        resumed.emit(ev.Progress(t=5.0, attempt=2, step=110))
+        resumed.emit(ev.LaunchIntended(t=6.0, attempt=3, argv=(), reason="again", resume_at=100))
+        resumed.write(3, rows_at(10, 20))
+        resumed.emit(ev.Progress(t=7.0, attempt=3, step=20))
+        resumed.clock.now += 1.5
+        resumed.comparison.look(resumed.ledger.state)
+        view = resumed.ledger.state.attempt
+        assert view is not None
+        assert view.missed is not None
+        assert view.missed.certain
+        assert [line for _, line in event_lines(view.missed)] == [
+            "did not resume: began at step 0, not after checkpoint 100"
+        ]
+    finally:
+        resumed.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.errors import NotResumableError
@@ -21,7 +22,7 @@ from supervisor.keeper.planning.resume_points import drop_copies, takes_old_batc
 from supervisor.keeper.planning.verdict_and_decision import policy_input
 from supervisor.run import events as ev
 from supervisor.run.access.control import RequestArgs
-from supervisor.run.fold import replay
+from supervisor.run.fold import fold, replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
@@ -124,9 +125,9 @@ def test_what_a_person_named_is_set_once_a_step_was_made_and_its_file_is_there(
     tmp_path: Path, value: str
 ) -> None:
     record = record_of(tmp_path, replace(BASE, resume="--resume", resume_value=value, resumes=NAMED))
-    run, env = RunPaths(tmp_path / "run-1"), {"PATH": os.environ["PATH"]}
+    env = {"PATH": os.environ["PATH"]}
     assert next_plan(tmp_path, record, state_of(step=None)).resume is None, "nothing to continue from"
-    known = policy_input(record, state_of(), node=run.node(), env=env)
+    known = policy_input(record, state_of(), env=env)
     if value == "auto":
         assert next_plan(tmp_path, record, state_of()).resume == "auto", "the person knows the script"
         assert known.resume_known
@@ -136,7 +137,7 @@ def test_what_a_person_named_is_set_once_a_step_was_made_and_its_file_is_there(
     assert known.not_now == "--resume=saved/last.pt: there is no saved/last.pt yet"
     saved(tmp_path / value)
     assert next_plan(tmp_path, record, state_of()).resume == value
-    assert policy_input(record, state_of(), node=run.node(), env=env).resume_known
+    assert policy_input(record, state_of(), env=env).resume_known
 
 
 def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None
     assert usable is not None
     assert usable.path == str(older)
     assert next_plan(tmp_path, record, state).resume == str(older)
-    known = policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state, env={})
     assert known.newest_checkpoint == str(older)
     older.unlink()
     with pytest.raises(NotResumableError, match="not whole any more"):
@@ -157,7 +158,7 @@ def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None
         state, attempts=(msgspec.structs.replace(state.attempts[0], decided_by="ada"),)
     )
     assert next_plan(tmp_path, record, by_hand).resume is None, "a person was told, and asked for it"
-    assert not policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={}).resume_known
+    assert not policy_input(record, state, env={}).resume_known
 
 
 def test_a_start_that_a_person_gave_by_hand_is_not_overridden(tmp_path: Path) -> None:
@@ -174,25 +175,30 @@ def test_the_checkpoint_that_the_command_itself_resumes_from_counts(tmp_path: Pa
     path = saved(tmp_path / "before" / "epoch_1.pt", "epoch")
     os.utime(path, (1.0, 1.0))
     record = record_of(tmp_path, BY_PATH, "--resume_from", "before/epoch_1.pt")
-    known = policy_input(record, state_of(), node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state_of(), env={})
     assert known.newest_checkpoint == str(path)
     assert known.resume_known
     assert "--resume_from before/epoch_1.pt" in " ".join(next_plan(tmp_path, record, state_of()).argv)
 
 
-def test_an_earlier_checkpoint_is_another_path_that_is_still_there(tmp_path: Path) -> None:
+def test_a_checkpoint_that_could_not_be_loaded_is_passed_over(tmp_path: Path) -> None:
     record = record_of(tmp_path, BY_PATH)
     first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step") for n in (5, 10))
-    node = RunPaths(tmp_path / "run-1").node()
 
-    def earlier(*paths: Path) -> str | None:
-        return policy_input(record, state_of(*paths), node=node, env={}).earlier_checkpoint
+    def newest(*paths: Path) -> str | None:
+        state = state_of(*paths)
+        for event in (
+            ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="again", batch=BATCH, resume_at=10),
+            ev.AttemptEnded(t=6.0, attempt=2, exit_code=1),
+            ev.Diagnosed(t=6.0, attempt=2, verdict=verdict_of(FailureClass.CHECKPOINT_LOAD)),
+        ):
+            state = fold(state, event)
+        return policy_input(record, state, env={}).newest_checkpoint
 
-    assert earlier(first, second) == str(first)
-    assert earlier(second, second) is None, "one file that was written over holds its newest alone"
+    assert newest(first, second) == str(first)
+    assert newest(second, second) is None, "one file that was written over holds its newest alone"
     state = state_of(first, second)
-    first.unlink()
-    assert policy_input(record, state, node=node, env={}).earlier_checkpoint is None, "rotated away"
+    assert policy_input(record, state, env={}).newest_checkpoint == str(second)
 
 
 def test_room_for_another_checkpoint_is_that_of_one_also_in_a_folder_of_many(tmp_path: Path) -> None:
@@ -330,7 +336,7 @@ def test_an_unknown_version_is_taken_for_one_that_is_wrong(tmp_path: Path) -> No
 def test_where_no_flag_can_hand_over_a_copy_the_smaller_batch_is_refused(tmp_path: Path) -> None:
     record = record_of(tmp_path, HF_ONLY_SELF, version="4.57.1")
     state = state_of(trainers(tmp_path / "out"))
-    known = policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state, env={})
     assert "transformers 4.57.1 takes the micro-batch from trainer_state.json" in known.old_batch
     decision = plans_decision(known)
     assert decision.kind is DecisionKind.FAIL
@@ -377,7 +383,7 @@ def test_a_trainer_whose_output_is_not_known_is_refused_rather_than_resumed_with
 ) -> None:
     record = record_of(tmp_path, HF_SELF, version="4.57.1")
     record = msgspec.structs.replace(record, job=replace(record.job, outputs=("output",)))
-    known = policy_input(record, state_of(), node=RunPaths(tmp_path / "run-1").node(), env={})
+    known = policy_input(record, state_of(), env={})
     assert "its output folder is not known" in known.old_batch
 
 
@@ -386,3 +392,106 @@ def test_the_versions() -> None:
         v for v in ("4.35.2", "4.36.0", "4.57.6", "5.0.0rc1", "5.1.0", "5.2.0", "6.0.0") if takes_old_batch(v)
     ]
     assert wrong == ["4.36.0", "4.57.6", "5.0.0rc1", "5.1.0"]
+
+
+# -- checkpoints that are no good ----------------------------------------------------------------------------
+
+LOST = ev.LossNotFinite(t=2.5, attempt=1, value="nan", step=8, last=1.0)
+TAKES_A_WORD = replace(BASE, resume="--resume_from", resume_value="auto", resumes="train.py:3")
+
+
+def two_checkpoints(tmp_path: Path, *facts: ev.Event) -> tuple[RunState, Path, Path]:
+    """A run that left checkpoints of steps 5 and 10, and what else is known of it."""
+    first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step", "optimizer") for n in (5, 10))
+    state = state_of(first, second)
+    for fact in facts:
+        state = fold(state, fact)
+    return state, first, second
+
+
+@pytest.mark.parametrize(
+    ("knobs", "word"),
+    [
+        (BY_PATH, "--resume_from={first}"),
+        (replace(BASE, resume_step="--resume_step"), "--resume_step=5"),
+        (TAKES_A_WORD, "--resume_from={first}"),
+        (replace(SELF, resume_path="--resume_from"), "--resume_from={first}"),
+    ],
+    ids=["a path", "a number", "a word for the newest, or a path", "a path before it looks"],
+)
+def test_what_was_written_after_the_loss_was_no_number_is_passed_over(
+    tmp_path: Path, knobs: Knobs, word: str
+) -> None:
+    record = record_of(tmp_path, knobs)
+    state, first, second = two_checkpoints(tmp_path, LOST)
+    plan = next_plan(tmp_path, record, state)
+    assert [w for w in plan.argv if "--resume" in w] == [word.format(first=first)]
+    assert plan.resume_at == 5
+    known = policy_input(record, state, env={})
+    assert (known.newest_checkpoint, known.unsound) == (str(first), "")
+    fine = fold(state, ev.LossFinite(t=2.7, attempt=1, loss=1.0, step=9))
+    assert policy_input(record, fine, env={}).newest_checkpoint == str(second), "one bad step is skipped"
+
+
+@pytest.mark.parametrize("knobs", [SELF, SWITCH], ids=["by itself", "a switch"])
+def test_where_the_script_finds_its_newest_the_one_to_move_away_is_named(
+    tmp_path: Path, knobs: Knobs
+) -> None:
+    record = record_of(tmp_path, knobs)
+    state, _, second = two_checkpoints(tmp_path, LOST)
+    unsound = policy_input(record, state, env={}).unsound
+    assert unsound == (
+        "the script takes its newest checkpoint, written after the loss was no number at step 8: "
+        "move out/step_10.pt away, then restart"
+    )
+    second.rename(tmp_path / "bad.pt")
+    moved = policy_input(record, state, env={})
+    assert (moved.unsound, moved.newest_checkpoint) == ("", str(tmp_path / "out" / "step_5.pt"))
+
+
+def test_nothing_begins_at_step_0_unasked_where_all_are_bad(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    _, first, _ = two_checkpoints(tmp_path)
+    state = fold(state_of(first), replace_fields(LOST, step=3))
+    by_person = ev.Decided(
+        t=5.0, attempt=1, decision=Decision(DecisionKind.RESTART, "kim", change=SpecChange()), by="kim"
+    )
+    with pytest.raises(NotResumableError, match=r"out/step_5.pt is no good to go on from"):
+        next_plan(tmp_path, record, fold(state, by_person))
+    again = Decision(DecisionKind.RESTART, "kim", change=SpecChange(from_scratch=True))
+    next_plan(tmp_path, record, fold(state, replace_fields(by_person, decision=again)))
+
+
+def test_a_checkpoint_that_a_person_restarts_with_is_tried_again(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    refused: tuple[ev.Event, ...] = (
+        ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="again", batch=BATCH, resume_at=10),
+        ev.AttemptEnded(t=6.0, attempt=2, exit_code=1),
+        ev.Diagnosed(t=6.0, attempt=2, verdict=verdict_of(FailureClass.CHECKPOINT_LOAD)),
+    )
+    state, first, second = two_checkpoints(tmp_path, *refused)
+    assert next_plan(tmp_path, record, state).resume == str(first)
+    again = Decision(DecisionKind.RESTART, "kim mounted it", change=SpecChange())
+    by_person = fold(state, ev.Decided(t=7.0, attempt=2, decision=again, by="kim"))
+    assert next_plan(tmp_path, record, by_person).resume == str(second)
+
+
+def test_what_an_attempt_wrote_that_had_not_resumed_is_passed_over(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    state, _, second = two_checkpoints(
+        tmp_path,
+        ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="again", batch=BATCH, resume_at=10),
+        ev.Progress(t=6.0, attempt=2, step=1),
+    )
+    third = saved(tmp_path / "out2" / "step_3.pt", "step", "optimizer")
+    written = ev.CheckpointCommitted(t=7.0, attempt=2, step=3, path=str(third), found=True, written_t=7.0)
+    state = fold(state, written)
+    assert next_plan(tmp_path, record, state).resume == str(third)
+    missed = fold(state, ev.ResumeMissed(t=8.0, attempt=2, step=10, began=0))
+    assert next_plan(tmp_path, record, missed).resume == str(second)
+    assert policy_input(record, missed, env={}).attempts[-1].missed == (
+        "did not resume: began at step 0; checkpoint 10 is not protected"
+    )
+    kept = ev.CheckpointKept(t=5.0, attempt=2, step=10, path=str(second), copy="/r/.stoker-kept-10")
+    past = policy_input(record, fold(missed, kept), env={}).attempts[-1]
+    assert past.missed.endswith("checkpoint 10 is kept as a copy: /r/.stoker-kept-10")

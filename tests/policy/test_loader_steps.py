@@ -137,12 +137,53 @@ def test_in_batch_job_a_failure_that_would_come_again_says_do_not_requeue() -> N
     assert gave_up.exit_code == 4, "a spent budget is told apart"
 
 
-def test_a_loss_is_resumed_from_before_its_rise() -> None:
-    now = ended(F.NAN_LOSS, last=9, saved=(3, 6))
-    decision = one(now, before_rise=("ckpt/3", 5), earlier_checkpoint="ckpt/6")
-    assert decision.change is not None
-    assert decision.change.set_args == (("--resume_from", "ckpt/3"),)
-    assert "before the loss rose at step 5" in decision.reason
+NAN = replace(ended(F.NAN_LOSS, last=60, saved=(40,)), lost_at=57)
+
+
+@pytest.mark.parametrize(
+    ("lost_at", "at", "why"),
+    [
+        (57, 40, "again at step 57, within twice the 17 steps from checkpoint 40 to the first time"),
+        (74, 40, "again at step 74, within twice the 17 steps from checkpoint 40"),
+        (75, 40, "again at step 75, and a run goes back for that once"),
+        (900, 880, "again at step 900, and a run goes back for that once"),
+    ],
+)
+def test_a_run_goes_back_once_for_a_loss_that_is_no_number(lost_at: int, at: int, why: str) -> None:
+    first = one(NAN, newest_checkpoint="c/40")
+    assert (first.kind, first.change) == (DecisionKind.RESTART, SpecChange())
+    assert "before the loss was no number at step 57, once: c/40" in first.reason
+    now = replace(NAN, lost_at=lost_at, resumed_at=at, last_step=lost_at + 3, checkpoint_steps=(at + 1,))
+    again = PolicyInput((restarted(NAN, first), now), knobs=TRAINER, newest_checkpoint="c/40")
+    assert decide(again).kind is DecisionKind.GIVE_UP
+    assert why in decide(again).reason
+    held = decide(replace(again, interactive=True))
+    assert held.kind is DecisionKind.HOLD
+    by_person = replace(restarted(NAN, first), by_person=True)
+    assert decide(replace(again, attempts=(by_person, now))).kind is DecisionKind.RESTART
+
+
+def test_a_crash_after_the_numbers_went_bad_goes_back_once_too() -> None:
+    crashed = replace(ended(F.WORKER_CRASH, Reason.SIGNAL, last=66), lost_at=57)
+    first = one(crashed, newest_checkpoint="c/40")
+    assert first.kind is DecisionKind.RESTART
+    again = PolicyInput(
+        (restarted(crashed, first), replace(crashed, resumed_at=40)),
+        knobs=TRAINER,
+        newest_checkpoint="c/40",
+    )
+    assert "within twice the 17 steps" in decide(again).reason
+
+
+@pytest.mark.parametrize("failure", [F.NAN_LOSS, F.WORKER_CRASH, F.NCCL_ERROR, F.CHECKPOINT_LOAD])
+def test_where_the_script_would_take_a_bad_checkpoint_it_waits_and_names_it(failure: F) -> None:
+    why = "the script takes its newest checkpoint, written after the loss was no number at step 57: move out/60 away, then restart"
+    now = replace(ended(failure, last=66), lost_at=57)
+    headless = one(now, Knobs(self_resuming=True), newest_checkpoint="c/40", unsound=why)
+    assert (headless.kind, headless.exit_code) == (DecisionKind.FAIL, 1)
+    assert headless.reason == f"{failure.value}: {why}"
+    held = one(now, Knobs(self_resuming=True), newest_checkpoint="c/40", unsound=why, interactive=True)
+    assert held.kind is DecisionKind.HOLD
 
 
 def test_what_earlier_runs_showed_is_in_the_plan_and_its_line() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from supervisor.job.spec import Knobs, RetrySettings
-from supervisor.policy import PolicyInput, decide
-from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.policy import PolicyInput, StopCause, decide
+from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 from tests.policy.cases import ended
 
 CRASH = ended(FailureClass.WORKER_CRASH, last=18)
@@ -65,12 +67,44 @@ def test_a_start_that_a_person_gave_is_named_and_not_gone_back_to_unasked() -> N
 
 def test_a_loss_that_is_no_number_goes_back_by_the_same_flag() -> None:
     attempt = ended(FailureClass.NAN_LOSS, last=18, saved=(5, 10))
+    known = PolicyInput(attempts=(replace(attempt, lost_at=9),), knobs=BY_PATH, newest_checkpoint="/out/c-5")
+    assert decide(known).change == SpecChange()
+    assert "resume from before the loss was no number at step 9, once: /out/c-5" in decide(known).reason
+
+
+MISSED = "did not resume: began at step 0; checkpoint 200 is kept as a copy: /r/attempts/2/.stoker-kept-200"
+
+
+@pytest.mark.parametrize("exit_code", [1, 0, None])
+@pytest.mark.parametrize(
+    "failure", [FailureClass.CHECKPOINT_LOAD, FailureClass.CUDA_OOM, FailureClass.HEALTHY]
+)
+def test_an_attempt_that_did_not_resume_waits_whatever_became_of_it(
+    exit_code: int | None, failure: FailureClass
+) -> None:
+    now = replace(ended(failure, last=18, exit_code=exit_code), stop=StopCause.NOT_RESUMED, missed=MISSED)
     known = PolicyInput(
-        attempts=(attempt,), knobs=BY_PATH, newest_checkpoint="/out/c-10", earlier_checkpoint="/out/c-5"
+        attempts=(CRASH, now), knobs=BY_PATH, newest_checkpoint="/out/c-200", interactive=True
     )
-    change = decide(known).change
-    assert change is not None
-    assert change.set_args == (("--resume_from_checkpoint", "/out/c-5"),)
+    held = decide(known)
+    assert (held.kind, held.reason) == (DecisionKind.HOLD, MISSED)
+    assert held.asks, "whether the script counts so is asked once"
+    headless = decide(replace(known, interactive=False))
+    assert (headless.kind, headless.exit_code, headless.reason) == (DecisionKind.FAIL, 1, MISSED)
+    stopped = decide(replace(known, attempts=(CRASH, replace(now, stop=StopCause.REQUEST))))
+    assert stopped.kind is DecisionKind.STOP
+
+
+def test_an_answer_about_the_counter_decides_and_what_is_certain_is_not_asked() -> None:
+    now = replace(ended(FailureClass.CHECKPOINT_LOAD, last=18), stop=StopCause.NOT_RESUMED, missed=MISSED)
+    known = PolicyInput(attempts=(CRASH, now), knobs=BY_PATH, newest_checkpoint="/out/c", interactive=True)
+    goes_on = decide(replace(known, counter="restarts"))
+    assert goes_on.kind is DecisionKind.RESTART
+    assert "counts its steps from 0 at each start" in goes_on.reason
+    stays = decide(replace(known, counter="continues"))
+    assert (stays.kind, stays.asks) == (DecisionKind.HOLD, False)
+    sure = decide(replace(known, counter="restarts", attempts=(CRASH, replace(now, misses_surely=True))))
+    assert (sure.kind, sure.asks) == (DecisionKind.HOLD, False), "its epochs show it"
 
 
 def test_budgets_hold_for_such_restarts_too() -> None:

@@ -292,6 +292,21 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "第 120 步：rank 0 的损失变为 nan，此前为 1.25",
     ),
     (
+        [ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")],
+        "checkpoint 200 is kept as a copy: /r/.stoker-kept-200",
+        "检查点 200 已保留副本：/r/.stoker-kept-200",
+    ),
+    (
+        [ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", why="Permission denied")],
+        "checkpoint 200 is not protected: Permission denied",
+        "检查点 200 未受保护：权限不足",
+    ),
+    (
+        [ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)],
+        "did not resume: began at step 0, not after checkpoint 200",
+        "未能续训：从第 0 步开始，而不是检查点 200 之后",
+    ),
+    (
         [ev.LossFinite(t=2.0, attempt=1, loss=1.5, step=124)],
         "the loss is a number again at step 124: 1.5",
         "第 124 步：损失恢复为数值 1.5",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,13 +12,10 @@ from typing import Final, NamedTuple
 from supervisor.text.patterns import Lazy
 
 NO_YEAR: Final = 2000  # of lines whose format has none, where no other line names one
-UPTURN_WINDOW: Final = 50
 # Two bars in turn, whose lines come again unchanged, show as much as one new line each so many.
 ALTERNATING: Final = 4
 # Of what stands above a line, so much is looked through for a bar.
 BAR_BYTES: Final = 8192
-# A loss this many times the median of the steps before is on its way up: batches differ by less.
-UPTURN: Final = 1.5
 
 
 _BAR = Lazy(r"\d+/\d+ \[\d+:\d\d")
@@ -299,29 +295,3 @@ def _held_out_nan(lines: Sequence[str]) -> int | None:
             first = row if first is None else first
             count += 1
     return first if count >= 3 else None
-
-
-def loss_upturn_step(losses: Sequence[tuple[int, float | None]]) -> int | None:
-    """The first step of the upturn that ended in a loss that is no number; None where no such loss is seen.
-
-    Args:
-        losses: (step, loss) in order; None or NaN is a loss that is no number.
-    """
-    bad = next((at for at, (_, loss) in enumerate(losses) if loss is None or not math.isfinite(loss)), None)
-    if bad is None:
-        return None
-    start = losses[bad][0]
-    for at in range(bad - 1, 0, -1):
-        step, loss = losses[at]
-        before = [value for _, value in losses[max(at - UPTURN_WINDOW, 0) : at] if value is not None]
-        if loss is None or not before or loss <= UPTURN * _median(before):
-            break
-        start = step
-    return start
-
-
-def _median(values: Sequence[float]) -> float:
-    """As `statistics.median`, whose import takes as long as Python's own start."""
-    ranked = sorted(values)
-    middle = len(ranked) // 2
-    return ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2

@@ -419,6 +419,7 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
         allow_smaller_global=look.get("policy.allow_smaller_global"),
         flap_max=look.get("policy.flap_max"),
         flap_window_s=look.get("policy.flap_window_s"),
+        step_counter=look.get("policy.step_counter") or "",
     )
 
 

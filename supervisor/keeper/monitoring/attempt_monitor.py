@@ -18,7 +18,7 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
-from supervisor.keeper.planning.resume_points import can_go_on, drop_copies
+from supervisor.keeper.planning.resume_points import can_go_on
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, ExitStatus, adopt, read_exit
 from supervisor.keeper.process.launch import started
@@ -83,6 +83,7 @@ class AttemptMonitor:
 
     Args:
         judging: makes the verdict on an attempt from what it has left so far.
+        saved: called at each new checkpoint: copies of the one that was resumed from may go.
         stepped: called at each look, to report what a first step shows about the recovery.
         same_boot: pids and start times of an adopted attempt still mean what they did.
     """
@@ -94,6 +95,7 @@ class AttemptMonitor:
         *,
         judging: BackgroundVerdict,
         stepped: Callable[[st.RunState], None],
+        saved: Callable[[], None],
         same_boot: bool,
     ) -> None:
         self._run, self._node, self._record, self._env = (
@@ -104,7 +106,7 @@ class AttemptMonitor:
         )
         self._mark = context.mark
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
-        self._judging, self._stepped = judging, stepped
+        self._judging, self._stepped, self._saved = judging, stepped, saved
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._found = FoundCheckpoints(
             context.record.job,
@@ -332,7 +334,12 @@ class AttemptMonitor:
         elif live.stop_sequence is None and live.exit is None and self._trial_is_over():
             self.stop(ev.StopWhy.TRIAL, "--trial", grace_s=self._record.job.timing.grace_s)
         elif live.stop_sequence is None and live.exit is None:
-            if self._failing() is not None:
+            view = self._ledger.state.attempt
+            if view is not None and view.missed is not None:
+                # It is not asked for a checkpoint, which might take the place of the one that it did not load.
+                grace_s = self._record.job.timing.death_grace_s
+                self.stop(ev.StopWhy.NOT_RESUMED, "keeper", grace_s=grace_s)
+            elif self._failing() is not None:
                 self._judge_death(live.number)
             elif self._health.tick():
                 # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
@@ -410,7 +417,7 @@ class AttemptMonitor:
 
     def _can_resume(self) -> bool:
         """Whether a restart would resume from a checkpoint, or may start from scratch."""
-        job, saved = self._record.job, self._ledger.state.checkpoint
+        job, saved = self._record.job, self._ledger.state.resumable
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:
@@ -429,7 +436,7 @@ class AttemptMonitor:
         if newest is not None and newest is not self._newest:
             self._newest = newest
             self._health.saved(newest)
-            drop_copies(self._ledger.state)
+            self._saved()
 
     def find_checkpoints(self) -> None:
         """After an attempt's end: journal the checkpoints that a script left without a word."""

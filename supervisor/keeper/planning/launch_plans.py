@@ -22,11 +22,11 @@ from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable, wh
 from supervisor.job.knobs.places import is_argument
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
-from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_hidden_words, with_secrets
 from supervisor.preflight.ports import free_port
 from supervisor.run.access.control import RequestArgs
-from supervisor.run.events import Decided
+from supervisor.run.events import CheckpointCommitted, Decided
 from supervisor.run.fold import fold
 from supervisor.run.history.changes import NextJob, next_job
 from supervisor.run.jsonl import NOT_DECODED
@@ -54,13 +54,18 @@ class ResumePoint:
         settings: what is set for it.
         switch: whether the resume flag is set, as `build_plan` takes it.
         copy: a changed copy of the checkpoint, made before the launch.
-        at: the checkpoint's step, where there is one to continue from.
+        checkpoint: the one to continue from, where there is one.
     """
 
     settings: tuple[tuple[str, str], ...] = ()
     switch: bool | None = None
     copy: CheckpointCopy | None = None
-    at: int | None = None
+    checkpoint: CheckpointCommitted | None = None
+
+    @property
+    def at(self) -> int | None:
+        """Its step."""
+        return self.checkpoint.step if self.checkpoint is not None else None
 
 
 def plan_next(
@@ -230,7 +235,7 @@ def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecCh
     return change
 
 
-def continuing(record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str) -> Decision:
+def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
     """A person's restart of a run that stands: with what policy had decided to change and did not come to, or would have changed."""
     view, reason = state.attempts[-1], f"{by} continued it"
     if view.decision is not None and (
@@ -244,7 +249,7 @@ def continuing(record: RunFile, state: RunState, run: RunPaths, env: Mapping[str
     from supervisor.keeper.planning.verdict_and_decision import policy_input  # not before a first launch
     from supervisor.policy.decide import planned_change
 
-    planned = planned_change(policy_input(record, state, node=run.node(), env=env))
+    planned = planned_change(policy_input(record, state, env=env))
     if planned is None:
         return Decision(DecisionKind.RESTART, reason, change=SpecChange())
     return Decision(DecisionKind.RESTART, f"{reason}: {planned[1]}", change=planned[0])
@@ -260,7 +265,7 @@ def plan_continued(
     """
     why = ""
     if state.attempts:
-        number, decision = state.attempts[-1].number, continuing(record, state, run, env, by)
+        number, decision = state.attempts[-1].number, continuing(record, state, env, by)
         why = decision.reason.partition(": ")[2]
         state = fold(state, Decided(t=0.0, attempt=number, decision=decision, by=by))
     return plan_next(record, state, run, run.node().attempt(len(state.attempts) + 1), env), why
@@ -349,12 +354,21 @@ def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
     return redact_argv(plan.argv)
 
 
+def counter_question(job: JobSpec) -> BatchQuestion:
+    """Whether the script counts its steps from 0 at each start, where its steps after a resume leave that open."""
+    restarts = BatchAnswer(RESTARTS, refusal="restart from the newest checkpoint")
+    answers = restarts, BatchAnswer(CONTINUES, refusal="wait until it resumes")
+    return BatchQuestion(Unread.COUNTER, "", None, answers, script_hash(job) or "")
+
+
 def script_hash(job: JobSpec) -> str | None:
     """A short hash of the script, where there is one file to hash: code edited between attempts shows."""
-    if job.entry_kind is not EntryKind.SCRIPT:
+    words = {EntryKind.SCRIPT: (job.entry,), EntryKind.COMMAND: (job.entry, *job.entry_args)}
+    script = next((word for word in words.get(job.entry_kind, ()) if word.endswith(".py")), job.entry)
+    if job.entry_kind not in words:
         return None
     try:
-        data = read_regular(Path(job.cwd, job.entry))
+        data = read_regular(Path(job.cwd, script))
     except OSError:
         return None
     return hashlib.sha256(data).hexdigest()[:12]

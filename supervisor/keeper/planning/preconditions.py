@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from supervisor.run.paths import NodePaths
 from supervisor.run.records import Precondition
 from supervisor.run.series import GPU, at_first
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoints import HOLDERS
+from supervisor.sources.checkpoints import files_of
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
 from supervisor.sources.host.machine import disk_fill
 
@@ -163,20 +162,9 @@ def _disk(state: RunState, node: NodePaths) -> Missing | None:
 
 def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
     """How much one checkpoint takes, also where its path is a folder of many."""
-    path = Path(saved.path)
-    if saved.layout not in HOLDERS:
-        return _bytes_below(path)
     try:
-        inner = [one for one in path.iterdir() if one.is_dir()]
-    except OSError:
-        return 0
-    numbers = {one: re.findall(r"\d+", one.name) for one in inner}
-    return sum(_bytes_below(one) for one in inner if numbers[one] and int(numbers[one][-1]) == saved.number)
-
-
-def _bytes_below(path: Path) -> int:
-    try:
-        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-        return sum(p.stat().st_size for p in files)
+        return sum(
+            os.stat(file).st_size for file in files_of(saved.path, saved.layout, saved.number).values()
+        )
     except OSError:
         return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS, given_
 from supervisor.job.plan import CheckpointCopy
 from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.background import within
-from supervisor.keeper.monitoring.found_checkpoints import ranks_of
+from supervisor.keeper.monitoring.found_checkpoints import ranks_of, shown_path
 from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
@@ -122,21 +123,12 @@ def resume_point(
     job, knobs = record.job, record.job.knobs
     if not state.attempts:
         return ResumePoint()
-    arguments, batch, set_args = now.job.entry_args, now.current_batch, now.set_args
-    newest = usable_checkpoint(job, state.checkpoints)
+    arguments, batch = now.job.entry_args, now.current_batch
+    newest = usable_checkpoint(job, state.sound_checkpoints)
     if now.from_scratch:
         if knobs.self_resuming and newest is not None and batch is not None:
             _require_no_copy(record, state, newest, batch, env)
         return ResumePoint(switch=False)
-    chosen_after = _chosen_after(job, state, set_args)
-    if chosen_after is not None:
-        # "The newest" would be wrong from then on: one of a higher step, made before the choice, may lie there still.
-        since = [one for one in state.checkpoints if one.attempt > chosen_after]
-        path = set_args[knobs.start or ""]
-        newest = usable_checkpoint(job, since) or next(
-            (one for one in state.checkpoints if one.path == path), None
-        )
-        path = newest.path if newest is not None else path
     # A start that a person typed after the newest checkpoint was made holds.
     by_hand = (
         newest is not None and now.start_typed_after is not None and newest.attempt <= now.start_typed_after
@@ -147,24 +139,29 @@ def resume_point(
         copied = _plan_copy(record, state, folder, begins_at, batch, env)
         if copied is not None:
             flag, copy = copied
-            return ResumePoint(((flag, copy.target),), switch=False, copy=copy, at=begins_at.step)
-    if chosen_after is not None:
-        return ResumePoint(((knobs.start or "", path),), at=newest.step if newest is not None else None)
+            return ResumePoint(((flag, copy.target),), switch=False, copy=copy, checkpoint=begins_at)
     if newest is None:
-        if begins_at is None and _was_to_go_on(state) and not can_go_on(knobs, None):
+        lost = begins_at is None and not can_go_on(knobs, None)
+        if lost and _stepped(state) and (bad := _passed_over(state, None)):
+            raise NotResumableError(
+                f"{shown_path(job, bad[-1].path)} is no good to go on from: it would begin at step 0"
+            )
+        if lost and _was_to_go_on(state):
             raise NotResumableError("its newest checkpoint is not whole any more: it would begin at step 0")
         return ResumePoint(switch=_may_set_unseen(job, state, arguments))
     if by_hand:
         return ResumePoint(switch=False)
     if knobs.self_resuming and knobs.resume_path is None:
-        return ResumePoint(at=newest.step)
+        return ResumePoint(checkpoint=newest)
+    if knobs.resume is not None and (_passed_over(state, newest) and _path_flag(knobs)):
+        return ResumePoint(((knobs.resume, newest.path),), switch=False, checkpoint=newest)
     if knobs.resume is not None:
-        return ResumePoint(switch=True, at=newest.step)
+        return ResumePoint(switch=True, checkpoint=newest)
     if knobs.resume_path is not None:
-        return ResumePoint(((knobs.resume_path, newest.path),), at=newest.step)
+        return ResumePoint(((knobs.resume_path, newest.path),), checkpoint=newest)
     number = number_of(newest)
     if knobs.resume_step is not None and number is not None:
-        return ResumePoint(((knobs.resume_step, str(number)),), at=newest.step)
+        return ResumePoint(((knobs.resume_step, str(number)),), checkpoint=newest)
     return ResumePoint()
 
 
@@ -178,6 +175,39 @@ def number_of(checkpoint: CheckpointCommitted | None) -> int | None:
 def can_go_on(knobs: Knobs, newest: CheckpointCommitted | None) -> bool:
     """Whether a restart would continue where a checkpoint was left."""
     return is_resume_known(knobs, newest.path if newest is not None else None, number_of(newest))
+
+
+def _path_flag(knobs: Knobs) -> str | None:
+    """The flag that a checkpoint's path can be given to, also where it usually has a word for the newest one."""
+    if knobs.resume_path is not None or knobs.resume is None:
+        return knobs.resume_path
+    return knobs.resume if knobs.resume_value and takes_path(knobs.resume) else None
+
+
+def _passed_over(
+    state: RunState, newest: CheckpointCommitted | None, *, looks: bool = True
+) -> list[CheckpointCommitted]:
+    """What a script that looks for its newest checkpoint would take in place of `newest`, though it is no good."""
+    after = (newest.step, newest.t) if newest is not None else (-1, -math.inf)
+    bad = {one.path: one for one in state.checkpoints if state.unsound(one)}.values()
+    later = [one for one in bad if one.step > after[0] or one.t > after[1]]
+    return [one for one in later if not looks or os.path.exists(one.path)]
+
+
+def unsound_text(
+    job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, looks: bool = True
+) -> str:
+    """Why a restart would go on with numbers that are no numbers, and what to move away; empty where an option chooses the checkpoint."""
+    knobs, lost = (
+        job.knobs,
+        next((a.lost_at for a in reversed(state.attempts) if a.lost_at is not None), None),
+    )
+    finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
+    bad = _passed_over(state, newest, looks=looks)
+    if not finds_own or lost is None or not bad:
+        return ""
+    names = ", ".join(shown_path(job, one.path) for one in bad)
+    return f"the script takes its newest checkpoint, written after the loss was no number at step {lost}: move {names} away, then restart"
 
 
 def _may_set_unseen(job: JobSpec, state: RunState, arguments: tuple[str, ...]) -> bool | None:
@@ -198,21 +228,7 @@ def _stepped(state: RunState) -> bool:
 
 def _was_to_go_on(state: RunState) -> bool:
     """Whether it was restarted by itself for a checkpoint that was there a moment ago."""
-    return _stepped(state) and bool(state.checkpoints) and state.attempts[-1].decided_by == "policy"
-
-
-def _chosen_after(job: JobSpec, state: RunState, set_args: Mapping[str, str]) -> int | None:
-    """The attempt after which an earlier checkpoint was chosen for good; None where none was."""
-    knob = job.knobs.start
-    if knob is None or knob not in set_args:
-        return None
-    return max(
-        view.number
-        for view in state.attempts
-        if view.decision is not None
-        and view.decision.change is not None
-        and knob in dict(view.decision.change.set_args)
-    )
+    return _stepped(state) and bool(state.sound_checkpoints) and state.attempts[-1].decided_by == "policy"
 
 
 # -- transformers, where it takes the micro-batch from the checkpoint ------------------------------------
@@ -224,7 +240,7 @@ def batch_refusal(
     """Why the next attempt cannot continue with `batch`, as the script would resume with another one; empty where it can."""
     if not state.attempts:
         return ""
-    newest = usable_checkpoint(record.job, state.checkpoints) or start_checkpoint(record.job, arguments)
+    newest = usable_checkpoint(record.job, state.sound_checkpoints) or start_checkpoint(record.job, arguments)
     if newest is None:
         return _unseen_refusal(record, state, env)
     if not can_go_on(record.job.knobs, newest):
@@ -301,9 +317,7 @@ def _plan_copy(
         return None
     would = f"{_named(version)} takes the micro-batch from {TRAINER_STATE}, and would resume with {held}"
     knobs = record.job.knobs
-    flag = knobs.resume_path
-    if flag is None and knobs.resume is not None and knobs.resume_value and takes_path(knobs.resume):
-        flag = knobs.resume
+    flag = _path_flag(knobs)
     if flag is None:
         raise NotResumableError(
             f"{would}: no flag hands it another checkpoint; transformers 5.2 or newer does not (pip install -U transformers)"
@@ -374,7 +388,7 @@ def drop_copies(state: RunState, *, over: bool = False) -> None:
         copy = view.resume_copy
         if copy is None or not os.path.basename(copy).startswith(COPY_NAME):
             continue
-        newer = any(one.attempt >= view.number for one in state.checkpoints)
+        newer = any(one.attempt >= view.number for one in state.sound_checkpoints)
         if (newer or over) and os.path.isdir(copy):
             shutil.rmtree(copy, ignore_errors=True)
             log.info("%s: removed, a newer checkpoint is there", copy)

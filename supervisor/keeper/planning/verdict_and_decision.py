@@ -17,7 +17,6 @@ from pathlib import Path
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.journal_facts import with_journal_facts
-from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.knobs.data_loader import find_loader
@@ -40,17 +39,18 @@ from supervisor.keeper.planning.resume_points import (
     batch_refusal,
     number_of,
     start_checkpoint,
+    unsound_text,
     usable_checkpoint,
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
-from supervisor.run.events import CheckpointCommitted, StopWhy
+from supervisor.run.events import StopWhy
 from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
-from supervisor.run.series import HOST, MACHINE_KEY, METRICS, SeriesReader
+from supervisor.run.series import HOST, MACHINE_KEY, SeriesReader
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.sources.host.cgroup import read_cgroup_memory
@@ -67,8 +67,6 @@ ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
 COUNT_BYTES = 1 << 24
 MAX_ERROR_FILE_BYTES = 1 << 20
 MACHINE_TAIL_BYTES = 1 << 20
-RISE_TAIL_BYTES = 32 << 20
-"""Some 200 000 steps: a rise that began before is none that a checkpoint of yesterday would undo."""
 DRIVER_S = 5.0
 """How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
@@ -199,7 +197,7 @@ def decide_next(
     record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
     """What policy says after the newest attempt. `watched`: somebody has its screen open."""
-    known = replace(policy_input(record, state, node=node, env=env), watched=watched)
+    known = replace(policy_input(record, state, env=env), watched=watched)
     stepped = any(attempt.stepped for attempt in known.attempts)
     failed = known.now.verdict is not None and known.now.verdict.failure is not FailureClass.HEALTHY
     if not (failed and stepped):
@@ -221,7 +219,7 @@ def decide_next(
 
 
 def policy_input(
-    record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str], looks: bool = True
+    record: RunFile, state: RunState, *, env: Mapping[str, str], looks: bool = True
 ) -> PolicyInput:
     """All that policy looks at after the newest attempt of `state`.
 
@@ -231,7 +229,7 @@ def policy_input(
     arguments = now.job.entry_args
     newest = state.attempts[-1]
     failure = newest.verdict.failure if newest.verdict is not None else None
-    newest_saved = usable_checkpoint(job, state.checkpoints) if looks else state.checkpoint
+    newest_saved = usable_checkpoint(job, state.sound_checkpoints) if looks else state.resumable
     begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
     now_batch = now.current_batch
     less = choose_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
@@ -253,37 +251,14 @@ def policy_input(
         # Its numbers are those of the command line as it was at first.
         question=job.question is not None and job.knobs.unread is not None and not now.is_typed,
         given_start=given_start(arguments, job.knobs.starts),
-        earlier_checkpoint=_earlier_checkpoint(state),
-        before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
+        unsound=unsound_text(job, state, newest_saved, looks=looks),
+        counter=state.counter,
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
         trial=job.trial,
         in_batch_job=scheduler_of(env).job is not None,
         loader=_loader(job, arguments),
         jitter=random.random(),
     )
-
-
-def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
-    """The newest committed checkpoint from before the loss rose, and the step where it did."""
-    reader = SeriesReader(node.series, METRICS)
-    reader.seek_tail(RISE_TAIL_BYTES)
-    losses: list[tuple[int, float | None]] = []
-    while samples := reader.read():
-        losses += [
-            (int(step), sample.v["loss"])
-            for sample in samples
-            if sample.a == state.attempts[-1].number
-            and "loss" in sample.v
-            and (step := sample.v.get("step")) is not None
-        ]
-    if not losses:
-        return None
-    # A trainer that refuses a loss that is no number dies before it reports it: the step after the last one.
-    step = loss_upturn_step([*losses, (losses[-1][0] + 1, None)])
-    if step is None:
-        return None
-    before = [found for found in _standing(state) if found.step < step]
-    return (max(before, key=lambda found: found.step).path, step) if before else None
 
 
 def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
@@ -337,23 +312,30 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
         decision=view.decision,
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
+        missed=_missed_text(view, state),
+        misses_surely=view.missed is not None and view.missed.certain,
+        lost_at=_lost_at(view),
+        resumed_at=view.resume_at,
         unread=read_to(view.log_read_bytes, view.log_size_bytes),
     )
 
 
-def _earlier_checkpoint(state: RunState) -> str | None:
-    """The newest committed checkpoint before the last one."""
-    standing = _standing(state)
-    steps = sorted({found.step for found in standing})
-    if len(steps) < 2:
-        return None
-    return next(found.path for found in reversed(standing) if found.step == steps[-2])
+def _lost_at(view: AttemptState) -> int | None:
+    """The step from which on its loss was no number; a script that refuses such a loss ends before it logs it."""
+    refused = view.verdict is not None and view.verdict.failure is FailureClass.NAN_LOSS
+    if view.lost_at is not None or not refused or view.last_step is None:
+        return view.lost_at
+    return view.last_step + 1
 
 
-def _standing(state: RunState) -> list[CheckpointCommitted]:
-    """The checkpoints that are there: a path that was written over holds only its newest, and what was found may be rotated away."""
-    newest = {found.path: found for found in state.checkpoints}
-    return [found for found in newest.values() if not found.found or os.path.exists(found.path)]
+def _missed_text(view: AttemptState, state: RunState) -> str:
+    """How an attempt did not resume, and whether its checkpoint has a copy, as a clause; empty where it did."""
+    missed = view.missed
+    if missed is None:
+        return ""
+    kept = next((k for k in reversed(state.kept) if k.step == missed.step), None)
+    copy = f"is kept as a copy: {kept.copy}" if kept is not None and kept.copy else "is not protected"
+    return f"did not resume: began at step {missed.began}; checkpoint {missed.step} {copy}"
 
 
 def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:

@@ -145,7 +145,8 @@ class LiveAttempt:
             by=by,
             grace_s=0.0 if now else grace_s,
             started=self._clock.mono(),
-            can_ask=self.sends_telemetry and why not in {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG},
+            can_ask=self.sends_telemetry
+            and why not in {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG, ev.StopWhy.NOT_RESUMED},
             now=now,
         )
         return self._intent(self.stop_sequence)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.conventions import HF
+from supervisor.job.spec import CONTINUES, RESTARTS
 from supervisor.keeper.context import RunContext
+from supervisor.keeper.monitoring.found_checkpoints import step_at, steps_seen
+from supervisor.keeper.planning.launch_plans import counter_question
+from supervisor.keeper.planning.resume_points import start_checkpoint
 from supervisor.policy.same_training.case import Restart
-from supervisor.policy.same_training.judge import Judgement, judge
+from supervisor.policy.same_training.judge import Judgement, began_below, judge
 from supervisor.run import events as ev
+from supervisor.run.history.answers import recall_answer
+from supervisor.run.nodes import LEADER
 from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
 from supervisor.run.state import AttemptState, RunState
@@ -45,12 +53,8 @@ class ResumeComparison:
     """One attempt after the other, from its first logged step to its judgement. Used by the keeper's one thread."""
 
     def __init__(self, context: RunContext) -> None:
-        self._node, self._record, self._clock, self._emit = (
-            context.node,
-            context.record,
-            context.clock,
-            context.ledger.emit,
-        )
+        self._node, self._record, self._env = context.node, context.record, context.env
+        self._clock, self._emit = context.clock, context.ledger.emit
         self._tables: _Tables | None = None
         self._next_look = -math.inf
         self._early = 0
@@ -76,6 +80,7 @@ class ResumeComparison:
         if not tables.before or not tables.after or not caught_up:
             tables.done = final
             return
+        self._look_for_start(state, view, tables)
         last = max(tables.before)
         beyond = sum(step > last for step in tables.after)
         rows = len(tables.after)
@@ -89,6 +94,46 @@ class ResumeComparison:
             found = judge(tables.before, tables.after, self._restart(state, view))
             if found.certain:
                 self._record_judgement(state, view, found)
+
+    def _look_for_start(self, state: RunState, view: AttemptState, tables: _Tables) -> None:
+        """Journal that an attempt began below its checkpoint, unless the script is known to count its steps from 0 at each start."""
+        at, job = view.resume_at, self._record.job
+        if at is None or view.missed is not None or self._record.node != LEADER:
+            return
+        found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
+        written_t = max(found, default=view.planned_t)
+        seen = step_at(written_t, steps_seen(self._node.series))
+        # A checkpoint may be named by another count than the log's.
+        reached = seen if seen is not None else max(tables.before)
+        began = began_below(tables.before, tables.after, min(at, reached + 1))
+        if began is None:
+            return
+        by_epoch = tables.is_behind(written_t)
+        counter = state.counter or job.retry.step_counter or self._remembered()
+        went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
+        certain = by_epoch is True or counter == CONTINUES or (went_on and not tables.falls)
+        restarts = not certain and (counter == RESTARTS or self._began_lower_before(state))
+        if by_epoch is not False and not restarts:
+            t, number = self._clock.wall(), view.number
+            self._emit(ev.ResumeMissed(t=t, attempt=number, step=at, began=began, certain=certain))
+
+    def _remembered(self) -> str:
+        """What a person answered about this script's count in an earlier run; journalled, as this run goes by it."""
+        question = counter_question(self._record.job)
+        known = recall_answer(question.script, question.key, self._env) if question.script else None
+        if known is None:
+            return ""
+        day = time.strftime("%Y-%m-%d", time.localtime(known.t))
+        self._emit(ev.BatchAnswered(t=self._clock.wall(), question=question, value=known.value, day=day))
+        return known.value
+
+    def _began_lower_before(self, state: RunState) -> bool:
+        """Whether an earlier attempt that loaded a checkpoint counted from below it."""
+        first, job = state.attempts[0], self._record.job
+        given = start_checkpoint(job, job.entry_args)
+        loaded = [(first, given.step)] if given is not None and not given.step_by_time else []
+        loaded += [(a, a.resumed_step) for a in state.attempts[:-1] if a.resumed_step is not None]
+        return any(a.first_step is not None and a.first_step + 1 < step for a, step in loaded)
 
     def _record_judgement(self, state: RunState, view: AttemptState, found: Judgement) -> None:
         known = view.compared
@@ -127,6 +172,7 @@ class ResumeComparison:
             micro=pair(lambda batch: batch.micro_batch_per_rank),
             world=pair(lambda batch: batch.world_size),
             total_steps=self._tables.totals if self._tables is not None else None,
+            counts_from_0=RESTARTS in {state.counter, self._record.job.retry.step_counter},
         )
 
 
@@ -170,6 +216,14 @@ class _Tables:
         self.before: dict[int, dict[str, float]] = {}
         self.after: dict[int, dict[str, float]] = {}
         self._totals: dict[bool, int] = {}
+        self.falls, self._last = (
+            False,
+            (0, 0.0),
+        )  # whether steps fell within an attempt; the newest one's number and step
+        self.epochs: list[
+            tuple[float, float]
+        ] = []  # of the attempts before: wall time and epoch, where it changed
+        self.first_epoch: float | None = None
         head = SeriesReader(folder, METRICS)
         self._reader = SeriesReader(folder, METRICS)
         if self._reader.seek_tail(TAIL_BYTES):
@@ -180,6 +234,13 @@ class _Tables:
         """How many steps the script says there are, before and after."""
         old, new = self._totals.get(False), self._totals.get(True)
         return (old, new) if old is not None and new is not None else None
+
+    def is_behind(self, t: float) -> bool | None:
+        """Whether it began in an earlier epoch than that of the time `t`; None where epochs do not tell."""
+        epoch = next((epoch for seen_t, epoch in reversed(self.epochs) if seen_t <= t), None)
+        if epoch is None or self.first_epoch is None or epoch <= self.epochs[0][1]:
+            return None
+        return self.first_epoch < epoch
 
     def read(self, *, final: bool) -> bool:
         """Take in what was logged since the last call, at most 4 MiB of it unless `final`; True once that is all."""
@@ -207,6 +268,14 @@ class _Tables:
             if MEASURED.isdisjoint(values):
                 continue  # tqdm draws 0/30 before it jumps to the step that it resumes from
             (self.after if mine else self.before).setdefault(int(step), {}).update(values)
+            epoch = values.get("epoch")
+            if mine:
+                self.first_epoch = epoch if self.first_epoch is None else self.first_epoch
+                continue
+            self.falls = self.falls or (self._last[0] == sample.a and step < self._last[1] / 2)
+            self._last = sample.a, step
+            if epoch is not None and (not self.epochs or self.epochs[-1][1] != epoch):
+                self.epochs.append((sample.t, epoch))
         if len(self.before) > FIRST_KEPT + 2 * LAST_KEPT:
             steps = sorted(self.before)
             for step in steps[FIRST_KEPT:-LAST_KEPT]:

@@ -155,6 +155,10 @@ class LoadedState:
             match node:
                 case ast.BinOp(left=value, op=ast.Add(), right=ast.Constant(value=str() as end)):
                     form = Form.NAME if re.match(r"\.\w", end) else None
+                case ast.JoinedStr(
+                    values=[ast.FormattedValue(value=value), ast.Constant(value=str() as end), *_]
+                ):
+                    form = Form.NAME if re.match(r"\.\w|/", end) else None  # the rest of a path is added
                 case ast.Call(args=[value, *others]) if called(node) == "join":
                     newest = (o for o in others if isinstance(o, ast.Constant) and isinstance(o.value, str))
                     form = Form.FOLDER if any(_NEWEST_FILE.search(str(o.value)) for o in newest) else None
@@ -192,8 +196,25 @@ class LoadedState:
                     return f"{scope.rpartition(':')[0] or 'the script'}:{node.lineno}"
         return None
 
-    def numbered_paths(self, dest: str) -> Iterator[tuple[ast.expr, Guards, set[str]]]:
-        """Where a setting's number names the file that the optimizer's state is loaded from: the path, the tests around it, the names of the number."""
+    def unset_partner(self, dest: str, unset: set[str]) -> str:
+        """A setting without a value that a path with this one in it is made of too (``f"{a.folder}/{a.step}.pt"``); empty: none is."""
+        names = self._followed(dest)
+        for node, scope, _ in self._nodes:
+            match node:
+                case ast.JoinedStr() | ast.BinOp(op=ast.Add() | ast.Mod()):
+                    texts = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+                    is_path = any(isinstance(text, str) and re.search(r"/|\.\w", text) for text in texts)
+                case ast.Call(args=[_, _, *_]):
+                    is_path = called(node) in _PATHS
+                case _:
+                    is_path = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+            made = is_path and id(node) not in self._shown and self._keys(node, scope) & names
+            if made and isinstance(node, ast.expr) and (lost := sorted(unset & leaves(node) - {dest})):
+                return lost[0]
+        return ""
+
+    def numbered_paths(self, dest: str) -> Iterator[tuple[Guards, set[str]]]:
+        """Where a setting's number names the file that the optimizer's state is loaded from: the tests around it, the names of the number."""
         names = self._followed(dest)
         known = {name: value for name, value in self._known.items() if name != dest}
         for node, scope, guards in self._nodes:
@@ -203,7 +224,7 @@ class LoadedState:
             ):
                 reached = self._reached_from({key for t in node.targets for key in _targets(t, scope)})
                 if self._use_of_any(reached, known) is Use.OPTIMIZER:
-                    yield node.value, guards, {name for _, name in names}
+                    yield guards, {name for _, name in names}
 
     def _listings(self) -> dict[str, _Listing]:
         """By function, what it says of listed files."""

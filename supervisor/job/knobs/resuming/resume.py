@@ -119,8 +119,8 @@ def find_resume(
     )
     if start:
         return knobs
-    step = step_flag(look.source, look.settings, look.loaded)
-    return replace(knobs, cannot_resume=look.has_no_way(), resume_step=step)
+    step, lost = step_flag(look.source, look.settings, look.loaded)
+    return replace(knobs, cannot_resume=look.has_no_way(), resume_step=step, resumes=lost or why)
 
 
 @dataclass(frozen=True)
@@ -514,7 +514,8 @@ class _Look:
         if use is None:  # nothing is seen: a name that says so is believed where the loop is a framework's
             return words_of(name) not in (["ckpt", "path"], ["load", "path"]) and not self._has_own_loop()
         enough = {Use.OPTIMIZER, Use.CALL} | (set() if self._has_own_loop() else {Use.COUNTER})
-        return use in enough and self.loaded.form_of(dest) is None
+        whole = self.loaded.form_of(dest) is None and not self.loaded.unset_partner(dest, self._unset_flags())
+        return use in enough and whole
 
     def _has_own_loop(self) -> bool:
         return {"backward", "zero_grad"} <= self._calls

@@ -20,27 +20,29 @@ _NAMING: Final = frozenset(
 _COUNTING: Final = frozenset({"num", "max", "total", "n", "every", "interval", "freq", "save", "size", "warmup"})  # fmt: skip
 
 
-def step_flag(source: ScriptSource, settings: Sequence[Setting], loaded: LoadedState) -> str | None:
-    """A flag that takes the step of the checkpoint to continue from."""
+def step_flag(
+    source: ScriptSource, settings: Sequence[Setting], loaded: LoadedState
+) -> tuple[str | None, str]:
+    """A flag that takes the step of the checkpoint to continue from; else why one of such a name is not used, for people."""
+    given = {plain_last(s.name) for s in settings}
+    unset = {f.dest for f in source.flags if is_open(f)} - given
+    why = ""
     for flag in source.flags:
         name = max(flag.names, key=len)
         words = set(words_of(name))
         counted = not flag.is_switch and bool(words & _COUNTERS)
-        if counted and "resume" in words:
-            return name
+        says_so = counted and "resume" in words
         is_number = (flag.type == "int" or counted) and bool(words & _NAMING) and not words & _COUNTING
-        if is_number and not flag.is_switch and _names_checkpoint(flag.dest, source, settings, loaded):
-            return name
-    return None
+        if flag.is_switch or not (says_so or (is_number and _names_checkpoint(flag.dest, loaded))):
+            continue
+        if lost := loaded.unset_partner(flag.dest, unset):
+            why = f"the path for {name} is made of {lost} too, which has no value"
+        else:
+            return name, ""
+    return None, why
 
 
-def _names_checkpoint(
-    dest: str, source: ScriptSource, settings: Sequence[Setting], loaded: LoadedState
-) -> bool:
-    """Whether a number alone names the checkpoint that the optimizer's state is loaded from: no folder has to be set beside it."""
-    given = {plain_last(s.name) for s in settings}
-    unset = {f.dest for f in source.flags if is_open(f)} - given
-    return any(
-        not unset & leaves(path) and all(leaves(test) <= names for test, _ in guards)
-        for path, guards, names in loaded.numbered_paths(dest)
-    )
+def _names_checkpoint(dest: str, loaded: LoadedState) -> bool:
+    """Whether a number alone names the checkpoint that the optimizer's state is loaded from."""
+    paths = loaded.numbered_paths(dest)
+    return any(all(leaves(test) <= names for test, _ in guards) for guards, names in paths)

@@ -247,7 +247,7 @@ def resume_text(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tup
     `typed`: the arguments that it would have; None: as they are.
     """
     state = snapshot.state
-    saved, attempt = state.checkpoint, state.attempt
+    saved, attempt = state.resumable, state.attempt
     if given := _given_start(snapshot, typed):
         return f"with {given}, as given", ""
     if saved is None and snapshot.run_file is not None and snapshot.run_file.job.knobs.self_resuming:
@@ -266,7 +266,7 @@ def resume_text(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tup
 
 def checkpoint_path(snapshot: Snapshot) -> str:
     """The newest checkpoint's path, below the folder that the job runs in where it lies there; empty where none is known."""
-    saved, record = snapshot.state.checkpoint, snapshot.run_file
+    saved, record = snapshot.state.resumable, snapshot.run_file
     if saved is None:
         return ""
     return saved.path.removeprefix(f"{record.job.cwd.rstrip('/')}/") if record is not None else saved.path
@@ -274,7 +274,7 @@ def checkpoint_path(snapshot: Snapshot) -> str:
 
 def set_to_resume(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str:
     """What the launch would add to typed arguments (None: as they are) to make the script resume; empty where it adds nothing."""
-    record, saved = snapshot.run_file, snapshot.state.checkpoint
+    record, saved = snapshot.run_file, snapshot.state.resumable
     if record is None or saved is None or not _can_resume(snapshot) or _given_start(snapshot, typed):
         return ""
     knobs = record.job.knobs
@@ -288,7 +288,7 @@ def set_to_resume(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str:
 
 def checkpoint_words(snapshot: Snapshot) -> tuple[str | None, str] | None:
     """A known checkpoint that the launch would not hand over by itself: the flag for it, if one is known, and its path."""
-    record, saved = snapshot.run_file, snapshot.state.checkpoint
+    record, saved = snapshot.run_file, snapshot.state.resumable
     if record is None or saved is None or not saved.path or _can_resume(snapshot):
         return None
     return record.job.knobs.start, saved.path
@@ -302,13 +302,13 @@ def _can_resume(snapshot: Snapshot) -> bool:
         is_resume_known,
     )  # only once something has failed or is to be restarted
 
-    saved = snapshot.state.checkpoint
+    saved = snapshot.state.resumable
     number = saved.number if saved is not None and saved.found else saved.step if saved is not None else None
     return is_resume_known(snapshot.run_file.job.knobs, saved.path if saved is not None else None, number)
 
 
 def _begins_at_checkpoint(snapshot: Snapshot) -> bool:
-    return snapshot.state.checkpoint is not None and _can_resume(snapshot)
+    return snapshot.state.resumable is not None and _can_resume(snapshot)
 
 
 def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> str | None:
@@ -327,7 +327,7 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
     now = next_job(record.job, state)
     if typed is not None and state.attempt is not None:
         now = now.after(SpecChange(argv=typed), state.attempt.number)
-    given, saved = given_start(now.job.entry_args, record.job.knobs.starts), state.checkpoint
+    given, saved = given_start(now.job.entry_args, record.job.knobs.starts), state.resumable
     is_typed = now.start_typed_after is not None and (saved is None or saved.attempt <= now.start_typed_after)
     if given is not None and (is_typed or not _begins_at_checkpoint(snapshot)):
         return given
@@ -368,7 +368,7 @@ def declared_again(snapshot: Snapshot) -> str:
     if record is None or not again or not stepped:
         return ""
     knobs = record.job.knobs
-    if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.checkpoint is not None):
+    if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.resumable is not None):
         return ""
     named = f"{knobs.start}=DIR/FILE" if knobs.start is not None else "FLAG=PATH"
     return again.replace("stoker run", f"stoker run --resume-knob '{named}'", 1)
@@ -380,7 +380,7 @@ def lost_steps(snapshot: Snapshot) -> tuple[int, CheckpointCommitted | None] | N
     attempt = state.attempt
     if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
         return None
-    saved = state.checkpoint
+    saved = state.resumable
     lost = attempt.last_step - (saved.step if saved is not None else 0)
     return (lost, saved) if lost > 0 else None
 
@@ -427,7 +427,7 @@ def _looks_again(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> bo
     record, state = snapshot.run_file, snapshot.state
     if record is None or not isinstance(state.condition, st.Running) or _given_start(snapshot, typed):
         return False
-    knobs, saved = record.job.knobs, state.checkpoint
+    knobs, saved = record.job.knobs, state.resumable
     takes_one = (knobs.start or knobs.resume_step) is not None and not knobs.self_resuming
     return takes_one and (saved is None or saved.found)
 

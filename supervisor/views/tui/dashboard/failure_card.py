@@ -297,7 +297,7 @@ def _next(
             lines = wrap(tr(f"Enter again: {risk}"), width - LABEL, WHY_ROWS)
             for at, line in enumerate(lines):
                 rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
-        case st.HeldOpen() if asked and snapshot.state.answer is None:
+        case st.HeldOpen() if asked and snapshot.state.answer is None and attempt.missed is None:
             text = tr("waiting for you: one key answers, then Enter restarts")
             rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
         case st.HeldOpen():
@@ -328,9 +328,9 @@ def _next(
         )
         rows += [_labelled("", Span(tr(copy)), width, tr)] if copy else []
     over = isinstance(condition, st.Finished)
-    if _goes_on(decision, condition) if not over else snapshot.state.checkpoint is not None:
+    if _goes_on(decision, condition) if not over else snapshot.state.resumable is not None:
         where, why = resume_text(snapshot)
-        saved = snapshot.state.checkpoint
+        saved = snapshot.state.resumable
         if held and where == FROM_FIRST_STEP and saved is not None and checkpoint_words(snapshot) is not None:
             where = f"from the first step; e, Ctrl-R: from the checkpoint {checkpoint_place(saved)}"
             why = checkpoint_path(snapshot)

@@ -1,0 +1,149 @@
+"""A copy of the one checkpoint that an attempt resumes from, made before it: what the attempt then writes cannot reach it.
+
+A script that does not resume after all begins at step 0 and writes over what was there; `torch.save` truncates the file in place, so that a
+hard link would lose its bytes too. The copy lies in the attempt's own folder, hidden and under no name of a checkpoint: nowhere else is known
+not to be searched for the newest one. It shares its blocks with the original where the file system can (reflink); else it is a real copy, where
+twice its size is free; else it is said that there is none. It never keeps an attempt from being launched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
+
+from supervisor.job.errors import JobError
+from supervisor.job.memory_fit import size
+from supervisor.keeper.background import Background, within
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.planning.launch_plans import next_resume_point
+from supervisor.keeper.planning.resume_points import drop_copies
+from supervisor.run import events as ev
+from supervisor.run.history.changes import next_job
+from supervisor.run.paths import make_private
+from supervisor.run.records import Decision, Precondition
+from supervisor.run.state import Backoff, RunState
+from supervisor.sources.checkpoints import files_of
+
+KEPT_NAME: Final = ".stoker-kept-"
+FICLONE: Final = 0x40049409
+"""The ioctl of Linux that makes a file share another one's blocks: Btrfs, XFS, bcachefs, overlays on these."""
+WAIT_S: Final = 0.5
+"""How long the loop itself waits for a copy: a reflink takes milliseconds."""
+MOST_S: Final = 600.0
+"""A copy that takes longer is given up: 1 TB at 2 GB/s takes 500 s, and nothing trains meanwhile."""
+CHUNK_BYTES: Final = 16 << 20
+REMOVE_S: Final = 2.0
+
+
+class KeptCopies:
+    """Makes them beside the keeper's loop, and removes them. Used by the keeper's one thread."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context, self._ledger, self._clock = context, context.ledger, context.clock
+        self._copier: Background[ev.CheckpointKept | None] = Background("stoker-copy")
+        self._given_up = threading.Event()
+        self._began = 0.0
+        self._done_for: tuple[int, Decision] | None = None
+
+    def ready(self, backoff: Backoff) -> bool:
+        """Whether the next attempt may be launched: its checkpoint has a copy, or will have none. Looked at until it is."""
+        state = self._ledger.state
+        number = len(state.attempts) + 1
+        if self._done_for == (number, backoff.decision):
+            return True
+        if not self._copier.busy:
+            self._given_up.clear()
+            self._began = self._clock.mono()
+            self._copier.start(lambda: self._keep(state, number))
+        kept = self._copier.poll(WAIT_S)
+        if kept is None and self._copier.working:
+            if self._clock.mono() - self._began > MOST_S:
+                self._given_up.set()
+            if state.waiting is None:
+                text = "the checkpoint is copied before the attempt that resumes from it"
+                now, disk = self._clock.wall(), Precondition.DISK
+                self._ledger.emit(ev.WaitingFor(t=now, attempt=number - 1, precondition=disk, text=text))
+            return False
+        self._done_for = number, backoff.decision
+        if kept is not None:
+            self._ledger.emit(kept)
+        return True
+
+    def release(self, *, over: bool = False) -> None:
+        """Remove the copies that the journal does not speak of any more, and changed ones where a newer checkpoint was written or the run is `over`."""
+        state, folder = self._ledger.state, self._context.node.attempt(1).root.parent
+        drop_copies(state, over=over)
+        kept = {one.copy for one in state.kept}
+        for copy in folder.glob(f"*/{KEPT_NAME}*"):
+            if str(copy) not in kept:
+                within(REMOVE_S, partial(_remove, copy), "stoker-remove")
+
+    def close(self) -> None:
+        """Give up what is being copied."""
+        self._given_up.set()
+        self._copier.close(REMOVE_S)
+
+    def _keep(self, state: RunState, number: int) -> ev.CheckpointKept | None:
+        """In the copier's thread; None where nothing is resumed from, or it has its copy from an attempt before."""
+        context, now = self._context, next_job(self._context.record.job, state)
+        try:
+            saved = next_resume_point(context.record, state, context.run, now, context.env).checkpoint
+        except JobError:  # which the launch says
+            return None
+        if saved is None:
+            return None
+        path, step = saved.path, saved.step
+        if any((k.path, k.step) == (path, step) and os.path.exists(k.copy) for k in state.kept):
+            return None
+        target = context.node.attempt(number).root / f"{KEPT_NAME}{step}"
+        why = self._copied(saved, target)
+        if why:
+            _remove(target)
+        t, copy = self._clock.wall(), "" if why else str(target)
+        return ev.CheckpointKept(t=t, attempt=number, step=step, path=path, copy=copy, why=why)
+
+    def _copied(self, saved: ev.CheckpointCommitted, target: Path) -> str:
+        """Copy it; why that was not done, empty where it was."""
+        try:
+            files = files_of(saved.path, saved.layout, saved.number)
+            needed = sum(os.stat(file).st_size for file in files.values())
+            make_private(target.parent)
+            _remove(target)
+            disk = os.statvfs(target.parent)
+            has_room = disk.f_bavail * disk.f_frsize >= 2 * needed
+            for name, file in files.items():
+                copy = target / name if name else target
+                copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with open(file, "rb") as source, open(copy, "xb") as made:
+                    if not _shares_blocks(source, made):
+                        if not has_room:
+                            return f"twice its {size(needed)} are not free at {target.parent}"
+                        while chunk := source.read(CHUNK_BYTES):
+                            if self._given_up.is_set():
+                                return f"its {size(needed)} could not be copied within {MOST_S:.0f} s"
+                            made.write(chunk)
+                shutil.copystat(file, copy)
+        except OSError as error:
+            return error.strerror or str(error)
+        return "" if files else "none of its files is there"
+
+
+def _shares_blocks(source: IO[bytes], made: IO[bytes]) -> bool:
+    """Make a file share another one's blocks; False where the file system cannot."""
+    try:
+        fcntl.ioctl(made.fileno(), FICLONE, source.fileno())
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,229 @@
+"""A restart that did not resume is stopped with its checkpoint's bytes safe; one whose numbers went bad goes back to before that."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.spec import Unread
+from supervisor.run import events as ev
+from supervisor.run.access import control
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, HeldOpen, RunState
+from tests.conftest import wait_until
+from tests.integration.harness import stoker, wait_for_state
+
+HEAD = """
+import argparse, json, os, time
+import torch
+
+torch.set_num_threads(1)
+p = argparse.ArgumentParser()
+p.add_argument("--batch_size", type=int, default=8)
+p.add_argument("--accum", type=int, default=1)
+p.add_argument("--output_dir", default="out")
+"""
+LOOP = """
+model = torch.nn.Linear(4, 4); optimizer = torch.optim.AdamW(model.parameters())
+
+def load(path):
+    c = torch.load(path); model.load_state_dict(c["model"]); optimizer.load_state_dict(c["optimizer"]); return c["step"]
+
+def save(path, step):
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path)
+
+def ran_out():
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.00 GiB of which 1.00 GiB is free."
+    )
+
+def train(step):
+    for _ in range(a.accum):
+        (model(torch.randn(a.batch_size, 4)).pow(2).mean() / a.accum).backward()
+    optimizer.step(); optimizer.zero_grad(); time.sleep(0.05)
+"""
+# Its folder is named after the batch, so that a restart with another one finds nothing: as r2c, which began at 0 and succeeded.
+BY_BATCH = (
+    HEAD
+    + """
+p.add_argument("--resume", action="store_true")
+a = p.parse_args()
+"""
+    + LOOP
+    + """
+folder = os.path.join(a.output_dir, f"run_b{a.batch_size}"); last = os.path.join(folder, "last.pt")
+os.makedirs(folder, exist_ok=True)
+step = load(last) if a.resume and os.path.exists(last) else 0
+while step < 200:
+    train(step); step += 1
+    if step % 5 == 0: print(f"step {step}: loss {1 / step:.4f}", flush=True)
+    if step % 20 == 0: save(last, step)
+    if a.batch_size > 4 and step > 45: ran_out()
+"""
+)
+# It loads its last checkpoint only where that has its own batch, and writes over it in place.
+IN_PLACE = (
+    HEAD
+    + "a = p.parse_args()\n"
+    + LOOP
+    + """
+os.makedirs(a.output_dir, exist_ok=True)
+last = os.path.join(a.output_dir, "last.pt")
+step = 0
+if os.path.exists(last):
+    if a.batch_size == 8: step = load(last)
+while step < 200:
+    train(step); step += 1
+    print(f"step {step}: loss {1 / step:.4f}", flush=True)
+    if step % (20 if a.batch_size == 8 else 4) == 0: save(last, step)
+    if a.batch_size > 4 and step > 45: ran_out()
+"""
+)
+# It resumes, and counts the steps that it prints from 0 at each start.
+COUNTS_AGAIN = (
+    HEAD
+    + "a = p.parse_args()\n"
+    + LOOP
+    + """
+os.makedirs(a.output_dir, exist_ok=True)
+last = os.path.join(a.output_dir, "last.pt")
+done = 0
+if os.path.exists(last): done = load(last)
+with open("starts.jsonl", "a") as file: print(json.dumps(done), file=file)
+begun = done
+while done < 80:
+    train(done); done += 1
+    print(f"step {done - begun}: loss {1 / done:.4f}", flush=True)
+    if done % 20 == 0: save(last, done)
+    if a.batch_size > 4 and done > 45: ran_out()
+"""
+)
+# Its loss is nan from a step on, and it dies of something else, long after it has saved that.
+GOES_BAD = (
+    HEAD
+    + """
+p.add_argument("--resume", default=None, help="path of a checkpoint to resume from")
+a = p.parse_args()
+"""
+    + LOOP
+    + """
+os.makedirs(a.output_dir, exist_ok=True)
+step = load(a.resume) if a.resume else 0
+with open("starts.jsonl", "a") as file: print(json.dumps(step), file=file)
+while step < 100:
+    train(step); step += 1
+    print(f"step {step}: loss {float('nan') if step >= 37 else 1 / step:.4f}", flush=True)
+    if step % 10 == 0: save(os.path.join(a.output_dir, f"step_{step}.pt"), step)
+    if step > 46: os.abort()
+"""
+)
+
+
+def headless(folder: Path, script: str, *args: str) -> tuple[int, str, RunState]:
+    (folder / "train.py").write_text(script)
+    done = stoker("run", "--no-ui", "--", sys.executable, "train.py", *args, cwd=folder)
+    run = RunPaths((folder / "runs" / "latest").resolve())
+    return done.code, done.out + done.err, read_state(run.node().journal)
+
+
+def copy_of(state: RunState) -> Path:
+    (kept,) = state.kept
+    assert kept.copy, kept.why
+    return Path(kept.copy)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("script", [BY_BATCH, IN_PLACE], ids=["a folder by the batch", "in place"])
+def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(
+    tmp_path: Path, script: str
+) -> None:
+    code, out, state = headless(tmp_path, script, "--batch_size", "8", "--accum", "1", "--output_dir", "out")
+    assert code == 1, out
+    copy = copy_of(state)
+    at = state.kept[0].step
+    assert at in range(30, 41), "where its name says no step, it is that of its time"
+    assert f"failed: did not resume: began at step 0; checkpoint {at} is kept as a copy: {copy}" in out
+    assert "does the script count its steps from 0" in out
+    assert "[policy] step_counter" in out
+    assert len(state.attempts) == 2
+    stopped = state.attempts[1]
+    assert stopped.stop is not None
+    assert stopped.stop.why is ev.StopWhy.NOT_RESUMED
+    assert stopped.last_step is not None
+    assert stopped.last_step < 200, "it did not train on"
+
+    import torch
+
+    assert torch.load(copy)["step"] == 40
+    original = tmp_path / "out" / ("run_b8" if script is BY_BATCH else "") / "last.pt"
+    lost = torch.load(original)["step"] != 40
+    assert lost == (script is IN_PLACE), "where it writes over it, the copy alone is left"
+
+
+@pytest.mark.e2e
+def test_a_flag_whose_folder_is_not_given_is_not_set(tmp_path: Path) -> None:
+    script = BY_BATCH.replace(
+        'p.add_argument("--resume", action="store_true")',
+        'p.add_argument("--resume-step", type=int, default=0)\np.add_argument("--continue-dir", default=None)',
+    ).replace(
+        "step = load(last) if a.resume and os.path.exists(last) else 0",
+        'step = 0\nif a.resume_step > 0:\n    path = f"{a.continue_dir}/step_{a.resume_step}.pt"\n    step = load(path)',
+    )
+    assert "continue_dir" in script
+    code, out, state = headless(tmp_path, script, "--batch_size", "8", "--output_dir", "out")
+    assert code == 1, out
+    assert len(state.attempts) == 1
+    assert "the path for --resume-step is made of continue_dir too, which has no value" in out
+    assert not (tmp_path / "None").exists()
+
+
+@pytest.mark.e2e
+def test_whether_the_script_counts_from_0_is_asked_once_and_remembered(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COUNTS_AGAIN)
+    words = (sys.executable, "train.py", "--batch_size", "8", "--accum", "1", "--output_dir", "out")
+    done = stoker("run", "--detach", "--", *words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    assert wait_until(
+        lambda: isinstance(read_state(run.node().journal).condition, HeldOpen | Finished), 240, 0.2
+    )
+    held = read_state(run.node().journal)
+    assert isinstance(held.condition, HeldOpen), held.condition
+    assert re.match(r"did not resume: began at step 0; checkpoint \d+ is kept", held.condition.reason)
+    question = held.open_question
+    assert question is not None
+    assert question.what is Unread.COUNTER
+    request = control.send(
+        run.control, ev.RequestKind.ANSWER, if_attempt=2, args=control.RequestArgs(answer="restarts")
+    )
+    assert wait_until(lambda: request in read_state(run.node().journal).answered, 60)
+    control.send(run.control, ev.RequestKind.START_NOW, if_attempt=2)
+    state = wait_for_state(run, Finished, 180)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 0, state.condition
+    assert state.kept == ()
+    starts = [int(line) for line in (tmp_path / "starts.jsonl").read_text().split()]
+    assert starts[:2] == [0, 40]
+    assert starts[2] in {40, 60}, "it had resumed all the time, and made steps until it was stopped"
+
+    (tmp_path / "out" / "last.pt").unlink()
+    code, out, _ = headless(tmp_path, COUNTS_AGAIN, *words[2:])
+    assert code == 0, out
+    assert "you answered on" in out
+    assert "did not resume" not in out
+
+
+@pytest.mark.e2e
+def test_after_the_loss_was_no_number_the_checkpoint_before_it_is_taken_once(tmp_path: Path) -> None:
+    code, out, state = headless(tmp_path, GOES_BAD, "--output_dir", "out")
+    assert code == 4, out
+    starts = [int(line) for line in (tmp_path / "starts.jsonl").read_text().split()]
+    assert starts == [0, 30], "not 40, whose numbers are bad"
+    assert [view.resume_at for view in state.attempts] == [None, 30]
+    assert "within twice the 7 steps from checkpoint 30 to the first time" in out
+    assert os.path.exists(tmp_path / "out" / "step_40.pt")
