@@ -35,7 +35,7 @@ def _table() -> tuple[tuple[FailureClass, int, tuple[str, ...]], ...]:
         (c.HOST_OOM, 2, "out of memory, unable to allocate, insufficient memory, not enough memory, killed"),
         (c.SHM_EXHAUSTED, 5, "dev shm, shm open, shm size, shmget, shared memory, torch shm*, nccl shm*, bus error, posix fallocate, shmmax, shmem, include shm h, shmutils cc, shm cc"),
         (c.SHM_EXHAUSTED, 2, "unable to mmap, unable to open shared, ftruncate"),
-        (c.FD_LIMIT, 5, "too many open files, too many files, ancdata, emfile, enfile, errno 23, errno 24, rlimit nofile, ulimit, file descriptors, can t start new thread, thread limit, os error 24, errno 11"),
+        (c.FD_LIMIT, 5, "too many open files, too many files, ancdata, emfile, enfile, errno 23, errno 24, rlimit nofile, ulimit, file descriptors, can t start new thread, thread limit, os error 24, errno 11 resource temporarily"),
         (c.DISK_FULL, 4, "no space left, errno 28, enospc, os error 28, code 28, storage full, disk full, disk is full, quota exceeded, errno 122, edquot, disk quota, disk space, free space, not enough space, not enough free disk, out of disk, no free space"),
         # Between ranks.
         (c.DDP_MISMATCH, 4, "finished reduction, variable ready, unused parameters, find unused parameters, parameters that were not used, did not receive grad, mismatch between collectives, collective mismatch, same model across, params while rank, shapes across ranks, inconsistent across, across all ranks, across ranks, across processes, collective finger print, unused in producing the loss, different number of parameters, desync*, disagreement between, different values for, disagree"),
