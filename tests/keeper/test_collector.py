@@ -96,6 +96,7 @@ def test_a_step_is_of_the_rank_whose_log_says_it(
         read_out(made)
     heard = [len(one.lines) for one in got if isinstance(one, LinesSeen) and one.log == "1/stdout.log"]
     assert heard == [1]
+    assert not [one for one in got if isinstance(one, LinesSeen) and not one.lines]
     step = next(one for one in got if isinstance(one, StepSeen))
     hit = next(one for one in got if isinstance(one, EvidenceHit))
     assert (step.rank, step.log, step.values["step"], step.values["loss"]) == (ranks, "1/stdout.log", 3, 2.5)

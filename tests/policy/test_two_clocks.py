@@ -118,6 +118,10 @@ def evaluation_that_repeats_its_words(run: Run) -> None:
     run.print_for(9.0, 1.0, (f"sample {n}: answer matches" for n in range(20)))
 
 
+def evaluation_in_dots(run: Run) -> None:
+    run.print_for(8.0, 0.5, itertools.repeat("."))
+
+
 def evaluations_that_come_again(run: Run) -> None:
     for _ in range(3):
         run.print_for(9.0, 1.0, (f"sample {n}: answer matches" for n in range(20)))
@@ -173,7 +177,7 @@ def committed_checkpoints(run: Run) -> None:
 SILENT = frozenset(("announced_evaluation_that_is_silent", "checkpoint", "recompilation_that_the_stacks_show", "pause", "upload"))  # fmt: skip
 HEALTHY = (
     evaluation_in_prose, evaluation_in_prose_for_a_long_time, evaluations_in_the_same_prose, evaluation_that_counts, evaluation_with_a_bar,
-    evaluation_that_repeats_its_words, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
+    evaluation_that_repeats_its_words, evaluation_in_dots, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
     recompilation_that_the_stacks_show, reported_evaluation, pause, slow_data, upload, committed_checkpoints,
 )  # fmt: skip
 

@@ -227,7 +227,7 @@ class LogWatch:
                 if self._measures:
                     self._measure(key, batch)
                 newest = (*batch.drawn[-MOST_LINES:], *batch.lines[-MOST_LINES:])
-                lines = tuple(printed(line.raw) for line in newest)
+                lines = tuple(printed(line.raw) for line in newest) or (printed(batch.data),)
                 self._put(LinesSeen(self._clock.wall(), key.name, lines))
                 self._scan(key, batch)  # last: the first one may wait seconds for the signatures
             case _ as unreachable:

@@ -63,7 +63,7 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class LinesSeen:
-    """What was read at once of a rank's log, whatever it says; its newest lines. No lines: half of one."""
+    """What was read at once of a rank's log, whatever it says; its newest lines, or the part of one that was read."""
 
     t: float
     log: str

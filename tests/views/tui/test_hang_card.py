@@ -266,7 +266,7 @@ def test_a_screen_that_may_act_is_seen_by_the_keeper_until_it_is_left(tmp_path: 
         ),
         (
             ev.OnlyFlagged(t=0, attempt=1, rule="late_computes", why="rank 1 computes", until_s=1800.0),
-            "ended as a hang after 30 m 00 s, if the stacks stay alike",
+            "ended as a hang after 30 m 00 s at the earliest",
         ),
         (ev.HangKept(t=0, attempt=1, by="ada"), "ada keeps waiting: this silence is not ended"),
     ],
