@@ -14,7 +14,7 @@ from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from tests.views.tui import recorded
@@ -129,3 +129,42 @@ def test_where_nothing_is_asked_the_keys_say_so(tmp_path: Path) -> None:
 
     drive(run, play)
     assert not requests(run)
+
+
+def test_a_restart_that_did_not_resume_says_where_the_copy_is_and_asks_how_the_script_counts(
+    tmp_path: Path,
+) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    restarts = BatchAnswer("restarts", refusal="restart from the newest checkpoint")
+    answers = restarts, BatchAnswer("continues", refusal="wait until it resumes")
+    question = BatchQuestion(Unread.COUNTER, "", None, answers, "abc")
+    reason = (
+        "did not resume: began at step 0; checkpoint 200 is kept as a copy: /r/attempts/1/.stoker-kept-200"
+    )
+    title = "did not resume: began at step 0, not after checkpoint 200"
+    rec.fact(ev.CheckpointKept(t=rec.t, attempt=1, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200"))
+    rec.fact(ev.ResumeMissed(t=rec.t, attempt=1, step=200, began=0))
+    rec.fact(ev.StopIntended(t=rec.t, attempt=1, why=ev.StopWhy.NOT_RESUMED, by="keeper", grace_s=5.0))
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+    verdict = replace(rec.out_of_memory(), failure=FailureClass.CHECKPOINT_LOAD, title=title, cause=None)
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict))
+    decision = Decision(DecisionKind.HOLD, reason, change=SpecChange(), asks=True)
+    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
+    rec.fact(ev.BatchAsked(t=rec.t, attempt=1, question=question))
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason=reason, until=rec.t + 86_400))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert title in card
+        assert "checkpoint 200 is kept as a copy: /r/attempts/1/.stoker-kept-200" in card
+        assert "does the script count its steps from 0 again at each start?" in card
+        assert "6      yes: its steps count from 0 at each start: restart from the newest checkpoint" in card
+        assert "then Enter restarts" not in card, "an answer alone decides"
+        await pilot.press("6")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.args.answer) == (RequestKind.ANSWER, "restarts")
