@@ -61,10 +61,10 @@ _PASS_BEGINS = re.compile(
     r"\W*(?:(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)|(?:begin|start)\w*\s+(?:eval\w*|valid\w*|test\w*))\b[^\d:=]*$",
     re.IGNORECASE,
 )
-# "Validating...", "Validation", "Evaluating on the dev set": its values and bars stand below.
+# "Validating...", "Validation", "Evaluating the model on the dev set", "Run validation at step 100": its values and bars stand below.
 _SET_NAMED = re.compile(
-    r"\W*(?:running )?(?:validating|validation|evaluating|evaluation|testing)(?:(?: on)?(?: the)?(?: \w+)? (?:phase|loop|set|epoch|model|step|split))?\W*$"
-    r"|\W*(?:validat\w+|evaluat\w+|test(?:ing)?) (?:at|after|in|for) (?:epoch|step|iteration|iter)\W{0,3}\d+\W*$",
+    r"\W*(?:(?:now|run|running|start|starting|begin|beginning) )?(?:the )?(?:(?:evaluat|validat|predict)(?:e|ing|ion)|testing|test(?= (?:at|after|for)))"
+    r"(?: (?:the|on|at|after|in|for|of|model|phase|loop|set|split|data|test|dev|validation|eval|epoch|steps?|iteration|iter|batches|samples|examples|\d+))*\W*$",
     re.IGNORECASE,
 )
 # "epoch 3 validation": its counters and values stand below.
@@ -258,7 +258,7 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 
 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """What a nameless count is: the epoch, if the first one before a loss of training's or the held-out set is 0 or 1 of few, and no epoch is named."""
+    """A nameless count is an epoch if the first one before the loss of a named set is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
     by_field = {reading.field: reading for reading in parsed.readings}
     step, total = by_field.get(STEP), by_field.get(TOTAL_STEPS)
     if EPOCH in by_field:
@@ -370,7 +370,8 @@ def _work(before: Work, message: str, parsed: Parsed) -> Work:
     if counts and (_is_bar(message) or any(one.field == STEP for one in parsed.readings)):
         is_full = _FULL_BAR.search(message) is not None
         return Work.DONE if is_full else Work.COUNTED if before is not Work.DONE else Work.NONE
-    return before if before is Work.ANNOUNCED and is_other_work(message) else Work.NONE
+    goes_on = is_other_work(message) or (_is_indented(message) and not parsed.readings)
+    return before if before is Work.ANNOUNCED and goes_on else Work.NONE
 
 
 def _ends_evaluation(message: str, below: Below) -> bool:

@@ -105,7 +105,7 @@ _METRIC_HINT = re.compile(
 )
 
 
-_LOSSES = re.compile(r"[\w/.-]*loss\b", re.IGNORECASE)
+_LOSSES = re.compile(r"(?:[A-Za-z]{2,} )?[\w/.-]*loss\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 # "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
 _PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")

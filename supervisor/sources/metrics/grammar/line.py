@@ -158,7 +158,7 @@ def _last_record(masked: str) -> int:
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
-    """Of fields that both report, the message's: the bar before it shows a mean, or the step before. A message of a whole epoch is of no step."""
+    """Where both report a field, the message's value counts: the bar shows a mean, or the step before. A message about a whole epoch belongs to no step."""
     of_message = {
         reading.field: reading for reading in found.readings if reading.start >= begin and reading.field
     }
