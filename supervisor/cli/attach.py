@@ -18,8 +18,11 @@ from supervisor.cli.common import (
     add_runs_dir,
     appearance_from,
     complain,
+    named_run,
     refuse,
+    wait_while_read,
 )
+from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
@@ -66,14 +69,9 @@ def _has_screen(args: argparse.Namespace) -> bool:
 
 def run(args: argparse.Namespace) -> int:
     """Attach to whatever `target` names."""
-    from supervisor.views.appearance import BadAppearance
-
     if args.interval <= 0:
         return complain("attach", f"--interval {args.interval:g}: must be above 0")
-    try:
-        appearance = appearance_from(vars(args), os.environ)
-    except BadAppearance as error:
-        return complain("attach", str(error))
+    appearance = appearance_from(vars(args), os.environ)
     target = args.target
     foreign = target is not None and _is_foreign(target)
     if foreign and not target.isdecimal():
@@ -81,12 +79,9 @@ def run(args: argparse.Namespace) -> int:
 
         return observe(target, args, appearance)
 
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
-
-    runs = runs_dir(args.runs_dir, os.environ)
     try:
-        paths = find_run(target, runs, os.environ)  # digits are a pid, or a part of a run's id
-    except RunNotFound as error:
+        paths = named_run(target, args.runs_dir)  # digits are a pid, or a part of a run's id
+    except JobError as error:
         if not foreign:
             return complain(
                 "attach",
@@ -192,14 +187,12 @@ def follow(root: Path, *, as_json: bool) -> int:
 
     Returns the run's own exit code; 0 when interrupted (nothing is ended), 6 when its keeper died meanwhile.
     """
-    import time
-
     from supervisor.policy import EXIT_LOST
     from supervisor.run.access.ownership import has_keeper, place_of
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
     from supervisor.text.redact import Redactor
-    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+    from supervisor.views.console import POLL_S, ConsoleSettings, ConsoleView, wants_colour
 
     paths = RunPaths(root)
     colour = wants_colour(sys.stdout, os.environ)
@@ -215,10 +208,11 @@ def follow(root: Path, *, as_json: bool) -> int:
     )
     console.start()
     try:
-        while not console.state.is_over:
-            if not has_keeper(paths):
-                break
-            time.sleep(0.2)
+        while not console.state.is_over and has_keeper(paths):
+            wait_while_read(POLL_S)
+    except BrokenPipeError:
+        console.finish()
+        raise
     except KeyboardInterrupt:
         console.finish()
         print(f"left; training continues. Come back with: stoker attach {paths.run_id}", file=sys.stderr)

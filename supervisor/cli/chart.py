@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 
-from supervisor.cli.common import add_recorded_run, complain
+from supervisor.cli.common import add_recorded_run, complain, named_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the chart."""
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
     from supervisor.views.chart import draw, loss_points
     from supervisor.views.console import wants_colour
 
-    try:
-        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
-    except RunNotFound as error:
-        return complain("chart", str(error))
+    paths = named_run(args.run, args.runs_dir)
     points = loss_points(paths.node().series, args.metric)
     if len(points) < 2:
         return complain(

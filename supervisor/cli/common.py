@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from supervisor.run.regular import read_regular
 if TYPE_CHECKING:
     from supervisor.job.arguments.run_arguments import ParsedRun
     from supervisor.job.config.settings import FileSettings
+    from supervisor.run.paths import RunPaths
     from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
@@ -27,7 +29,8 @@ PROGRAM = __package__.rpartition(".")[0]
 
 def says_yes(question: str) -> bool:
     """Ask on the terminal; anything but y or yes is no."""
-    print(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
+    terminal = sys.stdout if sys.stdout.isatty() else sys.stderr  # under `2>err.log` too
+    print(f"{question} [y/N] ", file=terminal, end="", flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
@@ -36,6 +39,20 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs-dir", metavar="DIR", help="where runs lie (default: $STOKER_RUNS_DIR, else ./runs)"
     )
+
+
+def named_run(text: str | None, folder: str | None) -> RunPaths:
+    """The run that a person names. With --runs-dir (`folder`) runs elsewhere are found by their path alone.
+
+    Raises:
+        JobError: there is none, or several match. Every verb reports it in one line.
+    """
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    try:
+        return find_run(text, runs_dir(folder, os.environ), os.environ, elsewhere=folder is None)
+    except RunNotFound as error:
+        raise JobError(str(error)) from None
 
 
 def add_recorded_run(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +80,26 @@ def complain(verb: str, message: str, code: int = 2) -> int:
     from supervisor.text.redact import redact_text
 
     text = redact_text(f"{f'stoker {verb}'.rstrip()}: {message}")
-    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):  # the exit code still counts
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
     return code
+
+
+def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
+    """Wait for `timeout_s`, or until the descriptor `source` can be read.
+
+    Raises:
+        BrokenPipeError: the reader of stdout is gone. A write would fail too, but the next line may be hours away.
+    """
+    import select  # a waiting verb's
+
+    poller = select.poll()
+    poller.register(1, 0)  # an error or a hang-up comes unasked
+    if source is not None:
+        poller.register(source, select.POLLIN)
+    found = dict(poller.poll(None if timeout_s is None else timeout_s * 1000))
+    if found.get(1, 0) & (select.POLLERR | select.POLLHUP):
+        raise BrokenPipeError
 
 
 def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
@@ -160,17 +195,12 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
     Raises:
         JobError: as `appearance_from` says.
     """
-    from supervisor.views.appearance import BadAppearance
-
     flags = {
         "theme": parsed.flag("theme"),
         "ascii": parsed.switch("ascii") or None,
         "lang": parsed.flag("lang"),
     }
-    try:
-        return appearance_from(flags, env)
-    except BadAppearance as error:
-        raise JobError(str(error)) from error
+    return appearance_from(flags, env)
 
 
 def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

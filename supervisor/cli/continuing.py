@@ -19,6 +19,7 @@ from supervisor.cli.common import (
     add_runs_dir,
     appearance_from,
     complain,
+    named_run,
     refuse,
     says_yes,
 )
@@ -60,15 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 once it is started (under --no-ui the run's own code), 3 where that is refused."""
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
     from supervisor.run.paths import RunPaths
-    from supervisor.views.appearance import BadAppearance
 
-    try:
-        appearance = appearance_from(vars(args), os.environ)
-        found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
-    except (RunNotFound, BadAppearance) as error:
-        return complain(VERB, str(error))
+    appearance = appearance_from(vars(args), os.environ)
+    found = named_run(args.run, args.runs_dir)
     return _continue(RunPaths(Path(os.path.realpath(found.root))), args, appearance)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from supervisor.cli.common import add_recorded_run, complain
+from supervisor.cli.common import add_recorded_run, complain, named_run
 from supervisor.run.events import GpuFound
 from supervisor.run.journal import facts_in
 from supervisor.run.paths import RunPaths
@@ -83,12 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the rows. Exit 2 where there is no such run or it has no GPU samples."""
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
-
-    try:
-        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
-    except RunNotFound as error:
-        return complain("export", str(error))
+    paths = named_run(args.run, args.runs_dir)
     names = {str(fact.index): fact for fact in facts_in(paths.node().journal) if isinstance(fact, GpuFound)}
     samples = _samples(paths)
     first = next(samples, None)

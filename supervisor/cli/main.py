@@ -50,10 +50,11 @@ PLAIN_VERBS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("diagnose", "troubleshoot"), frozenset(["--lang"])),
 }
 
+EXIT_UNREAD = 128 + 13
 EXIT_CODES = """\
 exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 stoker's usage or config · 3 refused ·
   4 gave up, retry budget spent · 5 stopped on request · 6 lost · 75 checkpointed, requeue me · 130 interrupted
-  93 in a SLURM job, in place of 1: do not requeue
+  93 in a SLURM job, in place of 1: do not requeue · 141 the reader of the output is gone
   diagnose: 0 healthy · 10 a failure · 11 no failure known, at least one unknown · 2 bad input"""
 
 
@@ -69,7 +70,8 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return 0  # the reader of our output went away (`stoker runs | head`): not an error of ours
+        # `stoker attach | head`: as SIGPIPE ends other tools, since 0 of a verb would claim success.
+        return EXIT_UNREAD if argv and argv[0] in VERBS else 0
     except OSError as error:
         from supervisor.cli.common import complain
 
@@ -149,11 +151,12 @@ def _without_looks(verb: str, *rest: str) -> list[str]:
 
 
 def _flush_or_drop() -> None:
-    """Where nobody reads stdout any more it becomes /dev/null, so that the interpreter's flush at exit is quiet."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Replace a stream whose reader is gone by /dev/null, so that the interpreter's flush at exit is quiet and keeps the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run_verb(verb: str, rest: list[str]) -> int:
@@ -162,11 +165,15 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     module = importlib.import_module(f"{__package__}.{VERBS[verb][0]}")
     if hasattr(module, "main"):
         return int(module.main(rest))
-    from supervisor.cli.common import Parser
+    from supervisor.cli.common import Parser, complain
+    from supervisor.job.errors import JobError
 
     parser = Parser(prog=f"stoker {verb}", description=module.__doc__)
     module.add_arguments(parser)
-    return int(module.run(parser.parse_args(rest)))
+    try:
+        return int(module.run(parser.parse_args(rest)))
+    except JobError as error:
+        return complain(verb, error.message, error.exit_code)
 
 
 def _unknown_verb(verb: str) -> int:

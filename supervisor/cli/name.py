@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_runs_dir, complain, named_run
 
 VERB = "name"
 
@@ -19,11 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: no such run, or no name."""
-    from supervisor.run.index import RunNotFound, find_run, give_name, runs_dir
+    from supervisor.run.index import give_name
 
+    found = named_run(args.run, args.runs_dir)
     try:
-        found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
         print(f"{found.run_id}: named {give_name(found, args.name, os.environ)}")
-    except (RunNotFound, ValueError) as error:
+    except ValueError as error:
         return complain(VERB, str(error))
     return 0

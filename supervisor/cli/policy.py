@@ -14,10 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_runs_dir, complain, named_run
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec, RetrySettings
-from supervisor.run.index import RunNotFound, find_run, runs_dir
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
@@ -52,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     """One line a decision on stdout; 0, or 2 where there is nothing to explain."""
     if args.what is None:
         return complain("policy", "say what to do: stoker policy explain [RUN]")
+    found = named_run(args.run, args.runs_dir)
     try:
-        found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
         record = read_run_file(found.run_json)
         job = replace(record.job, retry=_retry(record.job, args))
-    except (RunNotFound, BadRunFile) as error:
+    except BadRunFile as error:
         return complain("policy", str(error))
     except JobError as error:
         return complain("policy", error.message)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from pathlib import Path
 
-from supervisor.cli.common import add_runs_dir, complain, refuse
+from supervisor.cli.common import add_runs_dir, complain, named_run, refuse
 
 SETTLED_S = 2.0
 """Ranks end a trace within so long of each other: after it no further one is waited for."""
@@ -35,13 +34,9 @@ def run(args: argparse.Namespace) -> int:
     """Send the request, print the traces. Exit 0 once there is one, 1 where none came, 2 for no such run, 3 where it is refused."""
     from supervisor.run.access.ownership import NotRequested, ask, has_keeper
     from supervisor.run.events import RequestKind
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
     from supervisor.run.journal import StateReader
 
-    try:
-        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
-    except RunNotFound as error:
-        return complain("profile", str(error))
+    paths = named_run(args.run, args.runs_dir)
     if not has_keeper(paths):
         return refuse("profile", f"{paths.run_id} has no keeper", ["nothing of it is trained now"])
     before = _traces(paths.artifacts)

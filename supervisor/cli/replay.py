@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-from supervisor.cli.common import add_appearance_flags, add_recorded_run, appearance_from, complain
+from supervisor.cli.common import add_appearance_flags, add_recorded_run, appearance_from, complain, named_run
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -25,17 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Open the app on recorded time."""
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
-    from supervisor.views.appearance import BadAppearance
-
     speed = _speed(args.speed) if args.speed is not None else None
     if args.speed is not None and speed is None:
         return complain("replay", f"--speed {args.speed}: write a number above 0, such as 60x")
-    try:
-        appearance = appearance_from(vars(args), os.environ)
-        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
-    except (RunNotFound, BadAppearance) as error:
-        return complain("replay", str(error))
+    appearance = appearance_from(vars(args), os.environ)
+    paths = named_run(args.run, args.runs_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
     from supervisor.views.wording.translate import words_in

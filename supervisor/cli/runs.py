@@ -56,16 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
     from supervisor.run.index import is_under, known_runs, listed_names, listed_notes, runs_dir
-    from supervisor.views.appearance import BadAppearance
 
-    try:
-        appearance_from({}, os.environ)  # a fault in the settings is reported by every verb that lists runs
-    except BadAppearance as error:
-        return complain("runs", str(error))
+    appearance_from({}, os.environ)  # a fault in the settings is reported by every verb that lists runs
     place = runs_dir(args.runs_dir, os.environ)
     if place.exists() and not place.is_dir():
         return complain("runs", f"{place}: not a folder")
-    known = known_runs(place, os.environ)
+    known = known_runs(place, os.environ, elsewhere=args.all or args.runs_dir is None)
     here = [found for found in known if is_under(found, place)]
     shown = known if args.all else here
     elsewhere = len(known) - len(here)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.cli.common import add_runs_dir, complain
-from supervisor.run.index import RunNotFound, find_run, runs_dir
+from supervisor.cli.common import add_runs_dir, complain, named_run
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS, RANKS, SeriesReader, highest
@@ -50,13 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table. Exit 2 where a run is not found, or there is no speed that all of them logged."""
-    scaled: list[Scaled] = []
-    for name in args.runs:
-        try:
-            paths = find_run(name, runs_dir(args.runs_dir, os.environ), os.environ)
-        except RunNotFound as error:
-            return complain("scaling", str(error))
-        scaled.append(read_scaled(paths))
+    scaled = [read_scaled(named_run(name, args.runs_dir)) for name in args.runs]
     silent = [one.run_id for one in scaled if not one.speeds]
     if silent:
         return complain(

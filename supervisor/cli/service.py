@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from supervisor.cli.common import EXIT_REFUSED, PROGRAM, add_runs_dir, complain
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, add_runs_dir, complain, named_run
+from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
@@ -77,17 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the unit; with ``--adopt`` do what it is for."""
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
-
     if not (math.isfinite(args.interval) and args.interval > 0):
         return complain("service", f"--interval {args.interval:g}: must be above 0")
-    place = runs_dir(args.runs_dir, os.environ)
     found: dict[RunPaths, None] = {}
     for text in args.runs:
         try:
-            found[find_run(text, place, os.environ)] = None
-        except RunNotFound as error:
-            code = complain("service", str(error))
+            found[named_run(text, args.runs_dir)] = None
+        except JobError as error:
+            code = complain("service", error.message)
             if not args.adopt:  # the unit continues with the others: one may have been deleted since
                 return code
     runs = list(found)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import add_runs_dir, complain, refuse, says_yes
+from supervisor.cli.common import add_runs_dir, complain, named_run, refuse, says_yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,18 +51,15 @@ def run(args: argparse.Namespace) -> int:
     """
     from supervisor.run.access.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.events import RequestKind
-    from supervisor.run.index import RunNotFound, find_run, is_under, runs_dir
+    from supervisor.run.index import is_under, runs_dir
     from supervisor.run.journal import StateReader
     from supervisor.run.state import Finished
 
-    try:
-        place = runs_dir(args.runs_dir, os.environ)
-        meant = _meant(args.run, place)
-        if len(meant) > 1:
-            return _which(args.run, place, meant)
-        paths = meant[0] if meant else find_run(args.run, place, os.environ)
-    except RunNotFound as error:
-        return complain("stop", str(error))
+    place = runs_dir(args.runs_dir, os.environ)
+    meant = _meant(args.run, place, elsewhere=args.runs_dir is None)
+    if len(meant) > 1:
+        return _which(args.run, place, meant)
+    paths = meant[0] if meant else named_run(args.run, args.runs_dir)
     if args.run is None and not is_under(paths, place):
         return complain(
             "stop", f"no run under {place}; the newest elsewhere is {paths.root}: name it to stop it"
@@ -191,7 +188,7 @@ def _what_to_do(run: RunPaths, state: RunState) -> str:
     return f"`stoker attach --adopt {run.run_id}` takes over what lives of it, then stop it"
 
 
-def _meant(text: str | None, place: Path) -> list[RunPaths]:
+def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
     """The live runs that may be meant: those in `place`, or those called `text`; none: as `find_run` says.
 
     What is stopped cannot be started where it was, so a guess between two is not made.
@@ -201,7 +198,7 @@ def _meant(text: str | None, place: Path) -> list[RunPaths]:
     from supervisor.run.journal import read_state
     from supervisor.run.paths import is_run_directory
 
-    known = known_runs(place, os.environ)
+    known = known_runs(place, os.environ, elsewhere=elsewhere)
     if text is None:
         asked = [run for run in known if is_under(run, place)]
     elif is_run_directory(Path(os.path.expanduser(text))) or any(run.run_id == text for run in known):

@@ -24,7 +24,6 @@ from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import read_tables
 from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
-from supervisor.views.appearance import BadAppearance
 from supervisor.views.wording.translate import Tr, words_in
 
 MOST_SAMPLES = 3
@@ -46,10 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0: a page, or those that it may be; 2: nothing is known of these words."""
-    try:
-        tr = words_in(appearance_from({"lang": args.lang}, os.environ).spoken)
-    except BadAppearance as error:
-        return complain("troubleshoot", str(error))
+    tr = words_in(appearance_from({"lang": args.lang}, os.environ).spoken)
     known = wordings(read_tables())
     symptom = " ".join(args.symptom).strip()
     if not symptom:

@@ -160,14 +160,14 @@ def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
     return {os.path.realpath(line.path): (line.note_t, line.note) for line in _index_lines(env) if line.note}
 
 
-def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
-    """Runs below `runs` and in the index that still exist, newest first."""
+def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> list[RunPaths]:
+    """Runs below `runs` and, unless `elsewhere` is False, in the index that still exist, newest first."""
     found: dict[Path, float] = {}
     if runs.is_dir():
         for path in runs.resolve().iterdir():
             if path.is_dir() and not path.is_symlink() and is_run_directory(path):
                 found[path] = _start_t(path)
-    for line in _index_lines(env):
+    for line in _index_lines(env) if elsewhere else ():
         path = Path(os.path.realpath(line.path))
         if path not in found and is_run_directory(path):
             found[path] = line.t
@@ -183,24 +183,26 @@ def _start_t(path: Path) -> float:
         return path.stat().st_mtime
 
 
-def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
+def find_run(text: str | None, runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> RunPaths:
     """The run that `text` names: a path, an id, a unique part of an id, else the newest run of that name.
 
-    None: the newest live one, else the newest. Always those under `runs` come before those elsewhere.
+    None: the newest live one, else the newest. Always those under `runs` come before those elsewhere. `elsewhere` False: a run
+    outside of `runs` is found by its path alone, which has a slash.
 
     Raises:
         RunNotFound: none, or several.
     """
-    if text:
+    if text and (elsewhere or os.sep in text):
         path = Path(os.path.expanduser(text))  # pathlib's own raises for a user that does not exist
         if path.is_dir() and is_run_directory(path):
             return RunPaths(path.resolve())
-    runs_known = known_runs(runs, env)
+    runs_known = known_runs(runs, env, elsewhere=elsewhere)
     near = [r for r in runs_known if is_under(r, runs)]
     far = [r for r in runs_known if r not in near]
     if not text:
         if not runs_known:
-            raise RunNotFound(f"no run under {runs} and none in the index: start one with `stoker run`")
+            more = " and none in the index" if elsewhere else ""
+            raise RunNotFound(f"no run under {runs}{more}: start one with `stoker run`")
         live = (r for r in (*near, *far) if has_keeper(r))
         return next(live, (*near, *far)[0])
     exact = [r for r in runs_known if r.run_id == text]
@@ -216,7 +218,8 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
     guess = _nearest(text, [*near, *far], env)
     hint = f"did you mean {guess}? " if guess else ""
     more = f", `stoker runs --all` {len(runs_known)}" if far else ""
-    raise RunNotFound(f"no run named {text!r}: {hint}`stoker runs` lists {len(near)}{more}")
+    where = "" if elsewhere else f" under {runs}"
+    raise RunNotFound(f"no run named {text!r}{where}: {hint}`stoker runs` lists {len(near)}{more}")
 
 
 def runs_of(words: str, runs: Path, env: Mapping[str, str]) -> list[RunPaths]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from supervisor.job.errors import JobError
+
 
 class ThemeName(StrEnum):
     """`SAFE` uses colours that people with red-green colour blindness can tell apart (Okabe and Ito 2008)."""
@@ -31,7 +33,7 @@ class NoticeKind(StrEnum):
     OSC777 = "osc777"
 
 
-class BadAppearance(Exception):  # noqa: N818 - named for what it is
+class BadAppearance(JobError):  # noqa: N818 - named for what it is
     """A value that is none of those possible: one line."""
 
 

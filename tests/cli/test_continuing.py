@@ -193,8 +193,8 @@ def test_a_person_is_asked(
     run = failed_run(tmp_path)
     typed(answer)
     assert main(["continue", str(run.root)]) == (7 if begins else 3)
-    said = capsys.readouterr().err
-    assert "Start it? [y/N] " in said
+    asked, said = capsys.readouterr()
+    assert "Start it? [y/N] " in asked, "on the terminal, also where stderr is none"
     assert ("stoker continue: run-1: not continued" in said) is not begins
     assert shown == ([False] if begins else [])
     assert [given["meanwhile"] for given in started] == ([open_app.load_app] if begins else [])

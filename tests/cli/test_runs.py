@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from supervisor.cli import main as cli
 from supervisor.cli.runs import HEADER, Columns, columns_of, facts_of, lines_of
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock
+from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
@@ -323,3 +325,33 @@ def test_a_run_is_named_afterwards_and_found_by_that_name(
     assert cli.main(["name", "baseline", " ", "--runs-dir", where]) == 2
     assert "a name has at least one character" in capsys.readouterr().err
     assert cli.main(["name", "nobody", "x", "--runs-dir", where]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["attach", "--no-ui"],
+        ["stop"],
+        ["continue"],
+        ["name", "RUN", "x"],
+        ["chart"],
+        ["replay"],
+        ["export", "--gpu-csv"],
+        ["policy", "explain"],
+        ["profile"],
+        ["scaling"],
+        ["service"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_folder_that_is_given_is_the_only_one_that_is_looked_into(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = recorded.failed(tmp_path / "runs" / "20261121-1412-brave-otter")
+    register(run, "lr3", os.environ)
+    monkeypatch.chdir(tmp_path)
+    given = [run.run_id if word == "RUN" else word for word in words]
+    named = given if "RUN" in words else [*given, run.run_id]
+    assert cli.main([*named, "--runs-dir", "other"]) == 2
+    assert "no run named" in capsys.readouterr().err

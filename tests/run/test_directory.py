@@ -14,6 +14,7 @@ from supervisor.run.access import control
 from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.events import RequestKind
 from supervisor.run.index import (
+    ID_STAMP,
     MAX_NAME,
     RunNotFound,
     claim,
@@ -215,6 +216,26 @@ def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path)
     assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
     run.node().journal.unlink()
     assert known_runs(tmp_path / "runs", env) == []
+
+
+def test_with_a_folder_given_runs_elsewhere_are_found_by_their_path_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    here, there = tmp_path / "here", tmp_path / "there"
+    ours, other = make_run(here), make_run(there)
+    register(ours, "mine", env)
+    register(other, "theirs", env)
+    monkeypatch.chdir(there)
+    for text in (other.run_id, other.run_id[ID_STAMP:], "theirs"):
+        assert find_run(text, here, env) == other
+        with pytest.raises(RunNotFound, match=f"no run named .* under {here}"):
+            find_run(text, here, env, elsewhere=False)
+    assert find_run("mine", here, env, elsewhere=False) == ours
+    assert find_run(f"./{other.run_id}", here, env, elsewhere=False) == other
+    with pytest.raises(RunNotFound, match=f"no run under {tmp_path}/none: start one"):
+        find_run(None, tmp_path / "none", env, elsewhere=False)
+    assert known_runs(here, env, elsewhere=False) == [ours]
 
 
 @pytest.mark.fault("secrets and access", "other users of the machine", "run directories are 0700, files 0600")

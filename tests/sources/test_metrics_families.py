@@ -21,7 +21,6 @@ def of_last(*lines: str) -> dict[str, float]:
     ("line", "read"),
     [
         ("[4][120/900], loss=2.45", {"epoch": 4, "step": 120, "total_steps": 900, "loss": 2.45}),
-        ("[4,  120/ 900] - loss: 2.45", {"epoch": 4, "step": 120, "total_steps": 900, "loss": 2.45}),
         (
             "INFO:4-epoch (120/900): total loss 2.45",
             {"epoch": 4, "step": 120, "total_steps": 900, "loss": 2.45},

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from supervisor.cli.attaching.first_verdict import tell_first_verdict
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.attaching.watcher_process import NICENESS, Watcher
-from supervisor.cli.common import complain, metric_rules_of_user
+from supervisor.cli.common import complain, metric_rules_of_user, wait_while_read
 from supervisor.cli.diagnosing.job_logs import BadInputError, is_of_one_process, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.clock import SystemClock
@@ -213,7 +213,11 @@ def _follow(run: RunPaths, observer: Observer, *, as_json: bool) -> int:
         observer.end_when_read()
         observer.start()
         while not observer.join(JOIN_S):
-            continue
+            wait_while_read(0.0)
+    except BrokenPipeError:
+        observer.leave(hurried=True)
+        console.finish()
+        raise
     except KeyboardInterrupt:
         try:
             observer.leave()

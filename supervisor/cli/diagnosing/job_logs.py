@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from supervisor.cli.common import wait_while_read
 from supervisor.diagnosis.attribution.slurm_states import state_in
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, SeenRecorder
 from supervisor.diagnosis.scan.windows import window_bytes
@@ -118,7 +119,10 @@ def _stdin() -> LogSource:
     def first() -> Iterator[bytes]:
         nonlocal size
         stream = sys.stdin.buffer.fileno()
-        while chunk := os.read(stream, 1 << 20):
+        while True:
+            wait_while_read(None, stream)
+            if not (chunk := os.read(stream, 1 << 20)):
+                break
             if size <= MOST_KEPT_BYTES:
                 kept.append(packed.compress(chunk))
                 size += len(kept[-1])

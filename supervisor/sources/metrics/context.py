@@ -19,7 +19,7 @@ from supervisor.sources.metrics.grammar.tables import (
     read_row,
 )
 from supervisor.sources.metrics.grammar.tokens import MASKED, mask
-from supervisor.sources.metrics.grammar.values import BAR_RANK, NOTHING, Parsed, shifted
+from supervisor.sources.metrics.grammar.values import BAR_RANK, NOTHING, Parsed, convert, shifted
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -28,12 +28,13 @@ from supervisor.sources.metrics.names import (
     SOLE_RANK,
     STEP,
     STEP_TIME,
+    TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
     words_of,
 )
 from supervisor.sources.metrics.prefix import json_message, message_start
-from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAINS, is_about_evaluation
+from supervisor.sources.metrics.words import EVAL_WORDS, EVALUATES, TRAIN_WORDS, TRAINS, is_about_evaluation
 
 MAX_HEADING = 120
 # Blanks that are none to most of the patterns: no-break, thin, ideographic.
@@ -60,10 +61,10 @@ _PASS_BEGINS = re.compile(
     r"\W*(?:(?:eval\w*|valid\w*|test\w*)\s+(?:begins?|starts?|started)|(?:begin|start)\w*\s+(?:eval\w*|valid\w*|test\w*))\b[^\d:=]*$",
     re.IGNORECASE,
 )
-# "Validating...", "Validation": its values stand below.
+# "Validating...", "Validation", "Evaluating the model on the dev set", "Run validation at step 100": its values and bars stand below.
 _SET_NAMED = re.compile(
-    r"\W*(?:validating|validation|evaluating|evaluation|testing)(?: (?:phase|loop|set|epoch|model|step))?\W*$"
-    r"|\W*(?:validat\w+|evaluat\w+|test(?:ing)?) (?:at|after|in|for) (?:epoch|step|iteration|iter)\W{0,3}\d+\W*$",
+    r"\W*(?:(?:now|run|running|start|starting|begin|beginning) )?(?:the )?(?:(?:evaluat|validat|predict)(?:e|ing|ion)|testing|test(?= (?:at|after|for)))"
+    r"(?: (?:the|on|at|after|in|for|of|model|phase|loop|set|split|data|test|dev|validation|eval|epoch|steps?|iteration|iter|batches|samples|examples|\d+))*\W*$",
     re.IGNORECASE,
 )
 # "epoch 3 validation": its counters and values stand below.
@@ -118,6 +119,9 @@ _OF_COUNTER = frozenset({STEP, TOTAL_STEPS, STEP_TIME, SAMPLES, ETA})
 
 # A call or a table that continues for longer is none; transformers' arguments are some 130 lines.
 MAX_BLOCK = 200
+# Few trainings have more epochs, and few report a step of fewer by the name of its set.
+MAX_EPOCHS = 1000
+_OF_SET = EVAL_WORDS | TRAIN_WORDS
 # More names than a training has stages.
 MAX_KINDS = 4
 
@@ -142,12 +146,20 @@ class Timed(Enum):
 
 
 class Work(Enum):
-    """Whether work beside the training is counted, as in "Encoding 17562 texts ..." and the bar below it."""
+    """Whether work beside the training is counted, as in "Encoding 17562 texts ..." or "Evaluation" and the bar below it."""
 
     NONE = auto()
     ANNOUNCED = auto()  # a heading named it
     COUNTED = auto()  # the line before was a state of its counter
     DONE = auto()  # the same, of a full bar
+
+
+class Pairs(Enum):
+    """What a nameless `[1/15]` at the beginning of a line counts, as far as the log showed it."""
+
+    UNSEEN = auto()
+    EPOCHS = auto()
+    STEPS = auto()
 
 
 class State(NamedTuple):
@@ -177,6 +189,7 @@ class State(NamedTuple):
     timed: Timed = Timed.NEVER
     work: Work = Work.NONE
     validates: bool = False
+    pairs: Pairs = Pairs.UNSEEN
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -244,23 +257,44 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
     ), state
 
 
+def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
+    """A nameless count is an epoch if the first one before the loss of a named set is 0 or 1, of at most MAX_EPOCHS, and the log names no epoch."""
+    by_field = {reading.field: reading for reading in parsed.readings}
+    step, total = by_field.get(STEP), by_field.get(TOTAL_STEPS)
+    if EPOCH in by_field:
+        return parsed, state._replace(pairs=Pairs.STEPS)
+    if step is None or total is None or not step.weak:
+        return parsed, state
+    losses = [by_field[field] for field in (LOSS, VAL_LOSS) if field in by_field]
+    if state.pairs is Pairs.UNSEEN and any(_OF_SET.intersection(words_of(one.name)) for one in losses):
+        count, of_all = (convert(one.conversion, text[one.start : one.end]) or 0 for one in (step, total))
+        state = state._replace(pairs=Pairs.EPOCHS if count <= 1 and of_all <= MAX_EPOCHS else Pairs.STEPS)
+    if state.pairs is not Pairs.EPOCHS:
+        return parsed, state
+    epochs = {STEP: EPOCH, TOTAL_STEPS: TOTAL_EPOCHS}
+    return parsed._replace(
+        readings=tuple(one._replace(field=epochs.get(one.field, one.field)) for one in parsed.readings)
+    ), state
+
+
 def _heads(message: str, state: State) -> State | None:
     """The state below a heading; None where the line is none."""
+    evaluated = state._replace(work=Work.ANNOUNCED)
     if (alone := _SET_ALONE.match(message)) is not None and EVAL_WORDS.issuperset(words_of(alone[1])):
         # "val:" and "TEST:" may be keys of settings, whose values are indented.
-        return state._replace(
+        return evaluated._replace(
             below=Below.SET, in_settings=message.isascii() and (message.islower() or message.isupper())
         )
     if _SET_NAMED.match(message):
-        return state._replace(below=Below.SET)
+        return evaluated._replace(below=Below.SET)
     if _heads_block(message):
         return state._replace(in_settings=True)
     if _EVALUATION.match(message):
-        return state._replace(below=Below.RESULTS)
+        return evaluated._replace(below=Below.RESULTS)
     if _EVALUATION_BELOW.match(message):
-        return state._replace(below=Below.INDENTED)
+        return evaluated._replace(below=Below.INDENTED)
     if _PASS_BEGINS.match(message):
-        return state._replace(below=Below.PASS)
+        return evaluated._replace(below=Below.PASS)
     if _SUMMARY.match(message):
         return state._replace(in_summary=MAX_BLOCK)
     return None
@@ -297,6 +331,7 @@ def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
     if state.in_summary or _OUTPUT.search(message):
         parsed = parsed._replace(off_curve=True)
     parsed, state = _of_validation(parsed, message, state)
+    parsed, state = _of_pair(parsed, text, state)
     if parsed.evaluates or not fields.isdisjoint((STEP, LOSS)):
         state = state._replace(evaluated=parsed.evaluates)
     if parsed.heading and (parsed.evaluates or _PASS_OF_EPOCH.match(message)) and not _is_bar(message):
@@ -335,7 +370,8 @@ def _work(before: Work, message: str, parsed: Parsed) -> Work:
     if counts and (_is_bar(message) or any(one.field == STEP for one in parsed.readings)):
         is_full = _FULL_BAR.search(message) is not None
         return Work.DONE if is_full else Work.COUNTED if before is not Work.DONE else Work.NONE
-    return before if before is Work.ANNOUNCED and is_other_work(message) else Work.NONE
+    goes_on = is_other_work(message) or (_is_indented(message) and not parsed.readings)
+    return before if before is Work.ANNOUNCED and goes_on else Work.NONE
 
 
 def _ends_evaluation(message: str, below: Below) -> bool:

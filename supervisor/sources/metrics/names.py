@@ -296,6 +296,12 @@ def _sole_loss(name: _Name) -> Meaning:
     return _a_loss(SOLE_RANK)(name)._replace(weak=True)
 
 
+def _names_its_set(name: _Name) -> bool:
+    """Whether all words beside "loss" stand before the set's, and say which set it is: "private validation loss"."""
+    first = next((at for at, word in enumerate(name.words) if word in EVAL_WORDS), 0)
+    return " " in name.name and "_" not in name.name and set(_beside_loss(name)) <= set(name.words[:first])
+
+
 _LOSSES = (
     _Rule("llm.c's test loss; `trl` is its training loss", lambda n: n.words == ["tel"], lambda _: Meaning(VAL_LOSS, 5, is_eval=True)),
     _Rule("a held-out set's cross entropy", lambda n: n.is_held_out and "_".join(n.rest) in UNCALLED_LOSSES, _a_loss(2)),
@@ -319,6 +325,7 @@ _LOSSES = (
         lambda n: _kinds_of_loss(n) <= LOSS_KINDS and _kinds_of_loss(n) != {"entropy"},
         _a_loss(2),
     ),
+    _Rule("that of one held-out set of several", _names_its_set, _sole_loss),
     _Rule("another kind of loss", lambda n: _KIND_OF_LOSS.match(n.name) is not None, _sole_loss),
     _Rule("another loss", lambda _: True, _own),
 )  # fmt: skip
@@ -538,7 +545,22 @@ _TIMES = (
 )  # fmt: skip
 
 
+# What counts within a step of the training, or is no count of it.
+_OTHER_COUNTERS = (HIDING_WORDS | SCORES | LOSS_KINDS) | frozenset(
+    ("time", "inner", "sub", "micro", "env", "environment", "noise", "total", "next", "every", "each", "per")
+)
+
+
+def _labelled_counter(name: _Name) -> Meaning | None:
+    """A counter behind one word that names what is trained: "gpt2 step", "run7 epoch"."""
+    label, _, counter = name.lower.rpartition(" ")
+    field = {"step": STEP, "iter": STEP, "iteration": STEP, "epoch": EPOCH}.get(counter)
+    is_label = label and " " not in label and _OTHER_COUNTERS.isdisjoint(name.words)
+    return Meaning(field, 2, weak=True) if field is not None and is_label else None
+
+
 _OTHERS = (
+    _Rule("a counter behind a label", lambda n: _labelled_counter(n) is not None, _labelled_counter),
     _Rule("MFU", lambda n: n.has("mfu", "bf16mfu"), lambda n: Meaning(MFU, 9 if n.words[-1] == "mfu" else 5)),
     _Rule("a value of the log's own", lambda _: True, lambda n: Meaning("", weak=not is_score(n.name))),
 )

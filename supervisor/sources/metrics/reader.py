@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise, repeat
+from itertools import count, pairwise, repeat, zip_longest
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -65,9 +65,9 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
 
     Where count and loss are set one after the other, tqdm draws twice a step: ``update`` and then ``set_postfix`` show the same step, first
     with the loss of the step before; in ``for batch in bar`` it is ``set_postfix`` first, which shows the same loss with the step before.
-    Both are written at once, so the newest state is the later one of such a pair, and shows which of the two it is. Where no step is
-    drawn twice, an equal loss is nothing but an equal loss. A bar may stand at one step while several losses come (tqdm's ``miniters``):
-    each of them stands.
+    Both are written at once, so the newest state with a step is the later one of such a pair, and shows which of the two it is. Where no
+    step is drawn twice, an equal loss is nothing but an equal loss. A bar may stand at one step while several losses come (tqdm's
+    ``miniters``): each of them stands. A state that is drawn again stands once, and of an evaluation's bar, which has no step, the last.
 
     Args:
         states: in the order in which they were drawn.
@@ -75,20 +75,21 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
     """
     if not states:
         return []
-    known = [before, *states] if before is not None else states
-    drawn_twice = any(one[0] == after[0] for one, after in pairwise(known))
-    same_step = len(states) > 1 and states[-2][0] == states[-1][0]
-    same_loss = drawn_twice and not same_step and len(states) > 1 and states[-2][1] == states[-1][1]
-    earlier = [before or states[0], *states[:-1]]
-    return [
-        after is None
-        or not (
-            loss is None
-            or (same_step and step == after[0] and loss == shown)
-            or (same_loss and loss == after[1])
-        )
-        for (_, shown), (step, loss), after in zip(earlier, states, [*states[1:], None], strict=True)
-    ]
+    known = states if before is None else [before, *states]
+    counted = [one for one, after in zip_longest(known, known[1:]) if one[0] is not None and one != after]
+    pairs = list(pairwise(counted))
+    same_step = bool(pairs) and pairs[-1][0][0] == pairs[-1][1][0]
+    drawn_twice = any(one[0] == after[0] for one, after in pairs)
+    same_loss = drawn_twice and not same_step and pairs[-1][0][1] == pairs[-1][1][1]
+
+    def stands(shown: DrawnState, state: DrawnState, after: DrawnState | None) -> bool:
+        step, loss = state
+        if after is None or step is None:
+            return after is None or loss is not None or after[0] is not None
+        again = after == state or (same_step and step == after[0] and loss == shown[1])
+        return loss is not None and not again and not (same_loss and loss == after[1])
+
+    return list(map(stands, [before or states[0], *states], states, [*states[1:], None]))
 
 
 class _Shapes:

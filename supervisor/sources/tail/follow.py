@@ -141,7 +141,7 @@ class LineFeed:
         *closed, rest = (self._open + data).split(b"\n")
         offset = start - len(self._open)
         for text, line in zip(closed, lines, strict=True):
-            yield from self._complete(text.rstrip(b"\r").split(b"\r")[:-1], offset, line.number)
+            yield from self._complete(text.rstrip(b"\r ").split(b"\r")[:-1], offset, line.number)
             offset += len(text) + 1
         # A first return at the very end may be the half of a Windows newline.
         pending = rest.rfind(b"\r") + 1 if b"\r" in rest[:-1] else 0

@@ -15,6 +15,7 @@ from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.garbage import held_back
+from supervisor.views.tui.terminal_output import terminal_on_stderr
 from supervisor.views.tui.widgets.paint import plain
 from supervisor.views.wording.translate import Tr, english
 
@@ -163,5 +164,5 @@ def run_browser(
 
 def _show(app: StokerApp) -> None:
     sys.setswitchinterval(SWITCH_S)
-    with held_back():
+    with held_back(), terminal_on_stderr():
         app.run()

@@ -1,7 +1,11 @@
-"""Writing to a terminal that may go away."""
+"""Writing to a terminal, which may go away, and which stderr may not be."""
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,3 +50,21 @@ def surviving(driver: type[Driver]) -> type[Driver]:
                 self._file = SurvivingFile(file)
 
     return Surviving
+
+
+@contextmanager
+def terminal_on_stderr() -> Iterator[None]:
+    """Textual draws on descriptor 2. Under `2>err.log`, that becomes stdout's terminal while the app runs; log records still go to the file."""
+    if os.isatty(2):
+        yield
+        return
+    kept = os.fdopen(os.dup(2), "w", errors="backslashreplace")
+    log = logging.StreamHandler(kept)
+    logging.getLogger().addHandler(log)
+    os.dup2(1, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept.fileno(), 2)
+        logging.getLogger().removeHandler(log)
+        kept.close()

@@ -72,7 +72,7 @@ _UNITS_OF_TRAINING = frozenset(
 )  # fmt: skip
 _OTHER_WORK = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|sanity|load\w*|download\w*|upload\w*|fetch\w*|map|filter\w*|tokeniz\w*|predict\w*|generat\w*|infer\w*|sampl\w*|"
-    r"extract\w*|process\w*|preprocess\w*|pre-processing|prepar\w*|comput\w*|scan\w*|cach\w*|collect\w*|shards?|checkpoints?|files?|index\w*|saving|writ\w*|merg\w*|cast\w*|flatten\w*|"
+    r"extract\w*|process\w*|preprocess\w*|pre-processing|prepar\w*|comput\w*|calculat\w*|measur\w*|scan\w*|cach\w*|collect\w*|shards?|checkpoints?|files?|index\w*|saving|writ\w*|merg\w*|cast\w*|flatten\w*|"
     r"group\w*|pack\w*|read\w*|receiv\w*|resolv\w*|count\w*|encod\w*|decod\w*|convert\w*|materializ\w*|captur\w*|calibrat\w*|quantiz\w*|compil\w*|warm\w*|build\w*|creat\w*|"
     r"concat\w*|format\w*|truncat\w*|apply\w*|add\w*|split|examples|dataset|datasets|tokens|rollout\w*|scor\w*|search\w*|decoding|bleu|wer|unpack\w*|install\w*|copy\w*|export\w*|"
     r"pulling|push\w*|run(?:ning)? (?:eval|test)\w*|parquet|arrow|images?|videos?|weights|parameters|clean\w*|render\w*|mel\w*|feature\w*|vae|latents?|embedding\w*|captions?)\b|\.(?:json|bin|safetensors|pt|zip|tar|gz|txt|parquet|jsonl)\b",
@@ -99,10 +99,13 @@ _TRAINING = re.compile(
 )
 _OF_STEPS = re.compile(r"\b(?:train\w*|epochs?|steps?|iter\w*)\b", re.IGNORECASE)
 _EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)(?: progress)?\s*:?\s*$", re.IGNORECASE)
-_METRIC_HINT = re.compile(r"loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失", re.IGNORECASE)
+# A metric and its value. "Computing mean PPL" names one and has none to show.
+_METRIC_HINT = re.compile(
+    r"(?:loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失)[^\d,;|]{0,24}(?:\d|nan)", re.IGNORECASE
+)
 
 
-_LOSSES = re.compile(r"[\w/.-]*loss\b", re.IGNORECASE)
+_LOSSES = re.compile(r"(?:[A-Za-z]{2,} )?[\w/.-]*loss\b", re.IGNORECASE)
 _HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
 # "d: 0.43; g: 2.13", "d:0.43;g:2.13": values before the bar.
 _PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+(?:[^\s,;|]*[,;|]\s*|\S*\s+)\w[\w ]*[:=]\s*[-\d.]+")

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from supervisor.sources.metrics.grammar.values import PLAIN, WHOLE, Conversion, Reading, memory_conversion
 from supervisor.sources.metrics.names import EPOCH, LOSS, MEMORY, STEP, TOTAL_EPOCHS, TOTAL_STEPS, VAL_LOSS
 
-# What a pattern's groups are. `f` is an epoch with its part; `m` is memory, in the unit of the group `unit`.
+# What a pattern's groups are; `m` is memory, in the unit of the group `unit`.
 _FIELDS: dict[str, tuple[str, Conversion]] = {
-    "e": (EPOCH, WHOLE), "f": (EPOCH, PLAIN), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
+    "e": (EPOCH, WHOLE), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
 }  # fmt: skip
 
 
@@ -33,7 +33,7 @@ class Format(NamedTuple):
 
     Attributes:
         example: a line that has it; a test reads it.
-        pattern: groups `e` (epoch), `f` (epoch as a decimal), `E` (epochs in all), `s` (step), `S`, `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
+        pattern: groups `e` (epoch), `E` (epochs in all), `s` (step), `S`, `l` (loss), `v` (held-out loss), `m` and `unit` (memory).
         rank: of several readings of one field on a line the highest is meant; a counter with a plain name has 3 to 10 (see `words`).
     """
 
@@ -48,59 +48,26 @@ _ORDINAL = re.compile(
 )
 # How many digits a number has must not matter: a line's shape is kept without them.
 FORMATS: tuple[Format, ...] = (
-    Format("12 train_loss 2.3412", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+) train(?:_loss)? (?P<l>\d+\.\d+)\s*$")),
-    Format("12 val_loss 2.3412", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+) (?:val|test)(?:_loss)? (?P<v>\d+\.\d+)\s*$")),
+    Format("12 train_loss 2.3412", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+) (?:train(?:_loss)? (?P<l>\d+\.\d+)|(?:val|test)(?:_loss)? (?P<v>\d+\.\d+))\s*$")),
     Format("   100/ 200000: 27.81", Where.WHOLE_LINE, 5, re.compile(r"\s*(?P<s>\d+)/ +(?P<S>\d+): (?P<l>\d+\.\d+)\s*$")),
     Format("100:\t-2.81", Where.WHOLE_LINE, 5, re.compile(r"(?P<s>\d+):\t(?P<l>-?\d+\.\d+)\s*$")),
-    # Counters glued to their names: also "Epoch12/100", "E24 S10879".
+    # Counters glued to their names: also "Epoch12/100", "Epoch-3 | Batch-120", "E24 S10879".
     Format(
         "ep3 it120 loss 2.31",
         Where.EVERYWHERE,
         5,
         re.compile(
-            r"(?<![\w./\\=:-])(?:(?:epoch|ep|e(?=\d+(?:/\d+)?[\s,|:\]]*(?:S|B|I|it|step|iter|batch)[\s:]*\d))(?P<e>\d+)(?:/(?P<E>\d+))?"
-            r"|(?:step|iter|it|iteration|batch|(?<=\d )[SBI])(?P<s>\d+)(?:/(?P<S>\d+))?)(?![\w./=-]|\.\w)",
+            r"(?<![\w./\\=:-])(?:(?:epoch[-_]?|ep|e(?=\d+(?:/\d+)?[\s,|:\]]*(?:S|B|I|it|step|iter|batch)[\s:]*\d))(?P<e>\d+)(?:/(?P<E>\d+))?"
+            r"|(?:(?:step|iter|iteration|batch)[-_]?|it|(?<=\d )[SBI])(?P<s>\d+)(?:/(?P<S>\d+))?)(?![\w./=-]|\.\w)",
             re.IGNORECASE,
         ),
     ),
-    Format(
-        "E24/100 | loss 2.31",
-        Where.FIRST,
-        5,
-        re.compile(r"\W*E(?P<e>\d+)/(?P<E>\d+)(?=\s*[|,:;\]])"),
-    ),
-    Format(
-        "Epoch-3 | Batch-120 | loss 2.31",
-        Where.EVERYWHERE,
-        5,
-        re.compile(
-            r"(?<![\w./\\-])(?:epoch[-_](?P<e>\d+)|(?:step|iter|iteration|batch)[-_](?P<s>\d+))(?:/\d+)?(?=\s*(?:[:|,;\])]|\s-|\s[A-Za-z]|$))",
-            re.IGNORECASE,
-        ),
-    ),
-    # Also "第[3/50]轮", "第100步", "第3エポック".
+    # Also "第[3/50]轮", "第100步".
     Format(
         "第3轮 loss: 2.31",
         Where.EVERYWHERE,
         8,
         _ORDINAL,
-    ),
-    Format(
-        "3에폭 loss: 2.31",
-        Where.EVERYWHERE,
-        8,
-        re.compile(
-            r"(?<![\w.第])(?:(?P<e>\d+)(?:/(?P<E>\d+))?\s?(?:에폭|에포크|エポック)|(?P<s>\d+)(?:/(?P<S>\d+))?\s?(?:스텝|ステップ))"
-        ),
-    ),
-    Format(
-        "3rd epoch, 28th mini-batch, loss is 2.31",
-        Where.EVERYWHERE,
-        5,
-        re.compile(
-            r"(?<![\w.])(?:(?P<e>\d+)(?:st|nd|rd|th) epoch|(?P<s>\d+)(?:st|nd|rd|th) (?:mini-?batch|batch|step|iter(?:ation)?))\b",
-            re.IGNORECASE,
-        ),
     ),
     Format(
         "After 120 steps: loss 2.31",
@@ -110,26 +77,12 @@ FORMATS: tuple[Format, ...] = (
             r"\W*(?:after )?(?P<s>\d+) (?:steps|iterations|iters|batches|updates)\W+(?:(?:train|training|mean|average|the) )*loss\b", re.IGNORECASE
         ),
     ),
-    Format(
-        "The loss after 5 epochs is 10458.69",
-        Where.ONCE,
-        5,
-        re.compile(r"\b(?:loss|cost) (?:after|at|of) (?:(?P<e>\d+) epochs?|(?:step|iteration) (?P<s>\d+)) (?:is|was|=|:) *(?P<l>\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?![\w%])", re.IGNORECASE),
-    ),
-    Format("New octant 823 / 3840 in epoch 2 / 10", Where.ONCE, 5, re.compile(r"\b(?P<s>\d+) ?/ ?(?P<S>\d+) in epoch (?P<e>\d+)(?: ?/ ?(?P<E>\d+))?", re.IGNORECASE)),
     # ESPnet: batches of an epoch, as a range.
     Format(
         "1epoch:train:101-200batch: loss=3.2",
         Where.ONCE,
         5,
         re.compile(r"(?<![\w.])(?P<e>\d+)epoch\b(?::train:\d+-(?P<s>\d+)batch\b)?"),
-    ),
-    # A set's summary of an epoch: "[ Valid | 003/100 ] loss = 0.31, acc = 0.9" has the same form.
-    Format(
-        "[ Train | 003/100 ] loss = 0.31, acc = 0.9",
-        Where.FIRST,
-        8,
-        re.compile(r"\[ (?:[Tt]rain|[Vv]al(?:id)?|[Tt]est) \| (?P<e>\d+)/(?P<E>\d+) \] (?=loss\b)"),
     ),
     # WeNet prints the epoch and the batch, not a share.
     Format("TRAIN Batch 0/100 loss 12.3", Where.ONCE, 9, re.compile(r"\bTRAIN (?:\|[^|]*\| )?Batch (?P<e>\d+)/(?P<s>\d+)")),
@@ -141,26 +94,7 @@ FORMATS: tuple[Format, ...] = (
         9,
         re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)"),
     ),
-    # Epoch and step.
-    Format(
-        "Epoch is [1/600], mini-batch is [31/1600], loss is 2.31",
-        Where.ONCE,
-        5,
-        re.compile(r"\b(?:mini-?batch|batch|step|iter(?:ation)?) is \[ *(?P<s>\d+) */ *(?P<S>\d+)\]", re.IGNORECASE),
-    ),
     Format("[2][2080/7610], loss=2.45", Where.FIRST, 5, re.compile(r"\W*(?:\[[Tt]rain\]\s?)?\[ *(?P<e>\d+)\]\s?\[ *(?P<s>\d+)/ *(?P<S>\d+)\]")),
-    Format("[7, 1450/ 2562] - loss: 2.45", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+), *(?P<s>\d+) */ *(?P<S>\d+)\]")),
-    # Two families of programs in Chinese: the epoch is called iteration, or how far the epochs are.
-    Format("iteration:145 step:72/1687, NER loss: 0.71", Where.ONCE, 8, re.compile(r"\biteration:(?P<e>\d+) step:(?P<s>\d+)/(?P<S>\d+)(?=,)")),
-    Format("progress: 4.99  loss: 2.2548 (2.5875)", Where.ONCE, 5, re.compile(r"\bprogress: (?P<f>\d+\.\d\d)  (?=loss: \d+\.\d+ \(\d)")),
-    # spaCy's losses, by the component that is trained.
-    Format(
-        "19 : {'ner': 0.5657}",
-        Where.ONCE,
-        5,
-        re.compile(r"(?<![\w.])(?P<e>\d+)(?: ?: ?| )\{'(?:ner|textcat|parser|tagger|spancat)': (?P<l>\d+(?:\.\d+)?(?:e-?\d+)?)\}\s*$"),
-    ),
-    Format("[0:30/66942] loss=0.042", Where.FIRST, 5, re.compile(r"\W*\[ *(?P<e>\d+): *(?P<s>\d+) */ *(?P<S>\d+)\]\s")),
     # The epoch of all, and the step of the whole training.
     Format(
         "[41/41] 49300), Loss: 0.037",
@@ -176,18 +110,14 @@ FORMATS: tuple[Format, ...] = (
     ),
     # MXNet's Speedometer: batches of an epoch, from 0.
     Format("Epoch[3] Batch [0-240] Speed: 25.02 samples/sec", Where.ONCE, 5, re.compile(r"\bBatch \[\d+-(?P<s>\d+)\]\s+Speed:")),
-    # DARTS: step, loss, and one score or two.
+    # DARTS: step, loss, and one score or two; the step of "valid" counts that pass.
     Format(
         "train 350 1.405087e-01 95.019890 99.958282",
         Where.WHOLE_LINE,
         5,
-        re.compile(r"\W*train (?P<s>\d+) (?P<l>\d+\.\d+e[-+]\d+)(?: \d+\.\d+){1,2}\s*$"),
-    ),
-    Format(
-        "valid 350 1.405087e-01 95.019890 99.958282",
-        Where.WHOLE_LINE,
-        5,
-        re.compile(r"\W*(?:valid|test) \d+ (?P<v>\d+\.\d+e[-+]\d+)(?: \d+\.\d+){1,2}\s*$"),
+        re.compile(
+            r"\W*(?:train (?P<s>\d+) (?P<l>\d+\.\d+e[-+]\d+)|(?:valid|test) \d+ (?P<v>\d+\.\d+e[-+]\d+))(?: \d+\.\d+){1,2}\s*$"
+        ),
     ),
     Format(
         "[1,  2000] loss: 2.169",

@@ -158,13 +158,19 @@ def _last_record(masked: str) -> int:
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
-    """Of fields that both report, the message's: the bar behind it shows a mean, or the step before."""
-    of_message = {reading.field for reading in found.readings if reading.start >= begin} - {""}
-    return found._replace(
-        readings=[
-            r for r in found.readings if r.start >= begin or r.field not in of_message or r.rank == BAR_RANK
-        ]
+    """Where both report a field, the message's value counts: the bar shows a mean, or the step before. A message about a whole epoch belongs to no step."""
+    of_message = {
+        reading.field: reading for reading in found.readings if reading.start >= begin and reading.field
+    }
+    epoch = of_message.get(EPOCH)
+    sums_up = (
+        epoch is not None and epoch.conversion == WHOLE and STEP not in of_message and LOSS in of_message
     )
+
+    def is_of_bar(one: Reading) -> bool:
+        return not sums_up if one.rank == BAR_RANK else one.field not in of_message
+
+    return found._replace(readings=[one for one in found.readings if one.start >= begin or is_of_bar(one)])
 
 
 class _Walker:

@@ -255,7 +255,7 @@ class LineValues:
         how = Conversion(How.WHOLE, magnitude(unit)) if unit else WHOLE
         if found.field == EPOCH and not token.text.isdigit():
             how = PLAIN
-        self.add(found.field or STEP, token, found.rank, how)
+        self.add(found.field or STEP, token, found.rank, how, weak=found.weak)
 
     def _loss(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
         if token.bare and (_SAID_OF.search(token.before) or (token.text.isdigit() and len(words) > 2)):
