@@ -366,6 +366,8 @@ def _batch_key(about: BatchQuestion) -> str:
             return "batch.knob"
         case Unread.ACCUMULATION:
             return "batch.accumulation_knob"
+        case Unread.EXIT_CODE:
+            return "policy.exit_zero"
         case _:
             assert_never(about.what)
 

@@ -100,6 +100,7 @@ class PolicyInput:
         before_rise: likewise one from before the loss began to rise, and the step where it did.
         trial: it is a trial: nothing is restarted.
         gpus: the GPUs, where one is known to be at fault.
+        code_hidden_by: what keeps the program's exit code from stoker, as a clause.
         jitter: in [0, 1), spreads the back-off of many runs.
     """
 
@@ -127,6 +128,7 @@ class PolicyInput:
     before_rise: tuple[str, int] | None = None
     trial: TrialSettings | None = None
     gpus: Gpus | None = None
+    code_hidden_by: str = ""
     jitter: float = 0.0
 
     @property

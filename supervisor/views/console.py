@@ -20,6 +20,7 @@ from typing import Any, TextIO, TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec, describe, describe_change
+from supervisor.job.spec import Unread
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
@@ -359,6 +360,9 @@ def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
 def _asked(event: ev.BatchAsked) -> Iterable[Line]:
     """The question in one line, with the flag that is each of its answers."""
     question = event.question
+    if question.what is Unread.EXIT_CODE:
+        yield Level.INFO, f"if that was a success: {question.flag('trust')}"
+        return
     answers = []
     for one in question.answers:
         text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"

@@ -31,6 +31,8 @@ def with_declared(given: Knobs | None, what: Unread, value: str) -> Knobs:
             return replace(known, batch=value)
         case Unread.ACCUMULATION:
             return replace(known, accumulation=value)
+        case Unread.EXIT_CODE:
+            return known
         case _:
             assert_never(what)
 
