@@ -46,7 +46,7 @@ from supervisor.views.model.replay import NothingRecorded, record_of
 from tests.hostile import judged, shows
 from tests.views.tui import recorded
 
-CODES = {0, 1, 2, 3, 4, 5, 6, 10, 11, 75, 93}
+CODES = {0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 75, 93}
 
 Play = Callable[[bytes], None]
 T = TypeVar("T")

@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-retry", action="store_true", help="never restart by itself")
     parser.add_argument("--restart-from-scratch", action="store_true", help="a restart may begin at step 0")
     parser.add_argument(
+        "--trust-exit-code", action="store_true", help="exit code 0 is a success, whatever the logs show"
+    )
+    parser.add_argument(
         "--interactive", action="store_true", help="as if a person were there: hold, not fail"
     )
 
@@ -144,6 +147,7 @@ def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
         "min_micro_batch": args.min_micro_batch,
         "min_ranks": args.min_ranks,
         "enabled": False if args.no_retry else None,
+        "exit_zero": "trust" if args.trust_exit_code else None,
         "restart_from_scratch": True if args.restart_from_scratch else None,
     }
     return replace(retry, **{name: value for name, value in given.items() if value is not None})

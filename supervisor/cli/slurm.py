@@ -247,6 +247,8 @@ def _said_end(job: QueuedJob) -> bool:
         print(f"  {failure.value} ({reason.value}){advice}")
     elif job.exit_code.startswith("93"):
         print("  exit 93: it would fail again, and was not requeued; `stoker diagnose` says why")
+    elif job.exit_code.startswith("7:"):
+        print("  exit 7: it ended early with exit code 0, and was not requeued; `stoker diagnose` says more")
     return False
 
 

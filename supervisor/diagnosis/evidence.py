@@ -142,6 +142,9 @@ class JobEvidence(NamedTuple):
         not_resumed: where it began in place of the checkpoint that it was to go on from, in words, if we ended it for that.
         last_step: the last completed step known, by any source.
         total_steps: the steps it was to do.
+        is_total_declared: whether a person declared that total; None: the log or the trainer reported another one than was asked for.
+        epochs: the epoch it was in, and how many there were to be.
+        is_code_own: whether the exit code is that of the program itself: neither a shell nor a remote launcher stands between.
         ended_t: when it ended, wall seconds, where a journal tells.
         earlier_step: of an attempt that made no step: which earlier attempt of the run had come furthest, and to which step.
         final_checkpoint: whether a checkpoint of the last step was committed.
@@ -164,6 +167,9 @@ class JobEvidence(NamedTuple):
     not_resumed: str = ""
     last_step: int | None = None
     total_steps: int | None = None
+    is_total_declared: bool | None = None
+    epochs: tuple[int, int] | None = None
+    is_code_own: bool = False
     ended_t: float | None = None
     earlier_step: tuple[int, int] | None = None
     final_checkpoint: bool = False

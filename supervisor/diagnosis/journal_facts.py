@@ -46,7 +46,10 @@ def with_journal_facts(
         stop_reason=our_stop,
         not_resumed=_not_resumed(view),
         last_step=max(last_steps, default=None),
-        total_steps=state.total_steps,
+        total_steps=None if view.has_unread else state.total_steps,
+        is_total_declared=_is_total_declared(state, spec),
+        epochs=_epochs(state, view),
+        is_code_own=spec is not None and spec.has_own_code,
         ended_t=view.ended_t,
         earlier_step=_earlier_step(state, views),
         final_checkpoint=checkpoint is not None and checkpoint.attempt == view.number and checkpoint.final,
@@ -57,6 +60,21 @@ def with_journal_facts(
         machine=_with_kills(job.machine, views),
         ended_for=ended_for,
     )
+
+
+def _is_total_declared(state: RunState, spec: JobSpec | None) -> bool | None:
+    """Whether a person declared the total; False where it is read from the arguments alone, or counted on over epochs; None: it was reported."""
+    if spec is not None and spec.total_steps == state.total_steps:
+        return bool(spec.sources("run.total_steps"))
+    return False if state.progress is not None and state.progress.epoch_steps is not None else None
+
+
+def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
+    """The epoch that an attempt was in and how many were planned, where its log prints both."""
+    told = state.progress
+    if told is None or told.attempt != view.number or told.epoch is None or not told.total_epochs:
+        return None
+    return None if view.has_unread else (int(told.epoch), int(told.total_epochs))
 
 
 def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, int] | None:

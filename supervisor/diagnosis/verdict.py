@@ -13,6 +13,7 @@ from supervisor.diagnosis.attribution.exits import read_launch, with_known_exits
 from supervisor.diagnosis.attribution.ranks import Ranks
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
+from supervisor.diagnosis.cause.exit_zero import planned_end
 from supervisor.diagnosis.cause.fingerprint import fingerprint
 from supervisor.diagnosis.cause.log_jobs import by_job, job_starts
 from supervisor.diagnosis.cause.other_evidence import Correction, corrected
@@ -38,6 +39,7 @@ from supervisor.diagnosis.wording.titles import (
     is_bare_kill,
     is_sent_kill,
     title_of,
+    title_of_early_end,
     title_of_empty,
     title_of_hung_stop,
     title_of_no_step,
@@ -182,9 +184,7 @@ def _verdict(case: Case, root: Root) -> Verdict:
     if root.chosen is not None and root.chosen.signature.title:
         advice = ()  # the user named it: what helps is theirs to know
     consequences = _consequences(case, root)
-    title = title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
-    if root.reason is Reason.NO_STEP and job.earlier_step is not None:
-        title = title_of_no_step(*job.earlier_step, job.total_steps)
+    title = _title_of_end(case, root)
     if job.stop_reason is not None and root.reason is Reason.USER and job.hang is not None:
         title = title_of_hung_stop(job.hang)
     if (seen := stacks_behind(job, root)) is not None:
@@ -212,6 +212,16 @@ def _verdict(case: Case, root: Root) -> Verdict:
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
         signature=_own_signature(root),
     )
+
+
+def _title_of_end(case: Case, root: Root) -> str | None:
+    """The headline where no failure is known: of an attempt that left by itself, and of logs without text."""
+    job, end = case.job, planned_end(case) if root.reason is Reason.ENDED_EARLY else None
+    if end is not None:
+        return title_of_early_end(end.unit, end.done, end.total)
+    if root.reason is Reason.NO_STEP and job.earlier_step is not None:
+        return title_of_no_step(*job.earlier_step, job.total_steps)
+    return title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
 
 
 def _own_signature(root: Root) -> str:

@@ -368,6 +368,8 @@ def _batch_key(about: BatchQuestion) -> str:
             return "batch.accumulation_knob"
         case Unread.COUNTER:
             return "policy.step_counter"
+        case Unread.EXIT_CODE:
+            return "policy.exit_zero"
         case _:
             assert_never(about.what)
 

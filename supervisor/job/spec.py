@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -75,6 +76,7 @@ class Unread(StrEnum):
     MICRO = "micro"  # which of several settings is the micro-batch
     ACCUMULATION = "accumulation"  # which of several settings is the accumulation
     COUNTER = "counter"  # not of the batch: whether steps are counted from 0 at each start
+    EXIT_CODE = "exit_code"  # none of the batch: whether exit code 0 is a success whatever the logs show
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ _DECLARED_BY: Final = {
     Unread.SCOPE: "--batch-scope",
     Unread.MICRO: "--batch-knob",
     Unread.ACCUMULATION: "--accumulation-knob",
+    Unread.EXIT_CODE: "--trust-exit-code",
 }
 
 
@@ -224,7 +227,7 @@ class BatchQuestion:
 
     def flag(self, value: str) -> str:
         """The words of a command line that answer it once and for all."""
-        return f"{_DECLARED_BY[self.what]} {value}"
+        return _DECLARED_BY[self.what] + ("" if self.what is Unread.EXIT_CODE else f" {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +300,7 @@ class RetrySettings:
     `allow_smaller_global`: out of memory may shrink the global batch where nothing else keeps the job going.
     `step_counter`: whether the script's steps go on after a resume (``continues``) or begin at 0 at each start (``restarts``).
     `flap_max` restarts within `flap_window_s` seconds are too many, with progress or without.
+    `exit_zero`: ``check``: exit code 0 is a success unless the logs show a failure or an early end; ``trust``: always.
     """
 
     enabled: bool = True
@@ -309,6 +313,7 @@ class RetrySettings:
     flap_window_s: float = 600.0
     allow_smaller_global: bool = False
     step_counter: str = ""
+    exit_zero: str = "check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +502,12 @@ class JobSpec:
     def most_nodes(self) -> int:
         """The number of nodes; of MIN:MAX the most."""
         return int(self.nnodes.rpartition(":")[2])
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether the exit code is the program's own. A shell, srun and pdsh may end with 0 whatever their program did."""
+        direct = re.fullmatch(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate)", self.entry) is not None
+        return direct or self.entry_kind is not EntryKind.COMMAND
 
     def sources(self, setting: str) -> list[tuple[str, str]]:
         """Each source of a setting as (value, origin): the last is in effect, those before it it overrode."""

@@ -21,6 +21,7 @@ from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY
 from supervisor.keeper.planning.job_secrets import redactor_of
 from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.launch import Launching, StillAlive
@@ -29,13 +30,14 @@ from supervisor.keeper.recording.start_events import opening
 from supervisor.keeper.requests.control_input import ControlInput
 from supervisor.keeper.requests.request_rules import Refused
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
-from supervisor.policy.rules import RULES
+from supervisor.policy.rules import rule_for
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access import control
 from supervisor.run.access.lock import KeeperLock
 from supervisor.run.access.viewers import Viewers
 from supervisor.run.fold import fold
+from supervisor.run.history.answers import AnswerLine, exit_code_question, remember_answer
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding, FindingLevel
 from supervisor.run.runfile import RunFile
@@ -358,7 +360,8 @@ class Keeper:
                 if left_s is not None and left_s > self._record.job.timing.hold_s + SET_S:
                     self.hold(condition.reason)  # a keeper held it before the machine's clock was set back
                 elif self._is_left_alone(condition):
-                    self._end(ev.Outcome.FAILED, EXIT_FAILED, f"nobody watched: {condition.reason}")
+                    code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
+                    self._end(ev.Outcome.FAILED, code, f"nobody watched: {condition.reason}")
                 elif left_s is not None and left_s <= 0:
                     code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
                     outcome = ev.Outcome.GAVE_UP if code == EXIT_GAVE_UP else ev.Outcome.FAILED
@@ -387,7 +390,8 @@ class Keeper:
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         self._viewers.look(now)
-        if verdict is None or RULES[verdict.failure].held_unwatched or self._viewers.watched(now):
+        stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
+        if stays or self._viewers.watched(now):
             self._watched_t = now
         return now - self._watched_t >= UNWATCHED_S
 
@@ -497,9 +501,16 @@ class Keeper:
 
     def _ask(self, number: int, decision: Decision) -> None:
         """Put the question that stands in the way, once an attempt; headless it says which flag answers it."""
-        view, asked = self.state.find(number), self.state.asked
-        missed = view is not None and view.missed is not None
-        question = plans.counter_question(self._record.job) if missed else self._record.job.question
+        asked, view = self.state.asked, self.state.find(number)
+        question = self._record.job.question
+        if view is not None and view.missed is not None:
+            question = plans.counter_question(self._record.job)
+        elif (
+            view is not None
+            and view.job_exit_code == 0
+            and (not question or view.failure not in OUT_OF_MEMORY)
+        ):
+            question = exit_code_question(self._record.job)
         if decision.asks and question is not None and (asked is None or asked.attempt != number):
             self.emit(ev.BatchAsked(t=self._clock.wall(), attempt=number, question=question))
 
@@ -606,11 +617,6 @@ class Keeper:
         batch = fold(self.state, told).answered_job(self._record.job).batch
         self.emit(replace_fields(told, batch=batch), durable=True)
         if question.script:
-            from supervisor.run.history.answers import (
-                AnswerLine,
-                remember_answer,
-            )  # a person's key, not a start's
-
             line = AnswerLine(script=question.script, question=question.key, value=value, t=now)
             with contextlib.suppress(OSError):  # it holds for this run all the same
                 remember_answer(line, self._env)

@@ -7,6 +7,7 @@ headless run never holds: what would be held is failed (exit 1, or 4 if a budget
 from supervisor.policy.budget import ASKED_FOR, budget_text
 from supervisor.policy.decide import (
     EXIT_DO_NOT_REQUEUE,
+    EXIT_ENDED_EARLY,
     EXIT_FAILED,
     EXIT_GAVE_UP,
     EXIT_LOST,
@@ -20,6 +21,7 @@ from supervisor.policy.rules import RULES, Answer, Rule, rule_for
 __all__ = [
     "ASKED_FOR",
     "EXIT_DO_NOT_REQUEUE",
+    "EXIT_ENDED_EARLY",
     "EXIT_FAILED",
     "EXIT_GAVE_UP",
     "EXIT_LOST",

@@ -17,6 +17,7 @@ EXIT_FAILED: Final = 1
 EXIT_GAVE_UP: Final = 4
 EXIT_STOPPED: Final = 5
 EXIT_LOST: Final = 6
+EXIT_ENDED_EARLY: Final = 7
 EXIT_REQUEUE: Final = 75
 # In a SLURM job, in place of 1: a requeue would end alike (the number is NVRx's, nvidia-resiliency-ext).
 EXIT_DO_NOT_REQUEUE: Final = 93
@@ -51,12 +52,8 @@ def decide(history: PolicyInput) -> Decision:
         return _not_resumed(history)
     verdict = now.verdict
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
-    if now.exit_code == 0 and failure is FailureClass.NAN_LOSS:
-        return Decision(DecisionKind.FAIL, "it ended, but its loss is not a number", exit_code=EXIT_FAILED)
-    if now.exit_code == 0 and verdict is not None and verdict.reason is Reason.NO_STEP:
-        return _hold(history, f"exit code 0, but: {verdict.title}", SpecChange())
-    if now.exit_code == 0:
-        return Decision(DecisionKind.SUCCEED, _done(history), exit_code=0)
+    if now.exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
+        return ended
     if verdict and (verdict.failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
         return _aborted_at_exit(history)
     if now.exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}:
@@ -70,7 +67,49 @@ def decide(history: PolicyInput) -> Decision:
         return _requeue(history, rule.advice_if_not_restarted)
     if failure is FailureClass.TERMINATED and verdict and verdict.reason is Reason.USER:
         return Decision(DecisionKind.STOP, "stopped by its user", exit_code=EXIT_STOPPED)
-    return _restart_or_not(history, failure, rule)
+    decided = _restart_or_not(history, failure, rule)
+    if now.exit_code != 0:
+        return decided
+    why = decided.reason.removeprefix(f"{failure.value}: ")
+    reason = f"{failure.value}: exit code 0, but {_how_it_failed(history, failure)}; {why}"
+    return replace(decided, reason=reason, asks=decided.asks or decided.kind is not DecisionKind.RESTART)
+
+
+def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:
+    """What follows exit code 0: mostly success. None where the logs show a failure, which its rule answers."""
+    failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
+    if failure is FailureClass.NAN_LOSS:
+        return Decision(DecisionKind.FAIL, "it ended, but its loss is not a number", exit_code=EXIT_FAILED)
+    if verdict is not None and reason is Reason.NO_STEP:
+        return _hold(history, f"exit code 0, but: {verdict.title}", SpecChange())
+    is_early = reason is Reason.ENDED_EARLY
+    is_failure = failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
+    done = _done(history)
+    if (is_early or is_failure) and history.retry.exit_zero == "trust":
+        done = f"{done}; exit code 0 is trusted"
+    elif verdict is not None and is_early and history.trial is None:
+        held = _hold(history, verdict.title + _hidden(history), SpecChange())
+        return replace(held, exit_code=EXIT_ENDED_EARLY, asks=True)
+    elif is_failure and history.trial is None:
+        return None
+    elif verdict is not None and reason is Reason.AT_EXIT and verdict.cause is not None:
+        done = f"{done}; printed after that: {verdict.cause.text}"
+    return Decision(DecisionKind.SUCCEED, done, exit_code=0)
+
+
+def _how_it_failed(history: PolicyInput, failure: FailureClass) -> str:
+    """``rank 1 ended with an exception at step 7 of 20; the pipe in train.sh hides the exit code (`set -o pipefail`)``."""
+    now, verdict = history.now, history.now.verdict
+    who = "a process" if verdict is None or verdict.rank is None else f"rank {verdict.rank}"
+    crashed = failure in {FailureClass.WORKER_CRASH, FailureClass.HOST_OOM}
+    what = "crashed" if crashed else "ended with an exception"
+    at = f" at step {now.last_step}" if now.last_step is not None else " before its first step"
+    of = f" of {history.total_steps}" if history.total_steps and now.last_step is not None else ""
+    return f"{who} {what}{at}{of}{_hidden(history)}"
+
+
+def _hidden(history: PolicyInput) -> str:
+    return f"; {history.code_hidden_by}" if history.code_hidden_by else ""
 
 
 def planned_change(history: PolicyInput) -> tuple[SpecChange, str] | None:

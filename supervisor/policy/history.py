@@ -106,6 +106,7 @@ class PolicyInput:
         counter: what a person answered about the script's count of its steps (`job.spec.RESTARTS`).
         trial: it is a trial: nothing is restarted.
         gpus: the GPUs, where one is known to be at fault.
+        code_hidden_by: what keeps the program's exit code from stoker, as a clause.
         jitter: in [0, 1), spreads the back-off of many runs.
     """
 
@@ -133,6 +134,7 @@ class PolicyInput:
     counter: str = ""
     trial: TrialSettings | None = None
     gpus: Gpus | None = None
+    code_hidden_by: str = ""
     jitter: float = 0.0
 
     @property

@@ -174,6 +174,11 @@ REASON_RULES: Final = MappingProxyType(
             _RESTART, requires_progress=True, advice_if_not_restarted=_NO_CAUSE
         ),
         (FailureClass.WORKER_CRASH, Reason.SILENT): _IF_PROGRESS,
+        (FailureClass.UNKNOWN, Reason.ENDED_EARLY): Rule(
+            Answer.STOP,
+            advice_if_not_restarted="its last lines show why it ended; continue it, or trust its exit code",
+            held_unwatched=False,
+        ),
         (FailureClass.TERMINATED, Reason.TIME_LIMIT): Rule(
             Answer.REQUEUE, advice_if_not_restarted="the time limit was reached"
         ),

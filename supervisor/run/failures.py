@@ -82,6 +82,7 @@ class Reason(StrEnum):
     AT_EXIT = "at_exit"
     # unknown
     NO_STEP = "no_step"
+    ENDED_EARLY = "ended_early"
 
 
 class Action(StrEnum):

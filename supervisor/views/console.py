@@ -362,6 +362,9 @@ def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
 def _asked(event: ev.BatchAsked) -> Iterable[Line]:
     """The question in one line, with the flag that is each of its answers."""
     question = event.question
+    if question.what is Unread.EXIT_CODE:
+        yield Level.INFO, f"if that was a success: {question.flag('trust')}"
+        return
     answers = []
     for one in question.answers:
         text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"

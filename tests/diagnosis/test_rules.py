@@ -52,6 +52,14 @@ def one(text: str) -> JobEvidence:
     return JobEvidence(logs=(LogSource("log", (text.encode(),)),))
 
 
+COUNTED = "".join(f"step {number}/20 loss {3 - number / 100:.3f}\n" for number in range(1, 21))
+
+
+def with_zero(text: str, last: int) -> JobEvidence:
+    """A training of 20 steps behind a shell that ended with exit code 0."""
+    return one(text)._replace(launcher_exit=0, last_step=last, total_steps=20)
+
+
 def with_stderr(text: str, console: str) -> JobEvidence:
     """A rank's own stderr beside the launcher's console."""
     origin = Origin(local_rank=1, stream="stderr")
@@ -218,6 +226,22 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         ),
         FailureClass.HANG,
         None,
+    ),
+    "exit_zero_after_end": (
+        with_zero(COUNTED + raised("RuntimeError: CUDA error: driver shutting down"), 20),
+        FailureClass.HEALTHY,
+        Reason.AT_EXIT,
+    ),
+    "exit_zero_not_a_failure": (
+        with_zero(COUNTED + raised("KeyError: 'x'"), 20),
+        FailureClass.HEALTHY,
+        None,
+    ),
+    "exit_zero_of_launcher": (with_zero(STEPS + exited(1), 20), FailureClass.WORKER_CRASH, Reason.EXIT_CODE),
+    "ended_early": (
+        with_zero(COUNTED.partition("step 11/")[0], 10),
+        FailureClass.UNKNOWN,
+        Reason.ENDED_EARLY,
     ),
 }
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
+from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.policy import Gpus, StopCause
 from supervisor.run.records import Decision, Reason
 from tests.policy.cases import FOREIGN, F, ended, one
 
 BATCH = BatchSpec(8, 1, 1)
+TRUST = RetrySettings(exit_zero="trust")
+PIPE = "the pipe in train.sh hides the exit code (`set -o pipefail`)"
 PATHED = Knobs(resume_path="--ckpt")
 GPUS = Gpus(("0", "1", "2", "3"), faulty=2)
 LOADER = LoaderKnobs(
@@ -36,6 +38,20 @@ LOADER = LoaderKnobs(
     (lambda: one(ended(None, exit_code=0)), "succeed", "finished", 0),
     (lambda: one(replace(ended(None, last=9, exit_code=0), unread="log read to 1 of 2 MB")), "succeed", "finished; log read to 1 of 2 MB, to step 9", 0),
     (lambda: one(replace(ended(None, exit_code=0), unread="log read to 1 of 2 MB")), "succeed", "finished; log read to 1 of 2 MB", 0),
+    (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), total_steps=20, code_hidden_by=PIPE), "fail", f"code_error: exit code 0, but rank 1 ended with an exception at step 7 of 20; {PIPE}; a restart would fail at the same line: fix it first", 1),
+    (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), interactive=True), "hold", "code_error: exit code 0, but rank 1 ended with an exception at step 7; a restart would fail at the same line: fix it first", 1),
+    (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), in_batch_job=True), "fail", "code_error: exit code 0, but rank 1 ended with an exception at step 7; a restart would fail at the same line: fix it first", 93),
+    (lambda: one(ended(F.USAGE_ERROR, exit_code=0)), "fail", "usage_error: exit code 0, but rank 1 ended with an exception before its first step; the script refused its arguments: correct them", 1),
+    (lambda: one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4, saved=(3,), exit_code=0), newest_checkpoint="c/3"), "restart", "worker_crash: exit code 0, but rank 1 crashed at step 4; restart from the newest checkpoint", None),
+    (lambda: one(ended(F.CUDA_OOM, last=4, batch=BATCH, exit_code=0)), "restart", "cuda_oom: exit code 0, but rank 1 ended with an exception at step 4; micro-batch 8 → 4, accumulation 1 → 2, global batch 8 unchanged: the largest smaller divisor", None),
+    (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), retry=TRUST), "succeed", "finished at step 7; exit code 0 is trusted", 0),
+    (lambda: one(ended(F.CODE_ERROR, last=7, exit_code=0), trial=TrialSettings()), "succeed", "trial of 20 steps: finished at step 7", 0),
+    (lambda: one(ended(F.UNKNOWN, last=7, exit_code=0)), "succeed", "finished at step 7", 0),
+    (lambda: one(ended(F.UNKNOWN, Reason.ENDED_EARLY, last=7, saved=(6,), exit_code=0)), "fail", "unknown", 7),
+    (lambda: one(ended(F.UNKNOWN, Reason.ENDED_EARLY, last=7, saved=(6,), exit_code=0), in_batch_job=True), "fail", "unknown", 7),
+    (lambda: one(ended(F.UNKNOWN, Reason.ENDED_EARLY, last=7, exit_code=0), interactive=True, code_hidden_by=PIPE), "hold", f"unknown; {PIPE}", 7),
+    (lambda: one(ended(F.UNKNOWN, Reason.ENDED_EARLY, last=7, exit_code=0), retry=TRUST), "succeed", "finished at step 7; exit code 0 is trusted", 0),
+    (lambda: one(ended(F.NAN_LOSS, last=7, exit_code=0), retry=TRUST), "fail", "it ended, but its loss is not a number", 1),
     (lambda: one(ended(F.TERMINATED, Reason.USER, last=4)), "stop", "stopped by its user", 5),
     (lambda: one(ended(F.TERMINATED, Reason.TIME_LIMIT, last=4)), "stop", "the time limit was reached: no checkpoint was committed", 5),
     (lambda: one(ended(F.TERMINATED, Reason.PREEMPTED, last=4, saved=(3,))), "requeue", "the job was preempted: checkpoint committed, requeue me", 75),

@@ -263,7 +263,6 @@ WHOLE = (
             ":12 decides only at the start which command is started",
         )
     ),
-    "run_it.sh:3: a failure of the training does not end the script with its exit code: add `set -eo pipefail` to it",
     "micro-batch 12 is the largest that fits: 12 × accumulation 2 × 2 ranks = global batch 48 (3 probes, 20 s)",
 )
 

@@ -166,7 +166,9 @@ def observer_of(
 
     def judge(engine: Engine) -> Verdict:
         try:
-            return _of_known_rank(diagnose(read(), engine.signatures, engine.matcher), what)
+            return _of_known_rank(
+                diagnose(observer.with_end(read()), engine.signatures, engine.matcher), what
+            )
         except (BadInputError, OSError):  # the log was removed while it was watched: nothing is left to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 

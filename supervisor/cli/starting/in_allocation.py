@@ -16,13 +16,14 @@ from supervisor.cluster.scheduler import Place, Scheduler, scheduler_of
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.policy import EXIT_STOPPED
+from supervisor.policy import EXIT_ENDED_EARLY, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run.index import runs_dir
-from supervisor.run.journal import facts_in
+from supervisor.run.journal import facts_in, read_state
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.state import Finished
 
 MAX_REQUEUES = 3
 
@@ -88,6 +89,10 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
     if spec.node_rank != LEADER:
         _wait_for_leader(run, spec.timing.node_timeout_s)
         return None
+    over = read_state(run.node().journal).condition
+    if isinstance(over, Finished) and over.exit_code == EXIT_ENDED_EARLY:
+        print(f"stoker run: {run.run_id}: {over.reason}: not started again", file=sys.stderr)
+        return over.exit_code
     if (spent := _starts_without_progress(run)) > (most := _max_requeues(parsed)):
         print(
             f"stoker run: {run.run_id}: started {spent} times without a new checkpoint (--max-requeues {most}): not started again",

@@ -21,7 +21,7 @@ from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry,
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.spec import AnswerGiven, BatchQuestion, EntryKind, JobSpec, RetrySettings
-from supervisor.run.history.answers import recall_answer
+from supervisor.run.history.answers import exit_code_question, recall_answer
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
 
@@ -90,7 +90,17 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
-    return Job(parsed, spec)
+    return Job(parsed, _with_trust(spec, env))
+
+
+def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with exit code 0 trusted, where a person answered so for its script in an earlier run and no setting names it."""
+    if any(origin != "default" for _, origin in spec.sources("policy.exit_zero")):
+        return spec
+    if (known := _answered(exit_code_question(spec), env)) is None:
+        return spec
+    note = f"exit code 0 of this script is a success whatever its logs show: you answered so on {known.day}"
+    return replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
 
 
 def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> JobInputs:

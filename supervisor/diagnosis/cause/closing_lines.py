@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.text.patterns import Lazy
+from supervisor.text.secret_values import word_set
 
 # A last word is short; a longer line is a report of something else.
 MAX_CHARS = 200
@@ -22,94 +23,17 @@ MAX_LINES = 400
 # A script logs every so many steps: its last line stands some steps before the last.
 NEAR_TOTAL = 0.9
 
-_TRAINING = frozenset(
-    [
-        "train",
-        "training",
-        "trainer",
-        "pretraining",
-        "finetuning",
-        "tuning",
-        "learning",
-        "optimization",
-        "optimisation",
-        "fitting",
-        "run",
-        "runs",
-        "job",
-        "experiment",
-        "experiments",
-        "process",
-        "processes",
-        "program",
-        "script",
-        "pipeline",
-        "everything",
-        "all",
-        "epochs",
-        "iterations",
-        "iters",
-        "steps",
-        "updates",
-        "episodes",
-        "rounds",
-        "folds",
-    ]
+_TRAINING = word_set(
+    "train training trainer pretraining finetuning tuning learning optimization optimisation fitting "
+    "run runs job experiment experiments process processes program script pipeline everything all "
+    "epochs iterations iters steps updates episodes rounds folds"
 )
-_ENDED = frozenset(
-    [
-        "done",
-        "finished",
-        "finish",
-        "complete",
-        "completed",
-        "ended",
-        "over",
-        "terminated",
-        "successful",
-        "successfully",
-    ]
-)
-_ENDS = frozenset(
-    [
-        "done",
-        "finish",
-        "finished",
-        "finishing",
-        "complete",
-        "completed",
-        "completing",
-        "ended",
-        "ending",
-        "end",
-    ]
-)
+_ENDED = word_set("done finished finish complete completed ended over terminated successful successfully")
+_ENDS = word_set("done finish finished finishing complete completed completing ended ending end")
 # Words that may stand between them: "Finished after 800000 iterations", "end of the training process".
-_BETWEEN = frozenset(
-    [
-        "the",
-        "of",
-        "with",
-        "for",
-        "after",
-        "all",
-        "at",
-        "in",
-        "is",
-        "has",
-        "was",
-        "been",
-        "model",
-        "full",
-        "whole",
-        "total",
-        "main",
-        "loop",
-        "phase",
-        "process",
-        "now",
-        "successfully",
-    ]
+_BETWEEN = word_set(
+    "the of with for after all at in is has was been model full whole total main loop phase process now "
+    "successfully"
 )
 _MOST_BETWEEN = 4
 _LAST_WORDS = frozenset(
@@ -126,6 +50,14 @@ _EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mA
 _TRAINS = Lazy(r"(?i)train|(?<![a-z])loss")
 # What names a step or an epoch below the last one, and is none.
 _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]te|written|restor\w+)\b")
+# Why a loop is left before its planned end.
+_LEAVES = Lazy(
+    r"(?i)\bearly.?stop\w*|\bstopping\b|\bstopped (?:at|after|early|by|because)\b|\bconverged\b|\bplateau\w*|\bno (?:more )?improvement\b|\bout of (?:time|budget|patience)\b"
+    r"|\b(?:max\w*|time|target|limit|budget|deadline|patience|goal|threshold|tolerance)\b.{0,40}\b(?:reached|exceeded|hit|met|exhausted|expired|elapsed|over|up)\b"
+    r"|\b(?:reached|hit|exceeded) (?:the )?(?:max\w*|time|target|limit|budget|deadline|goal|threshold)\b|^\W*(?:final|best)\b"
+)
+# A complaint, whatever number it names.
+FAILS = Lazy(r"(?i)\b(?:error|fail\w*|exception|traceback|killed|abort\w*|warn\w*)\b|Error\b")
 # These are about the training whatever else they name.
 _OF_TRAINING = Lazy(
     r"(?i)^[\W\d_]*train(?:ing)? end(?:s|ing)?\s*(?:[^\w\s-]|$)"
@@ -155,26 +87,58 @@ def closes_training(scan: SourceScan) -> bool:
     steps = [(number, text) for number, text in scan.tail_steps() if _is_step(text)]
     if not steps:
         return False
-    first, (last, line) = steps[0][0], steps[-1]
+    last, line = steps[-1]
     is_short = _is_short_of_total(line)
     is_planned_end = not is_short and _is_last_epoch(
         [text for number, text in scan.numbered_tail() if number <= last + _EPOCH_LINES]
     )
     below = [line for number, line in scan.numbered_tail() if number > last][-MAX_LINES:]
-    found = {
-        _form(line)
-        for line in below
-        if is_closing(line, word_alone=not is_short) or (is_planned_end and _is_summary(line))
-    }
+    return _stands_only_below(
+        scan,
+        steps,
+        (
+            line
+            for line in below
+            if is_closing(line, word_alone=not is_short) or (is_planned_end and _is_summary(line))
+        ),
+    )
+
+
+def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
+    """Whether lines below the last step say that the training was left on purpose, wherever its counters stand.
+
+    `merged`: a shell's own lines stand among them, so that a word for the end may be the shell's.
+    """
+    steps = [(n, text) for n, text in scan.tail_steps() if _is_step(text) and not _LEAVES.search(text)]
+    if not steps:
+        return False
+    below = (line for number, line in scan.numbered_tail() if number > steps[-1][0])
+    return _stands_only_below(scan, steps, (line for line in below if _is_leaving(line, merged=merged)))
+
+
+def _is_leaving(line: str, *, merged: bool) -> bool:
+    if len(line) > MAX_CHARS or FAILS.search(line):
+        return False
+    if _LEAVES.search(line) or _OF_TRAINING.search(line):
+        return True
+    if _DIGITS.search(line):  # the checkpoint of the last step has its number, the saved model mostly none
+        return is_evaluation(line) or (not merged and is_closing(line))
+    return not merged and (_SUMS_UP.search(line) is not None or is_closing(line))
+
+
+def _stands_only_below(scan: SourceScan, steps: list[tuple[int, str]], lines: Iterable[str]) -> bool:
+    """Whether one of the lines below the last step has a form that stands between no two steps of the same training."""
+    found = {form_of(line) for line in lines}
     if not found:
         return False
+    first, last = steps[0][0], steps[-1][0]
     between = (
         line
         for number, line in scan.numbered_tail()
-        if first < number < last and len(line) <= MAX_CHARS and _form(line) in found
+        if first < number < last and len(line) <= MAX_CHARS and form_of(line) in found
         if not _begins_again(steps, number)
     )
-    return bool(found - {_form(line) for line in between})
+    return bool(found - {form_of(line) for line in between})
 
 
 def _begins_again(steps: list[tuple[int, str]], line: int) -> bool:
@@ -258,5 +222,6 @@ def _is_last_epoch(lines: list[str]) -> bool:
     return numbered is not None and int(numbered[1]) == int(numbered[2])
 
 
-def _form(line: str) -> str:
+def form_of(line: str) -> str:
+    """A line without its numbers."""
     return " ".join(_DIGITS.sub("0", line).split())

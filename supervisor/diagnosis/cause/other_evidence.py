@@ -13,7 +13,15 @@ from enum import IntEnum
 from supervisor.diagnosis.attribution.error_file import read_error_file
 from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
 from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.exit_zero import (
+    is_asked,
+    planned_end,
+    says_end,
+    standing,
+    standing_exit,
+)
 from supervisor.diagnosis.cause.guess import guess
+from supervisor.diagnosis.cause.roots import from_exit
 from supervisor.diagnosis.evidence import ErrorFile
 from supervisor.diagnosis.hang.hang_verdict import (
     hang_by_recorder,
@@ -55,6 +63,8 @@ class Stage(IntEnum):
     OWN_KNOWLEDGE = 4
     WORDS = 5
     STACKS = 6
+    EXIT_ZERO = 7
+    PLANNED_END = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +256,32 @@ def _without_line(_case: Case, root: Root) -> bool:
     return root.chosen is None and (root.failure is FailureClass.UNKNOWN or exit_code_alone)
 
 
+# -- exit code 0 -----------------------------------------------------------------------------------
+
+
+def _fails_with_zero(case: Case, root: Root) -> bool:
+    """Whether the logs show a failure of an attempt that ended by itself with exit code 0. A loss that is no number needs no other evidence."""
+    no_failure = (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.NAN_LOSS)
+    return root.failure not in no_failure and is_asked(case)
+
+
+def _failed_after_end(case: Case, root: Root) -> bool:
+    end = planned_end(case) if _fails_with_zero(case, root) else None
+    return end is not None and end.is_reached and standing(case, root)
+
+
+def _of_standing_exit(case: Case, _root: Root) -> Root:
+    found = standing_exit(case)
+    assert found is not None
+    return from_exit(found, case, FailureClass.WORKER_CRASH, Reason.EXIT_CODE)._replace(confidence=0.75)
+
+
+def _ended_early(case: Case, root: Root) -> bool:
+    no_failure = root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) and root.reason is None
+    end = planned_end(case) if no_failure and is_asked(case) else None
+    return end is not None and not end.is_reached and not says_end(case)
+
+
 CORRECTIONS = (
     Correction(
         "error_file",
@@ -379,6 +415,36 @@ CORRECTIONS = (
         when=recorder_applies,
         then=hang_by_recorder,
         why="PyTorch's flight recorder wrote, rank by rank, which collective hangs and who did not come to it.",
+    ),
+    Correction(
+        "exit_zero_after_end",
+        Stage.EXIT_ZERO,
+        when=_failed_after_end,
+        then=_replaced(FailureClass.HEALTHY, Reason.AT_EXIT, 0.94),
+        why="Exit code 0, and the training had reached its planned end before the failure: a success, with a word on what followed.",
+    ),
+    Correction(
+        "exit_zero_not_a_failure",
+        Stage.EXIT_ZERO,
+        when=lambda case, root: _fails_with_zero(case, root) and not standing(case, root),
+        then=lambda _case, _root: Root(FailureClass.HEALTHY, confidence=0.94),
+        why="Exit code 0, and what the logs show of a failure is printed by habit too, or the program continued below it.",
+    ),
+    Correction(
+        "exit_zero_of_launcher",
+        Stage.EXIT_ZERO,
+        when=lambda case, root: (
+            root.failure is FailureClass.UNKNOWN and is_asked(case) and standing_exit(case) is not None
+        ),
+        then=_of_standing_exit,
+        why="Exit code 0, but a launcher or a shell reports that a process failed, and nothing continued below that.",
+    ),
+    Correction(
+        "ended_early",
+        Stage.PLANNED_END,
+        when=_ended_early,
+        then=_replaced(FailureClass.UNKNOWN, Reason.ENDED_EARLY, 0.9),
+        why="Exit code 0, but the training stopped before its planned end, and nothing says why.",
     ),
 )  # fmt: skip
 

@@ -83,6 +83,11 @@ class SourceScan(NamedTuple):
         first = self.tail_line
         return [(number, self.tail[number - first]) for number in self.steps if number >= first]
 
+    def step_lines(self) -> list[str]:
+        """Training's own lines in the head and the tail, in order."""
+        head = [self.head[number - self.first_line] for number in self.steps if number < self.tail_line]
+        return [*head, *(text for _, text in self.tail_steps())]
+
 
 class Candidate(NamedTuple):
     """A hit that may be the root, with its class settled (see `cause.candidates`).

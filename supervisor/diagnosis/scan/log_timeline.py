@@ -127,6 +127,11 @@ def _not_training(text: str) -> bool:
     )  # fmt: skip
 
 
+def is_bar(text: str) -> bool:
+    """Whether a bar with a count is drawn in a line."""
+    return _BAR.search(text) is not None
+
+
 def progress_rows(lines: Sequence[str]) -> list[int]:
     """The indices of training's own lines."""
     return [row for row, line in enumerate(lines) if is_progress(line)]

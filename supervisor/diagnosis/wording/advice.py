@@ -15,7 +15,7 @@ from supervisor.text.patterns import Lazy
 # Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
 NO_STEP_ADVICE = (
-    "The script left by itself: its last lines, and what it resumed from, show why it had nothing to do."
+    "The script left by itself: its last lines, and what it resumed from, show why it had nothing more to do."
 )
 BARE_KILL_ADVICE = (
     "A SIGKILL leaves no message: check `dmesg` and the job's memory record (oom_kill in memory.events) at this "
@@ -57,7 +57,8 @@ def advice_for(
     `bare_kill`: a SIGKILL is all that is known of the end.
     """
     own = specific_advice(failure, reason, text, job)
-    general = (NO_STEP_ADVICE,) if reason is Reason.NO_STEP else class_texts()[failure].advice
+    by_itself = reason in (Reason.NO_STEP, Reason.ENDED_EARLY)
+    general = (NO_STEP_ADVICE,) if by_itself else class_texts()[failure].advice
     if bare_kill:
         counted_none = job.machine.cgroup_oom_kills == 0
         own.insert(0, UNCOUNTED_KILL_ADVICE if counted_none else BARE_KILL_ADVICE)

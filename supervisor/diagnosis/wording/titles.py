@@ -74,6 +74,11 @@ def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
     return f"Ended without a step: attempt {attempt} had reached step {step} of {total}"
 
 
+def title_of_early_end(unit: str, done: int, total: int) -> str:
+    """The headline of an attempt that ended with exit code 0 before its planned end, for no known reason."""
+    return f"Ended with exit code 0 at {unit} {done} of {total}, and nothing says why"
+
+
 def title_of_hung_stop(seen: SeenHang) -> str:
     """The headline of an attempt that a person stopped while its stacks showed which ranks kept the others waiting."""
     if seen.silent_s is None:

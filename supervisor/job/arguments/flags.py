@@ -164,6 +164,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "policy.restart_from_scratch",
         group="retry",
     ),
+    Flag("--trust-exit-code", _SW, "exit code 0 is a success, whatever the logs show", group="retry"),
     Flag("--grace", _SE, "seconds a stop waits before SIGKILL", "S", "policy.grace_s", group="retry"),
     Flag(
         "--node-timeout",

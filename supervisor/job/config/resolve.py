@@ -397,8 +397,13 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
     if inputs.parsed.switch("no_retry"):
         enabled = False
         look.note("policy.retry", enabled, "flag --no-retry")
+    exit_zero = look.get("policy.exit_zero")
+    if inputs.parsed.switch("trust_exit_code"):
+        exit_zero = "trust"
+        look.note("policy.exit_zero", exit_zero, "flag --trust-exit-code")
     return RetrySettings(
         enabled=enabled,
+        exit_zero=exit_zero,
         max_retries=look.get("policy.max_retries"),
         min_micro_batch=look.get("policy.min_micro_batch"),
         restart_from_scratch=look.get("policy.restart_from_scratch"),

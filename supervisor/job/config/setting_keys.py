@@ -62,6 +62,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "policy.flap_window_s": Setting(_F, "the time that flap_max counts over", _RETRY.flap_window_s, range=_NATURAL),
     "policy.restart_from_scratch": Setting(_S, "a restart may begin at step 0 where no resume is known", _RETRY.restart_from_scratch),
     "policy.allow_smaller_global": Setting(_S, "out of memory may be answered by a smaller global batch, where none can be kept", _RETRY.allow_smaller_global),
+    "policy.exit_zero": Setting(_T, "whether exit code 0 is a success: check the logs for a failure and an early end, or trust it", _RETRY.exit_zero, choices=("check", "trust")),
     "policy.grace_s": Setting(_F, "how long a stop waits before SIGKILL", _TIMING.grace_s, range=_NATURAL),
     "policy.node_timeout_s": Setting(_F, "how long a node waits for others of the run that show no sign of life", _TIMING.node_timeout_s, range=_POSITIVE),
     "policy.hold_s": Setting(_F, "how long a held run waits for a person", _TIMING.hold_s, range=_NATURAL),

@@ -323,7 +323,7 @@ class _Route:
             question=found.question if reached else None,
             if_answered=answers if reached else (),
             loader=self._loader(),
-            notes=(*found.notes, *self._notes()),
+            notes=found.notes,
             outputs=tuple(self._placed(name) for name in found.outputs),
             output_prefixes=tuple(self._placed(name) for name in found.output_prefixes),
         )
@@ -333,15 +333,6 @@ class _Route:
         if not lost:
             return replace(job, trial=replace(found.trial, args=spec.entry_args))
         return replace(job, trial=replace(found.trial, args=spec.entry_args, knobs=(), ends_itself=False))
-
-    def _notes(self) -> tuple[str, ...]:
-        """What a failure would be taken for."""
-        training = self._run.training
-        if not training.code_lost:
-            return ()
-        return (
-            f"{training.at}: a failure of the training does not end the script with its exit code: add `set -eo pipefail` to it",
-        )
 
     def _placed(self, name: str) -> str:
         return posixpath.normpath(posixpath.join(self._folder, name)) if self._folder != "." else name

@@ -14,7 +14,6 @@ from supervisor.job.shell.started import NotKnownError, Seen
 from supervisor.job.shell.tree import Assign, Simple
 
 _LONGEST: Final = 200_000  # a script that doubles a variable in a loop would fill the memory
-_OPTIONS: Final = {"a": "allexport", "e": "errexit"}
 
 Builtin = Callable[[Sequence[str], Simple, Expander, Seen], Status]
 
@@ -113,7 +112,7 @@ def _set(words: Sequence[str], _: Simple, expand: Expander, __: Seen) -> Status:
     state, rest = expand.state, list(words[1:])
     while rest and re.fullmatch(r"[-+]\w+", rest[0]):
         flag = rest.pop(0)
-        names = {_OPTIONS[letter] for letter in flag[1:] if letter in _OPTIONS}
+        names = {"allexport"} if "a" in flag else set()
         names |= {rest.pop(0)} if flag.endswith("o") and rest else set()
         state.options = state.options | names if flag[0] == "-" else state.options - names
     if rest:
@@ -136,9 +135,7 @@ def _read(words: Sequence[str], _: Simple, expand: Expander, __: Seen) -> Status
 
 def _wait(_: Sequence[str], __: Simple, ___: Expander, seen: Seen) -> Status:
     for started in (seen.started, seen.aside):
-        started[:] = [
-            replace(one, background=False, code_lost=True) if one.background else one for one in started
-        ]
+        started[:] = [replace(one, background=False) for one in started]
     return Status.RAN
 
 

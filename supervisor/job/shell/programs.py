@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Final
 
 from supervisor.job.arguments.launchers import LAUNCHERS, read_launch
@@ -60,11 +61,7 @@ def shell_options(words: Sequence[str], text: str | None) -> frozenset[str]:
     """The options of ``set`` that a shell is started with, by its flags or a script's first line."""
     if posixpath.basename(words[0]) not in SHELLS:
         words = (text or "").partition("\n")[0].removeprefix("#!").split()[1:]
-    flags = [word for word in words if re.fullmatch(r"-[a-z]+", word)]
-    named = {
-        words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("-") and word.endswith("o")
-    }
-    return frozenset({"errexit"} if any("e" in flag for flag in flags) else ()) | named
+    return frozenset(name for word, name in pairwise(words) if word.startswith("-") and word.endswith("o"))
 
 
 def is_script(name: str, text: str | None) -> bool:

@@ -172,8 +172,6 @@ class _Shell:
         for node, background in commands.nodes:
             if self._state.ended:
                 break
-            if "errexit" not in self._state.options:
-                self._seen.lose_code(0)  # that of the last command counts
             if background:
                 self._in_background(node)
             else:
@@ -224,11 +222,8 @@ class _Shell:
         if len(node.nodes) == 1:
             status = self._node(node.nodes[0])
         else:
-            mark = len(self._seen.started)
             for each in node.nodes[:-1]:
                 self._apart(each)
-            if "pipefail" not in self._state.options:
-                self._seen.lose_code(mark)
             status = self._apart(node.nodes[-1])
         return OPPOSITE[status] if node.negated else status
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
 
 from supervisor.job.shell.expand import MARKS
-
-# A script that looks at exit codes may well end with the training's.
-_KEEPS_CODE: Final = re.compile(r"\$\?|PIPESTATUS|\btrap\b")
 
 Read = Callable[[str], str | None]
 
@@ -28,7 +23,7 @@ class NotKnownError(Exception):
 class Started:
     """A command that a script starts.
 
-    `words` may hold unknown parts (`expand.shown`). `env`: what the script sets for it. `background`: the script does not wait for it. `code_lost`: where it fails, the script does not end with its exit code.
+    `words` may hold unknown parts (`expand.shown`). `env`: what the script sets for it. `background`: the script does not wait for it.
     """
 
     words: tuple[str, ...]
@@ -37,7 +32,6 @@ class Started:
     file: str
     line: int
     background: bool = False
-    code_lost: bool = False
 
     @property
     def at(self) -> str:
@@ -76,15 +70,8 @@ class Seen:
     through: list[str] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
-    keeps_code: bool = False
     ends: list[str] = field(default_factory=list)
     commands: int = 0
-
-    def lose_code(self, since: int) -> None:
-        """Notes that the exit code of what was started is not the script's."""
-        if self.keeps_code:
-            return
-        self.started[since:] = [replace(one, code_lost=True) for one in self.started[since:]]
 
     def text(self, folder: str | None, name: str) -> str | None:
         """A file's text, by its name as a command in `folder` uses it."""
@@ -92,9 +79,7 @@ class Seen:
             return None
         path = posixpath.normpath(posixpath.join(folder, name))
         below = self.base.rstrip("/") + "/"
-        text = self.read(path.removeprefix(below))
-        self.keeps_code |= text is not None and _KEEPS_CODE.search(text) is not None
-        return text
+        return self.read(path.removeprefix(below))
 
 
 def one_training(seen: Seen, name: str) -> Started:

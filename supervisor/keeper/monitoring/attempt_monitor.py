@@ -508,6 +508,7 @@ class AttemptMonitor:
         self._recorder.flush()
         self._stepped(self._ledger.state)
         view, code = self._ledger.state.attempt, ending.exit_code
+        all_ended_well = code == 0 and self._record.job.has_own_code
         kills, before = memory_kills(), self._kills_before
         self._ledger.emit(
             ev.AttemptEnded(
@@ -518,7 +519,7 @@ class AttemptMonitor:
                 last_step=view.last_step if view else None,
                 memory_kills=kills - before if kills is not None and before is not None else None,
                 # torchrun ends with 0 only when every rank did.
-                rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and code == 0 else {},
+                rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and all_ended_well else {},
                 log_read_bytes=backlog.read_bytes if backlog.unread_bytes else None,
                 log_size_bytes=backlog.size_bytes if backlog.unread_bytes else None,
             ),

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
+from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.monitoring.last_reading import LastReading
@@ -31,10 +33,10 @@ from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.control_input import ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.stalls.stack_file import StackFile, write_stacks
-from supervisor.policy import EXIT_FAILED, EXIT_LOST
+from supervisor.policy import EXIT_ENDED_EARLY, EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
@@ -557,6 +559,8 @@ class Observer(Powerless):
                 else f"no longer watched; {self._cut}"
             )
             outcome, code, reason = ev.Outcome.LOST, EXIT_LOST, how
+        elif verdict is not None and verdict.reason is Reason.ENDED_EARLY:
+            outcome, code, reason = ev.Outcome.FAILED, EXIT_ENDED_EARLY, verdict.title
         elif verdict is not None and verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}:
             outcome, code, reason = ev.Outcome.FAILED, EXIT_FAILED, verdict.title
         elif verdict is not None and verdict.shows_end:
@@ -579,6 +583,15 @@ class Observer(Powerless):
         else:
             outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
+
+    def with_end(self, job: JobEvidence) -> JobEvidence:
+        """The same evidence, with exit code 0 and how far the job came, where all watched processes were seen to end with 0."""
+        view, codes = self.state.attempt, self._ranks.codes
+        seen = bool(codes) and len(codes) == len(self._target.processes)
+        if view is None or not seen or any(codes.values()):
+            return job
+        job = with_journal_facts(job._replace(launcher_exit=0), [(self.state, view)])
+        return job._replace(is_code_own=True)
 
     def _leave_off(self) -> Verdict | None:
         """It was left: what can be read and judged in the time that there is, and what was not."""

@@ -32,6 +32,7 @@ from supervisor.keeper.process.child import SpawnError, adopt, kill_all, spawn
 from supervisor.keeper.process.members import find_members
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.failures import FailureClass
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.sources.signature_files import Engine
@@ -213,7 +214,7 @@ class Prober:
         self._receive()
         number, micro = state.probing.probe, state.probing.micro_batch
         code = live.exit.exit_code if live.exit is not None else None
-        if self._fits or code == 0:
+        if self._fits or (code == 0 and self._record.job.has_own_code):
             self._over(number, micro, True, "fits")
             return
         if live.stop_sequence is not None and len(self._steps) >= LEAST_FIT_STEPS:
@@ -231,6 +232,8 @@ class Prober:
         verdict = diagnose(evidence._replace(launcher_exit=code), engine.signatures, engine.matcher)
         if verdict.failure in OUT_OF_MEMORY:
             self._over(number, micro, False, f"does not fit ({verdict.failure.value})")
+        elif code == 0 and verdict.failure is FailureClass.HEALTHY:
+            self._over(number, micro, True, "fits")
         else:
             self._over(number, micro, None, f"ended with {verdict.failure.value}: {verdict.title}")
 

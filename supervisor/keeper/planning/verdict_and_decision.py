@@ -23,7 +23,7 @@ from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import is_plain_python
 from supervisor.job.knobs.resuming.checkpoint_flags import given_start
 from supervisor.job.memory_fit import choose_smaller, memory_point
-from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
+from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.background import within
 from supervisor.keeper.monitoring.checkpoint_owners import ConcurrentRun, concurrent_runs
 from supervisor.keeper.monitoring.found_checkpoints import (
@@ -45,6 +45,7 @@ from supervisor.keeper.planning.resume_points import (
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.events import StopWhy
+from supervisor.run.history.answers import script_of
 from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import Decision, FailureClass, Verdict
@@ -228,6 +229,7 @@ def policy_input(
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
     newest = state.attempts[-1]
+    trusted = state.answer is not None and state.answer.question.what is Unread.EXIT_CODE
     failure = newest.verdict.failure if newest.verdict is not None else None
     newest_saved = usable_checkpoint(job, state.sound_checkpoints) if looks else state.resumable
     begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
@@ -235,7 +237,7 @@ def policy_input(
     less = choose_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
     return PolicyInput(
         attempts=tuple(_past(view, state) for view in state.attempts),
-        retry=job.retry,
+        retry=replace(job.retry, exit_zero="trust") if trusted else job.retry,
         knobs=job.knobs,
         interactive=record.settings.interactive,
         total_steps=state.total_steps,
@@ -257,8 +259,20 @@ def policy_input(
         trial=job.trial,
         in_batch_job=scheduler_of(env).job is not None,
         loader=_loader(job, arguments),
+        code_hidden_by=_code_hidden_by(job) if newest.job_exit_code == 0 else "",
         jitter=random.random(),
     )
+
+
+def _code_hidden_by(job: JobSpec) -> str:
+    """What keeps the exit code of a command's program from stoker, as a clause; empty where its text does not show it."""
+    name, text = script_of(job)
+    where = name or "the command"
+    if job.has_own_code:
+        return ""
+    if re.search(r"\|&?\s*tee\b", text) and "pipefail" not in text:
+        return f"the pipe in {where} hides the exit code (`set -o pipefail`)"
+    return f"`|| true` in {where} hides the exit code" if re.search(r"\|\|\s*true\b", text) else ""
 
 
 def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:

@@ -1,4 +1,4 @@
-"""What a person answered about the batch of a script: ``$XDG_STATE_HOME/stoker/answers.jsonl``, a line an answer.
+"""What a person answered about the batch, or the exit code, of a script: ``$XDG_STATE_HOME/stoker/answers.jsonl``, a line an answer.
 
 An answer is known by the script's own text and by the question: a script that was edited, or a question that is another one, is
 asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can set anything else.
@@ -8,6 +8,7 @@ The file is replaced whole; of two answers given at the same moment one may be l
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import msgspec
 
+from supervisor.job.spec import BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import decoded
 from supervisor.run.regular import read_regular
@@ -69,6 +71,24 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
         line for line in _read(state_home(env) / FILE) if (line.script, line.question) == (script, question)
     ]
     return known[-1] if known else None
+
+
+def exit_code_question(job: JobSpec) -> BatchQuestion:
+    """Whether exit code 0 of this job's script is a success whatever its logs show; without a file the command line is the script."""
+    answer = BatchAnswer("trust", refusal="from now on exit code 0 of this script is a success")
+    script = hashlib.sha256(script_of(job)[1].encode("utf-8", "surrogatepass")).hexdigest()
+    return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), script)
+
+
+def script_of(job: JobSpec) -> tuple[str, str]:
+    """The name and the text of the script that a job starts; of a command without a file its words, and no name."""
+    words = (job.entry, *job.entry_args)
+    for word in words if job.entry_kind is not EntryKind.MODULE else ():
+        with contextlib.suppress(OSError, ValueError):
+            data = read_regular(Path(job.cwd, word), MAX_BYTES)
+            if b"\0" not in data:  # no interpreter
+                return os.path.basename(word), data.decode("utf-8", "replace")
+    return "", " ".join(words)
 
 
 def _read(path: Path) -> list[AnswerLine]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from supervisor.job.batch import describe_change
-from supervisor.job.spec import EntryKind
+from supervisor.job.spec import EntryKind, Unread
 from supervisor.run import state as st
 from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
@@ -288,7 +288,8 @@ def _next(
         return _only_watched(attempt, width, tr)
     if decision is None:
         return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
-    asked = _asked_rows(snapshot, width, tr)
+    asked, question = _asked_rows(snapshot, width, tr), snapshot.state.open_question
+    of_batch = question is not None and question.what not in {Unread.COUNTER, Unread.EXIT_CODE}
     rows = []
     match condition:
         case st.Backoff():
@@ -297,7 +298,7 @@ def _next(
             lines = wrap(tr(f"Enter again: {risk}"), width - LABEL, WHY_ROWS)
             for at, line in enumerate(lines):
                 rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
-        case st.HeldOpen() if asked and snapshot.state.answer is None and attempt.missed is None:
+        case st.HeldOpen() if of_batch and snapshot.state.answer is None:
             text = tr("waiting for you: one key answers, then Enter restarts")
             rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
         case st.HeldOpen():

@@ -110,11 +110,8 @@ def _end(attempt: AttemptState, now: float) -> float:
 def _style(attempt: AttemptState) -> TextStyle:
     if attempt.ended_t is None:
         return TextStyle.LIVE
-    return (
-        TextStyle.DIM
-        if attempt.exit_code == 0 or attempt.ended_on_request or _is_well(attempt)
-        else TextStyle.BAD
-    )
+    well = attempt.failure is None and (attempt.exit_code == 0 or _is_well(attempt))
+    return TextStyle.DIM if well or attempt.ended_on_request else TextStyle.BAD
 
 
 def _is_well(attempt: AttemptState) -> bool:

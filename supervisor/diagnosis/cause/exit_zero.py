@@ -1,0 +1,183 @@
+"""What an exit code of 0 is worth by what the logs show.
+
+A shell's pipe, ``|| true``, srun and pdsh end with 0 whatever their program did, and a program may swallow its own failure. Three
+questions decide: does a program print this line by habit, did it continue below the line, and had it reached its planned end?
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+from supervisor.diagnosis.attribution.exits import Exit
+from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.closing_lines import FAILS, form_of, is_closing, says_why_it_ends
+from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
+from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
+from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, went_on
+from supervisor.diagnosis.scan.signature_tables import Trait
+from supervisor.diagnosis.scan.tracebacks import Frames, frames_above
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy
+
+# The same total in so many lines of one counter is that of the whole training.
+LINES_OF_TOTAL = 3
+# Below a failure stand a shell's last words and the tracebacks of other ranks; so many lines more are a program that continued.
+MOST_BELOW = 20
+MOST_BELOW_SELDOM = 200
+# A traceback so deep whose head is out of view is one that nobody handled.
+DEEP_FRAMES = 20
+_SELDOM_PRINTED = frozenset(
+    (
+        FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT,
+        FailureClass.NCCL_TIMEOUT, FailureClass.NCCL_ERROR, FailureClass.WORKER_CRASH,
+    )
+)  # fmt: skip
+_BY_SIGNAL = frozenset((Reason.KILLED, Reason.SEGFAULT, Reason.SIGNAL))
+# argparse's last words, and Python's own where it finds no program to run.
+_REFUSED = Lazy(r"\S+\.py: error: |python[\d.]*: (?:can't open file|No module named) ")
+_MEASURED = Lazy(
+    r"(?i)\b(?:(?:\w+[_/ ])?loss|acc\w*|top-?[15]|f1|bleu|rouge\w*|auc|map|m?iou|psnr|wer|perplexity|ppl)\b\W{0,4}\d"
+    r"|\b(?:saved|saving|wrote|written)\b.{0,60}(?:checkpoint|ckpt|weights|model|\.pth?\b|\.safetensors)"
+)
+_NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
+
+
+class PlannedEnd(NamedTuple):
+    """How far a training came: to `done` of `total` steps or epochs. `is_reached`: at most a logging interval was missing."""
+
+    unit: str
+    done: int
+    total: int
+    is_reached: bool
+
+
+def is_asked(case: Case) -> bool:
+    """Whether the attempt ended by itself with exit code 0."""
+    job = case.job
+    return job.launcher_exit == 0 and job.stop_reason is None and job.ended_for is None
+
+
+def planned_end(case: Case) -> PlannedEnd | None:
+    """How far the training came; None where the planned end of all of it is not known."""
+    job = case.job
+    if job.last_step is not None and job.total_steps:
+        counter = rf"(?<![\d.:/])(\d{{1,12}})\s?(?:/|of)\s?{job.total_steps}(?![\d./])"
+        counted = _counted(case.scans, counter, declared=job.is_total_declared)
+        if counted is not None:
+            done = max(job.last_step, counted.highest)  # a watched job's steps are journalled a second late
+            is_reached = job.final_checkpoint or done + counted.gap >= job.total_steps - 1
+            return PlannedEnd("step", done, job.total_steps, is_reached)
+    if job.epochs is not None:
+        epoch, total = job.epochs
+        counter = rf"(?i)\bep(?:och)?s?\W{{0,3}}(\d{{1,9}})\s?(?:/|of)\s?{total}(?![\d./])"
+        counted = _counted(case.scans, counter, declared=False)
+        # Of the last epoch only the start is seen.
+        if counted is not None and (done := max(epoch, counted.highest)) + counted.gap < total - 1:
+            return PlannedEnd("epoch", done, total, job.final_checkpoint)
+    return None
+
+
+class _Counted(NamedTuple):
+    """The highest state of a counter, and the largest distance between two."""
+
+    highest: int
+    gap: int
+
+
+def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None) -> _Counted | None:
+    """What the logs show of a counter; None where its total may be that of a part of the training."""
+    pattern = re.compile(counter)
+    highest, gaps, is_counted, is_whole = 0, [1], False, False
+    for scan in scans:
+        counted = [(int(found[1]), text) for text in scan.step_lines() if (found := pattern.search(text))]
+        plain = [count for count, text in counted if not is_bar(text)]
+        if any(2 * after < before for before, after in pairwise(plain)):
+            return None  # it starts again with each epoch
+        is_counted = is_counted or bool(counted)
+        is_whole = is_whole or len(set(plain)) >= LINES_OF_TOTAL
+        texts = (text for _, text in scan.tail_steps())
+        named = pattern if counted else _NAMED_STEP
+        states = sorted({int(found[1]) for text in texts if (found := named.search(text))})
+        gaps += [after - before for before, after in pairwise(states)]
+        highest = max([highest, *states])
+    is_reported = declared is None and not is_counted
+    return _Counted(highest, max(gaps)) if declared or is_whole or is_reported else None
+
+
+def says_end(case: Case) -> bool:
+    """Whether the program says that it ends, or was told to. Among a shell's own lines a word for the end says nothing."""
+    if any(item.failure is FailureClass.TERMINATED for item in case.candidates):
+        return True
+    merged = not case.job.is_code_own
+    return (not merged and Facts(case).good_end) or any(
+        says_why_it_ends(scan, merged=merged)
+        or any(hit.has(Trait.GOOD_END) and not hit.has(Trait.CLOSING_LINE) for hit in scan.hits)
+        for scan in case.scans
+    )
+
+
+def standing(case: Case, root: Root) -> bool:
+    """Whether evidence of a failure stands below which the program did not continue."""
+    if standing_exit(case) is not None:
+        return True
+    end = planned_end(case)
+    is_missed = end is not None and not end.is_reached
+    if any(
+        _is_evidence(item, case, is_missed) and not _continued(case, item.hit) for item in case.candidates
+    ):
+        return True
+    # What the machine recorded has no line, and may be about another process.
+    return root.line == 0 and root.chosen is None and is_missed
+
+
+def standing_exit(case: Case) -> Exit | None:
+    """A process that ended badly by its exit code, or by the word of its launcher or shell, where none continued below that."""
+    bad = (item for item in case.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
+    return next((item for item in bad if item.hit.source < 0 or not _continued(case, item.hit)), None)
+
+
+def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:
+    """Whether a line is of a kind that a program does not print by habit, and that ended it."""
+    above = frames_above(item.hit)
+    in_thread = bool(above.frames) and above.frames[0][0].endswith("threading.py")
+    if item.soft or above.ignored or in_thread or not (item.is_cause or item.failure in _SELDOM_PRINTED):
+        return False
+    if item.has(Trait.OWN) or item.failure in _SELDOM_PRINTED or item.reason in _BY_SIGNAL:
+        return True
+    if _REFUSED.search(item.text) is not None:
+        return True
+    if item.failure in (FailureClass.TERMINATED, FailureClass.HANG) or above.caught or above.logged:
+        return False
+    # Python itself ends with 1 where nobody handles an exception.
+    return (is_missed or not case.job.is_code_own) and _begins_at_top(above)
+
+
+def _begins_at_top(traceback: Frames) -> bool:
+    """Whether a traceback begins at the top of a program: no function of it handled the exception."""
+    frames = [frame for frame in traceback.frames if "runpy" not in frame[0]]
+    if not traceback.found or not frames:
+        return len(frames) >= DEEP_FRAMES
+    is_child = frames[0][0] == "<string>" and any("/multiprocessing/" in path for path, _ in frames[1:2])
+    return frames[0][1] == "<module>" and not is_child
+
+
+def _continued(case: Case, hit: Hit) -> bool:
+    """Whether a step, an epoch, a checkpoint or a metric stands below a line, or in the program's own stream its last words."""
+    scan = case.scans[hit.source]
+    below = [
+        text
+        for number, text in scan.numbered_tail()
+        if number > hit.line and not is_bar(text) and not FAILS.search(text)
+    ]
+    forms = {form_of(text) for number, text in scan.tail_steps() if number < hit.line}
+    most = MOST_BELOW_SELDOM if hit.signature.failure in _SELDOM_PRINTED else MOST_BELOW
+    return (
+        bar_went_on(hit.before, hit.after)
+        or len(below) > most
+        or any(form_of(text) in forms or _MEASURED.search(text) for text in below)
+        or (not forms and went_on(below, need=2))
+        or (case.job.is_code_own and any(map(is_closing, below)))
+    )

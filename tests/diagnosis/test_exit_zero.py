@@ -1,0 +1,314 @@
+"""What exit code 0 is worth: failures that it hides, ends before the planned one, and the many healthy ways to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import Verdict
+from supervisor.sources.signature_files import Engine
+from supervisor.text.prefixes import Origin
+
+F = FailureClass
+OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.10 GiB is free."
+DEVICE = "RuntimeError: CUDA error: device-side assert triggered"
+SHELL = "done, copying results\n"
+
+
+def steps(last: int, total: int, first: int = 1, every: int = 1) -> str:
+    return "".join(f"step {n}/{total} loss {1 / (n + 1):.3f}\n" for n in range(first, last + 1, every))
+
+
+def bare(last: int) -> str:
+    return "".join(f"step {n} loss {1 / n:.3f}\n" for n in range(1, last + 1))
+
+
+def raised(error: str, within: str = "<module>", above: str = "") -> str:
+    return f'{above}Traceback (most recent call last):\n  File "/w/train.py", line 9, in {within}\n    step()\n{error}\n'
+
+
+def ended(
+    text: str,
+    last: int | None = None,
+    total: int | None = None,
+    *,
+    own: bool = False,
+    declared: bool | None = None,
+    epochs: tuple[int, int] | None = None,
+) -> JobEvidence:
+    """An attempt that ended with exit code 0: `own` of its program, else of a shell around it."""
+    return JobEvidence(
+        logs=(LogSource("agent.log", (text.encode(),)),),
+        launcher_exit=0,
+        last_step=last,
+        total_steps=total,
+        is_code_own=own,
+        is_total_declared=declared,
+        epochs=epochs,
+    )
+
+
+BOX = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-09-22_13:28:49
+  host      : n1
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 12)
+============================================================
+"""
+
+FAILURES: dict[str, tuple[JobEvidence, FailureClass]] = {
+    # of a shell that hides the code
+    "out of memory": (ended(steps(7, 20) + raised(f"torch.OutOfMemoryError: {OOM}"), 7, 20), F.CUDA_OOM),
+    "out of memory, then an echo": (
+        ended(steps(7, 20) + raised(f"torch.OutOfMemoryError: {OOM}") + SHELL, 7, 20),
+        F.CUDA_OOM,
+    ),
+    "out of memory, no total": (ended(bare(7) + raised(f"torch.OutOfMemoryError: {OOM}"), 7), F.CUDA_OOM),
+    "out of memory in the evaluation after an epoch": (
+        ended(bare(20) + raised(f"torch.OutOfMemoryError: {OOM}") + "all done\n", 20),
+        F.CUDA_OOM,
+    ),
+    "device assert": (ended(steps(7, 20) + raised(DEVICE) + SHELL, 7, 20), F.CUDA_ERROR),
+    "nccl": (
+        ended(
+            steps(7, 20)
+            + raised(
+                "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1275, unhandled system error"
+            ),
+            7,
+            20,
+        ),
+        F.NCCL_ERROR,
+    ),
+    "usage error, then an echo": (
+        ended("usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --foo 3\nfinished\n"),
+        F.USAGE_ERROR,
+    ),
+    "no such program": (
+        ended("python: can't open file '/w/trian.py': [Errno 2] No such file or directory\nfinished\n"),
+        F.MISSING_FILE,
+    ),
+    "import error at the start": (
+        ended(raised("ModuleNotFoundError: No module named 'einops'") + "training finished\n"),
+        F.IMPORT_ERROR,
+    ),
+    "code error": (ended(steps(7, 20) + raised("KeyError: 'x'") + SHELL, 7, 20), F.CODE_ERROR),
+    "code error of a module that is run": (
+        ended(
+            steps(7, 20)
+            + 'Traceback (most recent call last):\n  File "<frozen runpy>", line 198, in _run_module_as_main\n'
+            '  File "<frozen runpy>", line 88, in _run_code\n  File "/w/pkg/train.py", line 9, in <module>\n    go()\nKeyError: 1\n',
+            7,
+            20,
+        ),
+        F.CODE_ERROR,
+    ),
+    "killed, as the shell says": (
+        ended(
+            steps(7, 20) + "train.sh: line 2:  4711 Killed                  python train.py\n" + SHELL, 7, 20
+        ),
+        F.HOST_OOM,
+    ),
+    "segmentation fault, as the shell says": (
+        ended(bare(7) + "train.sh: line 2:  4711 Segmentation fault      (core dumped) python train.py\n", 7),
+        F.WORKER_CRASH,
+    ),
+    "torchrun's own report": (
+        ended(steps(7, 20) + raised(BOX.rstrip()) + "finished training run\n", 7, 20),
+        F.WORKER_CRASH,
+    ),
+    "srun's own report": (
+        ended(bare(7) + "srun: error: n1: task 1: Exited with exit code 1\n", 7),
+        F.WORKER_CRASH,
+    ),
+    "a bar that is drawn once more below the traceback": (
+        ended(
+            " 30%|###       | 6/20 [00:06<00:14,  1.0it/s]\n 35%|###5      | 7/20 [00:07<00:13,  1.0it/s]\n"
+            + raised(f"torch.OutOfMemoryError: {OOM}")
+            + " 35%|###5      | 7/20 [00:07<00:13,  1.0it/s]\n",
+            7,
+            20,
+        ),
+        F.CUDA_OOM,
+    ),
+    # of the program itself
+    "swallowed as the last act, far from the end": (
+        ended(steps(7, 20) + raised("KeyError: 'x'"), 7, 20, own=True),
+        F.CODE_ERROR,
+    ),
+    "out of memory, swallowed": (
+        ended(bare(7) + raised(f"torch.OutOfMemoryError: {OOM}"), 7, own=True),
+        F.CUDA_OOM,
+    ),
+    "kernel's count of kills, far from the end": (
+        ended(steps(7, 20), 7, 20)._replace(machine=MachineRecords(cgroup_oom_kills=1)),
+        F.HOST_OOM,
+    ),
+    "a rank's own exit code": (ended(bare(7), 7)._replace(exit_codes={0: 0, 1: -11}), F.WORKER_CRASH),
+}
+
+EARLY: dict[str, JobEvidence] = {
+    "nothing but steps": ended(steps(10, 100), 10, 100, own=True),
+    "a shell's words": ended(steps(10, 100) + "finished\n" + SHELL, 10, 100),
+    "epochs": ended("".join(f"Epoch {n}/100 loss 0.3\n" for n in range(1, 11)), epochs=(10, 100), own=True),
+    "an epoch's own counter within epochs": ended(
+        "".join(f"Epoch {e}/100 [{s}/50] loss 0.3\n" for e in range(1, 4) for s in range(1, 50, 7)),
+        143,
+        5000,
+        declared=False,
+        epochs=(3, 100),
+        own=True,
+    ),
+    "a declared total, in a log without one": ended(bare(10), 10, 100, declared=True, own=True),
+    "a total that the trainer reports": ended(bare(10), 10, 100, own=True),
+    "handled in a function at step 7": ended(
+        steps(7, 20) + raised("KeyError: 'x'", within="main"), 7, 20, own=True
+    ),
+    "a checkpoint each ten steps": ended(steps(10, 100) + "saved ckpt_10.pt\n", 10, 100),
+    "a warning last": ended(steps(10, 100) + "WARNING: data queue is empty\n", 10, 100, own=True),
+}
+
+BARE = bare(20)
+DEL = raised(
+    "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.",
+    "__del__",
+    "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\n",
+)
+THREAD = 'Exception in thread Thread-3:\nTraceback (most recent call last):\n  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner\n    self.run()\n'
+HEALTHY: dict[str, JobEvidence] = {
+    "all steps": ended(steps(20, 20), 20, 20),
+    "steps counted from 0": ended(steps(99, 100, first=0), 99, 100),
+    "the last multiple of the logging interval": ended(steps(90, 100, first=10, every=10), 90, 100),
+    "a step short": ended(steps(98, 100), 98, 100),
+    "no steps at all": ended("preparing\nwrote 100 shards\n"),
+    "early stopping": ended(steps(10, 100) + "Early stopping: no improvement for 3 checks\n", 10, 100),
+    "early stopping, in the program's own stream": ended(
+        steps(10, 100) + "EarlyStopping triggered\n", 10, 100, own=True
+    ),
+    "early stopping at an epoch": ended(
+        "".join(f"Epoch {n}/100 loss 0.3\n" for n in range(1, 11)) + "Early stopping at epoch 10\n",
+        epochs=(10, 100),
+    ),
+    "a time limit of its own": ended(steps(31, 100) + "max time of 60 s reached, stopping\n", 31, 100),
+    "a time budget": ended(steps(31, 100) + "Time budget exhausted at step 31\n", 31, 100),
+    "a target loss": ended(steps(31, 100) + "target loss 0.03 reached at step 31\n", 31, 100),
+    "converged": ended(steps(31, 100) + "Converged (tol 1e-4)\n", 31, 100),
+    "a result": ended(steps(31, 100) + "Best val acc: 0.93 (step 20)\n", 31, 100),
+    "a last evaluation": ended(steps(31, 100) + "test accuracy: 0.93\n", 31, 100, own=True),
+    "its own last word": ended(steps(31, 100) + "Done!\n", 31, 100, own=True),
+    "the saved model": ended(steps(31, 100) + "model saved to out/model.pt\n", 31, 100, own=True),
+    "a signal that it handled": ended(steps(31, 100) + "received SIGTERM, saving\n", 31, 100, own=True),
+    "an epoch's bar": ended(
+        "".join(f"Epoch 0: {n}%|## | {n}/100 [00:0{n % 10}<00:09, 1.0it/s]\n" for n in range(1, 11)), 10, 100
+    ),
+    "a counter of each epoch": ended(
+        "".join(steps(50, 50, every=7) for _ in range(2)) + steps(29, 50), 29, 50
+    ),
+    "a bound on the command line": ended(bare(10), 10, 5000, declared=False),
+    "folds that each stop early": ended(
+        "".join(f"Epoch {n}/100 loss 0.3\n" for _ in range(3) for n in range(1, 6)), epochs=(5, 100)
+    ),
+    "an error that it outlived": ended(steps(5, 20) + raised(DEVICE) + steps(20, 20, first=6), 20, 20),
+    "an error that it outlived, no total": ended(bare(5) + raised("KeyError: 'x'") + bare(20), 20),
+    "a checkpoint below the error": ended(BARE + raised("KeyError: 'x'") + "saved model to out/m.pt\n", 20),
+    "a metric below the error": ended(BARE + raised("KeyError: 'x'") + "test loss 0.41 acc 0.88\n", 20),
+    "a finalizer": ended(
+        BARE + raised(DEVICE, "__del__", "Exception ignored in: <function A.__del__>\n"), 20
+    ),
+    "a DataLoader's finalizer": ended(BARE + DEL, 20),
+    "a thread": ended(BARE + THREAD + f'  File "/w/up.py", line 2, in send\n{DEVICE}\n', 20),
+    "atexit": ended(BARE + raised(DEVICE, "<module>", "Error in atexit._run_exitfuncs:\n"), 20),
+    "a warning": ended(BARE + "/w/t.py:3: UserWarning: CUDA out of memory was seen before\n", 20),
+    "resource_tracker": ended(
+        BARE + "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: "
+        "There appear to be 1 leaked semaphore objects to clean up at shutdown\n",
+        20,
+    ),
+    "a tracker's upload": ended(
+        BARE + "wandb: ERROR Error while calling W&B API: run deleted (<Response [404]>)\n", 20
+    ),
+    "the group that was not destroyed": ended(
+        BARE
+        + "[rank0]:[W1128 10:00:00.1 ProcessGroupNCCL.cpp:1250] Warning: process group has NOT been destroyed\n",
+        20,
+    ),
+    "an evaluation alone, its handled error last": ended(
+        "evaluating 500 samples\naccuracy 0.81\n" + raised("ZeroDivisionError: division by zero"), own=True
+    ),
+    "an evaluation alone, behind a pipe": ended(
+        "evaluating 500 samples\naccuracy 0.81\n" + raised("ZeroDivisionError: x", within="main")
+    ),
+    "a logged error last": ended(
+        BARE + raised("ZeroDivisionError: x", "<module>", "ERROR:root:upload of artifacts failed\n"), 20
+    ),
+    "a shell's tool": ended(BARE + "cp: cannot stat '/notthere': No such file or directory\n", 20),
+    "a helper that the script ends": ended(BARE + "train.sh: line 3: 12 Terminated   tensorboard\n", 20),
+    "an optional import": ended("apex is not installed, using torch\n" + BARE, 20),
+}
+
+
+def judged(job: JobEvidence, engine: Engine) -> Verdict:
+    return diagnose(job, engine.signatures, engine.matcher)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_exit_code_0_hides_no_failure(name: str, engine: Engine) -> None:
+    job, failure = FAILURES[name]
+    assert judged(job, engine).failure is failure
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_an_end_before_the_planned_one_is_unknown(name: str, engine: Engine) -> None:
+    found = judged(EARLY[name], engine)
+    assert (found.failure, found.reason) == (F.UNKNOWN, Reason.ENDED_EARLY)
+    assert found.title.startswith("Ended with exit code 0 at ")
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_end_is_healthy(name: str, engine: Engine) -> None:
+    """Exit code 0 is then a success, without a word beside it."""
+    found = judged(HEALTHY[name], engine)
+    assert (found.failure, found.reason) == (F.HEALTHY, None)
+
+
+def test_a_failure_below_the_planned_end_is_a_word_beside_the_success(engine: Engine) -> None:
+    found = judged(ended(steps(20, 20) + raised(DEVICE), 20, 20), engine)
+    assert (found.failure, found.reason) == (F.HEALTHY, Reason.AT_EXIT)
+    assert found.cause is not None
+    assert found.cause.text == DEVICE
+
+
+def test_steps_that_are_not_journalled_yet_are_read_from_the_log(engine: Engine) -> None:
+    assert judged(ended(steps(20, 20), 1, 20, own=True), engine).failure is F.HEALTHY
+    assert judged(ended(bare(20), 1, 20, own=True), engine).failure is F.HEALTHY
+    assert judged(ended(steps(10, 100), 1, 100, own=True), engine).title.startswith(
+        "Ended with exit code 0 at step 10 of 100"
+    )
+
+
+def test_a_loss_that_is_no_number_and_our_own_stop_are_judged_as_before(engine: Engine) -> None:
+    nans = bare(9) + "".join(f"step {n}/30 loss nan\n" for n in range(10, 31))
+    assert judged(ended(nans, 30, 30), engine).failure is F.NAN_LOSS
+    hung = ended(steps(7, 20) + raised(DEVICE), 7, 20)._replace(ended_for="hang")
+    assert judged(hung, engine).failure is F.CUDA_ERROR
+    stopped = ended(steps(7, 20), 7, 20)._replace(stop_reason="request")
+    assert judged(stopped, engine).reason is Reason.USER
+
+
+def test_the_logs_of_several_nodes_are_one_end(engine: Engine) -> None:
+    logs = tuple(
+        LogSource(f"n{node}/stdout.log", (text.encode(),), Origin(rank=node, node=f"node{node}"))
+        for node, text in ((0, steps(10, 100)), (1, steps(10, 100)))
+    )
+    job = ended("", 10, 100, own=True)._replace(logs=logs)
+    assert judged(job, engine).reason is Reason.ENDED_EARLY
+    said = (*logs, LogSource("n0/stderr.log", (b"",), Origin(rank=0, node="node0")))
+    assert judged(job._replace(logs=said), engine).reason is Reason.ENDED_EARLY
+    failed = logs[1]._replace(chunks=(f"{steps(10, 100)}{raised(DEVICE)}".encode(),))
+    assert judged(job._replace(logs=(logs[0], failed)), engine).failure is F.CUDA_ERROR
