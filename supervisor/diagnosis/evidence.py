@@ -134,6 +134,7 @@ class JobEvidence(NamedTuple):
         logs: the logs, in any order.
         exit_codes: by global rank; negative for a signal.
         launcher_exit: the launcher's own exit code.
+        launcher_signal: the signal that ended the launcher itself, before anybody here stopped it.
         error_files: torchrun's error files.
         machine: kernel, cgroup, scheduler, disks.
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
@@ -156,6 +157,7 @@ class JobEvidence(NamedTuple):
     logs: tuple[LogSource, ...]
     exit_codes: Mapping[int, int] = MappingProxyType({})
     launcher_exit: int | None = None
+    launcher_signal: int | None = None
     error_files: tuple[ErrorFile, ...] = ()
     machine: MachineRecords = MachineRecords()
     stop_reason: str | None = None

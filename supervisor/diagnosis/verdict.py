@@ -14,8 +14,9 @@ from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
 from supervisor.diagnosis.cause.fingerprint import fingerprint
 from supervisor.diagnosis.cause.log_jobs import by_job, job_starts
-from supervisor.diagnosis.cause.other_evidence import Correction, corrected
+from supervisor.diagnosis.cause.other_evidence import Correction, by_launchers_signal, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered
+from supervisor.diagnosis.cause.roots import with_local_rank
 from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.hang.hang_verdict import (
@@ -39,6 +40,7 @@ from supervisor.diagnosis.wording.titles import (
     title_of,
     title_of_empty,
     title_of_hung_stop,
+    title_of_launcher,
     title_of_no_step,
 )
 from supervisor.run.failures import FailureClass, Reason
@@ -127,7 +129,7 @@ def with_metric_rows(found: Examination, rows: int) -> Examination:
 def _examined(case: Case) -> Examination:
     choice = choose(case)
     root, corrections = corrected(case, choice.root)
-    return Examination(_verdict(case, root), case, choice, corrections)
+    return Examination(_verdict(case, with_local_rank(root, case)), case, choice, corrections)
 
 
 def _last_that_shows(found: list[Examination]) -> int:
@@ -174,6 +176,8 @@ def _verdict(case: Case, root: Root) -> Verdict:
         advice = ()  # the user named it: what helps is theirs to know
     consequences = _consequences(case, root)
     title = title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
+    if job.launcher_signal is not None and root == by_launchers_signal(case, root):
+        title = title_of_launcher(job.launcher_signal)
     if root.reason is Reason.NO_STEP and job.earlier_step is not None:
         title = title_of_no_step(*job.earlier_step, job.total_steps)
     if job.stop_reason is not None and root.reason is Reason.USER and job.hang is not None:
@@ -197,11 +201,14 @@ def _verdict(case: Case, root: Root) -> Verdict:
         cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
         if root.line > 0 or root.text
         else None,
-        consequences=consequences,
+        consequences=tuple(
+            item for item in consequences if item.rank not in {root.rank, *root.ranks} - {None}
+        ),
         advice=tuple(line if len(line) <= MOST_ADVICE else line[: MOST_ADVICE - 1] + "…" for line in advice),
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
         signature=_own_signature(root),
+        local_rank=root.local_rank,
     )
 
 
@@ -249,14 +256,15 @@ def _consequences(case: Case, root: Root) -> tuple[Consequence, ...]:
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
     found: list[Consequence] = []
     for item in case.candidates:
-        key = (item.failure, item.rank)
+        rank = case.ranks.of_prefix(item.hit)
+        key = (item.failure, rank)
         path = case.scans[item.source].path
         if key in seen or (path, item.line) == (root.path, root.line) or len(found) >= MOST_CONSEQUENCES:
             continue
         seen.add(key)
         words = _what_it_was(item, case.job)
         found.append(
-            Consequence(item.failure, item.rank, path, item.line, redact_text(item.text.strip())[:200], words)
+            Consequence(item.failure, rank, path, item.line, redact_text(item.text.strip())[:200], words)
         )
     return tuple(found)
 

@@ -98,11 +98,6 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
     "complaint": (one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2)), FailureClass.NCCL_TIMEOUT, None),
     "aborted": (one(STEPS + by_signal("SIGABRT", 6)), FailureClass.WORKER_CRASH, Reason.SIGNAL),
     "all_signalled": (one(STEPS + by_signal("SIGTERM", 15)), FailureClass.TERMINATED, Reason.OUTSIDE),
-    "full_disk": (
-        one(STEPS)._replace(launcher_exit=1, machine=MachineRecords(disk_free_bytes=4096, disk_path="/runs")),
-        FailureClass.DISK_FULL,
-        None,
-    ),
     "complaint_at_exit": (one("error: pass --config FILE\n" + exited(1)), FailureClass.USAGE_ERROR, None),
     "exit_code": (
         one(STEPS + "[launch.py:321:sigkill_handler] ['python', 't.py'] exits with return code = 7\n"),
@@ -158,6 +153,16 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         one(STEPS + exited(-11))._replace(machine=MachineRecords(gpu_xids=((0, 79),))),
         FailureClass.GPU_FAULT,
         None,
+    ),
+    "full_disk": (
+        one(STEPS)._replace(launcher_exit=1, machine=MachineRecords(disk_free_bytes=4096, disk_path="/runs")),
+        FailureClass.DISK_FULL,
+        None,
+    ),
+    "launcher_killed": (
+        one("")._replace(launcher_exit=-9, launcher_signal=9),
+        FailureClass.TERMINATED,
+        Reason.OUTSIDE,
     ),
     "aborted_at_exit": (
         one(STEPS + exited(-6))._replace(last_step=20, total_steps=20),

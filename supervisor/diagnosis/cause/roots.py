@@ -18,6 +18,10 @@ from supervisor.text.patterns import Lazy
 # Peers' complaints alone.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
 WEAK_COMPLAINT_CONFIDENCE = 0.65
+# What the whole job came to, or nobody's line tells.
+_OF_NO_RANK = frozenset(
+    (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED, FailureClass.RENDEZVOUS)
+)
 WARNING_COSTS = 0.15  # the complaint is only a warning
 
 # -- roots from lines ------------------------------------------------------------------------------
@@ -33,7 +37,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> R
         rank = _rank_of(item, alike, case)
         ranks = (rank,) if rank is not None else ()
     return Root(
-        item.failure, item.reason, rank, ranks, item.hit.origin.node,
+        item.failure, item.reason, rank, ranks, case.ranks.node_of(item.hit.origin),
         case.scans[item.source].path, item.line, item.text, confidence_of(Chosen(item, peers, case)), item,
     )  # fmt: skip
 
@@ -51,9 +55,11 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | N
         rank = lagging_rank(case.candidates, case.launch, case.ranks)
     else:
         rank = case.ranks.of(item.hit, item.failure)
-    if rank is None and (item.failure is not FailureClass.TERMINATED or _is_one_process(case)):
+    if rank is not None or item.hit.origin.local_rank is not None:
+        return rank
+    if item.failure is not FailureClass.TERMINATED or _is_one_process(case):
         return _rank_otherwise(item, alike, case)
-    return rank
+    return None
 
 
 def _is_one_process(case: Case) -> bool:
@@ -153,40 +159,46 @@ def from_complaint(item: Candidate, case: Case) -> Root:
         if item.has(Trait.LOST_CONNECTION):
             rank = lagging_rank(case.candidates, case.launch, case.ranks)
         rank = rank if rank is not None else case.ranks.of(item.hit, item.failure)
+        rank = rank if rank is not None else case.ranks.blamed()
+    rank = rank if rank is not None else case.ranks.only_speaker()
     confidence = level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
     return Root(
-        item.failure, item.reason, rank, (rank,) if rank is not None else (), item.hit.origin.node,
+        item.failure, item.reason, rank, (rank,) if rank is not None else (), case.ranks.node_of(item.hit.origin),
         case.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,
     )  # fmt: skip
 
 
+def with_local_rank(root: Root, case: Case) -> Root:
+    """The root with its node and local rank, where it is one process's and the global rank is not known."""
+    if root.ranks or root.failure in _OF_NO_RANK:
+        return root._replace(local_rank=None)
+    if root.local_rank is not None or root.chosen is None:
+        return root
+    origin, blamed = root.chosen.hit.origin, case.ranks.blamed_exit()
+    if origin.local_rank is not None:
+        return root._replace(local_rank=origin.local_rank)
+    node = case.ranks.node_of(blamed.hit.origin) if blamed is not None else None
+    if blamed is not None and root.node in {None, node}:
+        return root._replace(local_rank=blamed.local_rank, node=node)
+    return root
+
+
 # -- roots from exits ------------------------------------------------------------------------------
-
-
-def rank_of_exit(item: Exit, case: Case) -> int | None:
-    """The global rank of a process that ended."""
-    if item.rank is not None:
-        return item.rank
-    rank = None
-    if item.local_rank is not None:
-        rank = case.ranks.from_local(item.local_rank, item.node)
-    if rank is None and item.task is not None:
-        rank = case.ranks.from_task(item.task)
-    return rank
 
 
 def from_exit(
     item: Exit, case: Case, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
 ) -> Root:
     """A root from how a process ended. Without a reason, by its exit code: a SIGKILL, another signal."""
-    rank = rank_of_exit(item, case)
+    rank = case.ranks.of_exit(item)
     if reason is None and failure is FailureClass.WORKER_CRASH:
         reason = Reason.SIGNAL
         if item.code == -9:
             failure, reason = FailureClass.HOST_OOM, Reason.KERNEL_KILL
     return Root(
-        failure, reason, rank, (rank,) if rank is not None else (), item.node,
+        failure, reason, rank, (rank,) if rank is not None else (), item.node or case.ranks.node_of(item.hit.origin),
         case.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
+        local_rank=item.local_rank,
     )  # fmt: skip
 
 

@@ -25,7 +25,6 @@ from supervisor.diagnosis.cause.roots import (
     last_message,
     message_at_exit,
     own_complaint,
-    rank_of_exit,
 )
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength
@@ -36,8 +35,6 @@ METRIC_ROWS = 5
 USAGE_EXIT = 2
 # Above it, a shell's 128 + signal.
 MOST_EXIT_CODE = 127
-# Of a disk with less free than this, a traceback does not fit any more.
-FULL_BYTES = 16 * 1024
 
 
 T = TypeVar("T")
@@ -91,12 +88,9 @@ def _of_cause(facts: Facts, item: Candidate) -> Root:
 def _of_stop(facts: Facts, item: Candidate) -> Root:
     root = from_candidate(item, facts.stops, facts.case)
     interrupted = next((one for one in facts.case.launch.exits if one.code == -2), None)
-    if (
-        root.rank is None
-        and interrupted is not None
-        and (rank := rank_of_exit(interrupted, facts.case)) is not None
-    ):
-        root = root._replace(rank=rank, ranks=(rank,))
+    if root.rank is None and interrupted is not None:
+        rank = facts.case.ranks.of_exit(interrupted)
+        root = root._replace(rank=rank, ranks=(rank,) if rank is not None else ())
     return root
 
 
@@ -192,11 +186,13 @@ def _nan_before_complaints(facts: Facts) -> tuple[int, int] | None:
 def _of_nan(facts: Facts, found: tuple[int, int]) -> Root:
     source, row = found
     scan = facts.case.scans[source]
-    rank = scan.origin.rank if scan.origin.rank is not None else scan.origin.local_rank or 0
+    rank = scan.origin.rank
+    if rank is None:
+        rank = facts.case.ranks.from_local(scan.origin.local_rank or 0, scan.origin.node)
     return Root(
         FailureClass.NAN_LOSS,
         rank=rank,
-        ranks=(rank,),
+        ranks=(rank,) if rank is not None else (),
         path=scan.path,
         line=scan.tail_line + row,
         text=scan.tail[row],
@@ -226,11 +222,6 @@ def _of_complaint(facts: Facts, item: Candidate) -> Root:
 
 def _when(fact: Callable[[Facts], bool]) -> Callable[[Facts], bool | None]:
     return lambda facts: fact(facts) or None
-
-
-def _disk_took_the_words(facts: Facts) -> bool:
-    free_bytes = facts.case.job.machine.disk_free_bytes
-    return facts.died and free_bytes is not None and free_bytes < FULL_BYTES
 
 
 def _unknown(_facts: Facts, _found: object) -> Root:
@@ -348,13 +339,6 @@ RULES: tuple[Rule[Any], ...] = (
         then=_of_signalled,
         why="All processes that ended badly were ended by signals from outside.",
         confidence=0.75,
-    ),
-    Rule(
-        "full_disk",
-        when=_when(_disk_took_the_words),
-        then=lambda _facts, _found: Root(FailureClass.DISK_FULL),
-        why="A process ended badly and printed no cause, and nothing can be written where its logs lie.",
-        confidence=0.8,
     ),
     Rule(
         "complaint_at_exit",
