@@ -147,7 +147,6 @@ class JobEvidence(NamedTuple):
         final_checkpoint: whether a checkpoint of the last step was committed.
         world_size: ranks in the job.
         ranks_per_node: processes a node, to turn local ranks into global ones.
-        first_dead_rank: the rank that was seen to end first, by a clock better than the logs'.
         run_values: values for advice.
         hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
         recorder: what PyTorch's flight recorder wrote of the collective that hangs.
@@ -169,7 +168,6 @@ class JobEvidence(NamedTuple):
     final_checkpoint: bool = False
     world_size: int | None = None
     ranks_per_node: int | None = None
-    first_dead_rank: int | None = None
     run_values: RunValues = RunValues()
     hang: SeenHang | None = None
     recorder: SeenRecorder | None = None

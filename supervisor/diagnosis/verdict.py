@@ -156,9 +156,7 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
         scan_source(source.path, source.origin, source.chunks, signatures, matcher, index, source.first_line)
         for index, source in enumerate(logs)
     )
-    launch = with_known_exits(
-        read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes, job.first_dead_rank
-    )
+    launch = with_known_exits(read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes)
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
     candidates = [item for item in candidates_of(scans, stepped=stepped) if as_expected(item, scans)]

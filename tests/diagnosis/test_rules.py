@@ -196,11 +196,6 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         FailureClass.UNKNOWN,
         Reason.NO_STEP,
     ),
-    "first_dead_rank": (
-        JobEvidence(logs=(), exit_codes={}, launcher_exit=1, first_dead_rank=2),
-        FailureClass.UNKNOWN,
-        None,
-    ),
     "words_below_last_step": (
         one(STEPS + "launcher2: child failed: segfault in worker 3\n"),
         FailureClass.WORKER_CRASH,

@@ -187,27 +187,16 @@ def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[in
     return by_pid
 
 
-def with_known_exits(launch: Launch, codes: Mapping[int, int], first_dead: int | None) -> Launch:
-    """Add exit codes that were observed directly, by global rank.
-
-    Where one rank failed by itself, the -15 of the others is the launcher's doing; where the first to die is
-    known, what came after it is too.
-    """
-    own = {rank: code for rank, code in codes.items() if code != 0}
-    if first_dead is not None and own.get(first_dead):
-        own = {first_dead: own[first_dead]}
-    elif any(code != -15 for code in own.values()):
-        own = {rank: code for rank, code in own.items() if code != -15}
+def with_known_exits(launch: Launch, codes: Mapping[int, int]) -> Launch:
+    """Add exit codes that were observed directly, by global rank. Where one rank failed by itself, the -15 of the others is the launcher's doing."""
+    failed = any(code not in {0, -15} for code in codes.values())
+    own = {rank: code for rank, code in codes.items() if code != 0 and not (failed and code == -15)}
     reported = {(item.rank, item.code) for item in launch.exits}
     observed = tuple(
         Exit(code, rank, None, None, None, _NO_LINE)
         for rank, code in sorted(own.items())
         if (rank, code) not in reported
     )
-    if first_dead is not None and own:
-        # What the launcher reports of other ranks is later by its own clock.
-        kept = tuple(item for item in launch.exits if item.rank in {None, first_dead})
-        return launch._replace(exits=(*observed, *kept), root_rank=first_dead)
     return launch._replace(exits=(*launch.exits, *observed))
 
 

@@ -7,12 +7,13 @@ order, the first row that applies changes the root; the next stage works on what
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.error_file import read_error_file
 from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.facts import Facts
@@ -102,6 +103,48 @@ def _replaced(
 # -- error files -----------------------------------------------------------------------------------
 
 
+_ERROR_FILE_BYTES = 1 << 20
+
+
+class RankError(NamedTuple):
+    """What a rank wrote of its own failure: raw text, and the whole second since the epoch; 0: not told."""
+
+    message: str
+    timestamp_s: int = 0
+
+
+def read_error_file(data: bytes) -> RankError | None:
+    """Read torchrun's error.json, whole or cut anywhere, as a rank leaves it that is killed meanwhile; None: it holds no message.
+
+    ``torch.distributed.elastic.multiprocessing.errors`` writes it where the script's main is wrapped by ``@record``:
+    ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
+    """
+    text = data[:_ERROR_FILE_BYTES].decode("utf-8", "replace")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = {"message": {"message": _string(text, "message")}}
+    body = document.get("message") if isinstance(document, dict) else None
+    body = body if isinstance(body, dict) else {"message": body}
+    message, extra = body.get("message"), body.get("extraInfo")
+    if not isinstance(message, str) or not message:
+        return None
+    second = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
+    is_whole = second.isascii() and second.isdigit() and len(second) <= 12
+    return RankError(message, int(second) if is_whole else 0)
+
+
+def _string(text: str, key: str) -> str | None:
+    """The value of a JSON string that may lack its end: `"key": "text…`."""
+    found = re.search(rf'"{key}"\s*:\s*"((?:[^"\\]|\\.)*)', text)
+    if found is None:
+        return None
+    try:
+        return str(json.loads(f'"{found.group(1)}"', strict=False))
+    except ValueError:
+        return found.group(1)
+
+
 def _may_ask_error_files(case: Case, root: Root) -> bool:
     if root.chosen is not None and root.chosen.is_cause:
         return False
@@ -110,14 +153,14 @@ def _may_ask_error_files(case: Case, root: Root) -> bool:
 
 def _from_error_files(case: Case, root: Root) -> Root:
     """The earliest error file that is not about a peer; the root where none is."""
-    found: list[tuple[float, int, Root]] = []
+    found: list[tuple[int, int, Root]] = []
     for place, file in enumerate(case.job.error_files):
         content = read_error_file(file.content)
-        if content is None or not content.message:
+        if content is None:
             continue
         judged = _judge_message(case, file, content.message, case.signatures)
         if judged is not None:
-            found.append((float(content.timestamp_s or 0), place, judged))
+            found.append((content.timestamp_s, place, judged))
     return min(found, key=lambda item: item[:2])[2] if found else root
 
 
@@ -268,18 +311,6 @@ def _made_no_step(case: Case, root: Root) -> bool:
     return known and (job.earlier_step or (0, 0))[1] < NEARLY_DONE * (job.total_steps or 0)
 
 
-def _first_dead_known(case: Case, root: Root) -> bool:
-    nobody_named = root.rank is None and not root.ranks
-    failed = root.failure not in (FailureClass.HEALTHY, FailureClass.TERMINATED)
-    return case.job.first_dead_rank is not None and nobody_named and failed
-
-
-def _of_first_dead(case: Case, root: Root) -> Root:
-    rank = case.job.first_dead_rank
-    assert rank is not None
-    return root._replace(rank=rank, ranks=(rank,))
-
-
 # -- words -----------------------------------------------------------------------------------------
 
 
@@ -400,13 +431,6 @@ CORRECTIONS = (
         when=_made_no_step,
         then=_replaced(FailureClass.UNKNOWN, Reason.NO_STEP, 0.9),
         why="It ended with exit code 0 without a step, and an earlier attempt had not come to the last one.",
-    ),
-    Correction(
-        "first_dead_rank",
-        Stage.OWN_KNOWLEDGE,
-        when=_first_dead_known,
-        then=_of_first_dead,
-        why="The logs name no rank, but stoker saw which one ended first.",
     ),
     Correction(
         "words_below_last_step",
