@@ -206,7 +206,7 @@ def _verdict(case: Case, root: Root) -> Verdict:
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
         signature=_own_signature(root),
-        local_rank=root.local_rank,
+        local_rank=None if root.ranks else root.local_rank,
     )
 
 

@@ -52,7 +52,7 @@ def verdict_of(engine: Engine, *logs: list[str], **known: object) -> Verdict:
 def test_a_killed_launcher_is_known_by_its_own_exit(logs: tuple[list[str], ...], engine: Engine) -> None:
     verdict = verdict_of(engine, *logs, launcher_exit=-9, launcher_signal=9)
     assert (verdict.failure, verdict.reason) == (FailureClass.TERMINATED, Reason.OUTSIDE)
-    assert verdict.title == "The launcher was killed (SIGKILL)"
+    assert verdict.title == "The launcher was ended by SIGKILL"
     counted = verdict_of(
         engine, *logs, launcher_exit=-9, launcher_signal=9, machine=MachineRecords(cgroup_oom_kills=2)
     )
@@ -62,7 +62,7 @@ def test_a_killed_launcher_is_known_by_its_own_exit(logs: tuple[list[str], ...],
 def test_other_signals_of_a_launcher(engine: Engine) -> None:
     crashed = verdict_of(engine, [], launcher_exit=-11, launcher_signal=11)
     assert (crashed.failure, crashed.reason) == (FailureClass.WORKER_CRASH, Reason.SIGNAL)
-    assert crashed.title.startswith("The launcher crashed (SIGSEGV")
+    assert crashed.title == "The launcher was ended by SIGSEGV"
     ended = verdict_of(engine, STEPS, launcher_exit=-15, launcher_signal=15)
     assert (ended.failure, ended.title) == (FailureClass.TERMINATED, "The launcher was ended by signal 15")
 

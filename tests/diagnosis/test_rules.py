@@ -96,9 +96,7 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         None,
     ),
     "complaint": (one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2)), FailureClass.NCCL_TIMEOUT, None),
-    "aborted": (one(STEPS + by_signal("SIGABRT", 6)), FailureClass.WORKER_CRASH, Reason.SIGNAL),
     "all_signalled": (one(STEPS + by_signal("SIGTERM", 15)), FailureClass.TERMINATED, Reason.OUTSIDE),
-    "complaint_at_exit": (one("error: pass --config FILE\n" + exited(1)), FailureClass.USAGE_ERROR, None),
     "exit_code": (
         one(STEPS + "[launch.py:321:sigkill_handler] ['python', 't.py'] exits with return code = 7\n"),
         FailureClass.WORKER_CRASH,
@@ -289,6 +287,8 @@ def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
             FailureClass.HOST_OOM,
         ),
         ("User defined signal 2\n", FailureClass.TERMINATED),
+        (by_signal("SIGABRT", 6), FailureClass.WORKER_CRASH),
+        (by_signal("SIGTERM", 15) + by_signal("SIGABRT", 6), FailureClass.WORKER_CRASH),
         (CANCELLED_ON_GPU + CLEAN_UP, FailureClass.TERMINATED),
     ],
 )

@@ -59,7 +59,7 @@ def test_a_killed_torchrun_is_named_and_its_ranks_are_swept(tmp_path: Path) -> N
             FailureClass.TERMINATED,
             Reason.OUTSIDE,
         )
-        assert view.verdict.title == "The launcher was killed (SIGKILL)"
+        assert view.verdict.title == "The launcher was ended by SIGKILL"
 
     assert wait_until(lambda: (view := attempt(1)) is not None and bool(view.pid), 60, 0.01)
     kill(1)

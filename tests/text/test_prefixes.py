@@ -26,9 +26,9 @@ from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_pat
         ("worker-0 | boom", Origin(node="worker-0"), "boom"),
         ("[node7] W07 x", Origin(node="node7"), "W07 x"),
         ("[1,3]<stderr>:boom", Origin(task=3, stream="stderr"), "boom"),
-        ("(Worker pid=7, ip=10.0.0.1) boom", Origin(pid=7, node="10.0.0.1", worker="Worker pid=7"), "boom"),
-        ("(VllmWorker rank=1 pid=7) boom", Origin(rank=1, pid=7, worker="VllmWorker pid=7"), "boom"),
-        ("[pod/trainer-0/pytorch] boom", Origin(node="trainer-0", worker="trainer-0"), "boom"),
+        ("(Worker pid=7, ip=10.0.0.1) boom", Origin(pid=7, node="10.0.0.1"), "boom"),
+        ("(VllmWorker rank=1 pid=7) boom", Origin(rank=1, pid=7), "boom"),
+        ("[pod/trainer-0/pytorch] boom", Origin(node="trainer-0"), "boom"),
         ("RuntimeError: boom", NOWHERE, "RuntimeError: boom"),
         ("INFO: boom", NOWHERE, "INFO: boom"),
         ("python3: can't open file", NOWHERE, "python3: can't open file"),
@@ -75,10 +75,10 @@ def test_hosts_are_learnt_by_recurrence() -> None:
 @pytest.mark.parametrize(
     ("path", "origin"),
     [
-        ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, attempt=0, stream="stderr")),
+        ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, stream="stderr")),
         (
             "nodes/1/attempts/2/x_y/attempt_0/3/stdout.log",
-            Origin(local_rank=3, attempt=2, stream="stdout", node="node1"),
+            Origin(local_rank=3, stream="stdout", node="node1"),
         ),
         ("out/rank_5.err", Origin(rank=5, stream="stderr")),
         ("job/node1.console.log", Origin(node="node1")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import cache
 
@@ -36,7 +37,6 @@ def _inline() -> tuple[Lazy, ...]:
             r'"(?:global_)?rank": ?(\d+)',
             r"\b[Rr]ank=(\d+)\b",
             r"\[rank[ :]{0,2}(\d+)\]",
-            r"\bnan on rank (\d+)|NaN on rank (\d+)",
             r"\bon (?:global )?rank (\d+)\b",
             r"\bfor rank (\d+):",
             r"^[Rr]ank (\d+) ?[|:]",
@@ -108,14 +108,6 @@ def pid_of(text: str) -> int | None:
     return whole(next(group for group in match.groups() if group))
 
 
-def _task_out_of_memory(hit: Hit) -> int | None:
-    """The one task that srun names as out of memory, in the line or right below slurmstepd's."""
-    for line in (hit.text, *hit.lines_after(6)):
-        if match := re.search(r"\btasks? (\d+)([\d,-]*): Out Of Memory", line):
-            return None if match.group(2) else whole(match.group(1))
-    return None
-
-
 def place_of(origin: Origin) -> str | None:
     """The node that a local rank belongs to, by its prefix: its name, or the number of the task whose torchrun it is on."""
     if origin.node is not None or origin.task is None:
@@ -133,40 +125,29 @@ class Ranks:
     def __init__(self, scans: Sequence[SourceScan], launch: Launch) -> None:
         self._launch = launch
         # By place, the global ranks that its local rank 0 may be. The place None: of lines that name no node.
-        self._bases: dict[str | None, set[int]] = {}
-        self._of_node: dict[
-            str, set[int]
-        ] = {}  # the ranks that lines with a node's name bear, without local ones
+        self._bases: defaultdict[str | None, set[int]] = defaultdict(set)
+        # By node, the ranks of lines that bear no local ones.
+        self._of_node: defaultdict[str | None, set[int]] = defaultdict(set)
         self._task_is_rank = (launch.per_node or 1) == 1
         self._tasks: set[int] = set()
         self._seen: set[int] = set()
         # What ranks printed of their own progress because another one's watchdog had fired.
         self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
-        ranks_by_device: dict[int, set[int]] = {}
         for scan in scans:
             for line in scan.edges():
-                self._read(line, scan, ranks_by_device)
-        self._rank_by_device = {
-            device: min(ranks) for device, ranks in ranks_by_device.items() if len(ranks) == 1
-        }
+                self._read(line, scan)
         for item in launch.exits:
-            if item.local_rank is None:
-                continue
-            places = {item.node, place_of(item.hit.origin)} - {None} or {None}
-            self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
-            for place in places:
-                bases = self._bases.setdefault(place, set())
-                if item.rank is not None:
-                    bases.add(item.rank - item.local_rank)
+            if item.local_rank is not None:
+                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
+                for place in {item.node, place_of(item.hit.origin)} - {None} or {None}:
+                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
         per_node = launch.per_node
-        for node, ranks in self._of_node.items():
-            if per_node is not None:
-                self._bases.setdefault(node, set()).add(min(ranks) // per_node * per_node)
-        starts = {base for bases in self._bases.values() for base in bases}
-        named = {place for place in self._bases if place is not None}
+        if per_node is not None:
+            for node, ranks in self._of_node.items():
+                self._bases[node].add(min(ranks) // per_node * per_node)
         self.multi_node = (
-            len(starts | {0}) > 1
-            or len(named) > 1
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
             or (not self._task_is_rank and len(self._tasks) > 1)
             or (launch.world_size is not None and per_node is not None and launch.world_size > per_node)
         )
@@ -179,32 +160,28 @@ class Ranks:
             and (rank := hit.rank if hit.rank is not None else own_rank(hit.text)) is not None
         }
 
-    def _read(self, line: str, scan: SourceScan, ranks_by_device: dict[int, set[int]]) -> None:
-        """Note what one line's prefix shows: its rank, and with that the rank's node, task, process and device."""
+    def _read(self, line: str, scan: SourceScan) -> None:
+        """Note what one line's prefix shows: its rank, and with that the rank's node, task and process."""
         origin, rest = split_prefix(line, scan.hosts)
         origin = origin.over(Origin(local_rank=scan.origin.local_rank, node=scan.origin.node))
         if (known := _OF_AGENT.search(rest)) is not None:
-            self._bases.setdefault(place_of(origin), set()).add(whole(known.group(1)))
-        rank, place = origin.rank, place_of(origin)
+            self._bases[place_of(origin)].add(whole(known.group(1)))
+        rank = origin.rank
         if origin.task is not None:
             self._tasks.add(origin.task)
         if origin.local_rank is not None:
             self._task_is_rank = self._task_is_rank and origin.task is None
-            bases = self._bases.setdefault(place, set())
-            if (own := rank if rank is not None else own_rank(rest)) is not None:
-                bases.add(own - origin.local_rank)
+            own = rank if rank is not None else own_rank(rest)
+            self._bases[place_of(origin)] |= set() if own is None else {own - origin.local_rank}
         if rank is None:
             return
         self._seen.add(rank)
         if origin.node is not None and origin.local_rank is None:
-            self._of_node.setdefault(origin.node, set()).add(rank)
+            self._of_node[origin.node].add(rank)
         if origin.task is not None and origin.task != rank:
             self._task_is_rank = False
         if origin.pid is not None:
             self._launch.rank_by_pid.setdefault(origin.pid, rank)
-        device = device_of(rest)
-        if device is not None:
-            ranks_by_device.setdefault(device, set()).add(rank)
 
     @property
     def seen(self) -> frozenset[int]:
@@ -225,10 +202,8 @@ class Ranks:
 
         `place`: see `place_of`.
         """
-        if place is not None:
-            bases = self._bases.get(place, set())
-        else:
-            bases = {base for of_place in self._bases.values() for base in of_place}
+        everywhere = {base for of_place in self._bases.values() for base in of_place}
+        bases = everywhere if place is None else self._bases[place]
         found = {base + local for base in bases}
         if len(found) > 1:
             # Of ranks that only waited, and of those that were ended for others' sake, none failed first.
@@ -236,7 +211,7 @@ class Ranks:
             found -= self._waited | ended
         if len(found) == 1 and not (place is None and self.multi_node and len(bases) == 1):
             return found.pop()
-        if place is not None and len(alone := self._of_node.get(place, set())) == 1 and min(alone) >= local:
+        if len(alone := self._of_node[place]) == 1 and min(alone) >= local:
             return min(alone)
         if self._launch.numbered and place is not None and (match := re.fullmatch(r"node[_-]?(\d+)", place)):
             return whole(match.group(1)) * (self._launch.per_node or 1) + local
@@ -285,15 +260,16 @@ class Ranks:
         return None
 
     def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By the launcher's task, in the prefix or in the words of an out-of-memory report."""
-        if hit.origin.task is not None and self._task_is_rank and failure is not FailureClass.TERMINATED:
-            return hit.origin.task
-        task = _task_out_of_memory(hit) if hit.has(Trait.NAMES_TASK) else None
+        """By the launcher's task in the prefix, or the one that srun names as out of memory below slurmstepd's line."""
+        task = hit.origin.task if failure is not FailureClass.TERMINATED else None
+        for line in (hit.text, *hit.lines_after(6)) if task is None and hit.has(Trait.NAMES_TASK) else ():
+            if match := re.search(r"\btasks? (\d+)(?![\d,-]): Out Of Memory", line):
+                task = whole(match.group(1))
         return self.from_task(task) if task is not None else None
 
     def _by_lines_below(self, hit: Hit, _failure: FailureClass) -> int | None:
-        ranks = (self._near(line) for line in hit.lines_after(6))
-        return next((rank for rank in ranks if rank is not None), None)
+        found = (re.search(_ASCEND, line) for line in hit.lines_after(6))
+        return next((whole(match.group(1)) for match in found if match), None)
 
     def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
         """By the visible device that the message names."""
@@ -301,16 +277,7 @@ class Ranks:
         if device is None and failure is FailureClass.NAN_LOSS:
             below = (device_of(line) for line in hit.lines_after(2)[:2])
             device = next((found for found in below if found is not None), None)
-        if device is None:
-            return None
-        if hit.origin.node is None and device in self._rank_by_device:
-            return self._rank_by_device[device]
-        return self.from_local(device, place_of(hit.origin))
-
-    def _near(self, line: str) -> int | None:
-        """A continuation line right below may carry the words ``for rank 2:``."""
-        match = re.search(rf"did not receive grad for rank (\d+)|terminated.*\[Rank (\d+)\]|{_ASCEND}", line)
-        return whole(next(group for group in match.groups() if group)) if match else None
+        return self.from_local(device, place_of(hit.origin)) if device is not None else None
 
     def node_of(self, origin: Origin) -> str | None:
         """The node that a prefix names; a task's number where a task is a node."""

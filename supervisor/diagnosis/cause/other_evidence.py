@@ -431,6 +431,7 @@ CORRECTIONS = (
         when=_made_no_step,
         then=_replaced(FailureClass.UNKNOWN, Reason.NO_STEP, 0.9),
         why="It ended with exit code 0 without a step, and an earlier attempt had not come to the last one.",
+        outranks=Weight.SILENCE,
     ),
     Correction(
         "words_below_last_step",
@@ -438,6 +439,7 @@ CORRECTIONS = (
         when=_barely_healthy,
         then=lambda case, root: guess(case, root, ended_at_once=True),
         why="Below the last step stands a complaint that no signature knows; its words lead to a class that ends a process at once.",
+        outranks=Weight.SILENCE,
     ),
     Correction(
         "words_of_complaint",
@@ -445,6 +447,7 @@ CORRECTIONS = (
         when=_without_line,
         then=guess,
         why="No signature knows the cause; the class is guessed from the words of the clearest complaint.",
+        outranks=Weight.EXIT,
     ),
     Correction(
         "stacks_of_hang",

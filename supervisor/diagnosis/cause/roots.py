@@ -13,7 +13,6 @@ from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.text.patterns import Lazy
 
 # Peers' complaints alone.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
@@ -112,28 +111,13 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
         for other in case.candidates:
             if other.failure is FailureClass.CUDA_ERROR and other.rank is not None:
                 return other.rank
-    blamed = case.ranks.blamed()
-    if blamed is not None:
-        late = _late_instead_of(blamed, case)
-        return late if late is not None else blamed
+    if (blamed := case.ranks.blamed()) is not None:
+        return blamed
     if case.launch.distributed and (silent := case.ranks.only_silent()) is not None:
         return silent
     if item.failure is FailureClass.PORT_IN_USE or not case.launch.distributed:
         return 0
     return None
-
-
-def _late_instead_of(blamed: int, case: Case) -> int | None:
-    """The rank that did not come, where the one that the launcher saw fail first only waited and timed out."""
-    waited = {
-        item.rank
-        for item in case.candidates
-        if not item.is_cause and not item.soft and item.failure is FailureClass.NCCL_TIMEOUT
-    }
-    if blamed not in waited:
-        return None
-    late = lagging_rank(case.candidates, case.launch, case.ranks)
-    return late if late not in waited else None
 
 
 def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candidate:
@@ -170,9 +154,7 @@ def from_complaint(item: Candidate, case: Case) -> Root:
 
 def with_local_rank(root: Root, case: Case) -> Root:
     """The root with its node and local rank, where it is one process's and the global rank is not known."""
-    if root.ranks or root.failure in _OF_NO_RANK:
-        return root._replace(local_rank=None)
-    if root.local_rank is not None or root.chosen is None:
+    if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
         return root
     origin, blamed = root.chosen.hit.origin, case.ranks.blamed_exit()
     if origin.local_rank is not None:
@@ -220,30 +202,4 @@ def last_message(item: Exit, case: Case) -> tuple[str, int, str] | None:
         for number, line in reversed(list(scan.numbered_tail())):
             if line.strip():
                 return (scan.path, number, line) if ": " in line else None
-    return None
-
-
-_LAUNCHERS = (
-    "srun: ",
-    "slurmstepd: ",
-    "sbatch: ",
-    "salloc: ",
-    "make: ",
-    "mpirun",
-    "prterun",
-    "docker: ",
-    "kubectl",
-    "pdsh",
-)
-_COMPLAINT = Lazy(r"^(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S")
-
-
-def message_at_exit(case: Case) -> tuple[str, int, str] | None:
-    """What a program printed as it ended of its own will, ``error: …``, in a job without tracebacks of ranks."""
-    if any(hit.has(Trait.TRACEBACK) and hit.rank is not None for scan in case.scans for hit in scan.hits):
-        return None
-    for scan in case.scans:
-        for number, line in scan.numbered_tail():
-            if _COMPLAINT.match(line) and not line.startswith(_LAUNCHERS):
-                return scan.path, number, line
     return None

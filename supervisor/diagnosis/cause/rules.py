@@ -23,7 +23,6 @@ from supervisor.diagnosis.cause.roots import (
     from_complaint,
     from_exit,
     last_message,
-    message_at_exit,
     own_complaint,
 )
 from supervisor.diagnosis.scan.hit import Candidate
@@ -130,14 +129,6 @@ def _refused_arguments(facts: Facts) -> _Message | None:
     return _Message(found, place) if place is not None else None
 
 
-def _complaint_at_exit(facts: Facts) -> _Message | None:
-    exits = facts.bad_exits
-    if not exits or exits[0].code != 1 or facts.any_progress:
-        return None
-    place = message_at_exit(facts.case)
-    return _Message(exits[0], place) if place is not None else None
-
-
 def _of_message(facts: Facts, found: _Message) -> Root:
     return at(from_exit(found.item, facts.case, FailureClass.USAGE_ERROR), found.place)
 
@@ -147,23 +138,18 @@ def _of_silent_exit(facts: Facts, item: Exit) -> Root:
     return from_exit(item, facts.case, reason=reason)
 
 
-def _aborted(facts: Facts) -> Exit | None:
-    return next((item for item in facts.bad_exits if item.code == -6), None)
-
-
 def _all_signalled(facts: Facts) -> Exit | None:
     # Where another ended by itself, the launcher sent the signal.
-    if any(item.code > 0 for item in facts.bad_exits):
+    if any(item.code > 0 or item.code == -6 for item in facts.bad_exits):
         return None
     return next((item for item in facts.bad_exits if item.code in STOP_SIGNALS), None)
 
 
 def _exit_code(facts: Facts) -> Exit | None:
-    return next((item for item in facts.bad_exits if item.code != 1 and item.code <= MOST_EXIT_CODE), None)
-
-
-def _of_exit_code(facts: Facts, item: Exit) -> Root:
-    return from_exit(item, facts.case, reason=Reason.EXIT_CODE)
+    usual = {1, *STOP_SIGNALS}
+    return next(
+        (item for item in facts.bad_exits if item.code not in usual and item.code <= MOST_EXIT_CODE), None
+    )
 
 
 # -- silences, complaints --------------------------------------------------------------------------
@@ -327,13 +313,6 @@ RULES: tuple[Rule[Any], ...] = (
         why="Only complaints of peers are known (a timeout, a lost connection), and no rank reports that it failed first.",
     ),
     Rule(
-        "aborted",
-        when=_aborted,
-        then=_of_exit,
-        why="A process aborted (SIGABRT) and printed no cause.",
-        confidence=0.8,
-    ),
-    Rule(
         "all_signalled",
         when=_all_signalled,
         then=_of_signalled,
@@ -341,17 +320,10 @@ RULES: tuple[Rule[Any], ...] = (
         confidence=0.75,
     ),
     Rule(
-        "complaint_at_exit",
-        when=_complaint_at_exit,
-        then=_of_message,
-        why="The program left with exit code 1 before its first step, without a traceback, and printed an error.",
-        confidence=0.7,
-    ),
-    Rule(
         "exit_code",
         when=_exit_code,
-        then=_of_exit_code,
-        why="A process left with an unusual exit code, and nothing else is known.",
+        then=_of_silent_exit,
+        why="A process left with an unusual exit code or aborted, and nothing else is known.",
         confidence=0.75,
     ),
     Rule(

@@ -71,14 +71,7 @@ def title_of_empty(scans: Sequence[SourceScan]) -> str | None:
 
 def title_of_launcher(signal: int) -> str:
     """The headline of an attempt whose launcher was ended by a signal."""
-    name = signal_of(f"signal {signal}")
-    if name == "SIGKILL":
-        return "The launcher was killed (SIGKILL)"
-    return (
-        f"The launcher crashed ({name}: {_MEANING[name]})"
-        if name is not None
-        else f"The launcher was ended by signal {signal}"
-    )
+    return f"The launcher was ended by {signal_of(f'signal {signal}') or f'signal {signal}'}"
 
 
 def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
