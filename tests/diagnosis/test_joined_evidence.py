@@ -67,6 +67,11 @@ def test_other_signals_of_a_launcher(engine: Engine) -> None:
     assert (ended.failure, ended.title) == (FailureClass.TERMINATED, "The launcher was ended by signal 15")
 
 
+def test_what_stoker_ended_for_want_of_a_killed_launcher_is_no_node_that_never_came(engine: Engine) -> None:
+    swept = verdict_of(engine, STEPS, launcher_exit=-9, launcher_signal=9, ended_for="rank_died")
+    assert (swept.failure, swept.title) == (FailureClass.TERMINATED, "The launcher was ended by SIGKILL")
+
+
 def test_a_cause_or_a_timeout_in_the_logs_outranks_the_launchers_signal(engine: Engine) -> None:
     cause = verdict_of(engine, [*STEPS, *trace(1, OUT_OF_MEMORY)], launcher_exit=-9, launcher_signal=9)
     assert (cause.failure, cause.rank) == (FailureClass.CUDA_OOM, 1)

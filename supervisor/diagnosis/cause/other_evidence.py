@@ -296,7 +296,7 @@ def _ranks_never_met(case: Case, root: Root) -> bool:
     """Whether what was left of an attempt was ended for a node that was gone, before any rank had begun."""
     job = case.job
     no_cause = root.failure in (FailureClass.TERMINATED, FailureClass.UNKNOWN, FailureClass.HEALTHY)
-    no_rank = not job.exit_codes and all(
+    no_rank = not (job.exit_codes or job.launcher_signal) and all(
         log.origin.rank is None and log.origin.local_rank is None for log in job.logs
     )
     return no_cause and no_rank and job.ended_for == _RANK_DIED
