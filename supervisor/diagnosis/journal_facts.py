@@ -95,11 +95,9 @@ def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | No
 
 def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
     """The signal that ended a launcher. Where a stop of ours began before its end, the signal may be ours."""
-    for own in views:
-        in_time = own.stop is None or (own.ended_t is not None and own.ended_t < own.stop.t)
-        if own.exit_code is not None and own.exit_code < 0 and in_time:
-            return -own.exit_code
-    return None
+    ended = (own for own in views if own.exit_code is not None and own.exit_code < 0)
+    by_others = (own for own in ended if own.stop is None or (own.ended_t or own.stop.t) < own.stop.t)
+    return next((-own.exit_code for own in by_others if own.exit_code is not None), None)
 
 
 def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> MachineRecords:

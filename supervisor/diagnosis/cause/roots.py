@@ -13,6 +13,7 @@ from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy
 
 # Peers' complaints alone.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
@@ -203,3 +204,18 @@ def last_message(item: Exit, case: Case) -> tuple[str, int, str] | None:
             if line.strip():
                 return (scan.path, number, line) if ": " in line else None
     return None
+
+
+# A program's own complaint, and none of a launcher's.
+_COMPLAINT = Lazy(
+    r"(?!srun: |slurmstepd: |sbatch: |salloc: |make: |mpirun|prterun|docker: |kubectl|pdsh)"
+    r"(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S"
+)
+
+
+def message_at_exit(case: Case) -> tuple[str, int, str] | None:
+    """What a program printed as it ended of its own will, ``error: …``, in a job without tracebacks of ranks."""
+    if any(hit.has(Trait.TRACEBACK) and hit.rank is not None for scan in case.scans for hit in scan.hits):
+        return None
+    lines = ((scan.path, number, line) for scan in case.scans for number, line in scan.numbered_tail())
+    return next((found for found in lines if _COMPLAINT.match(found[2])), None)

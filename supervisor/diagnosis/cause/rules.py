@@ -23,6 +23,7 @@ from supervisor.diagnosis.cause.roots import (
     from_complaint,
     from_exit,
     last_message,
+    message_at_exit,
     own_complaint,
 )
 from supervisor.diagnosis.scan.hit import Candidate
@@ -127,6 +128,14 @@ def _refused_arguments(facts: Facts) -> _Message | None:
         return None
     place = last_message(found, facts.case)
     return _Message(found, place) if place is not None else None
+
+
+def _complaint_at_exit(facts: Facts) -> _Message | None:
+    exits = facts.bad_exits
+    if not exits or exits[0].code != 1 or facts.any_progress:
+        return None
+    place = message_at_exit(facts.case)
+    return _Message(exits[0], place) if place is not None else None
 
 
 def _of_message(facts: Facts, found: _Message) -> Root:
@@ -318,6 +327,13 @@ RULES: tuple[Rule[Any], ...] = (
         then=_of_signalled,
         why="All processes that ended badly were ended by signals from outside.",
         confidence=0.75,
+    ),
+    Rule(
+        "complaint_at_exit",
+        when=_complaint_at_exit,
+        then=_of_message,
+        why="The program left with exit code 1 before its first step, without a traceback, and printed an error.",
+        confidence=0.7,
     ),
     Rule(
         "exit_code",
