@@ -48,7 +48,8 @@ the rules below in order; the first that matches determines the root. If a rule 
 also matched, and the corrections. With `--json`, they are under the key `explanation`.
 """
 CORRECTED = """\
-Evidence outside the logs then corrects the root: in each stage, the first correction that applies.
+Evidence outside the logs then corrects the root: in each stage, the first correction that applies. What the logs gave weighs as much as
+what it rests on: silence, the exit of a process, complaints of peers, a line that names a cause. A correction outranks it up to a weight.
 """
 
 
@@ -75,8 +76,11 @@ def _rules() -> str:
 
 
 def _corrections() -> str:
-    rows = ["| stage | correction | why |", "| --- | --- | --- |"]
-    rows += [f"| {_words(item.stage.name)} | {item.name} | {item.why} |" for item in CORRECTIONS]
+    rows = ["| stage | correction | outranks at most | why |", "| --- | --- | --- | --- |"]
+    rows += [
+        f"| {_words(item.stage.name)} | {item.name} | {_words(item.outranks.name)} | {item.why} |"
+        for item in CORRECTIONS
+    ]
     return "\n".join(rows) + "\n"
 
 

@@ -13,7 +13,10 @@ from supervisor.run.failures import FailureClass, Reason
 
 
 class Root(NamedTuple):
-    """What was chosen: class, place and certainty; `line` 0 means that no line can be pointed at."""
+    """What was chosen: class, place and certainty; `line` 0 means that no line can be pointed at.
+
+    `local_rank`: the rank on its `node`, where the global one is not known.
+    """
 
     failure: FailureClass
     reason: Reason | None = None
@@ -25,6 +28,7 @@ class Root(NamedTuple):
     text: str = ""
     confidence: float = 0.0
     chosen: Candidate | None = None
+    local_rank: int | None = None
 
 
 class Case(NamedTuple):

@@ -134,6 +134,7 @@ class JobEvidence(NamedTuple):
         logs: the logs, in any order.
         exit_codes: by global rank; negative for a signal.
         launcher_exit: the launcher's own exit code.
+        launcher_signal: the signal that ended the launcher itself, before anybody here stopped it.
         error_files: torchrun's error files.
         machine: kernel, cgroup, scheduler, disks.
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
@@ -150,7 +151,6 @@ class JobEvidence(NamedTuple):
         final_checkpoint: whether a checkpoint of the last step was committed.
         world_size: ranks in the job.
         ranks_per_node: processes a node, to turn local ranks into global ones.
-        first_dead_rank: the rank that was seen to end first, by a clock better than the logs'.
         run_values: values for advice.
         hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
         recorder: what PyTorch's flight recorder wrote of the collective that hangs.
@@ -160,6 +160,7 @@ class JobEvidence(NamedTuple):
     logs: tuple[LogSource, ...]
     exit_codes: Mapping[int, int] = MappingProxyType({})
     launcher_exit: int | None = None
+    launcher_signal: int | None = None
     error_files: tuple[ErrorFile, ...] = ()
     machine: MachineRecords = MachineRecords()
     stop_reason: str | None = None
@@ -175,7 +176,6 @@ class JobEvidence(NamedTuple):
     final_checkpoint: bool = False
     world_size: int | None = None
     ranks_per_node: int | None = None
-    first_dead_rank: int | None = None
     run_values: RunValues = RunValues()
     hang: SeenHang | None = None
     recorder: SeenRecorder | None = None

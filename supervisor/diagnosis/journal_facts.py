@@ -43,6 +43,7 @@ def with_journal_facts(
     return job._replace(
         exit_codes={**job.exit_codes, **_exit_codes(views)},
         launcher_exit=_launcher_exit(views, job.launcher_exit),
+        launcher_signal=_launcher_signal(views),
         stop_reason=our_stop,
         not_resumed=_not_resumed(view),
         last_step=max(last_steps, default=None),
@@ -116,6 +117,13 @@ def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
 def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | None:
     exits = [own.exit_code for own in views if own.exit_code is not None]
     return next((code for code in exits if code != 0), exits[0] if exits else known)
+
+
+def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
+    """The signal that ended a launcher. Where a stop of ours began before its end, the signal may be ours."""
+    ended = (own for own in views if own.exit_code is not None and own.exit_code < 0)
+    by_others = (own for own in ended if own.stop is None or (own.ended_t or own.stop.t) < own.stop.t)
+    return next((-own.exit_code for own in by_others if own.exit_code is not None), None)
 
 
 def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> MachineRecords:

@@ -16,8 +16,9 @@ from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps
 from supervisor.diagnosis.cause.exit_zero import planned_end
 from supervisor.diagnosis.cause.fingerprint import fingerprint
 from supervisor.diagnosis.cause.log_jobs import by_job, job_starts
-from supervisor.diagnosis.cause.other_evidence import Correction, corrected
+from supervisor.diagnosis.cause.other_evidence import Correction, by_launchers_signal, corrected
 from supervisor.diagnosis.cause.recovered_errors import without_recovered
+from supervisor.diagnosis.cause.roots import with_local_rank
 from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.hang.hang_verdict import (
@@ -42,6 +43,7 @@ from supervisor.diagnosis.wording.titles import (
     title_of_early_end,
     title_of_empty,
     title_of_hung_stop,
+    title_of_launcher,
     title_of_no_step,
 )
 from supervisor.run.failures import Action, FailureClass, Reason
@@ -134,7 +136,7 @@ def _examined(case: Case) -> Examination:
     choice = choose(case)
     root, corrections = corrected(case, choice.root)
     if not case.job.not_resumed:
-        return Examination(_verdict(case, root), case, choice, corrections)
+        return Examination(_verdict(case, with_local_rank(root, case)), case, choice, corrections)
     # What the log says of its end is our doing.
     verdict = _verdict(case, Root(FailureClass.CHECKPOINT_LOAD, confidence=NOT_RESUMED_SURE))
     said = replace(verdict, title=case.job.not_resumed, advice=(LOADS_NOTHING,), consequences=())
@@ -165,9 +167,7 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
         scan_source(source.path, source.origin, source.chunks, signatures, matcher, index, source.first_line)
         for index, source in enumerate(logs)
     )
-    launch = with_known_exits(
-        read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes, job.first_dead_rank
-    )
+    launch = with_known_exits(read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes)
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
     candidates = [item for item in candidates_of(scans, stepped=stepped) if as_expected(item, scans)]
@@ -206,19 +206,24 @@ def _verdict(case: Case, root: Root) -> Verdict:
         cause=Cause(root.path, root.line or None, redact_text(root.text.strip())[:MOST_CAUSE])
         if root.line > 0 or root.text
         else None,
-        consequences=consequences,
+        consequences=tuple(
+            item for item in consequences if item.rank not in {root.rank, *root.ranks} - {None}
+        ),
         advice=tuple(line if len(line) <= MOST_ADVICE else line[: MOST_ADVICE - 1] + "…" for line in advice),
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
         signature=_own_signature(root),
+        local_rank=None if root.ranks else root.local_rank,
     )
 
 
 def _title_of_end(case: Case, root: Root) -> str | None:
-    """The headline where no failure is known: of an attempt that left by itself, and of logs without text."""
+    """The headline where no line names a cause: of an early end, of a launcher that was killed, of logs without text."""
     job, end = case.job, planned_end(case) if root.reason is Reason.ENDED_EARLY else None
     if end is not None:
         return title_of_early_end(end.unit, end.done, end.total)
+    if job.launcher_signal is not None and root == by_launchers_signal(case, root):
+        return title_of_launcher(job.launcher_signal)
     if root.reason is Reason.NO_STEP and job.earlier_step is not None:
         return title_of_no_step(*job.earlier_step, job.total_steps)
     return title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
@@ -268,14 +273,15 @@ def _consequences(case: Case, root: Root) -> tuple[Consequence, ...]:
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
     found: list[Consequence] = []
     for item in case.candidates:
-        key = (item.failure, item.rank)
+        rank = case.ranks.of_prefix(item.hit)
+        key = (item.failure, rank)
         path = case.scans[item.source].path
         if key in seen or (path, item.line) == (root.path, root.line) or len(found) >= MOST_CONSEQUENCES:
             continue
         seen.add(key)
         words = _what_it_was(item, case.job)
         found.append(
-            Consequence(item.failure, item.rank, path, item.line, redact_text(item.text.strip())[:200], words)
+            Consequence(item.failure, rank, path, item.line, redact_text(item.text.strip())[:200], words)
         )
     return tuple(found)
 

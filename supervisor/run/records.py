@@ -61,7 +61,7 @@ class Consequence:
         return self.what or self.failure.value.replace("_", " ")
 
 
-_WHERE = re.compile(r" on ranks? \d+(?:, \d+)*(?: …)?(?=:|$)")
+_WHERE = re.compile(r" on (?:ranks? \d+(?:, \d+)*(?: …)?|local rank \d+(?: of node \S+)?)(?=:|$)")
 # Of a healthy verdict: below it, it rests on steps alone (diagnosis/cause/rules.py: `good_end` has 0.97, `still_training` 0.94).
 SURELY_OVER = 0.95
 
@@ -88,6 +88,7 @@ class Verdict:
     action: Action
     fingerprint: str
     signature: str = ""
+    local_rank: int | None = None
 
     @property
     def is_plain_error(self) -> bool:

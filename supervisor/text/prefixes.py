@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from supervisor.text.numbers import whole
@@ -21,17 +22,15 @@ class Origin(NamedTuple):
     """Who wrote a line, as far as its prefix or its file's path shows. Unknown parts are None.
 
     `task` is a launcher's own number (``srun --label``, MPI): a rank where one process runs a task, a node
-    where a task is a torchrun. `worker` is a Ray actor or pod as printed.
+    where a task is a torchrun.
     """
 
     rank: int | None = None
     local_rank: int | None = None
     node: str | None = None
     stream: str | None = None
-    attempt: int | None = None
     task: int | None = None
     pid: int | None = None
-    worker: str | None = None
 
     def over(self, other: Origin) -> Origin:
         """This origin, its unknown parts filled from `other`."""
@@ -40,10 +39,8 @@ class Origin(NamedTuple):
             self.local_rank if self.local_rank is not None else other.local_rank,
             self.node if self.node is not None else other.node,
             self.stream or other.stream,
-            self.attempt if self.attempt is not None else other.attempt,
             self.task if self.task is not None else other.task,
             self.pid if self.pid is not None else other.pid,
-            self.worker or other.worker,
         )
 
 
@@ -51,7 +48,7 @@ NOWHERE = Origin()
 
 _RANK = Lazy(r"\[(?:rank[ :=]{0,2}(\d{1,6})|([A-Za-z_][A-Za-z_-]{1,24}?)(\d{1,4}))\](:? ?)", re.IGNORECASE)
 _RAY = Lazy(
-    r"\(([A-Za-z_][\w.:/-]*(?:\([^()]{1,60}\))?)(?: rank=(\d{1,6}))?,? ?pid=(\d+)(?:, ip=([^\s,)]+))?\) ?"
+    r"\([A-Za-z_][\w.:/-]*(?:\([^()]{1,60}\))?(?: rank=(\d{1,6}))?,? ?pid=(\d+)(?:, ip=([^\s,)]+))?\) ?"
 )
 _MPI = Lazy(r"\[\d+,(\d{1,6})\]<std(out|err|diag)>: ?")
 _TASK = Lazy(r"\s{0,4}(\d{1,5}): (?=\S|$|  )")
@@ -84,6 +81,10 @@ MIN_NUMBERED_LINES = 8
 MIN_NUMBERED_SHARE = 0.5
 # The mark in a set of hosts that says: a bare number in brackets leads the lines.
 NUMBERED = "[N]"
+# How a template of TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE may begin a line: `n1/g0:2 | `, `[trainer-2-6]:`.
+_TEMPLATED = Lazy(r"(?=[^\s|#]{0,60}?\d)[^\s|#]{1,60}?(?:\]:? ?| ?\| ?|: )(?=\S|$|  )")
+# Ranks write in turns, and a counter comes to each of its numbers once: so often the numbers change for each that there is.
+CHANGES_OF_A_RANK = 2
 # What a script's own logger puts before a message: times, levels, names of loggers and files, all in brackets or with signs between.
 _LOGGED_FIRST = Lazy(
     r"(?:\[[^\[\]]{1,60}\]|\(?\d[\d:.,/TZ+-]*\)?|[A-Z][a-z]{2}(?=,? \d)|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|[IWEF]\d{4}\b"
@@ -99,8 +100,7 @@ _RANK_MARK = Lazy(
 # A mark is looked for behind so many words, and within so many characters, of a line.
 MOST_WORDS_BEFORE_RANK = 8
 RANK_MARK_CHARS = 160
-_PATH_ATTEMPT = Lazy(r"(?:^|[/\\])attempts?[_/\\](\d+)[/\\]")
-_PATH_LOCAL = Lazy(r"(?:^|[/\\])attempt_(\d+)[/\\](\d+)[/\\](stdout|stderr)\.log")
+_PATH_LOCAL = Lazy(r"(?:^|[/\\])attempt_\d+[/\\](\d+)[/\\](stdout|stderr)\.log")
 _PATH_NODE = Lazy(
     r"(?:^|[/\\._-])(node[s]?[/\\_-]?\d+|node[-_]?[a-z0-9]{1,20}(?=[._/\\])|host[-_]?\w{1,30}(?=[._/\\]))",
     re.IGNORECASE,
@@ -127,6 +127,11 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
 
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
     """The outermost prefix of a line and what follows it; None where there is none."""
+    template = next((host for host in hosts if host[0] == "^"), None)
+    if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
+        parts = match.groupdict()
+        rank, local_rank = (int(parts[name]) if parts.get(name) else None for name in ("rank", "local_rank"))
+        return Origin(rank, local_rank, parts.get("node")), text[match.end() :]
     for read in _STYLES.get(_kind_of(text[:1]), _OTHER_STYLES):
         if (found := read(text, so_far)) is not None:
             origin, end = found
@@ -164,7 +169,7 @@ def _mpi(text: str, _so_far: Origin) -> _Found:
 
 def _pod(text: str, _so_far: Origin) -> _Found:
     match = _POD.match(text)
-    return (Origin(node=match.group(1), worker=match.group(1)), match.end()) if match else None
+    return (Origin(node=match.group(1)), match.end()) if match else None
 
 
 def _node_in_brackets(text: str, _so_far: Origin) -> _Found:
@@ -181,9 +186,8 @@ def _ray(text: str, _so_far: Origin) -> _Found:
     match = _RAY.match(text)
     if match is None:
         return None
-    name, rank, pid, address = match.groups()
-    number = int(rank) if rank else None
-    return Origin(rank=number, pid=whole(pid), node=address, worker=f"{name} pid={pid}"), match.end()
+    rank, pid, address = match.groups()
+    return Origin(rank=int(rank) if rank else None, pid=whole(pid), node=address), match.end()
 
 
 def _task(text: str, so_far: Origin) -> _Found:
@@ -238,17 +242,24 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
 
     A word before `: `, ` | ` or in brackets is taken as a host when several such words that differ only in
     their last letters or digits lead at least a third of the lines together. `NUMBERED` is in the result
-    where a bare number in brackets leads the lines, as Intel MPI and Hydra print.
+    where a bare number in brackets leads the lines, as Intel MPI and Hydra print; a pattern that begins with ``^``
+    where torchrun's prefix follows a template of the user's.
     """
     families: dict[
         tuple[str, str], Counter[str]
     ] = {}  # by the signs around the name and what its cluster shares
     total = bare = 0
+    # By form: the numbers, and the rank that the line names behind them.
+    templates: dict[str, list[tuple[tuple[int, ...], int | None]]] = {}
     for line in lines:
         if not line.strip():
             continue
         total += 1
-        _, rest = split_prefix(line)
+        origin, rest = split_prefix(line)
+        if origin == NOWHERE and (match := _TEMPLATED.match(line)):
+            digits = tuple(map(int, re.findall(r"\d{1,6}", match.group())))
+            behind = split_prefix(line[match.end() :])[0].rank
+            templates.setdefault(re.sub(r"\d{1,6}", "#", match.group()), []).append((digits, behind))
         bare += _BARE_TASK.match(rest) is not None
         # A collector may stand before the hosts, and hosts before the ranks.
         match = _HOST.match(line) or _HOST.match(rest)
@@ -267,7 +278,42 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
     }
     if total >= MIN_NUMBERED_LINES and bare >= MIN_NUMBERED_SHARE * total:
         found.add(NUMBERED)
+    for form, rows in templates.items():
+        if len(rows) >= MIN_NUMBERED_SHARE * total and (roles := _roles(rows)):
+            found.add(_template_pattern(form, roles))
     return frozenset(found)
+
+
+def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]:
+    """What the numbers of a template are, by their place in it; empty where that does not show.
+
+    The last one that differs is the rank where it tells all prefixes apart; else it is the local rank, and the one before it the node's.
+    Of one number alone nothing shows but by the ranks that lines name behind it.
+    """
+    digits = list(dict.fromkeys(numbers for numbers, _ in rows))
+    differing = [at for at in range(len(digits[0])) if len({numbers[at] for numbers in digits}) > 1]
+    changes = sum(one[0] != other[0] for one, other in pairwise(rows))
+    if not differing or changes < CHANGES_OF_A_RANK * len(digits):
+        return {}
+    last = differing[-1]
+    if len(differing) == 1:
+        return {last: "local_rank"} if any(rank is not None for _, rank in rows) else {}
+    if len({numbers[last] for numbers in digits}) == len(digits):
+        return {last: "rank"}
+    return {last: "local_rank", differing[-2]: "node"}
+
+
+def _template_pattern(form: str, roles: Mapping[int, str]) -> str:
+    """The pattern of a template whose numbers are `#` in `form`. A node's name is its number with the letters before it: n1."""
+    pattern = "^"
+    for at, part in enumerate(re.split(r"([A-Za-z]*#)", form)):
+        letters, number = re.escape(part.removesuffix("#")), r"\d{1,6}" if at % 2 else ""
+        role = roles.get(at // 2) if at % 2 else None
+        if role == "node":
+            pattern += f"(?P<node>{letters}{number})"
+        else:
+            pattern += letters + (f"(?P<{role}>{number})" if role else number)
+    return pattern
 
 
 def _host_in(match: re.Match[str]) -> str:
@@ -288,12 +334,9 @@ def origin_of_path(path: str) -> Origin:
     """Who wrote a log file, from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
     origin = NOWHERE
     if match := _PATH_LOCAL.search(path):
-        attempt, local, stream = match.groups()
-        origin = Origin(attempt=int(attempt), local_rank=int(local), stream=stream)
+        origin = Origin(local_rank=int(match.group(1)), stream=match.group(2))
     elif match := _PATH_RANK.search(path):
         origin = Origin(rank=int(match.group(1)))
-    if outer := _PATH_ATTEMPT.search(path):
-        origin = origin._replace(attempt=int(outer.group(1)))
     if match := _PATH_NODE.search(path):
         origin = origin._replace(node=match.group(1).strip("/\\").replace("nodes/", "node"))
     if origin.stream is None and (

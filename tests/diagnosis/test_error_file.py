@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.attribution.error_file import ErrorFile, read_error_file
+from supervisor.diagnosis.cause.other_evidence import RankError, read_error_file
 from supervisor.diagnosis.evidence import ErrorFile as EvidenceFile
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.verdict import diagnose
@@ -25,34 +25,20 @@ WHOLE = json.dumps(
 
 
 def test_a_whole_file() -> None:
-    assert read_error_file(WHOLE) == ErrorFile(
-        message='ValueError: bad "shape"\nsecond line',
-        exception="ValueError",
-        py_callstack="Traceback…\n  File x",
-        timestamp_s=1795223130,
-        complete=True,
-    )
+    assert read_error_file(WHOLE) == RankError('ValueError: bad "shape"\nsecond line', 1795223130)
 
 
 def test_every_half_of_it_says_what_it_holds() -> None:
-    for end in range(len(WHOLE)):
-        half = read_error_file(WHOLE[:end])
-        if half is not None:
-            assert not half.complete
-            assert 'ValueError: bad "shape"\nsecond line'.startswith(half.message.rstrip("\\"))
-    cut = read_error_file(WHOLE[: WHOLE.index(b"timestamp")])
-    assert cut is not None
-    assert cut.exception == "ValueError"
-    assert cut.timestamp_s is None
+    read = [half for end in range(len(WHOLE)) if (half := read_error_file(WHOLE[:end])) is not None]
+    assert all('ValueError: bad "shape"\nsecond line'.startswith(half.message.rstrip("\\")) for half in read)
+    assert read[-1].message == 'ValueError: bad "shape"\nsecond line'
 
 
 def test_other_shapes() -> None:
-    assert read_error_file(b'{"message": "SignalException: Process 12 got signal: 15"}') == ErrorFile(
-        "SignalException: Process 12 got signal: 15", "SignalException"
-    )
+    said = "SignalException: Process 12 got signal: 15"
+    assert read_error_file(json.dumps({"message": said}).encode()) == RankError(said)
     dotted = read_error_file(b'{"message": {"message": "torch.OutOfMemoryError: CUDA out of memory."}}')
-    assert dotted is not None
-    assert dotted.exception == "torch.OutOfMemoryError"
+    assert dotted == RankError("torch.OutOfMemoryError: CUDA out of memory.")
     for nothing in (b"", b"{}", b"[]", b"null", b'{"message": {}}', b"[" * 100_000, b"\xff\xfe"):
         assert read_error_file(nothing) is None
 
@@ -70,22 +56,16 @@ def test_a_hostile_file_does_not_end_the_verdict() -> None:
     assert verdict.cause is None
 
 
-def test_what_is_no_text_is_no_callstack() -> None:
-    def read(**extra: object) -> ErrorFile | None:
-        return read_error_file(json.dumps({"message": {"message": "Oops: x", "extraInfo": extra}}).encode())
-
-    for callstack in (["a"], {"a": 1}, 7, True, None, ""):
-        assert read(py_callstack=callstack) == ErrorFile("Oops: x", "Oops")
+def test_what_is_no_time_is_none() -> None:
     for stamp, second in (
         ("12", 12),
         (12, 12),
         ("9" * 12, 10**12 - 1),
-        ("9" * 13, None),
-        ("1.5", None),
-        ("²", None),
-        ([1], None),
-        ("", None),
+        ("9" * 13, 0),
+        ("1.5", 0),
+        ("²", 0),
+        ([1], 0),
+        ("", 0),
     ):
-        assert read(timestamp=stamp) == ErrorFile("Oops: x", "Oops", timestamp_s=second)
-    only_stack = json.dumps({"message": {"message": ["x"], "extraInfo": {"py_callstack": "File x"}}}).encode()
-    assert read_error_file(only_stack) == ErrorFile("", py_callstack="File x")
+        file = {"message": {"message": "Oops: x", "extraInfo": {"timestamp": stamp}}}
+        assert read_error_file(json.dumps(file).encode()) == RankError("Oops: x", second)

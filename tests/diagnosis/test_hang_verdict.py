@@ -57,6 +57,7 @@ def test_our_own_signals_and_peers_complaints_follow_from_the_hang(engine: Engin
 WAITING = SeenGroup((0, 2, 3), "backward", "in backward", "train.py:23", (9, 39, 49))
 READING = SeenGroup((1,), "own", "in read()", "data.py:41", (28,))
 TOLD = SEEN._replace(groups=(READING, WAITING))
+TIMED_OUT_IN_NCCL = "[rank{0}]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 TIMED_OUT = "[rank{}]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 10000ms for recv operation to complete\n"
 
 
@@ -114,9 +115,18 @@ def test_where_all_wait_for_each_other_the_advice_says_so(engine: Engine) -> Non
     assert not [item for item in verdict.consequences if item.words.startswith("waited")]
 
 
-def test_where_those_that_wait_gave_up_first_the_stacks_name_whom_they_waited_for(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("line", "failure", "headline"),
+    [
+        (TIMED_OUT_IN_NCCL, FailureClass.NCCL_TIMEOUT, "rank 1 never joined"),
+        (TIMED_OUT, FailureClass.HANG, "on rank 1"),  # there is no NCCL to look at
+    ],
+)
+def test_where_those_that_wait_gave_up_first_the_stacks_name_whom_they_waited_for(
+    line: str, failure: FailureClass, headline: str, engine: Engine
+) -> None:
     """Each of them tells where it waited itself: its own line is nobody's fault."""
-    text = STEPS + TIMED_OUT.format(0) + TIMED_OUT.format(2)
+    text = STEPS + line.format(0) + line.format(2)
     silence = TOLD._replace(ended_for_it=False)
 
     def ended(hang: SeenHang | None, said: str) -> Verdict:
@@ -126,10 +136,10 @@ def test_where_those_that_wait_gave_up_first_the_stacks_name_whom_they_waited_fo
         return diagnose(job, engine.signatures, engine.matcher)
 
     verdict = ended(silence, text)
-    assert (verdict.failure, verdict.rank) == (FailureClass.NCCL_TIMEOUT, 1)
+    assert (verdict.failure, verdict.rank) == (failure, 1)
     assert verdict.cause is not None
     assert (verdict.cause.path, verdict.cause.line) == (SEEN.path, 28)
-    assert "rank 1 never joined" in verdict.title
+    assert headline in verdict.title
     words = [item.words for item in verdict.consequences]
     assert "waited for rank 1 in backward at train.py:23" in words
     assert "nccl timeout" in words

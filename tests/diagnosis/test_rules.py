@@ -104,13 +104,7 @@ RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         None,
     ),
     "complaint": (one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2)), FailureClass.NCCL_TIMEOUT, None),
-    "aborted": (one(STEPS + by_signal("SIGABRT", 6)), FailureClass.WORKER_CRASH, Reason.SIGNAL),
     "all_signalled": (one(STEPS + by_signal("SIGTERM", 15)), FailureClass.TERMINATED, Reason.OUTSIDE),
-    "full_disk": (
-        one(STEPS)._replace(launcher_exit=1, machine=MachineRecords(disk_free_bytes=4096, disk_path="/runs")),
-        FailureClass.DISK_FULL,
-        None,
-    ),
     "complaint_at_exit": (one("error: pass --config FILE\n" + exited(1)), FailureClass.USAGE_ERROR, None),
     "exit_code": (
         one(STEPS + "[launch.py:321:sigkill_handler] ['python', 't.py'] exits with return code = 7\n"),
@@ -167,6 +161,16 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         FailureClass.GPU_FAULT,
         None,
     ),
+    "full_disk": (
+        one(STEPS)._replace(launcher_exit=1, machine=MachineRecords(disk_free_bytes=4096, disk_path="/runs")),
+        FailureClass.DISK_FULL,
+        None,
+    ),
+    "launcher_killed": (
+        one("")._replace(launcher_exit=-9, launcher_signal=9),
+        FailureClass.TERMINATED,
+        Reason.OUTSIDE,
+    ),
     "aborted_at_exit": (
         one(STEPS + exited(-6))._replace(last_step=20, total_steps=20),
         FailureClass.WORKER_CRASH,
@@ -198,11 +202,6 @@ CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
         one("loading\nnothing to do\n")._replace(launcher_exit=0, earlier_step=(1, 30), total_steps=90),
         FailureClass.UNKNOWN,
         Reason.NO_STEP,
-    ),
-    "first_dead_rank": (
-        JobEvidence(logs=(), exit_codes={}, launcher_exit=1, first_dead_rank=2),
-        FailureClass.UNKNOWN,
-        None,
     ),
     "words_below_last_step": (
         one(STEPS + "launcher2: child failed: segfault in worker 3\n"),
@@ -313,6 +312,8 @@ def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
             FailureClass.HOST_OOM,
         ),
         ("User defined signal 2\n", FailureClass.TERMINATED),
+        (by_signal("SIGABRT", 6), FailureClass.WORKER_CRASH),
+        (by_signal("SIGTERM", 15) + by_signal("SIGABRT", 6), FailureClass.WORKER_CRASH),
         (CANCELLED_ON_GPU + CLEAN_UP, FailureClass.TERMINATED),
     ],
 )

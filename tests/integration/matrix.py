@@ -51,9 +51,10 @@ MATRIX: tuple[Case, ...] = (
         flags=("--hang-timeout", "4"), settings=("rounds_apart_s = 1.0", "countdown_s = 1.0"),
     ),
     Case(
-        # Only flagged; those that wait for it run into their own time limit.
-        "sigstop@6:1", "a rank is stopped by a signal", F.NCCL_TIMEOUT, None, 1, D.RESTART, *OK,
-        args=("--dist_timeout_s=15",), flags=("--hang-timeout", "4"),
+        # Only flagged; those that wait for it, over gloo, run into their own time limit.
+        # As late as the hang, so that stacks are taken before.
+        "sigstop@10:1", "a rank is stopped by a signal", F.HANG, None, 1, D.RESTART, *OK,
+        args=("--dist_timeout_s=25",), flags=("--hang-timeout", "4"), settings=("rounds_apart_s = 1.0",),
     ),
     Case("nan@6", "a NaN loss", F.NAN_LOSS, None, None, D.RESTART, *OK, "resume from before the loss was no number, once"),
     Case("slow:0.3@6:1", "a slow rank", F.HEALTHY, None, None, D.SUCCEED, "finished", 0, 1),

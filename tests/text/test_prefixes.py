@@ -26,9 +26,9 @@ from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_pat
         ("worker-0 | boom", Origin(node="worker-0"), "boom"),
         ("[node7] W07 x", Origin(node="node7"), "W07 x"),
         ("[1,3]<stderr>:boom", Origin(task=3, stream="stderr"), "boom"),
-        ("(Worker pid=7, ip=10.0.0.1) boom", Origin(pid=7, node="10.0.0.1", worker="Worker pid=7"), "boom"),
-        ("(VllmWorker rank=1 pid=7) boom", Origin(rank=1, pid=7, worker="VllmWorker pid=7"), "boom"),
-        ("[pod/trainer-0/pytorch] boom", Origin(node="trainer-0", worker="trainer-0"), "boom"),
+        ("(Worker pid=7, ip=10.0.0.1) boom", Origin(pid=7, node="10.0.0.1"), "boom"),
+        ("(VllmWorker rank=1 pid=7) boom", Origin(rank=1, pid=7), "boom"),
+        ("[pod/trainer-0/pytorch] boom", Origin(node="trainer-0"), "boom"),
         ("RuntimeError: boom", NOWHERE, "RuntimeError: boom"),
         ("INFO: boom", NOWHERE, "INFO: boom"),
         ("python3: can't open file", NOWHERE, "python3: can't open file"),
@@ -73,12 +73,39 @@ def test_hosts_are_learnt_by_recurrence() -> None:
 
 
 @pytest.mark.parametrize(
+    ("form", "line", "origin"),
+    [
+        ("n{node}/g0:{local} | {text}", "n1/g0:2 | boom", Origin(local_rank=2, node="n1")),
+        ("[trainer-{local}-{rank}]:{text}", "[trainer-2-6]:boom", Origin(rank=6)),
+        ("p{node}:w{local} | {text}", "p1:w3 | boom", Origin(local_rank=3, node="p1")),
+        ("w{local} | [rank{rank}]: {text}", "w2 | boom", Origin(local_rank=2)),
+    ],
+)
+def test_a_template_of_torchruns_prefix_is_learnt(form: str, line: str, origin: Origin) -> None:
+    lines = [
+        form.format(node=node, local=local, rank=4 * node + local, text=f"step {step} loss 0.5")
+        for step in range(4)
+        for node in (0, 1)
+        for local in range(4)
+    ]
+    assert split_prefix(line, learn_hosts(lines)) == (origin, "boom")
+
+
+@pytest.mark.parametrize(
+    "form", ["[{epoch}/3][{batch}/8] loss 0.5", "E{epoch}/B{batch} | loss 0.5", "batch{batch}: loss 0.5"]
+)
+def test_a_counter_is_no_template(form: str) -> None:
+    lines = [form.format(epoch=epoch, batch=batch) for epoch in range(3) for batch in range(8)]
+    assert not [host for host in learn_hosts(lines) if host.startswith("^")]
+
+
+@pytest.mark.parametrize(
     ("path", "origin"),
     [
-        ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, attempt=0, stream="stderr")),
+        ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, stream="stderr")),
         (
             "nodes/1/attempts/2/x_y/attempt_0/3/stdout.log",
-            Origin(local_rank=3, attempt=2, stream="stdout", node="node1"),
+            Origin(local_rank=3, stream="stdout", node="node1"),
         ),
         ("out/rank_5.err", Origin(rank=5, stream="stderr")),
         ("job/node1.console.log", Origin(node="node1")),

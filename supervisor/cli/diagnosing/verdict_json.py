@@ -28,6 +28,7 @@ def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, objec
         "rank": verdict.rank,
         "ranks": list(verdict.ranks),
         "node": verdict.node,
+        "local_rank": verdict.local_rank,
         "title": verdict.title,
         "cause": None if cause is None else {"path": cause.path, "line": cause.line, "text": cause.text},
         "consequences": [

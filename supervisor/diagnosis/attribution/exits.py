@@ -33,7 +33,10 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What the launchers report. `root_rank` is torchrun's first observed failure; `sigtermed` the pids it stopped."""
+    """What the launchers report. `root_rank` is torchrun's first observed failure; `sigtermed` the pids it stopped.
+
+    `numbered`: nodes are named by their places in the job, as stoker starts them.
+    """
 
     exits: tuple[Exit, ...]
     root_rank: int | None
@@ -43,6 +46,7 @@ class Launch(NamedTuple):
     world_size: int | None
     per_node: int | None
     distributed: bool
+    numbered: bool = False
 
 
 @cache
@@ -96,7 +100,11 @@ def read_launch(
     launched = launched and not _is_old_launcher_of_one(scans)
     sigtermed = _signalled_pids(scans)
     per_node, world = _sizes(scans)
-    world = known_world or world or _group_size(exits, sigtermed)
+    group = _group_size(exits, sigtermed)
+    world = known_world or world or group
+    per_node = known_per_node or per_node
+    if per_node is None and len({item.node for item in exits if item.summary}) == 1:
+        per_node = group
     # Files of several nodes are one job of several ranks, whatever else the logs show.
     distributed = launched or len({scan.origin.node for scan in scans if scan.origin.node is not None}) > 1
     highest = max((rank for scan in scans for rank in _ranks_seen(scan)), default=None)
@@ -110,8 +118,9 @@ def read_launch(
         sigtermed,
         _ranks_by_pid(scans, exits),
         world,
-        known_per_node or per_node,
+        per_node,
         distributed or (world or 1) > 1,
+        known_per_node is not None,
     )
 
 
@@ -178,27 +187,16 @@ def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[in
     return by_pid
 
 
-def with_known_exits(launch: Launch, codes: Mapping[int, int], first_dead: int | None) -> Launch:
-    """Add exit codes that were observed directly, by global rank.
-
-    Where one rank failed by itself, the -15 of the others is the launcher's doing; where the first to die is
-    known, what came after it is too.
-    """
-    own = {rank: code for rank, code in codes.items() if code != 0}
-    if first_dead is not None and own.get(first_dead):
-        own = {first_dead: own[first_dead]}
-    elif any(code != -15 for code in own.values()):
-        own = {rank: code for rank, code in own.items() if code != -15}
+def with_known_exits(launch: Launch, codes: Mapping[int, int]) -> Launch:
+    """Add exit codes that were observed directly, by global rank. Where one rank failed by itself, the -15 of the others is the launcher's doing."""
+    failed = any(code not in {0, -15} for code in codes.values())
+    own = {rank: code for rank, code in codes.items() if code != 0 and not (failed and code == -15)}
     reported = {(item.rank, item.code) for item in launch.exits}
     observed = tuple(
         Exit(code, rank, None, None, None, _NO_LINE)
         for rank, code in sorted(own.items())
         if (rank, code) not in reported
     )
-    if first_dead is not None and own:
-        # What the launcher reports of other ranks is later by its own clock.
-        kept = tuple(item for item in launch.exits if item.rank in {None, first_dead})
-        return launch._replace(exits=(*observed, *kept), root_rank=first_dead)
     return launch._replace(exits=(*launch.exits, *observed))
 
 

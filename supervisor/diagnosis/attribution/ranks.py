@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import cache
 
-from supervisor.diagnosis.attribution.exits import Launch
+from supervisor.diagnosis.attribution.exits import Exit, Launch
 from supervisor.diagnosis.scan.hit import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
-from supervisor.text.prefixes import split_prefix
+from supervisor.text.prefixes import Origin, split_prefix
 
 # Ascend's own record of who failed, in the lines of an exception's message.
 _ASCEND = r"\(PID:\d+, Device:\d+, RankID:(\d+)\)"
+
+# What torchrun's agent prints of its group: its ranks in the order of its local ranks.
+_OF_AGENT = Lazy(r"^\s*global_ranks=\[(\d+)")
+_OWN = Lazy(r"\[(?:PG [^\]]*?)?Rank (\d+)\]")
+# By the launcher's SIGTERM, and by the watchdog of a rank that waited.
+ENDED_FOR_OTHERS = frozenset((-15, -6))
 
 
 @cache
@@ -30,7 +37,6 @@ def _inline() -> tuple[Lazy, ...]:
             r'"(?:global_)?rank": ?(\d+)',
             r"\b[Rr]ank=(\d+)\b",
             r"\[rank[ :]{0,2}(\d+)\]",
-            r"\bnan on rank (\d+)|NaN on rank (\d+)",
             r"\bon (?:global )?rank (\d+)\b",
             r"\bfor rank (\d+):",
             r"^[Rr]ank (\d+) ?[|:]",
@@ -61,6 +67,12 @@ def inline_rank(text: str) -> int | None:
         if match := pattern.search(text):
             return whole(next(group for group in match.groups() if group))
     return None
+
+
+def own_rank(text: str) -> int | None:
+    """The rank that PyTorch's C++ code names as its own: ``[Rank 3] Watchdog caught …``."""
+    match = _OWN.search(text) if "Rank" in text else None
+    return whole(match.group(1)) if match is not None else None
 
 
 def device_of(text: str) -> int | None:
@@ -96,59 +108,80 @@ def pid_of(text: str) -> int | None:
     return whole(next(group for group in match.groups() if group))
 
 
-def _task_out_of_memory(hit: Hit) -> int | None:
-    """The one task that srun names as out of memory, in the line or right below slurmstepd's."""
-    for line in (hit.text, *hit.lines_after(6)):
-        if match := re.search(r"\btasks? (\d+)([\d,-]*): Out Of Memory", line):
-            return None if match.group(2) else whole(match.group(1))
-    return None
+def place_of(origin: Origin) -> str | None:
+    """The node that a local rank belongs to, by its prefix: its name, or the number of the task whose torchrun it is on."""
+    if origin.node is not None or origin.task is None:
+        return origin.node
+    return str(origin.task)
 
 
 class Ranks:
-    """Answers questions about ranks for one job."""
+    """Answers questions about ranks for one job.
+
+    A local rank becomes a global one only by what the job's own lines show: a line that bears both, a launcher's report, or a
+    single node.
+    """
 
     def __init__(self, scans: Sequence[SourceScan], launch: Launch) -> None:
         self._launch = launch
-        self._base_by_node: dict[str, int] = {}
-        self._task_is_rank = True
+        # By place, the global ranks that its local rank 0 may be. The place None: of lines that name no node.
+        self._bases: defaultdict[str | None, set[int]] = defaultdict(set)
+        # By node, the ranks of lines that bear no local ones.
+        self._of_node: defaultdict[str | None, set[int]] = defaultdict(set)
+        self._task_is_rank = (launch.per_node or 1) == 1
+        self._tasks: set[int] = set()
         self._seen: set[int] = set()
         # What ranks printed of their own progress because another one's watchdog had fired.
         self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
-        ranks_by_device: dict[int, set[int]] = {}
         for scan in scans:
             for line in scan.edges():
-                if "rank" in line or "Rank" in line or "RANK" in line:
-                    self._read(line, scan.hosts, ranks_by_device)
-        self._rank_by_device = {
-            device: min(ranks) for device, ranks in ranks_by_device.items() if len(ranks) == 1
-        }
+                self._read(line, scan)
         for item in launch.exits:
-            if item.rank is not None and item.local_rank is not None and item.node is not None:
-                self._base_by_node.setdefault(item.node, item.rank - item.local_rank)
+            if item.local_rank is not None:
+                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
+                for place in {item.node, place_of(item.hit.origin)} - {None} or {None}:
+                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
         per_node = launch.per_node
-        if per_node:
-            for node, base in list(self._base_by_node.items()):
-                self._base_by_node[node] = base // per_node * per_node
-        self.multi_node = len(self._base_by_node) > 1 or (
-            launch.world_size is not None and per_node is not None and launch.world_size > per_node
+        if per_node is not None:
+            for node, ranks in self._of_node.items():
+                self._bases[node].add(min(ranks) // per_node * per_node)
+        self.multi_node = (
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
+            or (not self._task_is_rank and len(self._tasks) > 1)
+            or (launch.world_size is not None and per_node is not None and launch.world_size > per_node)
         )
+        # Whoever complains of a wait did not fail before it.
+        self._waited = {
+            rank
+            for scan in scans
+            for hit in scan.hits
+            if hit.signature.failure is FailureClass.NCCL_TIMEOUT
+            and (rank := hit.rank if hit.rank is not None else own_rank(hit.text)) is not None
+        }
 
-    def _read(self, line: str, hosts: Collection[str], ranks_by_device: dict[int, set[int]]) -> None:
-        """Note what one line's prefix shows: its rank, and with that the rank's node, task, process and device."""
-        origin, rest = split_prefix(line, hosts)
+    def _read(self, line: str, scan: SourceScan) -> None:
+        """Note what one line's prefix shows: its rank, and with that the rank's node, task and process."""
+        origin, rest = split_prefix(line, scan.hosts)
+        origin = origin.over(Origin(local_rank=scan.origin.local_rank, node=scan.origin.node))
+        if (known := _OF_AGENT.search(rest)) is not None:
+            self._bases[place_of(origin)].add(whole(known.group(1)))
         rank = origin.rank
+        if origin.task is not None:
+            self._tasks.add(origin.task)
+        if origin.local_rank is not None:
+            self._task_is_rank = self._task_is_rank and origin.task is None
+            own = rank if rank is not None else own_rank(rest)
+            self._bases[place_of(origin)] |= set() if own is None else {own - origin.local_rank}
         if rank is None:
             return
         self._seen.add(rank)
-        if origin.node is not None:
-            self._note_node(origin.node, rank)
+        if origin.node is not None and origin.local_rank is None:
+            self._of_node[origin.node].add(rank)
         if origin.task is not None and origin.task != rank:
             self._task_is_rank = False
         if origin.pid is not None:
             self._launch.rank_by_pid.setdefault(origin.pid, rank)
-        device = device_of(rest)
-        if device is not None:
-            ranks_by_device.setdefault(device, set()).add(rank)
 
     @property
     def seen(self) -> frozenset[int]:
@@ -160,29 +193,36 @@ class Ranks:
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)
         return only_absent(world, self._seen) if world > 2 else None
 
-    def _note_node(self, node: str, rank: int) -> None:
-        per_node = self._launch.per_node or 8
-        base = rank // per_node * per_node
-        self._base_by_node[node] = min(base, self._base_by_node.get(node, base))
+    def only_speaker(self) -> int | None:
+        """The one rank that all prefixes name, where nothing shows that there are others."""
+        return min(self._seen) if len(self._seen) == 1 and (self._launch.world_size or 1) == 1 else None
 
-    def from_local(self, local: int, node: str | None) -> int | None:
-        """A local rank as a global one."""
-        if node is not None and node in self._base_by_node:
-            return self._base_by_node[node] + local
-        if node is not None and self._launch.per_node and (match := re.fullmatch(r"node[_-]?(\d+)", node)):
-            return whole(match.group(1)) * self._launch.per_node + local
-        for item in self._launch.exits:
-            if (
-                item.local_rank == local
-                and item.rank is not None
-                and (node is None or item.node in {None, node})
-            ):
-                return item.rank
-        if self.multi_node and node is not None:
-            return None
-        if len(self._base_by_node) == 1 and not self.multi_node and node is None:
-            return next(iter(self._base_by_node.values())) + local
-        return local
+    def from_local(self, local: int, place: str | None) -> int | None:
+        """A local rank as a global one; None where the node's first rank is not known.
+
+        `place`: see `place_of`.
+        """
+        everywhere = {base for of_place in self._bases.values() for base in of_place}
+        bases = everywhere if place is None else self._bases[place]
+        found = {base + local for base in bases}
+        if len(found) > 1:
+            # Of ranks that only waited, and of those that were ended for others' sake, none failed first.
+            ended = {item.rank for item in self._launch.exits if item.code in ENDED_FOR_OTHERS}
+            found -= self._waited | ended
+        if len(found) == 1 and not (place is None and self.multi_node and len(bases) == 1):
+            return found.pop()
+        if len(alone := self._of_node[place]) == 1 and min(alone) >= local:
+            return min(alone)
+        if self._launch.numbered and place is not None and (match := re.fullmatch(r"node[_-]?(\d+)", place)):
+            return whole(match.group(1)) * (self._launch.per_node or 1) + local
+        return None if self.multi_node else local
+
+    def of_prefix(self, hit: Hit) -> int | None:
+        """The rank that a line's own prefix names, or shows by its node and local rank."""
+        origin = hit.origin
+        if origin.rank is not None or origin.local_rank is None:
+            return origin.rank
+        return self.from_local(origin.local_rank, place_of(origin))
 
     def from_task(self, task: int) -> int | None:
         """A launcher's task number as a rank, where one process runs a task."""
@@ -199,7 +239,7 @@ class Ranks:
         if (rank := next((rank for rank in named if rank is not None), None)) is not None:
             return rank
         if hit.origin.local_rank is not None:
-            return self.from_local(hit.origin.local_rank, hit.origin.node)
+            return self.of_prefix(hit)
         for find in (self._by_process, self._by_task, self._by_lines_below, self._by_device):
             if (rank := find(hit, failure)) is not None:
                 return rank
@@ -216,21 +256,20 @@ class Ranks:
                 return self._launch.rank_by_pid[pid]
             item = next((item for item in self._launch.exits if item.pid == pid), None)
             if item is not None:
-                return (
-                    item.rank if item.rank is not None else self.from_local(item.local_rank or 0, item.node)
-                )
+                return self.of_exit(item)
         return None
 
     def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
-        """By the launcher's task, in the prefix or in the words of an out-of-memory report."""
-        if hit.origin.task is not None and self._task_is_rank and failure is not FailureClass.TERMINATED:
-            return hit.origin.task
-        task = _task_out_of_memory(hit) if hit.has(Trait.NAMES_TASK) else None
+        """By the launcher's task in the prefix, or the one that srun names as out of memory below slurmstepd's line."""
+        task = hit.origin.task if failure is not FailureClass.TERMINATED else None
+        for line in (hit.text, *hit.lines_after(6)) if task is None and hit.has(Trait.NAMES_TASK) else ():
+            if match := re.search(r"\btasks? (\d+)(?![\d,-]): Out Of Memory", line):
+                task = whole(match.group(1))
         return self.from_task(task) if task is not None else None
 
     def _by_lines_below(self, hit: Hit, _failure: FailureClass) -> int | None:
-        ranks = (self._near(line) for line in hit.lines_after(6))
-        return next((rank for rank in ranks if rank is not None), None)
+        found = (re.search(_ASCEND, line) for line in hit.lines_after(6))
+        return next((whole(match.group(1)) for match in found if match), None)
 
     def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
         """By the visible device that the message names."""
@@ -238,33 +277,37 @@ class Ranks:
         if device is None and failure is FailureClass.NAN_LOSS:
             below = (device_of(line) for line in hit.lines_after(2)[:2])
             device = next((found for found in below if found is not None), None)
-        if device is None:
-            return None
-        if hit.origin.node is None and device in self._rank_by_device:
-            return self._rank_by_device[device]
-        return self.from_local(device, hit.origin.node)
+        return self.from_local(device, place_of(hit.origin)) if device is not None else None
 
-    def _near(self, line: str) -> int | None:
-        """A continuation line right below may carry the words ``for rank 2:``."""
-        match = re.search(rf"did not receive grad for rank (\d+)|terminated.*\[Rank (\d+)\]|{_ASCEND}", line)
-        return whole(next(group for group in match.groups() if group)) if match else None
+    def node_of(self, origin: Origin) -> str | None:
+        """The node that a prefix names; a task's number where a task is a node."""
+        return origin.node if self._task_is_rank else place_of(origin)
 
     def blamed(self) -> int | None:
         """The rank that the launcher saw fail, where it names just one or reports which it saw first."""
+        if self._launch.root_rank is not None:
+            return self._launch.root_rank
+        item = self.blamed_exit()
+        return self.of_exit(item) if item is not None else None
+
+    def blamed_exit(self) -> Exit | None:
+        """The end that a launcher reports of the process that failed, where it names one."""
         launch = self._launch
         own = [
             item for item in launch.exits
             if item.code not in {0, -15} and not (item.pid in launch.sigtermed and item.code < 0)
         ]  # fmt: skip
-        if launch.root_rank is not None:
-            return launch.root_rank
-        ranked = [item.rank for item in own if item.rank is not None]
-        if ranked:
-            return ranked[0]
+        if (ranked := next((item for item in own if item.rank is not None), None)) is not None:
+            return ranked
         tasks = {item.task for item in own if item.task is not None}
         if len(tasks) == 1 and all(item.task is not None for item in own):
-            return tasks.pop()
-        locals_ = [item for item in own if item.local_rank is not None]
-        if locals_:
-            return self.from_local(locals_[0].local_rank or 0, locals_[0].node)
-        return None
+            return own[0]
+        return next((item for item in own if item.local_rank is not None), None)
+
+    def of_exit(self, item: Exit) -> int | None:
+        """The global rank of a process that ended."""
+        if item.rank is not None:
+            return item.rank
+        if item.local_rank is not None:
+            return self.from_local(item.local_rank, item.node or place_of(item.hit.origin))
+        return self.from_task(item.task) if item.task is not None else None

@@ -221,7 +221,7 @@ _IN_COLLECTIVE = Lazy(
 )
 
 
-def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
+def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
     """The process that a stack dump in the logs shows outside any collective, else the first one dumped."""
     first: HangPlace | None = None
     for scan in scans:
@@ -234,13 +234,10 @@ def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
             if found is None:
                 continue
             below, text, in_collective = found
-            rank = hit.origin.rank if hit.origin.rank is not None else hit.origin.local_rank
-            place = HangPlace(
-                hit.source,
-                hit.line + below,
-                text,
-                rank if rank is not None else _rank_named(hit.lines_before(8), hit.text),
-            )
+            rank = ranks.of_prefix(hit)
+            if rank is None and hit.origin.local_rank is None:
+                rank = _rank_named(hit.lines_before(8), hit.text)
+            place = HangPlace(hit.source, hit.line + below, text, rank)
             if not in_collective:
                 return place
             first = first or place

@@ -288,9 +288,7 @@ class Facts:
                 or (item.code in STOP_SIGNALS and by_itself)
                 or item.pid in self.case.launch.sigtermed
             )
-            rank = item.rank
-            if rank is None and item.local_rank is not None:
-                rank = self.case.ranks.from_local(item.local_rank, item.node)
+            rank = self.case.ranks.of_exit(item) if item.task is None else item.rank
             if not usual and rank is not None and rank not in complaining:
                 return None if self._stopped_before(item) else item
         return None
@@ -325,7 +323,7 @@ class Facts:
     @cached_property
     def dumped_stack(self) -> HangPlace | None:
         """Where a stack dump in the logs shows a process waiting."""
-        return hang_place(self.case.scans)
+        return hang_place(self.case.scans, self.case.ranks)
 
     @cached_property
     def any_progress(self) -> bool:

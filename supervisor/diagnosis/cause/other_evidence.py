@@ -1,16 +1,19 @@
-"""What is known beside the logs: error files, the machine's records, our own doing, stacks. A table of corrections to the root.
+"""What is known beside the logs, and which of it outranks what the logs say: one table of corrections to the root.
 
-In each stage, in order, the first correction that applies changes the root; the next stage works on what it gave.
+What the logs gave weighs as much as what it rests on (`Weight`): nothing at all, an exit code, peers' complaints, a line that names
+a cause. Each row of the table is one kind of evidence, and gives up to which weight it outranks the logs. In each stage, in
+order, the first row that applies changes the root; the next stage works on what it gave. So a later stage outranks an earlier one.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.error_file import read_error_file
 from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.exit_zero import (
@@ -20,6 +23,7 @@ from supervisor.diagnosis.cause.exit_zero import (
     standing,
     standing_exit,
 )
+from supervisor.diagnosis.cause.facts import Facts
 from supervisor.diagnosis.cause.guess import guess
 from supervisor.diagnosis.cause.roots import from_exit
 from supervisor.diagnosis.evidence import ErrorFile
@@ -38,16 +42,12 @@ from supervisor.text.decode import clean
 _MESSAGE_CAP = 4096
 # Xids that NVIDIA documents as hardware faults or as asking for a reset (docs.nvidia.com/deploy/xid-errors).
 _HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
-_OPEN = (
-    FailureClass.UNKNOWN,
-    FailureClass.HEALTHY,
-    FailureClass.NCCL_ERROR,
-    FailureClass.NCCL_TIMEOUT,
-    FailureClass.RENDEZVOUS,
-)
 # What a SIGKILL without any text is worth at most (see the rule `killed`).
 BARE_KILL = 0.7
 SHM_FULL_SHARE = 0.98
+# SIGHUP, SIGINT, SIGKILL, SIGTERM. torchrun needs little memory: the kernel kills a rank first.
+_FROM_OUTSIDE = frozenset((1, 2, 9, 15))
+LAUNCHER_SIGNAL = 0.85
 _WARNED = "requeue"  # the wire name of a stop that a batch system asked for (`run.events.StopWhy`)
 _RANK_DIED = "rank_died"  # likewise, of what was left once a part had failed
 NEARLY_DONE = 0.9
@@ -67,23 +67,41 @@ class Stage(IntEnum):
     PLANNED_END = 8
 
 
+class Weight(IntEnum):
+    """What a root rests on so far, the weakest first."""
+
+    SILENCE = 1  # no failure is reported, or none is known
+    EXIT = 2  # how a process ended, and no line
+    COMPLAINT = 3  # ranks that lost or awaited others
+    CAUSE = 4  # a line that names a cause, stacks, a loss that is no number
+
+
+_ENDS = (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED)
+_COMPLAINTS = (FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.RENDEZVOUS)
+
+
+def weight_of(root: Root) -> Weight:
+    """How much what the logs gave weighs against what is known beside them."""
+    if root.failure in (FailureClass.UNKNOWN, FailureClass.HEALTHY):
+        return Weight.SILENCE
+    if root.failure in _COMPLAINTS:
+        return Weight.COMPLAINT
+    return Weight.EXIT if root.chosen is None and root.failure in _ENDS else Weight.CAUSE
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One way in which other evidence changes a root. `when` and `then` look at the case and the root so far."""
+    """One way in which other evidence changes a root. `when` and `then` look at the case and the root so far.
+
+    `outranks`: the heaviest root that it changes; what it asks of one beyond its weight stands in `when`.
+    """
 
     name: str
     stage: Stage
     when: Callable[[Case, Root], bool]
     then: Callable[[Case, Root], Root]
     why: str
-
-
-def _is_weak(root: Root) -> bool:
-    """Whether the machine's records say more than the root does."""
-    return root.failure in _OPEN or (
-        root.chosen is None
-        and root.failure in (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED)
-    )
+    outranks: Weight = Weight.CAUSE
 
 
 def _replaced(
@@ -95,6 +113,48 @@ def _replaced(
 # -- error files -----------------------------------------------------------------------------------
 
 
+_ERROR_FILE_BYTES = 1 << 20
+
+
+class RankError(NamedTuple):
+    """What a rank wrote of its own failure: raw text, and the whole second since the epoch; 0: not told."""
+
+    message: str
+    timestamp_s: int = 0
+
+
+def read_error_file(data: bytes) -> RankError | None:
+    """Read torchrun's error.json, whole or cut anywhere, as a rank leaves it that is killed meanwhile; None: it holds no message.
+
+    ``torch.distributed.elastic.multiprocessing.errors`` writes it where the script's main is wrapped by ``@record``:
+    ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
+    """
+    text = data[:_ERROR_FILE_BYTES].decode("utf-8", "replace")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = {"message": {"message": _string(text, "message")}}
+    body = document.get("message") if isinstance(document, dict) else None
+    body = body if isinstance(body, dict) else {"message": body}
+    message, extra = body.get("message"), body.get("extraInfo")
+    if not isinstance(message, str) or not message:
+        return None
+    second = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
+    is_whole = second.isascii() and second.isdigit() and len(second) <= 12
+    return RankError(message, int(second) if is_whole else 0)
+
+
+def _string(text: str, key: str) -> str | None:
+    """The value of a JSON string that may lack its end: `"key": "text…`."""
+    found = re.search(rf'"{key}"\s*:\s*"((?:[^"\\]|\\.)*)', text)
+    if found is None:
+        return None
+    try:
+        return str(json.loads(f'"{found.group(1)}"', strict=False))
+    except ValueError:
+        return found.group(1)
+
+
 def _may_ask_error_files(case: Case, root: Root) -> bool:
     if root.chosen is not None and root.chosen.is_cause:
         return False
@@ -103,14 +163,14 @@ def _may_ask_error_files(case: Case, root: Root) -> bool:
 
 def _from_error_files(case: Case, root: Root) -> Root:
     """The earliest error file that is not about a peer; the root where none is."""
-    found: list[tuple[float, int, Root]] = []
+    found: list[tuple[int, int, Root]] = []
     for place, file in enumerate(case.job.error_files):
         content = read_error_file(file.content)
-        if content is None or not content.message:
+        if content is None:
             continue
         judged = _judge_message(case, file, content.message, case.signatures)
         if judged is not None:
-            found.append((float(content.timestamp_s or 0), place, judged))
+            found.append((content.timestamp_s, place, judged))
     return min(found, key=lambda item: item[:2])[2] if found else root
 
 
@@ -140,7 +200,7 @@ def _cgroup_killed(case: Case, root: Root) -> bool:
     if not case.job.machine.cgroup_oom_kills:
         return False
     killed = root.reason is Reason.KERNEL_KILL or any(item.code == -9 for item in case.launch.exits)
-    return killed or _is_weak(root)
+    return killed or weight_of(root) <= Weight.COMPLAINT
 
 
 def _killed_by_somebody(case: Case, root: Root) -> bool:
@@ -177,7 +237,36 @@ def _shm_full(case: Case, root: Root) -> bool:
 
 def _hard_xid(case: Case, root: Root) -> bool:
     hard = any(xid in _HARD_XIDS for _, xid in case.job.machine.gpu_xids)
-    return hard and (_is_weak(root) or root.failure is FailureClass.CUDA_ERROR)
+    return hard and (weight_of(root) <= Weight.COMPLAINT or root.failure is FailureClass.CUDA_ERROR)
+
+
+# Of a disk with less free than this, a traceback does not fit any more.
+FULL_BYTES = 16 * 1024
+
+
+def _disk_took_the_words(case: Case, root: Root) -> bool:
+    """Whether the logs cannot be written any more, and nothing else is known than an exit code or a reader of the output that is gone."""
+    free_bytes = case.job.machine.disk_free_bytes
+    if free_bytes is None or free_bytes >= FULL_BYTES:
+        return False
+    broken = root.failure is FailureClass.NCCL_ERROR and root.text.startswith("BrokenPipeError")
+    by_code = root.failure is FailureClass.UNKNOWN or root.reason is Reason.EXIT_CODE
+    return broken or (by_code and Facts(case).died)
+
+
+def _launcher_killed(case: Case, root: Root) -> bool:
+    """Whether the launcher died by a signal, and the ranks only lost it or one another."""
+    lost = weight_of(root) is not Weight.EXIT and root.failure is not FailureClass.NCCL_TIMEOUT
+    return case.job.launcher_signal is not None and lost
+
+
+def by_launchers_signal(case: Case, _root: Root) -> Root:
+    """The root that the launcher's own signal gives."""
+    outside = case.job.launcher_signal in _FROM_OUTSIDE
+    failure, reason = (
+        (FailureClass.TERMINATED, Reason.OUTSIDE) if outside else (FailureClass.WORKER_CRASH, Reason.SIGNAL)
+    )
+    return Root(failure, reason, confidence=LAUNCHER_SIGNAL)
 
 
 # -- the end, and what we know ourselves -----------------------------------------------------------
@@ -217,7 +306,7 @@ def _ranks_never_met(case: Case, root: Root) -> bool:
     """Whether what was left of an attempt was ended for a node that was gone, before any rank had begun."""
     job = case.job
     no_cause = root.failure in (FailureClass.TERMINATED, FailureClass.UNKNOWN, FailureClass.HEALTHY)
-    no_rank = not job.exit_codes and all(
+    no_rank = not (job.exit_codes or job.launcher_signal) and all(
         log.origin.rank is None and log.origin.local_rank is None for log in job.logs
     )
     return no_cause and no_rank and job.ended_for == _RANK_DIED
@@ -230,18 +319,6 @@ def _made_no_step(case: Case, root: Root) -> bool:
         return False
     known = job.earlier_step is not None and job.total_steps is not None
     return known and (job.earlier_step or (0, 0))[1] < NEARLY_DONE * (job.total_steps or 0)
-
-
-def _first_dead_known(case: Case, root: Root) -> bool:
-    nobody_named = root.rank is None and not root.ranks
-    failed = root.failure not in (FailureClass.HEALTHY, FailureClass.TERMINATED)
-    return case.job.first_dead_rank is not None and nobody_named and failed
-
-
-def _of_first_dead(case: Case, root: Root) -> Root:
-    rank = case.job.first_dead_rank
-    assert rank is not None
-    return root._replace(rank=rank, ranks=(rank,))
 
 
 # -- words -----------------------------------------------------------------------------------------
@@ -314,9 +391,10 @@ CORRECTIONS = (
     Correction(
         "slurm_state",
         Stage.MACHINE,
-        when=lambda case, root: _is_weak(root) and _slurm(case) is not None,
+        when=lambda case, _root: _slurm(case) is not None,
         then=_by_slurm,
         why="The logs show no cause, and SLURM recorded how the job ended.",
+        outranks=Weight.COMPLAINT,
     ),
     Correction(
         "shared_memory_full",
@@ -331,6 +409,22 @@ CORRECTIONS = (
         when=_hard_xid,
         then=_replaced(FailureClass.GPU_FAULT, None, 0.95),
         why="The driver reported a hardware fault (Xid) at this time.",
+    ),
+    Correction(
+        "full_disk",
+        Stage.MACHINE,
+        when=_disk_took_the_words,
+        then=_replaced(FailureClass.DISK_FULL, None, 0.8),
+        why="A process ended badly and printed no cause, and nothing can be written where its logs lie.",
+        outranks=Weight.COMPLAINT,
+    ),
+    Correction(
+        "launcher_killed",
+        Stage.MACHINE,
+        when=_launcher_killed,
+        then=by_launchers_signal,
+        why="The launcher itself was ended by a signal, and no rank reports a cause: the ranks ended for want of it.",
+        outranks=Weight.COMPLAINT,
     ),
     Correction(
         "aborted_at_exit",
@@ -373,13 +467,7 @@ CORRECTIONS = (
         when=_made_no_step,
         then=_replaced(FailureClass.UNKNOWN, Reason.NO_STEP, 0.9),
         why="It ended with exit code 0 without a step, and an earlier attempt had not come to the last one.",
-    ),
-    Correction(
-        "first_dead_rank",
-        Stage.OWN_KNOWLEDGE,
-        when=_first_dead_known,
-        then=_of_first_dead,
-        why="The logs name no rank, but stoker saw which one ended first.",
+        outranks=Weight.SILENCE,
     ),
     Correction(
         "words_below_last_step",
@@ -387,6 +475,7 @@ CORRECTIONS = (
         when=_barely_healthy,
         then=lambda case, root: guess(case, root, ended_at_once=True),
         why="Below the last step stands a complaint that no signature knows; its words lead to a class that ends a process at once.",
+        outranks=Weight.SILENCE,
     ),
     Correction(
         "words_of_complaint",
@@ -394,6 +483,7 @@ CORRECTIONS = (
         when=_without_line,
         then=guess,
         why="No signature knows the cause; the class is guessed from the words of the clearest complaint.",
+        outranks=Weight.EXIT,
     ),
     Correction(
         "stacks_of_hang",
@@ -438,6 +528,7 @@ CORRECTIONS = (
         ),
         then=_of_standing_exit,
         why="Exit code 0, but a launcher or a shell reports that a process failed, and nothing continued below that.",
+        outranks=Weight.SILENCE,
     ),
     Correction(
         "ended_early",
@@ -445,6 +536,7 @@ CORRECTIONS = (
         when=_ended_early,
         then=_replaced(FailureClass.UNKNOWN, Reason.ENDED_EARLY, 0.9),
         why="Exit code 0, but the training stopped before its planned end, and nothing says why.",
+        outranks=Weight.SILENCE,
     ),
 )  # fmt: skip
 
@@ -453,7 +545,8 @@ def corrected(case: Case, root: Root) -> tuple[Root, tuple[Correction, ...]]:
     """The root as other evidence leaves it, and the corrections that changed it."""
     applied: list[Correction] = []
     for stage in Stage:
-        own = (item for item in CORRECTIONS if item.stage is stage)
+        weight = weight_of(root)
+        own = (item for item in CORRECTIONS if item.stage is stage and weight <= item.outranks)
         first = next((item for item in own if item.when(case, root)), None)
         if first is not None and (changed := first.then(case, root)) != root:
             root = changed

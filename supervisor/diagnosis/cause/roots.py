@@ -18,6 +18,10 @@ from supervisor.text.patterns import Lazy
 # Peers' complaints alone.
 _COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
 WEAK_COMPLAINT_CONFIDENCE = 0.65
+# What the whole job came to, or nobody's line tells.
+_OF_NO_RANK = frozenset(
+    (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED, FailureClass.RENDEZVOUS)
+)
 WARNING_COSTS = 0.15  # the complaint is only a warning
 
 # -- roots from lines ------------------------------------------------------------------------------
@@ -33,7 +37,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> R
         rank = _rank_of(item, alike, case)
         ranks = (rank,) if rank is not None else ()
     return Root(
-        item.failure, item.reason, rank, ranks, item.hit.origin.node,
+        item.failure, item.reason, rank, ranks, case.ranks.node_of(item.hit.origin),
         case.scans[item.source].path, item.line, item.text, confidence_of(Chosen(item, peers, case)), item,
     )  # fmt: skip
 
@@ -51,9 +55,11 @@ def _rank_of(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | N
         rank = lagging_rank(case.candidates, case.launch, case.ranks)
     else:
         rank = case.ranks.of(item.hit, item.failure)
-    if rank is None and (item.failure is not FailureClass.TERMINATED or _is_one_process(case)):
+    if rank is not None or item.hit.origin.local_rank is not None:
+        return rank
+    if item.failure is not FailureClass.TERMINATED or _is_one_process(case):
         return _rank_otherwise(item, alike, case)
-    return rank
+    return None
 
 
 def _is_one_process(case: Case) -> bool:
@@ -106,28 +112,13 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
         for other in case.candidates:
             if other.failure is FailureClass.CUDA_ERROR and other.rank is not None:
                 return other.rank
-    blamed = case.ranks.blamed()
-    if blamed is not None:
-        late = _late_instead_of(blamed, case)
-        return late if late is not None else blamed
+    if (blamed := case.ranks.blamed()) is not None:
+        return blamed
     if case.launch.distributed and (silent := case.ranks.only_silent()) is not None:
         return silent
     if item.failure is FailureClass.PORT_IN_USE or not case.launch.distributed:
         return 0
     return None
-
-
-def _late_instead_of(blamed: int, case: Case) -> int | None:
-    """The rank that did not come, where the one that the launcher saw fail first only waited and timed out."""
-    waited = {
-        item.rank
-        for item in case.candidates
-        if not item.is_cause and not item.soft and item.failure is FailureClass.NCCL_TIMEOUT
-    }
-    if blamed not in waited:
-        return None
-    late = lagging_rank(case.candidates, case.launch, case.ranks)
-    return late if late not in waited else None
 
 
 def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candidate:
@@ -153,40 +144,44 @@ def from_complaint(item: Candidate, case: Case) -> Root:
         if item.has(Trait.LOST_CONNECTION):
             rank = lagging_rank(case.candidates, case.launch, case.ranks)
         rank = rank if rank is not None else case.ranks.of(item.hit, item.failure)
+        rank = rank if rank is not None else case.ranks.blamed()
+    rank = rank if rank is not None else case.ranks.only_speaker()
     confidence = level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
     return Root(
-        item.failure, item.reason, rank, (rank,) if rank is not None else (), item.hit.origin.node,
+        item.failure, item.reason, rank, (rank,) if rank is not None else (), case.ranks.node_of(item.hit.origin),
         case.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,
     )  # fmt: skip
 
 
+def with_local_rank(root: Root, case: Case) -> Root:
+    """The root with its node and local rank, where it is one process's and the global rank is not known."""
+    if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
+        return root
+    origin, blamed = root.chosen.hit.origin, case.ranks.blamed_exit()
+    if origin.local_rank is not None:
+        return root._replace(local_rank=origin.local_rank)
+    node = case.ranks.node_of(blamed.hit.origin) if blamed is not None else None
+    if blamed is not None and root.node in {None, node}:
+        return root._replace(local_rank=blamed.local_rank, node=node)
+    return root
+
+
 # -- roots from exits ------------------------------------------------------------------------------
-
-
-def rank_of_exit(item: Exit, case: Case) -> int | None:
-    """The global rank of a process that ended."""
-    if item.rank is not None:
-        return item.rank
-    rank = None
-    if item.local_rank is not None:
-        rank = case.ranks.from_local(item.local_rank, item.node)
-    if rank is None and item.task is not None:
-        rank = case.ranks.from_task(item.task)
-    return rank
 
 
 def from_exit(
     item: Exit, case: Case, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
 ) -> Root:
     """A root from how a process ended. Without a reason, by its exit code: a SIGKILL, another signal."""
-    rank = rank_of_exit(item, case)
+    rank = case.ranks.of_exit(item)
     if reason is None and failure is FailureClass.WORKER_CRASH:
         reason = Reason.SIGNAL
         if item.code == -9:
             failure, reason = FailureClass.HOST_OOM, Reason.KERNEL_KILL
     return Root(
-        failure, reason, rank, (rank,) if rank is not None else (), item.node,
+        failure, reason, rank, (rank,) if rank is not None else (), item.node or case.ranks.node_of(item.hit.origin),
         case.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
+        local_rank=item.local_rank,
     )  # fmt: skip
 
 
@@ -211,27 +206,16 @@ def last_message(item: Exit, case: Case) -> tuple[str, int, str] | None:
     return None
 
 
-_LAUNCHERS = (
-    "srun: ",
-    "slurmstepd: ",
-    "sbatch: ",
-    "salloc: ",
-    "make: ",
-    "mpirun",
-    "prterun",
-    "docker: ",
-    "kubectl",
-    "pdsh",
+# A program's own complaint, and none of a launcher's.
+_COMPLAINT = Lazy(
+    r"(?!srun: |slurmstepd: |sbatch: |salloc: |make: |mpirun|prterun|docker: |kubectl|pdsh)"
+    r"(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S"
 )
-_COMPLAINT = Lazy(r"^(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S")
 
 
 def message_at_exit(case: Case) -> tuple[str, int, str] | None:
     """What a program printed as it ended of its own will, ``error: …``, in a job without tracebacks of ranks."""
     if any(hit.has(Trait.TRACEBACK) and hit.rank is not None for scan in case.scans for hit in scan.hits):
         return None
-    for scan in case.scans:
-        for number, line in scan.numbered_tail():
-            if _COMPLAINT.match(line) and not line.startswith(_LAUNCHERS):
-                return scan.path, number, line
-    return None
+    lines = ((scan.path, number, line) for scan in case.scans for number, line in scan.numbered_tail())
+    return next((found for found in lines if _COMPLAINT.match(found[2])), None)

@@ -25,7 +25,6 @@ from supervisor.diagnosis.cause.roots import (
     last_message,
     message_at_exit,
     own_complaint,
-    rank_of_exit,
 )
 from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import Strength
@@ -36,8 +35,6 @@ METRIC_ROWS = 5
 USAGE_EXIT = 2
 # Above it, a shell's 128 + signal.
 MOST_EXIT_CODE = 127
-# Of a disk with less free than this, a traceback does not fit any more.
-FULL_BYTES = 16 * 1024
 
 
 T = TypeVar("T")
@@ -91,12 +88,9 @@ def _of_cause(facts: Facts, item: Candidate) -> Root:
 def _of_stop(facts: Facts, item: Candidate) -> Root:
     root = from_candidate(item, facts.stops, facts.case)
     interrupted = next((one for one in facts.case.launch.exits if one.code == -2), None)
-    if (
-        root.rank is None
-        and interrupted is not None
-        and (rank := rank_of_exit(interrupted, facts.case)) is not None
-    ):
-        root = root._replace(rank=rank, ranks=(rank,))
+    if root.rank is None and interrupted is not None:
+        rank = facts.case.ranks.of_exit(interrupted)
+        root = root._replace(rank=rank, ranks=(rank,) if rank is not None else ())
     return root
 
 
@@ -153,23 +147,18 @@ def _of_silent_exit(facts: Facts, item: Exit) -> Root:
     return from_exit(item, facts.case, reason=reason)
 
 
-def _aborted(facts: Facts) -> Exit | None:
-    return next((item for item in facts.bad_exits if item.code == -6), None)
-
-
 def _all_signalled(facts: Facts) -> Exit | None:
     # Where another ended by itself, the launcher sent the signal.
-    if any(item.code > 0 for item in facts.bad_exits):
+    if any(item.code > 0 or item.code == -6 for item in facts.bad_exits):
         return None
     return next((item for item in facts.bad_exits if item.code in STOP_SIGNALS), None)
 
 
 def _exit_code(facts: Facts) -> Exit | None:
-    return next((item for item in facts.bad_exits if item.code != 1 and item.code <= MOST_EXIT_CODE), None)
-
-
-def _of_exit_code(facts: Facts, item: Exit) -> Root:
-    return from_exit(item, facts.case, reason=Reason.EXIT_CODE)
+    usual = {1, *STOP_SIGNALS}
+    return next(
+        (item for item in facts.bad_exits if item.code not in usual and item.code <= MOST_EXIT_CODE), None
+    )
 
 
 # -- silences, complaints --------------------------------------------------------------------------
@@ -192,11 +181,13 @@ def _nan_before_complaints(facts: Facts) -> tuple[int, int] | None:
 def _of_nan(facts: Facts, found: tuple[int, int]) -> Root:
     source, row = found
     scan = facts.case.scans[source]
-    rank = scan.origin.rank if scan.origin.rank is not None else scan.origin.local_rank or 0
+    rank = scan.origin.rank
+    if rank is None:
+        rank = facts.case.ranks.from_local(scan.origin.local_rank or 0, scan.origin.node)
     return Root(
         FailureClass.NAN_LOSS,
         rank=rank,
-        ranks=(rank,),
+        ranks=(rank,) if rank is not None else (),
         path=scan.path,
         line=scan.tail_line + row,
         text=scan.tail[row],
@@ -226,11 +217,6 @@ def _of_complaint(facts: Facts, item: Candidate) -> Root:
 
 def _when(fact: Callable[[Facts], bool]) -> Callable[[Facts], bool | None]:
     return lambda facts: fact(facts) or None
-
-
-def _disk_took_the_words(facts: Facts) -> bool:
-    free_bytes = facts.case.job.machine.disk_free_bytes
-    return facts.died and free_bytes is not None and free_bytes < FULL_BYTES
 
 
 def _unknown(_facts: Facts, _found: object) -> Root:
@@ -336,25 +322,11 @@ RULES: tuple[Rule[Any], ...] = (
         why="Only complaints of peers are known (a timeout, a lost connection), and no rank reports that it failed first.",
     ),
     Rule(
-        "aborted",
-        when=_aborted,
-        then=_of_exit,
-        why="A process aborted (SIGABRT) and printed no cause.",
-        confidence=0.8,
-    ),
-    Rule(
         "all_signalled",
         when=_all_signalled,
         then=_of_signalled,
         why="All processes that ended badly were ended by signals from outside.",
         confidence=0.75,
-    ),
-    Rule(
-        "full_disk",
-        when=_when(_disk_took_the_words),
-        then=lambda _facts, _found: Root(FailureClass.DISK_FULL),
-        why="A process ended badly and printed no cause, and nothing can be written where its logs lie.",
-        confidence=0.8,
     ),
     Rule(
         "complaint_at_exit",
@@ -366,8 +338,8 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         "exit_code",
         when=_exit_code,
-        then=_of_exit_code,
-        why="A process left with an unusual exit code, and nothing else is known.",
+        then=_of_silent_exit,
+        why="A process left with an unusual exit code or aborted, and nothing else is known.",
         confidence=0.75,
     ),
     Rule(

@@ -59,12 +59,18 @@ def hang_by_stacks(case: Case, root: Root) -> Root:
 
 
 def timeout_by_stacks(case: Case, root: Root) -> Root:
-    """Those that waited timed out: the stacks show which ranks they waited for, the logs only suggest it."""
+    """Those that waited timed out: the stacks show which ranks they waited for, the logs only suggest it.
+
+    Over gloo there is no NCCL to look at: then the class is what the stacks show.
+    """
     seen = case.job.hang
     assert seen is not None
-    another_named = root.rank is not None and root.rank not in seen.ranks
+    own = root.chosen.rank if root.chosen is not None else None  # who complains waited
+    another_named = root.rank not in {None, own, *seen.ranks}
     if root.failure not in _GIVEN_UP or another_named or not seen.path:
         return root
+    if root.chosen is not None and "gloo" in root.chosen.text.lower():
+        root = root._replace(failure=FailureClass.HANG)
     return _from_stacks(seen, root)
 
 

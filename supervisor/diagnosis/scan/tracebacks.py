@@ -456,6 +456,12 @@ _FRAME_RULES = (
         FailureClass.RENDEZVOUS,
         paths=("torch/distributed/elastic/rendezvous/", "torch/distributed/rendezvous.py"),
     ),
+    # torchrun's agent alone runs here: without a result (its rendezvous was closed), with one that the other agents do not share.
+    _FrameRule(
+        FailureClass.RENDEZVOUS,
+        paths=("torch/distributed/launcher/", "torch/distributed/elastic/agent/"),
+        innermost=True,
+    ),
     _FrameRule(FailureClass.USAGE_ERROR, paths=("/argparse.py", "hydra/_internal"), innermost=True),
 )  # fmt: skip
 

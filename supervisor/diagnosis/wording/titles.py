@@ -69,6 +69,11 @@ def title_of_empty(scans: Sequence[SourceScan]) -> str | None:
     return None if has_text else NO_TEXT
 
 
+def title_of_launcher(signal: int) -> str:
+    """The headline of an attempt whose launcher was ended by a signal."""
+    return f"The launcher was ended by {signal_of(f'signal {signal}') or f'signal {signal}'}"
+
+
 def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
     """The headline of an attempt that ended with exit code 0 without a step, where an earlier one had not come to the end."""
     return f"Ended without a step: attempt {attempt} had reached step {step} of {total}"
@@ -155,6 +160,8 @@ def _is_named_by_others(root: Root) -> bool:
 def _who(root: Root) -> str:
     if root.rank is not None:
         return f"Rank {root.rank}"
+    if root.local_rank is not None:
+        return f"L{_local(root)[1:]}"
     return "More than one rank" if len(root.ranks) > 1 else "A rank"
 
 
@@ -162,5 +169,10 @@ def _where(root: Root) -> str:
     if root.rank is not None:
         return f" on rank {root.rank}"
     if len(root.ranks) < 2:
-        return ""
+        return f" on {_local(root)}" if root.local_rank is not None else ""
     return f" on ranks {', '.join(map(str, root.ranks[:8]))}" + (" …" if len(root.ranks) > 8 else "")
+
+
+def _local(root: Root) -> str:
+    """``local rank 2 of node 1``."""
+    return f"local rank {root.local_rank}" + (f" of node {root.node}" if root.node is not None else "")
