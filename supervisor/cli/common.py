@@ -45,14 +45,11 @@ def named_run(text: str | None, folder: str | None) -> RunPaths:
     """The run that a person names. With --runs-dir (`folder`) runs elsewhere are found by their path alone.
 
     Raises:
-        JobError: there is none, or several match. Every verb reports it in one line.
+        RunNotFound: there is none, or several match. Every verb reports it in one line.
     """
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
+    from supervisor.run.index import find_run, runs_dir
 
-    try:
-        return find_run(text, runs_dir(folder, os.environ), os.environ, elsewhere=folder is None)
-    except RunNotFound as error:
-        raise JobError(str(error)) from None
+    return find_run(text, runs_dir(folder, os.environ), os.environ, elsewhere=folder is None)
 
 
 def add_recorded_run(parser: argparse.ArgumentParser) -> None:

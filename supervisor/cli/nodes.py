@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words
+from supervisor.cli.common import EXIT_REFUSED, PROGRAM, Parser, complain, own_words, wait_while_read
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said, differences
 from supervisor.run.nodes import LEADER
 from supervisor.text.decode import printable
@@ -344,7 +344,7 @@ def _status(ways: Connections, started: Started, args: argparse.Namespace) -> in
         good = [each for each in found if isinstance(each, NodeStatus)]
         if not args.follow or all(each.over or not each.keeper for each in good):
             break
-        time.sleep(WATCH_S)
+        wait_while_read(WATCH_S)
     if len(good) < len(found):
         return complain(VERB, f"{len(found) - len(good)} of {len(found)} hosts cannot be asked")
     return 0 if all(each.keeper or (each.over and not each.exit_code) for each in good) else 1
@@ -383,7 +383,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
         request = _of_run(started, node, Do.LOGS, lines=max(args.lines, 1), follow=args.follow)
         ways.lines(node, request, lambda line: take(node, line))
 
-    found = ways.each(read)
+    found = ways.each(read, check=lambda: wait_while_read(0.0))
     for lines in kept:
         for line in lines:
             print(redact_text(printable(line)))

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli.common import add_runs_dir, complain, named_run
-from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision
@@ -60,8 +59,6 @@ def run(args: argparse.Namespace) -> int:
         job = replace(record.job, retry=_retry(record.job, args))
     except BadRunFile as error:
         return complain("policy", str(error))
-    except JobError as error:
-        return complain("policy", error.message)
     settings = msgspec.structs.replace(
         record.settings, interactive=args.interactive or record.settings.interactive
     )

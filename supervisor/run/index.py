@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.job.errors import JobError
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.paths import RunPaths, is_run_directory
@@ -44,7 +45,7 @@ ANIMALS = tuple(
 )
 
 
-class RunNotFound(Exception):  # noqa: N818 - a state of affairs, not an error
+class RunNotFound(JobError):  # noqa: N818 - a state of affairs, not an error
     """No run, or more than one, goes by that name: one line for the user."""
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
 import pytest
 
+from supervisor.cluster.ssh.connection import Connections
 from supervisor.cluster.ssh.hosts import (
     BadHosts,
     Host,
@@ -13,7 +18,7 @@ from supervisor.cluster.ssh.hosts import (
     processes_of,
     variables_in,
 )
-from supervisor.cluster.ssh.messages import Facts, differences
+from supervisor.cluster.ssh.messages import Do, Facts, Request, differences
 
 
 def test_hosts_of_a_line_and_of_a_file() -> None:
@@ -87,3 +92,26 @@ def test_differences_name_what_and_where() -> None:
     assert (driver.what, driver.grave) == ("driver", False)
     assert code.grave
     assert code.text == "a.py is another on b than on a, b.py is missing on b, c.py is missing on a"
+
+
+def test_connections_end_when_nobody_reads_what_they_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\ntouch {tmp_path}/began-$$\nexec sleep 30\n", encoding="utf-8")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def check() -> None:
+        if len(list(tmp_path.glob("began-*"))) == 2:
+            raise BrokenPipeError
+
+    with Connections(hosts_in("a,b"), ["stoker"]) as ways:
+
+        def follow(node: int, _: Host) -> None:
+            ways.lines(node, Request(do=Do.LOGS, folder="/", run_dir="/", node=node), lambda _: None)
+
+        begun = time.monotonic()
+        with pytest.raises(BrokenPipeError):
+            ways.each(follow, check=check)
+    assert time.monotonic() - begun < 25, "the connections are not waited for"

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -28,6 +28,7 @@ CONNECT_S: Final = 10
 PERSIST_S: Final = 60
 ASK_S: Final = 120.0
 ENDED_S: Final = 5.0
+CHECK_S: Final = 0.2
 LOST: Final = 255
 """ssh's exit code for its own failures."""
 T = TypeVar("T", bound=msgspec.Struct)
@@ -80,8 +81,16 @@ class Connections:
                     subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=ENDED_S, check=False)  # fmt: skip
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def each(self, task: Callable[[int, Host], R], nodes: Sequence[int] | None = None) -> list[R | SshError]:
-        """Do a thing with all hosts at once (or with `nodes`); what it gave, or why it could not, in their order."""
+    def each(
+        self,
+        task: Callable[[int, Host], R],
+        nodes: Sequence[int] | None = None,
+        check: Callable[[], object] = lambda: None,
+    ) -> list[R | SshError]:
+        """Do a thing with all hosts at once (or with `nodes`); what it gave, or why it could not, in their order.
+
+        `check` is called every `CHECK_S` meanwhile; what it raises ends the connections.
+        """
 
         def one(node: int) -> R | SshError:
             try:
@@ -92,8 +101,13 @@ class Connections:
         chosen = range(len(self.hosts)) if nodes is None else nodes
         with ThreadPoolExecutor(max_workers=max(len(chosen), 1), thread_name_prefix="stoker-ssh") as pool:
             try:
-                return list(pool.map(one, chosen))
-            except BaseException:  # Ctrl-C: what is asked there ends with its connection; a keeper does not
+                begun = [pool.submit(one, node) for node in chosen]
+                while wait(begun, CHECK_S).not_done:
+                    check()
+                return [each.result() for each in begun]
+            except (
+                BaseException
+            ):  # Ctrl-C, or nobody reads: what is asked there ends with its connection; a keeper does not
                 for process in self._started:
                     process.terminate()
                 raise
