@@ -101,7 +101,7 @@ class ResumeComparison:
     def _missed(self, state: RunState, view: AttemptState, tables: _Tables) -> ev.ResumeMissed | None:
         """That an attempt began below its checkpoint, unless the script is known to count its steps from 0 at each start."""
         at, job = view.resume_at, self._record.job
-        if at is None or self._record.node != LEADER:
+        if at is None or view.resumed_step is not None or self._record.node != LEADER:
             return None
         found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
         written_t = max(found, default=view.planned_t)
@@ -109,8 +109,10 @@ class ResumeComparison:
         # A checkpoint may be named by another count than the log's.
         reached = seen if seen is not None else max(tables.before)
         began = began_below(tables.before, tables.after, min(at, reached + 1))
-        if began is None:
-            return None
+        older = (c.step for c in state.checkpoints if c.attempt < view.number and c.step < min(tables.after))
+        finds_own = job.knobs.self_resuming or job.knobs.resume is not None
+        if began is None or (finds_own and began > 0 and any(step >= began for step in older)):
+            return None  # it may take an older one by itself, where the newest cannot be read
         by_epoch = tables.is_behind(written_t)
         counter = state.counter or job.retry.step_counter or self._remembered()
         went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
