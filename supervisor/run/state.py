@@ -386,6 +386,8 @@ class RunState(Part, frozen=True, kw_only=True):
     @property
     def resumable(self) -> ev.CheckpointCommitted | None:
         """The newest of the checkpoints that a restart may go on from."""
+        if self.checkpoint is not None and not self.unsound(self.checkpoint):
+            return self.checkpoint
         return next(reversed(self.sound_checkpoints), None)
 
     @property

@@ -43,11 +43,21 @@ def test_an_honest_restart_is_the_same_training(tmp_path: Path) -> None:
         ("data", Difference.DATA_ORDER),
         ("weighting", Difference.ACCUMULATION_WEIGHTING),
         ("weights", Difference.WEIGHTS),
-        ("start", Difference.FROM_STEP_0),
     ],
 )
 def test_a_wrong_resume_is_named(tmp_path: Path, mistake: str, named: Difference) -> None:
     check_named(tmp_path, mistake, named)
+
+
+@pytest.mark.e2e
+def test_a_start_from_step_0_ends_the_attempt(tmp_path: Path) -> None:
+    done = stoker("run", "--no-ui", "--json", *COMMON, "--mistake", "start", cwd=tmp_path)
+    assert done.code == 1, done.out + done.err
+    lines = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
+    (missed,) = [line for line in lines if line["kind"] == "resume_missed"]
+    assert missed["began"] == 0
+    assert missed["step"] > 0
+    assert not [line for line in lines if line["kind"] == "resume_compared"], "it is said once"
 
 
 @pytest.mark.e2e

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -271,3 +272,17 @@ def test_an_edited_script_has_another_hash(tmp_path: Path) -> None:
     ]
     assert plans.script_was_edited(RunState(attempts=tuple(views)))
     assert not plans.script_was_edited(RunState(attempts=tuple(views[:3])))
+
+
+def test_of_a_command_the_script_that_it_names_is_hashed_and_never_its_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("train()")
+
+    def hashed(kind: EntryKind, entry: str, *args: str) -> str | None:
+        return plans.script_hash(job_of(tmp_path, entry=entry, entry_kind=kind, entry_args=args).job)
+
+    found = hashed(EntryKind.SCRIPT, "train.py")
+    assert found is not None
+    assert hashed(EntryKind.COMMAND, sys.executable, "train.py", "--lr=1") == found
+    assert hashed(EntryKind.COMMAND, sys.executable, "-m", "train") is None
+    assert hashed(EntryKind.COMMAND, sys.executable, "gone.py") is None
+    assert hashed(EntryKind.MODULE, "train") is None

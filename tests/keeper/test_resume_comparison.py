@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import EntryKind, RetrySettings
+from supervisor.job.spec import EntryKind, Knobs, RetrySettings
 from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.planning.launch_plans import counter_question
 from supervisor.keeper.recording import resume_comparison
@@ -357,3 +357,23 @@ def test_a_run_that_went_on_once_counts_on_for_certain(tmp_path: Path) -> None:
         ]
     finally:
         resumed.close()
+
+
+def test_a_script_that_takes_an_older_checkpoint_by_itself_has_resumed(tmp_path: Path) -> None:
+    """Its newest one was damaged: it goes on from step 50, and says so or not."""
+    for name, knobs, told, accused in (
+        ("by itself", Knobs(self_resuming=True), False, False),
+        ("told", Knobs(resume_path="--ckpt"), True, False),
+        ("by a path", Knobs(resume_path="--ckpt"), False, True),
+    ):
+        resumed = Resumed(tmp_path / name, resume_at=100, before=EVERY_10, knobs=knobs)
+        try:
+            resumed.emit(ev.CheckpointCommitted(t=2.0, attempt=1, step=50, path="c/50"))
+            if told:
+                resumed.emit(ev.TrainerReady(t=4.5, attempt=2, resumed_step=50))
+            resumed.trains(rows_at(60, 70))
+            view = resumed.ledger.state.attempt
+            assert view is not None
+            assert (view.missed is not None) == accused, name
+        finally:
+            resumed.close()

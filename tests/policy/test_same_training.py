@@ -95,7 +95,7 @@ def test_with_noise_of_its_own_it_is_the_same_within_noise() -> None:
         (replace(AFTER, age=70, own=0.02), Difference.WEIGHTS),
         (replace(AFTER, bump=0.02), Difference.OPTIMIZER_STATE),
         (Log(range(1, 51), own=0.02), Difference.FROM_STEP_0),
-        (Log(range(1, 51), age=-100, own=0.02), Difference.FROM_STEP_0),
+        (Log(range(1, 51), age=-100, own=0.02), Difference.STEP_COUNTER),
     ],
 )
 def test_each_difference_is_named(after: Log, named: Difference) -> None:
@@ -183,13 +183,8 @@ def test_other_samples_are_seen_also_where_they_go_together_by_chance() -> None:
     assert said(replace(AFTER, own=0.15)).result is Sameness.SAME_WITHIN_NOISE
 
 
-@pytest.mark.parametrize("age", [0, -100])
-def test_whether_a_script_counts_from_0_is_told_by_a_person_and_not_by_its_loss(age: int) -> None:
-    """New weights may begin lower (r2c began at 0.13 where it had been 0.27), and trained ones at a new sample higher."""
-    after = Log(range(1, 51), own=0.02, loss_times=0.94, age=age)
-    assert said(after).difference is Difference.FROM_STEP_0
-    told = judge(BEFORE.rows(), after.rows(), replace(HALVED, counts_from_0=True))
-    assert told.difference is Difference.STEP_COUNTER
+def test_other_new_weights_may_begin_a_little_lower() -> None:
+    assert said(Log(range(1, 51), own=0.02, loss_times=0.94)).difference is Difference.FROM_STEP_0
 
 
 def test_where_no_step_was_trained_twice_the_trend_must_go_on() -> None:

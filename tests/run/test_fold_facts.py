@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
 from supervisor.run.fold import merge_progress, replay
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, is_run_directory, make_private, private
 from supervisor.run.records import (
     Consequence,
@@ -561,3 +563,39 @@ def test_folders_and_files_are_their_owners_alone(tmp_path: Path) -> None:
         0o700,
         0o600,
     ]
+
+
+OLD_RESUME = (
+    '{"kind":"run_started","t":1.0,"v":1,"run_id":"r","name":"n","mode":"launched","host":"h"}',
+    '{"kind":"launch_intended","t":2.0,"v":1,"attempt":1,"argv":[],"reason":"first"}',
+    '{"kind":"progress","t":3.0,"v":1,"attempt":1,"step":12}',
+    '{"kind":"checkpoint_committed","t":4.0,"v":1,"attempt":1,"step":10,"path":"c/10"}',
+    '{"kind":"decided","t":5.0,"v":1,"attempt":1,"decision":{"kind":"restart","reason":"again","change":{"set_args":[["--resume","c/10"]]}}}',
+    '{"kind":"launch_intended","t":6.0,"v":1,"attempt":2,"argv":[],"reason":"again","resume":"c/10","resume_at":10}',
+)
+
+
+def test_a_journal_of_before_copies_and_misses_opens_and_goes_on(tmp_path: Path) -> None:
+    journal = tmp_path / "events.jsonl"
+    journal.write_text("\n".join(OLD_RESUME) + "\n")
+    state = read_state(journal)
+    assert state.unknown_events == 0
+    assert (state.kept, state.counter) == ((), "")
+    assert state.resumable is not None
+    assert state.resumable.path == "c/10"
+    writer = JournalWriter(journal)
+    for fact in (
+        ev.CheckpointKept(t=6.5, attempt=2, step=10, path="c/10", copy="/r/.stoker-kept-10"),
+        ev.ResumeMissed(t=7.0, attempt=2, step=10, began=0),
+        ev.CheckpointCommitted(t=8.0, attempt=2, step=5, path="c/5"),
+    ):
+        writer.append(fact)
+    writer.close()
+    later = read_state(journal)
+    assert [kept.copy for kept in later.kept] == ["/r/.stoker-kept-10"]
+    assert later.attempts[1].missed == ev.ResumeMissed(t=7.0, attempt=2, step=10, began=0)
+    assert later.resumable is not None
+    assert later.resumable.path == "c/10", "not what an attempt wrote that had not resumed"
+    answered = replace(later, counter="restarts")
+    assert answered.resumable is not None
+    assert answered.resumable.path == "c/5"

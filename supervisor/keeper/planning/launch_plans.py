@@ -363,9 +363,10 @@ def counter_question(job: JobSpec) -> BatchQuestion:
 
 def script_hash(job: JobSpec) -> str | None:
     """A short hash of the script, where there is one file to hash: code edited between attempts shows."""
-    words = {EntryKind.SCRIPT: (job.entry,), EntryKind.COMMAND: (job.entry, *job.entry_args)}
-    script = next((word for word in words.get(job.entry_kind, ()) if word.endswith(".py")), job.entry)
-    if job.entry_kind not in words:
+    words = (job.entry, *job.entry_args) if job.entry_kind is EntryKind.COMMAND else ()
+    named = next((word for word in words if word.endswith((".py", ".sh"))), None)
+    script = job.entry if job.entry_kind is EntryKind.SCRIPT else named
+    if script is None:
         return None
     try:
         data = read_regular(Path(job.cwd, script))

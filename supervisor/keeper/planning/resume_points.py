@@ -124,7 +124,12 @@ def resume_point(
     if not state.attempts:
         return ResumePoint()
     arguments, batch = now.job.entry_args, now.current_batch
-    newest = usable_checkpoint(job, state.sound_checkpoints)
+    since = _pinned_after(state, knobs.start)
+    sound = tuple(one for one in state.sound_checkpoints if one.attempt > since)
+    newest = usable_checkpoint(job, sound)
+    if since and knobs.start is not None and not now.from_scratch:
+        path = newest.path if newest is not None else now.set_args.get(knobs.start, "")
+        return ResumePoint(((knobs.start, path),), checkpoint=newest)
     if now.from_scratch:
         if knobs.self_resuming and newest is not None and batch is not None:
             _require_no_copy(record, state, newest, batch, env)
@@ -163,6 +168,12 @@ def resume_point(
     if knobs.resume_step is not None and number is not None:
         return ResumePoint(((knobs.resume_step, str(number)),), checkpoint=newest)
     return ResumePoint()
+
+
+def _pinned_after(state: RunState, knob: str | None) -> int:
+    """The attempt after which an earlier version of stoker chose a checkpoint for good: what was written before does not count; 0: none."""
+    changes = ((a.number, a.decision.change) for a in state.attempts if a.decision is not None)
+    return max((at for at, change in changes if change and knob in dict(change.set_args)), default=0)
 
 
 def number_of(checkpoint: CheckpointCommitted | None) -> int | None:

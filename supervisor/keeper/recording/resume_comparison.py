@@ -67,6 +67,7 @@ class ResumeComparison:
             view is None
             or view.number < 2
             or view.first_step is None
+            or view.missed is not None
             or (now < self._next_look and not final)
         ):
             return
@@ -80,7 +81,9 @@ class ResumeComparison:
         if not tables.before or not tables.after or not caught_up:
             tables.done = final
             return
-        self._look_for_start(state, view, tables)
+        if (missed := self._missed(state, view, tables)) is not None:
+            self._emit(missed)  # that it is another training is said with it
+            return
         last = max(tables.before)
         beyond = sum(step > last for step in tables.after)
         rows = len(tables.after)
@@ -95,27 +98,30 @@ class ResumeComparison:
             if found.certain:
                 self._record_judgement(state, view, found)
 
-    def _look_for_start(self, state: RunState, view: AttemptState, tables: _Tables) -> None:
-        """Journal that an attempt began below its checkpoint, unless the script is known to count its steps from 0 at each start."""
+    def _missed(self, state: RunState, view: AttemptState, tables: _Tables) -> ev.ResumeMissed | None:
+        """That an attempt began below its checkpoint, unless the script is known to count its steps from 0 at each start."""
         at, job = view.resume_at, self._record.job
-        if at is None or view.missed is not None or self._record.node != LEADER:
-            return
+        if at is None or view.resumed_step is not None or self._record.node != LEADER:
+            return None
         found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
         written_t = max(found, default=view.planned_t)
         seen = step_at(written_t, steps_seen(self._node.series))
         # A checkpoint may be named by another count than the log's.
         reached = seen if seen is not None else max(tables.before)
         began = began_below(tables.before, tables.after, min(at, reached + 1))
-        if began is None:
-            return
+        older = (c.step for c in state.checkpoints if c.attempt < view.number and c.step < min(tables.after))
+        finds_own = job.knobs.self_resuming or job.knobs.resume is not None
+        if began is None or (finds_own and began > 0 and any(step >= began for step in older)):
+            return None  # it may take an older one by itself, where the newest cannot be read
         by_epoch = tables.is_behind(written_t)
         counter = state.counter or job.retry.step_counter or self._remembered()
         went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
         certain = by_epoch is True or counter == CONTINUES or (went_on and not tables.falls)
         restarts = not certain and (counter == RESTARTS or self._began_lower_before(state))
-        if by_epoch is not False and not restarts:
-            t, number = self._clock.wall(), view.number
-            self._emit(ev.ResumeMissed(t=t, attempt=number, step=at, began=began, certain=certain))
+        if by_epoch is False or restarts:
+            return None
+        t, number = self._clock.wall(), view.number
+        return ev.ResumeMissed(t=t, attempt=number, step=at, began=began, certain=certain)
 
     def _remembered(self) -> str:
         """What a person answered about this script's count in an earlier run; journalled, as this run goes by it."""
@@ -172,7 +178,6 @@ class ResumeComparison:
             micro=pair(lambda batch: batch.micro_batch_per_rank),
             world=pair(lambda batch: batch.world_size),
             total_steps=self._tables.totals if self._tables is not None else None,
-            counts_from_0=RESTARTS in {state.counter, self._record.job.retry.step_counter},
         )
 
 

@@ -26,7 +26,6 @@ class Restart:
         world: ranks.
         micro: samples of a rank's micro-batch.
         total_steps: how many the script says there are.
-        counts_from_0: its steps are known to count from 0 at each start.
     """
 
     resumes_at: int | None = None
@@ -35,7 +34,6 @@ class Restart:
     world: tuple[int, int] | None = None
     micro: tuple[int, int] | None = None
     total_steps: tuple[int, int] | None = None
-    counts_from_0: bool = False
 
 
 @dataclass(frozen=True, slots=True)

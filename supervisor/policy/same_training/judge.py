@@ -23,6 +23,7 @@ from supervisor.policy.same_training.case import Case, Found, Restart
 from supervisor.policy.same_training.learning_rate import learning_rate
 from supervisor.policy.same_training.paired import (
     ORDER_PAIRS,
+    WEIGHTS_RATIO,
     data_order,
     hidden_by_noise,
     optimizer,
@@ -36,6 +37,7 @@ from supervisor.policy.same_training.series import (
     Series,
     Table,
     column_of,
+    deviation_of,
     error_of_median,
     first_of,
     gaps_between,
@@ -62,6 +64,8 @@ FACTOR_SPREAD: Final = 0.13
 """A ratio is named by a factor of the plan when it lies within 13 %: the factors 1.5, 2, 3, 4 lie 33 % apart at least."""
 SAME_SHARE: Final = 2e-3
 """Float noise: the median difference of the losses of a step, as a share of the loss."""
+BELOW_SURE: Final = 3.0
+BELOW_SHARE: Final = 0.3
 """A beginning whose loss is lower than that of the first beginning by three standard errors, and by 30 % of what was learnt since, is none:
 weights made by another seed begin some percent higher or lower too."""
 
@@ -115,17 +119,42 @@ def began_below(before: Table, after: Table, at: int) -> int | None:
 
 
 def _where_it_began(case: Case) -> Found | None:
-    """Whether it counts from the beginning again. That the loss is low there does not tell a script that counts so: a person does."""
     restart = case.restart
     aim = restart.resumes_at if restart.resumes_at is not None else case.last
     if not restart.expected or aim - case.begin < max(3, 2 * case.every):
         return None
     if case.start > case.begin + case.every or case.start > aim / 2:
         return None
-    numbers = (("first_step", float(case.start)), ("resume_step", float(aim)))
-    named = Difference.STEP_COUNTER if restart.counts_from_0 else Difference.FROM_STEP_0
+    numbers: list[tuple[str, float]] = [("first_step", case.start), ("resume_step", aim)]
+    old, new = case.series("loss")
+    first = first_of(new, NEAR // 2)
     text = f"it began at step {case.start}, not after step {aim}"
-    return Found(named, text, numbers, certain=len(case.after) >= NEAR // 2)
+    if first:
+        level = fmean(first.values())
+        at_start = fmean(first_of(old, NEAR // 2).values()) if old else math.nan
+        near = [old[step] for step in old if abs(step - aim) <= NEAR * case.every]
+        at_aim = fmean(near) if near else math.nan
+        numbers += [("loss", level), ("loss_at_start", at_start), ("loss_at_resume", at_aim)]
+        if abs(level - at_aim) < 0.5 * abs(level - at_start) or (
+            at_start - level > BELOW_SHARE * abs(at_start - at_aim) and _is_below(case)
+        ):
+            return Found(
+                Difference.STEP_COUNTER,
+                f"{text}: the loss is {level:.4g}, at the first steps it was {at_start:.4g} and near step {aim} {at_aim:.4g}",
+                tuple(numbers),
+                certain=len(first) >= NEAR // 2,
+            )
+        text += f": the loss is {level:.4g}, near step {aim} it was {at_aim:.4g}"
+    return Found(Difference.FROM_STEP_0, text, tuple(numbers), certain=len(first) >= NEAR // 2)
+
+
+def _is_below(case: Case) -> bool:
+    """Whether the first steps have a lower loss than they had: of the same samples, if the order of the data began again too."""
+    gaps = case.log_gaps("loss")[: 2 * NEAR]
+    if len(gaps) < NEAR // 2:
+        return False
+    error = max(deviation_of(gaps), 0.02) / math.sqrt(len(gaps))
+    return fmean(gaps) < -max(BELOW_SURE * error, math.log(WEIGHTS_RATIO) / 2)
 
 
 def _too_little(case: Case) -> Found | None:
