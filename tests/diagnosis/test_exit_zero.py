@@ -175,6 +175,7 @@ EARLY: dict[str, JobEvidence] = {
 }
 
 BARE = bare(20)
+ITEMS = "".join(f"processing {chr(97 + n % 26)}\n" for n in range(60))
 DEL = raised(
     "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.",
     "__del__",
@@ -249,6 +250,10 @@ HEALTHY: dict[str, JobEvidence] = {
     ),
     "a shell's tool": ended(BARE + "cp: cannot stat '/notthere': No such file or directory\n", 20),
     "a helper that the script ends": ended(BARE + "train.sh: line 3: 12 Terminated   tensorboard\n", 20),
+    "a check before the training, in a script that continues": ended(
+        raised("ModuleNotFoundError: No module named 'flash_attn'") + ITEMS
+    ),
+    "memory that was short once, in an inference": ended(f"{OOM}\n" + ITEMS * 4),
     "an optional import": ended("apex is not installed, using torch\n" + BARE, 20),
 }
 
