@@ -13,10 +13,7 @@ from supervisor.run.failures import FailureClass, Reason
 
 
 class Root(NamedTuple):
-    """What was chosen: class, place and certainty; `line` 0 means that no line can be pointed at.
-
-    `local_rank`: the rank on its `node`, where the global one is not known.
-    """
+    """What was chosen: class, place and certainty. `line` 0: no line shows it; `local_rank`: on its node, where `rank` is not known."""
 
     failure: FailureClass
     reason: Reason | None = None

@@ -27,7 +27,6 @@ from supervisor.diagnosis.hang.hang_verdict import (
     advice_by_waits,
     recorder_behind,
     stacks_behind,
-    title_by_stacks,
     title_of_absent,
     waited,
 )
@@ -189,7 +188,7 @@ def _verdict(case: Case, root: Root) -> Verdict:
         title = title_of_hung_stop(job.hang)
     if (seen := stacks_behind(job, root)) is not None:
         advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
-        title = title_by_stacks(seen, root.failure)
+        title = title_of_absent(seen.ranks, root.failure)
     elif (shown := recorder_behind(job, root)) is not None:
         advice = advice_by_recorder(shown, advice)
         title = title_of_absent(shown.ranks, root.failure)

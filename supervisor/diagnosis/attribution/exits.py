@@ -33,10 +33,7 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What the launchers report. `root_rank` is torchrun's first observed failure; `sigtermed` the pids it stopped.
-
-    `numbered`: nodes are named by their places in the job, as stoker starts them.
-    """
+    """What the launchers report. `root_rank`: torchrun's first observed failure; `sigtermed`: the pids it stopped; `numbered`: stoker named the nodes."""
 
     exits: tuple[Exit, ...]
     root_rank: int | None

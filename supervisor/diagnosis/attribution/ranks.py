@@ -21,7 +21,7 @@ _ASCEND = r"\(PID:\d+, Device:\d+, RankID:(\d+)\)"
 
 # What torchrun's agent prints of its group: its ranks in the order of its local ranks.
 _OF_AGENT = Lazy(r"^\s*global_ranks=\[(\d+)")
-_OWN = Lazy(r"\[(?:PG [^\]]*?)?Rank (\d+)\]")
+_OWN = r"\[(?:PG [^\]]*?)?Rank (\d+)\]"
 # By the launcher's SIGTERM, and by the watchdog of a rank that waited.
 ENDED_FOR_OTHERS = frozenset((-15, -6))
 
@@ -31,8 +31,7 @@ def _inline() -> tuple[Lazy, ...]:
     return tuple(
         Lazy(text)
         for text in (
-            r"\[Rank (\d+)\]",
-            r"\[PG [^\]]*?Rank (\d+)\]",
+            _OWN,
             r"\(RANK (\d+)\)",
             r'"(?:global_)?rank": ?(\d+)',
             r"\b[Rr]ank=(\d+)\b",
@@ -71,7 +70,7 @@ def inline_rank(text: str) -> int | None:
 
 def own_rank(text: str) -> int | None:
     """The rank that PyTorch's C++ code names as its own: ``[Rank 3] Watchdog caught …``."""
-    match = _OWN.search(text) if "Rank" in text else None
+    match = re.search(_OWN, text) if "Rank" in text else None
     return whole(match.group(1)) if match is not None else None
 
 
@@ -213,7 +212,7 @@ class Ranks:
             return found.pop()
         if len(alone := self._of_node[place]) == 1 and min(alone) >= local:
             return min(alone)
-        if self._launch.numbered and place is not None and (match := re.fullmatch(r"node[_-]?(\d+)", place)):
+        if self._launch.numbered and (match := re.fullmatch(r"node(\d+)", place or "")):
             return whole(match.group(1)) * (self._launch.per_node or 1) + local
         return None if self.multi_node else local
 

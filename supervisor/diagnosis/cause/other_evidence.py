@@ -91,10 +91,7 @@ def weight_of(root: Root) -> Weight:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One way in which other evidence changes a root. `when` and `then` look at the case and the root so far.
-
-    `outranks`: the heaviest root that it changes; what it asks of one beyond its weight stands in `when`.
-    """
+    """One way in which other evidence changes a root that weighs up to `outranks`. `when` and `then` look at the case and the root so far."""
 
     name: str
     stage: Stage
@@ -114,6 +111,8 @@ def _replaced(
 
 
 _ERROR_FILE_BYTES = 1 << 20
+# A JSON string that may lack its end: `"message": "text…`.
+_HALF_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt]|\\u[\da-fA-F]{4})*)')
 
 
 class RankError(NamedTuple):
@@ -133,7 +132,8 @@ def read_error_file(data: bytes) -> RankError | None:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        document = {"message": {"message": _string(text, "message")}}
+        half = _HALF_MESSAGE.search(text)
+        document = {"message": json.loads(f'"{half.group(1)}"', strict=False) if half else None}
     body = document.get("message") if isinstance(document, dict) else None
     body = body if isinstance(body, dict) else {"message": body}
     message, extra = body.get("message"), body.get("extraInfo")
@@ -142,17 +142,6 @@ def read_error_file(data: bytes) -> RankError | None:
     second = str(extra.get("timestamp")) if isinstance(extra, dict) else ""
     is_whole = second.isascii() and second.isdigit() and len(second) <= 12
     return RankError(message, int(second) if is_whole else 0)
-
-
-def _string(text: str, key: str) -> str | None:
-    """The value of a JSON string that may lack its end: `"key": "text…`."""
-    found = re.search(rf'"{key}"\s*:\s*"((?:[^"\\]|\\.)*)', text)
-    if found is None:
-        return None
-    try:
-        return str(json.loads(f'"{found.group(1)}"', strict=False))
-    except ValueError:
-        return found.group(1)
 
 
 def _may_ask_error_files(case: Case, root: Root) -> bool:
@@ -262,11 +251,9 @@ def _launcher_killed(case: Case, root: Root) -> bool:
 
 def by_launchers_signal(case: Case, _root: Root) -> Root:
     """The root that the launcher's own signal gives."""
-    outside = case.job.launcher_signal in _FROM_OUTSIDE
-    failure, reason = (
-        (FailureClass.TERMINATED, Reason.OUTSIDE) if outside else (FailureClass.WORKER_CRASH, Reason.SIGNAL)
-    )
-    return Root(failure, reason, confidence=LAUNCHER_SIGNAL)
+    if case.job.launcher_signal in _FROM_OUTSIDE:
+        return Root(FailureClass.TERMINATED, Reason.OUTSIDE, confidence=LAUNCHER_SIGNAL)
+    return Root(FailureClass.WORKER_CRASH, Reason.SIGNAL, confidence=LAUNCHER_SIGNAL)
 
 
 # -- the end, and what we know ourselves -----------------------------------------------------------

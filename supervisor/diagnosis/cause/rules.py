@@ -102,10 +102,6 @@ def _killed(facts: Facts) -> Exit | None:
     return found if found is not None and found.code == -9 else None
 
 
-def _of_exit(facts: Facts, item: Exit) -> Root:
-    return from_exit(item, facts.case)
-
-
 def _stopped_alone(facts: Facts) -> Exit | None:
     found = facts.silent_exit
     return found if found is not None and found.code in STOP_SIGNALS else None
@@ -142,7 +138,7 @@ def _of_message(facts: Facts, found: _Message) -> Root:
     return at(from_exit(found.item, facts.case, FailureClass.USAGE_ERROR), found.place)
 
 
-def _of_silent_exit(facts: Facts, item: Exit) -> Root:
+def _of_exit(facts: Facts, item: Exit) -> Root:
     reason = Reason.EXIT_CODE if item.code > 0 else None
     return from_exit(item, facts.case, reason=reason)
 
@@ -284,7 +280,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         "silent_exit",
         when=lambda facts: facts.silent_exit,
-        then=_of_silent_exit,
+        then=_of_exit,
         why="A process left with an unusual exit code and printed nothing, while its peers only lost the connection to it.",
         confidence=0.8,
     ),
@@ -338,7 +334,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule(
         "exit_code",
         when=_exit_code,
-        then=_of_silent_exit,
+        then=_of_exit,
         why="A process left with an unusual exit code or aborted, and nothing else is known.",
         confidence=0.75,
     ),

@@ -90,11 +90,6 @@ def stacks_behind(job: JobEvidence, root: Root) -> SeenHang | None:
     return seen if (root.path, root.line, root.ranks) == (seen.path, seen.line, seen.ranks) else None
 
 
-def title_by_stacks(seen: SeenHang, failure: FailureClass) -> str | None:
-    """A headline that does not say that the collective failed on the rank which never came to it."""
-    return title_of_absent(seen.ranks, failure)
-
-
 def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
     """The headline of a timeout whose absent ranks are known; None for any other."""
     if failure is not FailureClass.NCCL_TIMEOUT or not ranks:
