@@ -102,6 +102,7 @@ class Found:
     texts: list[Text]
     engine: Engine
     matcher: Matcher
+    most: int = 0
     base: list[Outcome] = dataclasses.field(default_factory=list)
     reached: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     active: dict[str, list[int]] = dataclasses.field(default_factory=dict)
@@ -197,7 +198,8 @@ def without(name: str) -> dict[str, Any]:
     found.switches.clear()
     piece.off()
     try:
-        for place in sorted(places, key=lambda place: zlib.crc32(found.texts[place].name.encode())):
+        order = sorted(places, key=lambda place: zlib.crc32(found.texts[place].name.encode()))
+        for place in order[: found.most or None]:
             if matter >= ENOUGH:
                 break
             before, after = found.base[place], judged(found.texts[place], engine)
@@ -263,8 +265,10 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
-def measured(found: Found, only: str, processes: int, *, tell_rows: bool = False) -> list[dict[str, Any]]:
-    """The table: a row a piece, by kind and name."""
+def measured(
+    found: Found, only: str, processes: int, *, known: Sequence[dict[str, Any]] = (), tell_rows: bool = False
+) -> list[dict[str, Any]]:
+    """The table: a row a piece, by kind and name. `known`: rows of an earlier start, taken as they are."""
     global _found  # noqa: PLW0603 - what forked processes inherit
     _found = found
     context = multiprocessing.get_context("fork")
@@ -281,9 +285,12 @@ def measured(found: Found, only: str, processes: int, *, tell_rows: bool = False
                     for identity in (identity for name in names for identity in by_name.get(name, ())):
                         kept.setdefault(identity, []).append(place)
     found.reached[CONTROL.id] = found.active[CONTROL.id] = list(range(len(found.texts)))
-    wanted = sorted(name for name, piece in found.pieces.items() if _is_wanted(piece, only))
+    done = {f"{row['kind']} {row['name']}" for row in known}
+    wanted = sorted(
+        name for name, piece in found.pieces.items() if _is_wanted(piece, only) and name not in done
+    )
     wanted.sort(key=lambda name: len(found.active.get(name, ())))
-    table = []
+    table = list(known)
     start = time.monotonic()
     with context.Pool(processes, _limit) as pool:
         for row in pool.imap_unordered(without, wanted):
@@ -292,7 +299,7 @@ def measured(found: Found, only: str, processes: int, *, tell_rows: bool = False
                 print(json.dumps(row, ensure_ascii=False), flush=True)
             if len(table) % 100 == 0:
                 print(
-                    f"{len(table)} of {len(wanted)} pieces, {time.monotonic() - start:.0f} s",
+                    f"{len(table)} of {len(known) + len(wanted)} pieces, {time.monotonic() - start:.0f} s",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -386,6 +393,11 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {was['contributes']}, class {was['class']} -> {now['contributes']}, class {now['class']}"
 
 
+def _rows_in(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.startswith('{"kind"')]
+
+
 def _commit() -> str:
     asked = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"],
@@ -405,6 +417,12 @@ def main(argv: Iterable[str] | None = None) -> int:
     parser.add_argument("--texts", type=Path, metavar="BLOBS", help="a folder with the public logs, by blob")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rows", action="store_true", help="print each row as soon as it is known")
+    parser.add_argument(
+        "--resume", type=Path, metavar="ROWS", help="what --rows printed before: these are not measured again"
+    )
+    parser.add_argument(
+        "--most", type=int, default=0, metavar="N", help="at most so many texts a piece (a busy machine)"
+    )
     parser.add_argument("--commit", default="", help="the commit to name; otherwise that of the checkout")
     parser.add_argument("--compare", type=Path, nargs="+", metavar="TABLE.json")
     args = parser.parse_args(argv if argv is None else list(argv))
@@ -418,8 +436,11 @@ def main(argv: Iterable[str] | None = None) -> int:
         return 0
     with scratch_folder() as scratch:
         found = prepared(Path(scratch), args.texts, args.sample)
-        table = measured(found, args.only, args.processes, tell_rows=args.rows)
-    head = {"commit": args.commit or _commit(), **summary(found)}
+        found.most = args.most
+        known = _rows_in(args.resume) if args.resume is not None else []
+        table = measured(found, args.only, args.processes, known=known, tell_rows=args.rows)
+    bounds = {"at most judged of a piece": args.most} if args.most else {}
+    head = {"commit": args.commit or _commit(), **bounds, **summary(found)}
     if args.keep is not None:
         args.keep.write_text(written(head, table), encoding="utf-8")
         args.keep.with_suffix(".md").write_text(page(head, table), encoding="utf-8")

@@ -1,7 +1,8 @@
 """The recorded runs, and what this version says of each: verdicts, decisions, outcome, numbers, and screens at three sizes.
 
 tests/recorded/runs.tar.xz holds for each recording (tests/recorded/record.py): ``record.json`` (what, argv, code, live), ``console.txt`` (what the terminal
-got), ``runs/<id>`` (the run directory), ``train.log`` (where that was watched), and, as the base said it, ``said.json`` and ``screen-<columns>x<rows>.txt``.
+got), ``runs/<id>`` (the run directory), ``train.log`` (where that was watched), and, as the base said it, ``said.json``, ``lines.txt`` (`console`) and
+``screen-<columns>x<rows>.txt``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from supervisor.run.state import Finished, RunState
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import NOWHERE
 from supervisor.views.appearance import Appearance, ThemeName
+from supervisor.views.console import ConsoleSettings, ConsoleView
 from tests.views.tui.camera import run_app, stand_still
 from tests.views.tui.driving import is_read, keeper_of, shown, until
 
@@ -271,6 +274,16 @@ def at_home(run: RunPaths) -> Iterator[None]:
         run.run_json.write_bytes(told)
 
 
+def console(recording: Recording) -> str:
+    """What ``--no-ui`` prints, from the journal: its lines and the story at the end."""
+    printed = io.StringIO()
+    with still_surroundings(recording.folder):
+        view = ConsoleView(RunPaths(Path("runs", recording.run.run_id)), ConsoleSettings(printed, None))
+        view.start()
+        view.finish(with_story=True)
+    return printed.getvalue()
+
+
 def drawn(run: RunPaths, size: tuple[int, int], *, live: bool = False) -> str:
     """The dashboard of a run as text, two seconds after its last fact; the clock stands. `live`: its keeper lives."""
     app = run_app(run, LOOKS)
@@ -299,6 +312,7 @@ def pack(folder: Path) -> str:
         said = judged(recording, engine)
         for size, text in screens(recording).items():
             _screen_file(recording.folder, size).write_text(text, encoding="utf-8")
+        (recording.folder / "lines.txt").write_text(console(recording), encoding="utf-8")
         (recording.folder / "said.json").write_text(
             json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
@@ -351,6 +365,9 @@ def compared(recordings: Mapping[str, Recording]) -> Iterator[str]:
             f"  {where}\n    then {then}\n    now  {now}"
             for where, then, now in differences(recording.said, judged(recording, engine_now()))
         ]
+        lines = (recording.folder / "lines.txt").read_text(encoding="utf-8").splitlines()
+        told = unified_diff(lines, console(recording).splitlines(), "then", "now", lineterm="", n=0)
+        found += [f"  {line}" for line in told]
         for size, text in screens(recording).items():
             if rows := list(beside(recording.screen(size), text, size[0])):
                 found += [f"  screen {size[0]}x{size[1]}: {len(rows)} rows", *rows]

@@ -15,6 +15,7 @@ from tests.recorded.recordings import (
     SIZES,
     Recording,
     beside,
+    console,
     differences,
     judged,
     names,
@@ -78,6 +79,9 @@ def test_a_recorded_run_is_judged_as_when_it_ran(
     changed = list(differences(then, acted_on(now)))
     assert bool(changed) == (name in CHANGED), changed
     assert not list(differences(recording.said["numbers"], now["numbers"]))
+    lines = console(recording).splitlines()
+    assert len(lines) > 8
+    assert any(recording.run.run_id in line for line in lines)
 
 
 @pytest.mark.e2e
