@@ -103,6 +103,7 @@ class Found:
     engine: Engine
     matcher: Matcher
     most: int = 0
+    sample: int = 1
     base: list[Outcome] = dataclasses.field(default_factory=list)
     reached: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     active: dict[str, list[int]] = dataclasses.field(default_factory=dict)
@@ -136,7 +137,7 @@ def prepared(scratch: Path, blobs: Path | None, sample: int) -> Found:
     every = [CONTROL, *switches.pieces(), *_signature_pieces(signatures, matcher)]
     pieces = {piece.id: piece for piece in every}
     chosen = texts(scratch, blobs)[::sample]
-    return Found(switches, pieces, chosen, Engine(signatures, matcher), matcher)
+    return Found(switches, pieces, chosen, Engine(signatures, matcher), matcher, sample=sample)
 
 
 def _signature_pieces(signatures: Signatures, matcher: Matcher) -> Iterator[Piece]:
@@ -239,6 +240,7 @@ def without(name: str) -> dict[str, Any]:
         "right": +better,
         "fields": dict(sorted(fields.items())),
         "examples": examples,
+        **({"every nth text": found.sample} if found.sample > 1 else {}),
         **({"never ends": True} if timeouts >= MOST_TIMEOUTS else {}),
     }
 
@@ -335,7 +337,8 @@ def page(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# What each piece of judging contributes",
         "",
-        f"Made by `make ablation` on commit {head['commit']}: {head['texts']} labelled texts, {len(table)} pieces, each switched off alone. How to read it: `python bench/ablation.py --help`. Not on this page: pieces that matter and change no class.",
+        f"Made by `make ablation` on commit {head['commit']}: {head['texts']} labelled texts, {len(table)} pieces, each switched off alone. How to read it: `python bench/ablation.py --help`. Not on this page: pieces that matter and change no class."
+        + _sampled(table),
         "",
         "| kind | " + " | ".join(ORDER) + " | lines that contribute nothing |",
         "|---|" + "---:|" * (len(ORDER) + 1),
@@ -370,6 +373,14 @@ def page(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
                 ]
                 lines += [f"**{kind}** ({len(names)}): " + ", ".join(names), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _sampled(table: Sequence[Mapping[str, Any]]) -> str:
+    counts = collections.Counter(row["every nth text"] for row in table if "every nth text" in row)
+    return "".join(
+        f" {count} pieces that many texts come to were judged on each {nth}th text alone, as the JSON says of each."
+        for nth, count in counts.items()
+    )
 
 
 def _counts(found: Mapping[str, int]) -> str:
