@@ -10,6 +10,7 @@ how many were. What a piece contributes is then one of:
 
     unreached   no text comes to it: the texts say nothing of it
     idle        it is reached, and never does anything
+    sampled     nothing was another, but only a part of its texts was judged (--sample, --most): not shown
     nothing     it does something, and no verdict and no value is another without it
     words       confidence, title, advice or consequences change; class, rank, cause and values do not
     matters     class, reason, rank, cause or a value changes
@@ -57,7 +58,7 @@ ENOUGH = 50
 WORDS = frozenset(
     ("confidence", "node", "title", "consequences", "advice", "action", "fingerprint", "cause text")
 )
-ORDER = ("unreached", "idle", "nothing", "words", "matters")
+ORDER = ("unreached", "sampled", "idle", "nothing", "words", "matters")
 NEVER = r"[^\s\S]"
 
 
@@ -256,6 +257,8 @@ def _without_signature(signatures: Signatures, name: str) -> Signatures:
 def _contribution(name: str, fields: Mapping[str, int]) -> str:
     if fields:
         return "matters" if fields.keys() - WORDS else "words"
+    if name in _found.active and name != CONTROL.id and (_found.sample > 1 or _found.most):
+        return "sampled"
     if name in _found.active:
         return "nothing"
     return "idle" if name in _found.reached else "unreached"
@@ -346,11 +349,11 @@ def page(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
     for kind in sorted({row["kind"] for row in table}):
         ours = [row for row in table if row["kind"] == kind]
         counts = collections.Counter(row["contributes"] for row in ours)
-        spare = sum(row["lines"] for row in ours if row["contributes"] in ORDER[:3])
+        spare = sum(row["lines"] for row in ours if row["contributes"] in {"idle", "nothing"})
         lines.append(
             f"| {kind} | " + " | ".join(str(counts[word]) for word in ORDER) + f" | {spare or '–'} |"
         )
-    for word in ("nothing", "idle", "words", "unreached", "matters"):
+    for word in ("nothing", "idle", "sampled", "words", "unreached", "matters"):
         rows = [row for row in table if row["contributes"] == word]
         if word == "matters":
             rows = sorted((row for row in rows if row["class"]), key=lambda row: row["class"])
