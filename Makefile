@@ -11,6 +11,7 @@
 #   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
+#   make ablation  what each signature, rule, stage, predicate and pattern contributes to the labelled texts (ONLY=prefix; half an hour)
 #   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
 #   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills over both nodes (from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
@@ -37,10 +38,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks scripts faults lowest newest lock audit mutants cluster clean
+.PHONY: ablation guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks scripts faults lowest newest lock audit mutants cluster clean
 
 help:
-	@sed -n '2,27s/^# \{0,1\}//p' Makefile
+	@sed -n '2,28s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -152,6 +153,11 @@ format: $(STAMP)
 
 corpus: $(STAMP)
 	$(BIN)/python -m pytest -q -s tests/corpus
+
+# The kept table is of all pieces: with ONLY it is printed alone.
+ONLY ?=
+ablation: $(STAMP)
+	$(BIN)/python bench/ablation.py --processes 2 $(if $(ONLY),--only '$(ONLY)' --rows,--keep bench/results/ablation.json)
 
 # torch and what only tests need are as in constraints.txt: what varies are the libraries that an install of stoker brings.
 lowest newest: UV := .venv-supply/bin/uv

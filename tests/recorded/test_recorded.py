@@ -1,0 +1,93 @@
+"""The recorded runs: this version judges and draws each; what it says otherwise than stoker did then stands in `CHANGED`.
+
+``python tests/recorded/record.py FOLDER --compare`` prints what changed since they were recorded, verdicts and screens, side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from supervisor.sources.signature_files import Engine
+from tests.recorded.recordings import (
+    SIZES,
+    Recording,
+    beside,
+    console,
+    differences,
+    judged,
+    names,
+    recorded,
+    screens,
+    unpacked,
+)
+
+# Recordings that are judged otherwise than when they ran, and why that is better.
+CHANGED: dict[str, str] = {}
+# Of a verdict, what a program acts on; titles and advice may be worded otherwise.
+COMPARED = ("class", "reason", "rank", "ranks", "cause")
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Recording]:
+    return unpacked(tmp_path_factory.mktemp("recorded"))
+
+
+def acted_on(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that must stay."""
+    return {
+        "verdicts": {
+            number: {key: verdict[key] for key in COMPARED} for number, verdict in said["verdicts"].items()
+        },
+        "decisions": {
+            number: {key: decision[key] for key in ("kind", "change", "exit code")}
+            for number, decision in said["decisions"].items()
+        },
+        **{key: said[key] for key in ("condition", "outcome", "exit code")},
+    }
+
+
+def test_there_are_thirty_and_each_ran_for_real(recordings: Mapping[str, Recording]) -> None:
+    assert len(recordings) >= 30
+    for recording in recordings.values():
+        then = recorded(recording)
+        assert recording.live or then["condition"] in {"Finished", "Running"}, recording.name
+        if then["exit code"] is not None and not recording.live:
+            assert recording.code == then["exit code"], recording.name
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_recorded_run_is_judged_as_when_it_ran(
+    name: str, recordings: Mapping[str, Recording], engine: Engine
+) -> None:
+    recording = recordings[name]
+    then, now = acted_on(recorded(recording)), judged(recording, engine)
+    changed = list(differences(then, acted_on(now)))
+    assert bool(changed) == (name in CHANGED), changed
+    assert not list(differences(recording.said["numbers"], now["numbers"]))
+    lines = console(recording).splitlines()
+    assert len(lines) > 8
+    assert any(recording.run.run_id in line for line in lines)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", names())
+def test_a_recorded_run_is_drawn_at_three_sizes(name: str, recordings: Mapping[str, Recording]) -> None:
+    recording = recordings[name]
+    found = screens(recording)
+    assert set(found) == set(SIZES)
+    for size, screen in found.items():
+        rows = screen.splitlines()
+        assert len(rows) == size[1]
+        assert max(map(len, rows)) <= size[0]
+        assert recording.run.run_id.split("-", 2)[2] in rows[0]
+        assert len(recording.screen(size).splitlines()) == size[1], "what it is compared with"
+
+
+def test_what_changed_is_said_side_by_side() -> None:
+    then, now = {"a": {"b": 1, "c": [2]}, "d": None}, {"a": {"b": 1, "c": [3]}, "d": None, "e": 4}
+    assert list(differences(then, now)) == [("a › c", "[2]", "[3]"), ("e", "null", "4")]
+    assert list(beside("one\ntwo", "one\nTWO\nmore", 4)) == ["  2 two  │ TWO", "  3      │ more"]
+    assert list(beside("one\n", "two\n", 120)) == ["  1 - one\n    + two"]
