@@ -102,12 +102,10 @@ def read_launch(
     per_node = known_per_node or per_node
     if per_node is None and len({item.node for item in exits if item.summary}) == 1:
         per_node = group
+    highest = max((rank for scan in scans for rank in _ranks_seen(scan)), default=0)
     # Files of several nodes are one job of several ranks, whatever else the logs show.
-    distributed = launched or len({scan.origin.node for scan in scans if scan.origin.node is not None}) > 1
-    highest = max((rank for scan in scans for rank in _ranks_seen(scan)), default=None)
-    if highest is not None:
-        distributed = distributed or highest > 0
-        world = max(world, highest + 1) if world is not None else None
+    nodes = {scan.origin.node for scan in scans} - {None}
+    world = max(world, highest + 1) if world is not None else None
     return Launch(
         tuple(exits),
         root_rank,
@@ -116,7 +114,7 @@ def read_launch(
         _ranks_by_pid(scans, exits),
         world,
         per_node,
-        distributed or (world or 1) > 1,
+        launched or len(nodes) > 1 or highest > 0 or (world or 1) > 1,
         known_per_node is not None,
     )
 

@@ -135,21 +135,8 @@ class Ranks:
         for scan in scans:
             for line in scan.edges():
                 self._read(line, scan)
-        for item in launch.exits:
-            if item.local_rank is not None:
-                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
-                for place in {item.node, place_of(item.hit.origin)} - {None} or {None}:
-                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
-        per_node = launch.per_node
-        if per_node is not None:
-            for node, ranks in self._of_node.items():
-                self._bases[node].add(min(ranks) // per_node * per_node)
-        self.multi_node = (
-            any(base > 0 for bases in self._bases.values() for base in bases)
-            or len(self._bases.keys() - {None}) > 1
-            or (not self._task_is_rank and len(self._tasks) > 1)
-            or (launch.world_size is not None and per_node is not None and launch.world_size > per_node)
-        )
+        self._read_exits(launch)
+        self.multi_node = self._spans_nodes(launch)
         # Whoever complains of a wait did not fail before it.
         self._waited = {
             rank
@@ -158,6 +145,27 @@ class Ranks:
             if hit.signature.failure is FailureClass.NCCL_TIMEOUT
             and (rank := hit.rank if hit.rank is not None else own_rank(hit.text)) is not None
         }
+
+    def _read_exits(self, launch: Launch) -> None:
+        """Note the global ranks that a launcher's report gives to local ones, and those that follow from the size of a node."""
+        for item in launch.exits:
+            if item.local_rank is not None:
+                self._task_is_rank = self._task_is_rank and item.hit.origin.task is None
+                for place in {item.node, place_of(item.hit.origin)} - {None} or {None}:
+                    self._bases[place] |= set() if item.rank is None else {item.rank - item.local_rank}
+        if launch.per_node is not None:
+            for node, ranks in self._of_node.items():
+                self._bases[node].add(min(ranks) // launch.per_node * launch.per_node)
+
+    def _spans_nodes(self, launch: Launch) -> bool:
+        """Whether the job's lines, or its sizes, show more than one node."""
+        is_larger = (launch.world_size or 0) > (launch.per_node or launch.world_size or 0)
+        return (
+            any(base > 0 for bases in self._bases.values() for base in bases)
+            or len(self._bases.keys() - {None}) > 1
+            or (not self._task_is_rank and len(self._tasks) > 1)
+            or is_larger
+        )
 
     def _read(self, line: str, scan: SourceScan) -> None:
         """Note what one line's prefix shows: its rank, and with that the rank's node, task and process."""
