@@ -1,0 +1,3 @@
+#!/bin/bash
+ulimit -c 0
+make -i all
