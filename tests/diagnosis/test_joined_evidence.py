@@ -200,3 +200,43 @@ def test_an_exception_of_the_script_below_torchruns_wrapper_is_the_scripts(engin
         "AttributeError: 'NoneType' object has no attribute 'fit'",
     ]
     assert verdict_of(engine, log).failure is FailureClass.CODE_ERROR
+
+
+WORKER_STOPPED = "RuntimeError: DataLoader worker (pid 4300) is killed by signal: Terminated. "
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        (f"[rank1]: {OUT_OF_MEMORY}", FailureClass.CUDA_OOM),
+        (
+            (
+                "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: "
+                "can't allocate memory: you tried to allocate 268435456 bytes. Error code 12 (Cannot allocate memory)"
+            ),
+            FailureClass.HOST_OOM,
+        ),
+        ("[rank1]: ValueError: bad shape", FailureClass.CODE_ERROR),
+    ],
+)
+def test_a_data_worker_that_fell_with_its_rank_is_no_cause(
+    engine: Engine, line: str, failure: FailureClass, *, is_first: bool
+) -> None:
+    failed = [
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 9, in <module>',
+        line,
+    ]
+    stopped = [
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "train.py", line 9, in <module>',
+    ]
+    lines = [*stopped, f"[rank0]: {WORKER_STOPPED}"]
+    verdict = verdict_of(engine, STEPS + (lines + failed if is_first else failed + lines))
+    assert (verdict.failure, verdict.rank) == (failure, 1)
+
+
+def test_a_data_worker_that_was_stopped_is_the_cause_where_nothing_else_is_known(engine: Engine) -> None:
+    verdict = verdict_of(engine, [*STEPS, "Traceback (most recent call last):", WORKER_STOPPED])
+    assert (verdict.failure, verdict.reason) == (FailureClass.DATALOADER_WORKER, Reason.KILLED)
