@@ -6,12 +6,11 @@ code it is told to start the job again. It is read from an environment: nothing 
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from supervisor.policy import EXIT_FAILED, EXIT_REQUEUE
+from supervisor.policy import EXIT_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,6 @@ class Scheduler(Protocol):
         """Where this process is among the nodes of its job; None outside of any."""
 
     @property
-    def warning_signal(self) -> signal.Signals | None:
-        """What it sends a while before it ends the job: checkpoint, then leave with `requeue_code`."""
-
-    @property
-    def requeue_code(self) -> int:
-        """The exit code that asks it to start the job again."""
-
-    @property
     def final_code(self) -> int:
         """The exit code of a failure that would come again."""
 
@@ -85,9 +76,6 @@ class Scheduler(Protocol):
 
     def detach_warning(self) -> str | None:
         """Why a detached supervisor would not outlive the shell here; None: it would."""
-
-    def avoiding(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """The words of a submission that keep its job off suspect nodes."""
 
     def state_of(self, job: str) -> str:
         """The state that it gives a job (``RUNNING``); empty: it knows none, or cannot be asked."""
@@ -103,8 +91,6 @@ class NoScheduler:
     name: str = ""
     job: str | None = None
     place: Place | None = None
-    warning_signal: signal.Signals | None = None
-    requeue_code: int = EXIT_REQUEUE
     final_code: int = EXIT_FAILED
     starts: int = 0
 
@@ -116,11 +102,6 @@ class NoScheduler:
     def detach_warning(self) -> str | None:
         """Nothing that a scheduler would end."""
         return None
-
-    def avoiding(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Nothing is submitted."""
-        del nodes
-        return ()
 
     def state_of(self, job: str) -> str:
         """No job is known."""

@@ -7,15 +7,14 @@ only a task of ``srun`` has SLURM_STEP_ID, and its SLURM_NODEID counts within it
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import Place
 from supervisor.cluster.slurm.commands import JOB, SlurmError, ask
-from supervisor.policy import EXIT_DO_NOT_REQUEUE, EXIT_REQUEUE
+from supervisor.policy import EXIT_DO_NOT_REQUEUE
 from supervisor.text.decode import printable
 from supervisor.text.hostlist import host_names
 
@@ -49,16 +48,6 @@ class Slurm:
     def job(self) -> str | None:
         """The job's number."""
         return self.env.get("SLURM_JOB_ID") or None
-
-    @property
-    def warning_signal(self) -> signal.Signals:
-        """What ``--signal=B:USR1@120`` asks for."""
-        return signal.SIGUSR1
-
-    @property
-    def requeue_code(self) -> int:
-        """The batch script that stoker writes requeues its job on this code."""
-        return EXIT_REQUEUE
 
     @property
     def final_code(self) -> int:
@@ -103,10 +92,6 @@ class Slurm:
     def detach_warning(self) -> str | None:
         """A step's processes end with it (ProctrackType in slurm.conf(5))."""
         return "this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script"
-
-    def avoiding(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """As sbatch and scontrol take it."""
-        return (f"--exclude={','.join(nodes)}",) if nodes else ()
 
     def state_of(self, job: str) -> str:
         """As squeue says it; it forgets a job some minutes after its end (MinJobAge)."""

@@ -48,7 +48,6 @@ class Simple:
     line: int
     assigns: tuple[Assign, ...]
     words: tuple[Word, ...]
-    reads_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
