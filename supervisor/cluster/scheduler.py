@@ -21,7 +21,6 @@ class Place:
         node_rank: from 0; node 0 is where the ranks meet.
         nodes: how many the job, or the step within it, has.
         names: the scheduler's names of all of them, in the order of their ranks; empty where it gave no list.
-        port: for the ranks to meet at, the same on all nodes; None where the scheduler gives nothing to make one from.
         tasks_here: how many processes like this one the scheduler started on this node.
         started_on_each: whether it was started on each node (srun), not once in all (a batch script, a shell).
         step: the number of the step that it was started as; empty: of none.
@@ -31,7 +30,6 @@ class Place:
     node_rank: int
     nodes: int
     names: tuple[str, ...] = ()
-    port: int | None = None
     tasks_here: int = 1
     started_on_each: bool = False
     step: str = ""
@@ -77,9 +75,6 @@ class Scheduler(Protocol):
     def detach_warning(self) -> str | None:
         """Why a detached supervisor would not outlive the shell here; None: it would."""
 
-    def state_of(self, job: str) -> str:
-        """The state that it gives a job (``RUNNING``); empty: it knows none, or cannot be asked."""
-
     def end_of(self, job: str) -> str:
         """The state that a job will have which it is ending now (``TIMEOUT``); empty: it gives no reason, or cannot be asked."""
 
@@ -102,11 +97,6 @@ class NoScheduler:
     def detach_warning(self) -> str | None:
         """Nothing that a scheduler would end."""
         return None
-
-    def state_of(self, job: str) -> str:
-        """No job is known."""
-        del job
-        return ""
 
     def end_of(self, job: str) -> str:
         """No job is known."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import Place
@@ -22,10 +21,6 @@ NAME: Final = "SLURM"
 ASK_S: Final = 20.0
 END_S: Final = 5.0
 """Between SIGTERM and SIGKILL SLURM leaves KillWait, 30 s by default."""
-# What a job's number is added to; below the ports that Linux hands out by itself (32768 and up where nobody changed that).
-FIRST_PORT: Final = 20_000
-PORTS: Final = 10_000
-_EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,6 @@ class Slurm:
             node_rank=rank,
             nodes=nodes,
             names=names,
-            port=port_of(self.job),
             tasks_here=-(-(tasks or nodes) // nodes) if in_step else 1,
             started_on_each=in_step,
             step=self.env.get("SLURM_STEP_ID", ""),
@@ -111,22 +105,7 @@ def _asked(job: str, fields: str, bound_s: float) -> str:
         return ""
 
 
-def port_of(job: str) -> int | None:
-    """A port for a job's ranks to meet at, the same on all of its nodes; None: its number is none."""
-    number = number_in(job)
-    return (
-        None if number is None else FIRST_PORT + number % max(min(PORTS, _lowest_ephemeral() - FIRST_PORT), 1)
-    )
-
-
 def number_in(text: str | None) -> int | None:
     """The first number of ``2(x3)``, SLURM's form of 2,2,2; None where there is none."""
     match = re.match(r"\d{1,18}", text or "", re.ASCII)
     return int(match[0]) if match else None
-
-
-def _lowest_ephemeral() -> int:
-    try:
-        return number_in(_EPHEMERAL.read_text(encoding="ascii").strip()) or FIRST_PORT + PORTS
-    except OSError:
-        return FIRST_PORT + PORTS

@@ -511,9 +511,7 @@ class _Parser:
         line = self.line
         self.at += len("case")
         self._blanks()
-        start = self.at
         word = self.word()
-        shown = self.text[start : self.at]
         self._gap()
         if not re.compile(r"in(?=\s)").match(self.text, self.at):
             raise self._error("lacks an 'in'")
@@ -538,7 +536,7 @@ class _Parser:
             if self._starts(";;"):
                 self.at += 2
         self._expect("esac")
-        return Case(line, word, tuple(arms), shown)
+        return Case(line, word, tuple(arms))
 
     def _group(self) -> Node:
         self.at += 1

@@ -121,7 +121,6 @@ class Case:
     line: int
     word: Word
     arms: tuple[tuple[tuple[Word, ...], Commands], ...]
-    shown: str
 
 
 @dataclass(frozen=True, slots=True)
