@@ -284,8 +284,8 @@ def create(path: Path, data: bytes) -> bool:
         OSError: it cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    write_whole(part, data)
     try:
+        write_whole(part, data)
         os.link(part, path)
     except FileExistsError:
         # An answer of the server that was lost is asked for again, and then the name is there: it is ours all the same.
