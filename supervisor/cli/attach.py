@@ -18,6 +18,7 @@ from supervisor.cli.common import (
     add_runs_dir,
     appearance_from,
     complain,
+    has_terminal,
     named_run,
     refuse,
     wait_while_read,
@@ -61,10 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_runs_dir(parser)
     add_appearance_flags(parser)
-
-
-def _has_screen(args: argparse.Namespace) -> bool:
-    return not (args.no_ui or args.adopt) and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,7 +147,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     ):
         where = printable(state.host)
         print(f"{paths.run_id}: its keeper is not seen from here: it ran on {where}", file=sys.stderr)
-    if not _has_screen(args):
+    if args.no_ui or args.adopt or not has_terminal():
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.open_app import show
 

@@ -27,6 +27,11 @@ PROGRAM = __package__.rpartition(".")[0]
 """What ``python -m`` calls this program."""
 
 
+def has_terminal() -> bool:
+    """Whether a person can read and answer here."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def says_yes(question: str) -> bool:
     """Ask on the terminal; anything but y or yes is no."""
     terminal = sys.stdout if sys.stdout.isatty() else sys.stderr  # under `2>err.log` too

@@ -19,6 +19,7 @@ from supervisor.cli.common import (
     add_runs_dir,
     appearance_from,
     complain,
+    has_terminal,
     named_run,
     refuse,
     says_yes,
@@ -82,7 +83,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
     for warning in found.warnings:
         print(f"stoker {VERB}: {warning}", file=sys.stderr)
     refusals = found.refusals
-    if not refusals and not (args.yes or _has_terminal()):
+    if not refusals and not (args.yes or has_terminal()):
         refusals = ("without a terminal nobody can be asked whether to start it: say --yes",)
     refusals = refusals or tuple(_doubted(paths, found))
     if refusals or found.record is None:
@@ -124,7 +125,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     if found.slurm_job and (text := scheduler_asked(found.slurm_job)):
         return [f"SLURM says of its job {found.slurm_job}: {text}"]
     for doubt in found.doubts:
-        if not _has_terminal():
+        if not has_terminal():
             return [f"only a person can answer, on a terminal: {doubt}"]
         if not says_yes(doubt):
             return ["it may live"]
@@ -152,7 +153,7 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
     """Secrets that are not on disk nor in the environment, as a person types them; without a terminal nobody is asked."""
     from supervisor.keeper.planning.job_secrets import missing_secrets
 
-    if args.yes or not _has_terminal():
+    if args.yes or not has_terminal():
         return {}
     import getpass
 
@@ -294,7 +295,7 @@ def _start(
     appearance: Appearance,
     by: str,
 ) -> int:
-    interactive = not args.no_ui and (args.detach or _has_terminal())
+    interactive = not args.no_ui and (args.detach or has_terminal())
     if not interactive:
         from msgspec.structs import replace
 
@@ -309,7 +310,7 @@ def _start(
 
     if warning := teardown_warning(env):
         print(f"stoker {VERB}: {warning}", file=sys.stderr)
-    has_screen = _has_terminal() and not args.detach
+    has_screen = has_terminal() and not args.detach
     try:
         _detach(paths, record, env, by, meanwhile=load_app if has_screen else None)
     except KeeperDidNotStart as error:
@@ -353,7 +354,3 @@ def _wait_for_attempt(paths: RunPaths, journal: StateReader, before: int) -> Non
     deadline = time.monotonic() + BEGINS_S
     while time.monotonic() < deadline and keeper_is_alive(paths.node().lock) and _attempts(journal) == before:
         time.sleep(0.02)
-
-
-def _has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -17,7 +17,6 @@ from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
     from supervisor.views.tui.request_client import Adopter
-    from supervisor.views.tui.terminal import TuiResult
 
 
 def show(
@@ -92,7 +91,7 @@ def _code_of_failure(waiting: HeldOpen) -> int:
     return (waiting.decision.exit_code if waiting.decision is not None else None) or EXIT_FAILED
 
 
-def load_app() -> Callable[..., TuiResult]:
+def load_app() -> Callable[..., None]:
     """The app, and the library that draws it: most of what a start takes."""
     from supervisor.views.tui.terminal import run_tui
 

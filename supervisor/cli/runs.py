@@ -11,7 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisor.cli.common import Parser, add_appearance_flags, add_scope, appearance_from, complain
+from supervisor.cli.common import (
+    Parser,
+    add_appearance_flags,
+    add_scope,
+    appearance_from,
+    complain,
+    has_terminal,
+)
 
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec
@@ -289,6 +296,8 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
         lines = [f"{whole(run)} {name}{more}" for run, name, more in zip(runs, given, extra, strict=True)]
         if max(map(len, lines)) + LEAST_COMMAND <= width:
             return [_with_command(line, run, width) for line, run in zip(lines, runs, strict=True)]
+    from supervisor.views.format import short_id
+
     forms: list[Callable[[Columns, str], str]] = [
         lambda of, name: f"{whole(of)} {name}{of.folder}",
         lambda of, name: f"{whole(of)} {name}",
@@ -296,12 +305,12 @@ def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
             f"{of.run:29} {of.state:10} {end(of)}{of.step:17} {of.verdict:{verdict_cells}} {name}"
         ),
         lambda of, name: (
-            f"{_short(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict:{verdict_cells}} {name}"
+            f"{short_id(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict:{verdict_cells}} {name}"
         ),
-        lambda of, _: f"{_short(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict}",
-        lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
-        lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
-        lambda of, _: f"{_short(of.run)[:16]:16} {of.state:10} {of.verdict}",
+        lambda of, _: f"{short_id(of.run):16} {of.state:10} {end(of)}{of.step:17} {of.verdict}",
+        lambda of, _: f"{short_id(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
+        lambda of, _: f"{short_id(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
+        lambda of, _: f"{short_id(of.run)[:16]:16} {of.state:10} {of.verdict}",
     ]
     for form, called in ((form, called) for form in forms for called in (given, names)):
         lines = [form(run, name).rstrip() for run, name in zip(runs, called, strict=True)]
@@ -347,12 +356,6 @@ def _given_cells(runs: Sequence[Columns], texts: Sequence[str]) -> list[str]:
     return [f"{_cut(text, cells)} ".ljust(cells + 1) for text in texts]
 
 
-def _short(run_id: str) -> str:
-    """An id without its date: ``brave-otter``; `stoker attach` takes it as well."""
-    parts = run_id.split("-", 2)
-    return parts[2] if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else run_id
-
-
 def browse(argv: list[str]) -> int:
     """`stoker` alone on a terminal: open the list of runs until the person leaves it. Exit code 2: an unknown flag."""
     from supervisor.run.index import known_runs, runs_dir
@@ -368,7 +371,7 @@ def browse(argv: list[str]) -> int:
         appearance = appearance_from(vars(args), env)
     except BadAppearance as error:
         return complain("", str(error))
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not has_terminal():
         return complain("", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.open_app import adopter, continuer, kept_file
     from supervisor.views.model.run_list import Scope

@@ -7,7 +7,6 @@ asks the API server: what is to happen after an exit code stands in the manifest
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,7 +42,6 @@ class JobSetPod(NoScheduler):
                 started_on_each=True,
                 why=f"node {rank} of {nodes} in JobSet {name}",
             ),
-            warning_signal=signal.SIGTERM,
             final_code=EXIT_DO_NOT_REQUEUE,
             starts=_number(env.get(RESTARTS)),
         )

@@ -6,12 +6,11 @@ code it is told to start the job again. It is read from an environment: nothing 
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from supervisor.policy import EXIT_FAILED, EXIT_REQUEUE
+from supervisor.policy import EXIT_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,6 @@ class Place:
         node_rank: from 0; node 0 is where the ranks meet.
         nodes: how many the job, or the step within it, has.
         names: the scheduler's names of all of them, in the order of their ranks; empty where it gave no list.
-        port: for the ranks to meet at, the same on all nodes; None where the scheduler gives nothing to make one from.
         tasks_here: how many processes like this one the scheduler started on this node.
         started_on_each: whether it was started on each node (srun), not once in all (a batch script, a shell).
         step: the number of the step that it was started as; empty: of none.
@@ -32,7 +30,6 @@ class Place:
     node_rank: int
     nodes: int
     names: tuple[str, ...] = ()
-    port: int | None = None
     tasks_here: int = 1
     started_on_each: bool = False
     step: str = ""
@@ -65,14 +62,6 @@ class Scheduler(Protocol):
         """Where this process is among the nodes of its job; None outside of any."""
 
     @property
-    def warning_signal(self) -> signal.Signals | None:
-        """What it sends a while before it ends the job: checkpoint, then leave with `requeue_code`."""
-
-    @property
-    def requeue_code(self) -> int:
-        """The exit code that asks it to start the job again."""
-
-    @property
     def final_code(self) -> int:
         """The exit code of a failure that would come again."""
 
@@ -86,12 +75,6 @@ class Scheduler(Protocol):
     def detach_warning(self) -> str | None:
         """Why a detached supervisor would not outlive the shell here; None: it would."""
 
-    def avoiding(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """The words of a submission that keep its job off suspect nodes."""
-
-    def state_of(self, job: str) -> str:
-        """The state that it gives a job (``RUNNING``); empty: it knows none, or cannot be asked."""
-
     def end_of(self, job: str) -> str:
         """The state that a job will have which it is ending now (``TIMEOUT``); empty: it gives no reason, or cannot be asked."""
 
@@ -103,8 +86,6 @@ class NoScheduler:
     name: str = ""
     job: str | None = None
     place: Place | None = None
-    warning_signal: signal.Signals | None = None
-    requeue_code: int = EXIT_REQUEUE
     final_code: int = EXIT_FAILED
     starts: int = 0
 
@@ -116,16 +97,6 @@ class NoScheduler:
     def detach_warning(self) -> str | None:
         """Nothing that a scheduler would end."""
         return None
-
-    def avoiding(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Nothing is submitted."""
-        del nodes
-        return ()
-
-    def state_of(self, job: str) -> str:
-        """No job is known."""
-        del job
-        return ""
 
     def end_of(self, job: str) -> str:
         """No job is known."""

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
+from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
 
-
-class StopCause(StrEnum):
-    """Why stoker itself ended the attempt; the values of `run.events.StopWhy`."""
-
-    REQUEST = "request"
-    SIGNAL = "signal"
-    RESTART = "restart"
-    RANK_DIED = "rank_died"
-    REQUEUE = "requeue"
-    HANG = "hang"
-    TRIAL = "trial"
-    NOT_RESUMED = "not_resumed"
-
+StopCause: TypeAlias = StopWhy
+"""Why stoker itself ended the attempt."""
 
 # Logs count from 0 or from 1. Adam allocates its state in the first step, so that most out-of-memory failures are here, and an
 # evaluation before the training is logged as step 0 (nanoGPT).

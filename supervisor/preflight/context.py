@@ -64,8 +64,3 @@ def existing_parent(folder: Path) -> Path:
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     return parent
-
-
-def size_words(count: int) -> str:
-    """Bytes as GiB or MiB."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"

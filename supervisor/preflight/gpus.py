@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.job.env import VISIBLE
+from supervisor.job.memory_fit import size as size_words
 from supervisor.job.spec import EntryKind
-from supervisor.preflight.context import GIB, CheckContext, note, ok, size_words, warn
+from supervisor.preflight.context import GIB, CheckContext, note, ok, warn
 from supervisor.run.records import Finding
 from supervisor.sources.gpu import GpuProcess, GpuSample, GpuSurvey, survey_gpus, visible_devices
 

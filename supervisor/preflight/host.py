@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.memory_fit import size as size_words
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import (
     GIB,
@@ -18,7 +19,6 @@ from supervisor.preflight.context import (
     note,
     ok,
     refuse,
-    size_words,
     warn,
 )
 from supervisor.run.records import Finding

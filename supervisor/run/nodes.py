@@ -29,7 +29,7 @@ import msgspec
 from supervisor.job.batch import BatchSpec
 from supervisor.run.events import Outcome, StopWhy
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import NodePaths, make_private, private
+from supervisor.run.paths import NodePaths, make_private, replace_file, write_whole
 from supervisor.run.records import Decision, Verdict
 from supervisor.run.regular import read_regular
 
@@ -284,8 +284,8 @@ def create(path: Path, data: bytes) -> bool:
         OSError: it cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    _write(part, data)
     try:
+        write_whole(part, data)
         os.link(part, path)
     except FileExistsError:
         # An answer of the server that was lost is asked for again, and then the name is there: it is ours all the same.
@@ -308,24 +308,6 @@ def _create_without_link(path: Path, data: bytes) -> bool:
     with os.fdopen(fd, "wb") as file:
         file.write(data)
     return True
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Put this content in place of what is there, at once.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    _write(part, data)
-    part.replace(path)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "wb", opener=private) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -73,6 +73,14 @@ class AttemptPaths:
                 found |= {int(p.name): p for p in tree.iterdir() if p.name.isdecimal() and p.is_dir()}
         return dict(sorted(found.items()))
 
+    def logs(self) -> list[Path]:
+        """The agent's log, and both streams of each rank that has a folder; not all of them need be there."""
+        ranks = self.rank_folders().values()
+        return [
+            self.agent_log,
+            *(folder / f"{name}.log" for folder in ranks for name in ("stdout", "stderr")),
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
@@ -183,3 +191,31 @@ def make_private(folder: Path) -> None:
 def private(path: str, flags: int) -> int:
     """The opener of a file that only its owner may read, whatever the umask is."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file for its owner alone; it is on the disk when this returns.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(path, "wb", opener=private) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put this content in place of what is there, at once; where that fails, what is there stays.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        write_whole(part, data)
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise

@@ -6,14 +6,13 @@ them from its own environment, where they have the same names.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from supervisor.job.spec import JobSpec
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import RUN_SCHEMA
+from supervisor.run.paths import RUN_SCHEMA, replace_file
 from supervisor.run.regular import read_regular
 
 SAMPLE_INTERVAL_S = 1.0
@@ -78,13 +77,7 @@ def write_run_file(path: Path, record: RunFile) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    part = path.with_suffix(".part")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-        file.flush()
-        os.fsync(fd)
-    part.replace(path)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
 def read_run_file(path: Path) -> RunFile:

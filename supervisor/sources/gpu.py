@@ -48,7 +48,6 @@ class GpuDevice:
     uuid: str | None
     name: str | None
     memory_total_bytes: int | None
-    pci_bus_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,15 +243,13 @@ class GpuReader:
         handle = self._ask(index, "nvmlDeviceGetHandleByIndex", index)
         self._handles[index] = handle
         if handle is None:
-            return GpuDevice(index, None, None, None, None)
+            return GpuDevice(index, None, None, None)
         memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
-        pci = self._ask(index, "nvmlDeviceGetPciInfo", handle)
         return GpuDevice(
             index=index,
             uuid=_text(self._ask(index, "nvmlDeviceGetUUID", handle)),
             name=_text(self._ask(index, "nvmlDeviceGetName", handle)),
             memory_total_bytes=memory.total if memory is not None else None,
-            pci_bus_id=_text(pci.busId) if pci is not None else None,
         )
 
     def _sample(self, device: GpuDevice) -> GpuSample:

@@ -68,7 +68,8 @@ def is_uninterruptible(process: ProcessId) -> bool:
 
 def process_table() -> dict[int, ProcessStat]:
     """Every process of this machine by its pid, including zombies."""
-    return {pid: stat for pid in _pids() if (stat := _read_stat(pid)) is not None}
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: stat for pid in pids if (stat := _read_stat(pid)) is not None}
 
 
 def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
@@ -239,10 +240,6 @@ def _kill(pid: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _read_stat(pid: int) -> ProcessStat | None:

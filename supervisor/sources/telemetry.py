@@ -43,13 +43,11 @@ class TelemetryRecord:
     t_wall: float
     t_mono: float | None = None
     step: int | None = None
-    rank: int | None = None
     phase: str | None = None
     path: str | None = None
     final: bool = False
     code: str | None = None
     text: str | None = None
-    exit_code: int | None = None
     values: dict[str, float] = field(default_factory=dict)
 
 
@@ -81,13 +79,11 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
         t_wall=t_wall,
         t_mono=_number(document.get("t_mono")),
         step=_whole(document.get("step")),
-        rank=_whole(document.get("rank")),
         phase=_text(document.get("phase")),
         path=_text(document.get("path")),
         final=document.get("final") is True,
         code=_text(document.get("code")),
         text=_text(document.get("text")) or _text(document.get("message")) or _text(document.get("reason")),
-        exit_code=_whole(document.get("exit_code", document.get("code"))),
         values=values,
     )
 

@@ -29,7 +29,7 @@ def test_every_fact_of_a_journal_is_told() -> None:
 def test_every_value_of_gpus_ranks_and_machine_is_told() -> None:
     page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
     values = {
-        *gpu_values(GpuSample(0.0, GpuDevice(0, None, None, None, None))),
+        *gpu_values(GpuSample(0.0, GpuDevice(0, None, None, None))),
         *machine_values(HostReader(disks=()).read()),
         *(sample := ProcessSample(0.0, "0", ProcessId(1, 0.0), alive=True)).values(),
         *own_values(sample),

@@ -6,7 +6,7 @@ import runpy
 from dataclasses import fields
 from pathlib import Path
 
-from supervisor.job.config import trainer_keys
+from supervisor.job.config.resolve import TRAINER_KNOBS
 from supervisor.job.config.setting_keys import FLAT, LAUNCH_SECTIONS, METRICS
 from trainer import settings
 from trainer.config import Config
@@ -25,7 +25,7 @@ def test_every_number_of_the_trainer_has_its_range() -> None:
 
 
 def test_knobs_name_settings_that_exist() -> None:
-    knobs = trainer_keys.TRAINER_KNOBS
+    knobs = TRAINER_KNOBS
     for flag in (knobs.batch, knobs.global_batch, knobs.resume):
         assert flag is not None
         assert flag.removeprefix("--") in settings.types()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import parse_config
-from supervisor.job.config.resolve import JobInputs, resolve_job, script_path
+from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.env import applied
 from supervisor.job.errors import JobError
@@ -276,18 +276,6 @@ def test_a_job_survives_its_way_through_the_run_file() -> None:
     spec = job("--config job.toml --nproc-per-node 2", config)
     assert {o.failure for o in spec.retry.overrides} == {"cuda_oom", "worker_crash"}
     assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
-
-
-def test_script_path() -> None:
-    assert script_path(parse_run_argv(["a.py"]), None) == "a.py"
-    assert script_path(parse_run_argv(["-m", "a"]), None) is None
-    assert script_path(parse_run_argv(["--", "python", "a.py", "b.py"]), None) == "a.py"
-    launched = ["--", "accelerate", "launch", "--num_processes", "2", "src/a.py", "--lr", "1"]
-    assert script_path(parse_run_argv(launched), None) == "src/a.py"
-    assert script_path(parse_run_argv(["--", "make", "train"]), None) is None
-    file = ConfigFile("j.toml", {"run": {"script": "b.py"}})
-    assert script_path(parse_run_argv(["--config", "j.toml"]), file) == "b.py"
-    assert script_path(parse_run_argv(["--config", "j.toml", "a.py"]), file) == "a.py"
 
 
 def test_environment_has_its_reasons() -> None:

@@ -18,7 +18,7 @@ INIT = 1  # a process that is nobody's child here
 
 
 def sample(*processes: GpuProcess, throttle: tuple[str, ...] | None = None) -> GpuSample:
-    device = GpuDevice(0, "GPU-0", "Fake", 80 * GIB, None)
+    device = GpuDevice(0, "GPU-0", "Fake", 80 * GIB)
     return GpuSample(t=1.0, device=device, processes=processes, throttle=throttle)
 
 

@@ -142,9 +142,7 @@ def dead_ranks(pid: int) -> st.RunState:
 
 def sample(used: int, *processes: GpuProcess) -> list[GpuSample]:
     return [
-        GpuSample(
-            1.0, GpuDevice(0, "GPU-a", "H100", 80 * GIB, None), memory_used_bytes=used, processes=processes
-        )
+        GpuSample(1.0, GpuDevice(0, "GPU-a", "H100", 80 * GIB), memory_used_bytes=used, processes=processes)
     ]
 
 

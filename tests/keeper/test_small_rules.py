@@ -377,7 +377,7 @@ def test_a_task_answers_in_the_thread_that_asks_and_raises_what_it_met() -> None
 
 
 def gpu_sample(**values: Any) -> GpuSample:
-    return GpuSample(t=1.0, device=GpuDevice(2, "GPU-2", "Fake", 80 << 30, None), **values)
+    return GpuSample(t=1.0, device=GpuDevice(2, "GPU-2", "Fake", 80 << 30), **values)
 
 
 def test_a_gpus_numbers_by_the_names_of_the_series() -> None:

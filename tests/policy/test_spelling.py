@@ -8,7 +8,6 @@ WORDS = {
     "Answer": "shrink restart new_port no_libuv raise_files fewer_workers resume_earlier exclude_gpu requeue hold stop",
     "LoaderStep": "workers prefetch pinned sharing",
     "Stage": "step log start compile evaluation checkpoint",
-    "StopCause": "request signal restart rank_died requeue hang trial not_resumed",
 }  # fmt: skip
 
 

@@ -14,9 +14,8 @@ from supervisor.policy.budget import is_unchanged
 from supervisor.policy.changes import _restart_text
 from supervisor.policy.health.ending import LateRank, _first
 from supervisor.policy.health.stall import MOVED_BYTES, MOVED_CPU_S, Activity, moved
-from supervisor.policy.history import StopCause, is_resume_known
+from supervisor.policy.history import is_resume_known
 from supervisor.policy.loader_steps import KILLED, SHARED, next_step
-from supervisor.run.events import StopWhy
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 
 AGAIN = Decision(DecisionKind.RESTART, "again")
@@ -173,7 +172,3 @@ def test_late_ranks_in_words() -> None:
 )
 def test_helpers_and_disks_that_worked(cpu_s: float, read: int, is_moved: bool) -> None:
     assert moved(Activity(1.0, 100), Activity(1.0 + cpu_s, 100 + read)) is is_moved
-
-
-def test_why_an_attempt_was_ended_is_spelt_as_in_the_journal() -> None:
-    assert {cause.name: cause.value for cause in StopCause} == {why.name: why.value for why in StopWhy}

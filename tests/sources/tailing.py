@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.sources.tail.tailer import Batch, NoteCode, TailNote
+from supervisor.sources.tail.tailer import Batch, NoteCode, Tailer, TailNote
 
 
 class Received:
@@ -26,3 +26,13 @@ class Received:
 
     def has_lines(self, count: int) -> bool:
         return len(self.lines()) >= count
+
+
+def drained(tailer: Tailer, timeout_s: float) -> bool:
+    """Whether every log was read to its end within this time."""
+    drain = tailer.ask_drain()
+    if not tailer.alive:  # it was never started: its work is done here
+        tailer._take_over()
+        tailer._answer_drain()
+    drain.done.wait(timeout_s)
+    return drain.complete

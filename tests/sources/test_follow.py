@@ -18,7 +18,7 @@ from supervisor.sources.tail.follow import FollowedFile, LineFeed, TailNote
 from supervisor.sources.tail.tailer import Batch, NoteCode, Tailer
 from supervisor.text.lines import Line, LineSplitter
 from tests.conftest import wait_until
-from tests.sources.tailing import Received
+from tests.sources.tailing import Received, drained
 
 
 def test_truncation_is_noticed_even_when_the_file_has_grown_past_the_old_end(
@@ -124,7 +124,7 @@ def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert tailer.drain(10)
+    assert drained(tailer, 10)
     assert tailer.close()
     assert read == (32 << 20) + 6
     assert peak < 8 << 20
@@ -271,8 +271,8 @@ def test_every_byte_comes_once_and_in_order(
             log.rename(folder / f"a.log.{number}")
             written.append(b"")
             log.touch()
-            assert tailer.drain(5)
-    assert tailer.drain(5)
+            assert drained(tailer, 5)
+    assert drained(tailer, 5)
     assert tailer.close()
     assert received.data() == b"".join(written)
     expected = [line for part in written for line in _lines(part)]

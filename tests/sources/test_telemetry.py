@@ -38,13 +38,13 @@ def test_the_other_kinds() -> None:
     assert (done.step, done.path, done.final) == (20, "/c/20", True)
     phase = parse_telemetry(b'{"v":1,"t_wall":1,"kind":"phase","phase":"stepping","rank":1}')
     assert phase is not None
-    assert (phase.phase, phase.rank, phase.step) == ("stepping", 1, None)
+    assert (phase.phase, phase.step) == ("stepping", None)
     warning = parse_telemetry(b'{"v":1,"t_wall":1,"kind":"warning","code":"slow_data","text":"waits"}')
     assert warning is not None
     assert (warning.code, warning.text) == ("slow_data", "waits")
     left = parse_telemetry(b'{"v":1,"t_wall":1,"kind":"exit","step":9,"code":75,"reason":"stopped"}')
     assert left is not None
-    assert (left.exit_code, left.text, left.values) == (75, "stopped", {})
+    assert (left.text, left.values) == ("stopped", {})
 
 
 def test_what_is_not_the_wire_is_passed_over() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.common import user_settings
@@ -29,7 +28,12 @@ def own_rules_in(paths: list[str]) -> dict[OwnSignature, ClassOverride | None]:
     """
     texts = {}
     for path in paths:
-        data = _read(path)
+        try:
+            data = read_regular(path, MAX_SETTINGS_BYTES)
+        except OSError as error:
+            from supervisor.job.errors import JobError
+
+            raise JobError(f"{path}: {error.strerror or error}") from None
         # Most have none: then nothing is imported to parse them.
         if b"signature" in data:
             texts[path] = data
@@ -50,12 +54,3 @@ def own_rules_in(paths: list[str]) -> dict[OwnSignature, ClassOverride | None]:
         for file in files
         if file.values.get(SIGNATURE) is not None
     )
-
-
-def _read(path: str) -> bytes:
-    try:
-        return read_regular(Path(path), MAX_SETTINGS_BYTES)
-    except OSError as error:
-        from supervisor.job.errors import JobError
-
-        raise JobError(f"{path}: {error.strerror or error}") from None

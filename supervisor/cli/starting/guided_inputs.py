@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -26,6 +25,7 @@ from supervisor.job.knobs.source.program import read_program
 from supervisor.job.knobs.source.read_source import scan_files
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.interpreter import find_interpreter
+from supervisor.run.nodes import create
 from supervisor.run.regular import read_regular
 
 # A folder of more files than this is not gone through further: it is a data set or a home folder.
@@ -120,35 +120,11 @@ def write_new(path: Path, text: str) -> None:
         JobError: the name is taken, or the folder cannot be written.
     """
     try:
-        handle, part = tempfile.mkstemp(prefix=".stoker-", suffix=".toml", dir=path.parent)
-    except OSError as error:
-        raise JobError(f"{path.parent}: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, 0o666 & ~_umask())
-        _link(part, path)
-    except FileExistsError:
-        raise JobError(f"{path}: it exists and is left as it is: give another name with --out") from None
+        if not create(path, text.encode()):
+            raise JobError(f"{path}: it exists and is left as it is: give another name with --out")
+        path.chmod(0o666 & ~_umask())
     except (OSError, UnicodeEncodeError) as error:
         raise JobError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
-    finally:
-        os.unlink(part)
-
-
-def _link(part: str, path: Path) -> None:
-    """Gives a finished file its name, which nobody may have: unlike a rename, a link never replaces."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Some file systems (FAT, some network ones) have no hard links.
-        text = Path(part).read_bytes()
-        with open(path, "xb") as file:
-            file.write(text)
 
 
 def _umask() -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from supervisor import __version__
-from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain
+from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain, has_terminal
 from supervisor.cli.starting.check_job import folder_of_runs, is_repeat, look, print_findings, without_repeats
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
@@ -72,7 +72,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     parsed = job.parsed
     appearance = appearance_given(parsed, env)
     detached = parsed.switch("detach")
-    has_screen = _has_terminal() and not parsed.switch("no_ui") and not detached
+    has_screen = has_terminal() and not parsed.switch("no_ui") and not detached
     if not has_screen and not detached:
         import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
     spec = job.spec
@@ -123,10 +123,6 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
     return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
-
-
-def _has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _first_plan(spec: JobSpec, interpreter: str, run: Path, env: Mapping[str, str]) -> LaunchPlan:

@@ -7,15 +7,13 @@ only a task of ``srun`` has SLURM_STEP_ID, and its SLURM_NODEID counts within it
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from supervisor.cluster.scheduler import Place
 from supervisor.cluster.slurm.commands import JOB, SlurmError, ask
-from supervisor.policy import EXIT_DO_NOT_REQUEUE, EXIT_REQUEUE
+from supervisor.policy import EXIT_DO_NOT_REQUEUE
 from supervisor.text.decode import printable
 from supervisor.text.hostlist import host_names
 
@@ -23,10 +21,6 @@ NAME: Final = "SLURM"
 ASK_S: Final = 20.0
 END_S: Final = 5.0
 """Between SIGTERM and SIGKILL SLURM leaves KillWait, 30 s by default."""
-# What a job's number is added to; below the ports that Linux hands out by itself (32768 and up where nobody changed that).
-FIRST_PORT: Final = 20_000
-PORTS: Final = 10_000
-_EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +43,6 @@ class Slurm:
     def job(self) -> str | None:
         """The job's number."""
         return self.env.get("SLURM_JOB_ID") or None
-
-    @property
-    def warning_signal(self) -> signal.Signals:
-        """What ``--signal=B:USR1@120`` asks for."""
-        return signal.SIGUSR1
-
-    @property
-    def requeue_code(self) -> int:
-        """The batch script that stoker writes requeues its job on this code."""
-        return EXIT_REQUEUE
 
     @property
     def final_code(self) -> int:
@@ -88,7 +72,6 @@ class Slurm:
             node_rank=rank,
             nodes=nodes,
             names=names,
-            port=port_of(self.job),
             tasks_here=-(-(tasks or nodes) // nodes) if in_step else 1,
             started_on_each=in_step,
             step=self.env.get("SLURM_STEP_ID", ""),
@@ -103,10 +86,6 @@ class Slurm:
     def detach_warning(self) -> str | None:
         """A step's processes end with it (ProctrackType in slurm.conf(5))."""
         return "this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script"
-
-    def avoiding(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """As sbatch and scontrol take it."""
-        return (f"--exclude={','.join(nodes)}",) if nodes else ()
 
     def state_of(self, job: str) -> str:
         """As squeue says it; it forgets a job some minutes after its end (MinJobAge)."""
@@ -126,22 +105,7 @@ def _asked(job: str, fields: str, bound_s: float) -> str:
         return ""
 
 
-def port_of(job: str) -> int | None:
-    """A port for a job's ranks to meet at, the same on all of its nodes; None: its number is none."""
-    number = number_in(job)
-    return (
-        None if number is None else FIRST_PORT + number % max(min(PORTS, _lowest_ephemeral() - FIRST_PORT), 1)
-    )
-
-
 def number_in(text: str | None) -> int | None:
     """The first number of ``2(x3)``, SLURM's form of 2,2,2; None where there is none."""
     match = re.match(r"\d{1,18}", text or "", re.ASCII)
     return int(match[0]) if match else None
-
-
-def _lowest_ephemeral() -> int:
-    try:
-        return number_in(_EPHEMERAL.read_text(encoding="ascii").strip()) or FIRST_PORT + PORTS
-    except OSError:
-        return FIRST_PORT + PORTS

@@ -106,7 +106,8 @@ class _Reader:
         self.own, self.launcher = by_spelling([*STOKER_FLAGS, *more_own]), by_spelling(TORCHRUN_FLAGS)
         # A job file's keys are flags only where a job file is named: otherwise `--lr` before the script
         # would be taken for one and the mistake would surface much later.
-        named = any(a == "--config" or a.startswith("--config=") for a in _before_entry(argv))
+        before_entry = argv[: argv.index("--")] if "--" in argv else argv
+        named = any(a == "--config" or a.startswith("--config=") for a in before_entry)
         self.spec_keys = spec_keys if named else frozenset()
         self.stoker: list[tuple[str, str]] = []
         self.torchrun: list[tuple[str, str]] = []
@@ -249,10 +250,6 @@ class _Reader:
             self._own_or_keep(flag.key, value)
         pairs = [pair for pair in self.torchrun if pair[1] != "false"]
         return pairs, frozenset(from_env)
-
-
-def _before_entry(argv: Sequence[str]) -> Sequence[str]:
-    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def _listed(name: str, flags: Collection[str]) -> bool:

@@ -22,7 +22,6 @@ from supervisor.job.config.settings import (
     held_value,
     nearest_signatures,
 )
-from supervisor.job.config.trainer_keys import TRAINER_DEFAULTS, TRAINER_KNOBS
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.env import VISIBLE, WIRE_NAMES
 from supervisor.job.errors import JobError
@@ -39,11 +38,24 @@ from supervisor.job.spec import (
     FitSettings,
     HangSettings,
     JobSpec,
+    Knobs,
+    KnobScope,
     OwnSignature,
     RetrySettings,
     Timing,
     TrialKnob,
     TrialSettings,
+)
+
+# The bundled trainer's settings, as far as a batch and a restart need to know them.
+_TRAINER_DEFAULTS: Final[dict[str, Any]] = {key: setting.default for key, setting in TRAINER_KEYS.items()}
+TRAINER_KNOBS: Final = Knobs(
+    batch="--device_batch_size",
+    batch_scope=KnobScope.PER_RANK,
+    global_batch="--total_batch_size",
+    resume="--resume_from",
+    resume_value="auto",
+    declared=True,
 )
 
 
@@ -72,17 +84,6 @@ class JobInputs:
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()
-
-
-def script_path(parsed: ParsedRun, job_file: ConfigFile | None) -> str | None:
-    """The foreign script whose text `resolve_job` would like, if the job names one."""
-    if parsed.entry_kind is EntryKind.SCRIPT:
-        return parsed.entry
-    if parsed.entry_kind is EntryKind.COMMAND:  # python x.py, accelerate launch … x.py, deepspeed x.py
-        return next((word for word in (parsed.entry or "", *parsed.entry_args) if word.endswith(".py")), None)
-    run = job_file.values.get("run") if job_file is not None and parsed.entry_kind is None else None
-    script = run.get("script") if isinstance(run, dict) else None
-    return script if isinstance(script, str) else None
 
 
 def resolve_job(inputs: JobInputs) -> JobSpec:
@@ -504,7 +505,7 @@ def _with_trainer(
         for knob in knobs:
             look.note(knob.name.removeprefix("--"), knob.value, "--trial")
         trial = replace(trial, ends_itself=not values.get("resume_from"), knobs=knobs, args=as_given)
-    effective = {**TRAINER_DEFAULTS, **values}
+    effective = {**_TRAINER_DEFAULTS, **values}
     batch = _trainer_batch(effective, world)
     steps = effective.get("num_iterations")
     args = _trainer_args(values)
@@ -540,7 +541,7 @@ def _trainer_trial(
 ) -> tuple[dict[str, Any], tuple[TrialKnob, ...]]:
     """The trainer's keys as a trial has them: few steps, checkpoints in the run directory, which no real run resumes from."""
     wanted: dict[str, Any] = {}
-    steps = values.get("num_iterations", TRAINER_DEFAULTS["num_iterations"])
+    steps = values.get("num_iterations", _TRAINER_DEFAULTS["num_iterations"])
     # From a checkpoint it may be beyond them at once: it is then stopped once they are seen.
     if steps > trial.steps and not values.get("resume_from"):
         wanted["num_iterations"] = trial.steps

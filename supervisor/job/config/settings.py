@@ -413,8 +413,8 @@ class Resolver:
             yield self.parsed.flag(own.key), f"flag {own.name}"
         if launcher is not None and launcher.key not in self.parsed.from_env:
             yield self.parsed.launcher(launcher.key), f"flag {launcher.name}"
-        for flat, value in self._flat_flags():
-            if FLAT[flat] == key:
+        for flat, value in reversed(self.parsed.spec_keys):
+            if FLAT.get(flat) == key:
                 yield value, f"flag --{flat}"
 
     def _variables(self, key: str, own: Flag | None, launcher: Flag | None) -> Iterator[tuple[Any, str]]:
@@ -435,9 +435,6 @@ class Resolver:
     def _beaten(self, launcher: Flag, name: str) -> str | None:
         """A variable of torchrun's that its flag overrides; elsewhere, as for a command, none counts."""
         return self.env.get(name) if self.parsed.launcher(launcher.key) is not None else None
-
-    def _flat_flags(self) -> list[tuple[str, str]]:
-        return [(key, value) for key, value in reversed(self.parsed.spec_keys) if key in FLAT]
 
 
 def _shown(key: str, origin: str) -> str:

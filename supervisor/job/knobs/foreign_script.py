@@ -462,7 +462,7 @@ def _program(
         read, script=launch.script, module=launch.module, program=launch.program, args=spec.entry_args[at:]
     )
     if not program.files and script_text is not None:
-        return Program(((launch.script or "", script_text, 0),), launch.script or "")
+        return Program(((launch.script or "", script_text, 0),))
     return program
 
 

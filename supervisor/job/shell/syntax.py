@@ -355,25 +355,21 @@ class _Parser:
             raise self._error(f"lacks a {text!r}")
         self.at += len(text)
 
-    def _redirections(self) -> bool:
-        """Passes over redirections; whether one of them is the input."""
-        reads = False
+    def _redirections(self) -> None:
+        """Passes over redirections."""
         while True:
             self._blanks()
             found = _REDIRECT.match(self.text, self.at)
             if found is None or self._starts("<(") or self._starts(">("):
-                return reads
+                return
             self.at = found.end()
             self._blanks()
             if self._starts("<(") or self._starts(">("):
-                self.at += 1
-                self.at -= 1
                 self._enclosed(1, "(", ")")
                 continue
             word = self.word()
             if found[2].startswith("<<") and found[2] != "<<<":
                 self._heredocs.append(("".join(p.text for p in word), found[2] == "<<-"))
-            reads |= found[2].startswith("<")
             if ">" in found[2]:
                 self._written.append(word)
 
@@ -381,9 +377,8 @@ class _Parser:
         line = self.line
         assigns: list[Assign] = []
         words: list[Word] = []
-        reads = False
         while True:
-            reads |= self._redirections()
+            self._redirections()
             if self._starts("<(") or self._starts(">("):
                 words.append((Part(Kind.PROCESS, self._enclosed(1, "(", ")")),))
                 continue
@@ -400,7 +395,7 @@ class _Parser:
                 return self._body_of("".join(p.text for p in words[0]), line)
         if self._char() == "(":
             raise self._error("has a '(' that is not understood")
-        return Simple(line, tuple(assigns), tuple(words), reads)
+        return Simple(line, tuple(assigns), tuple(words))
 
     def _assign(self, found: re.Match[str]) -> Assign:
         self.at = found.end()
@@ -516,9 +511,7 @@ class _Parser:
         line = self.line
         self.at += len("case")
         self._blanks()
-        start = self.at
         word = self.word()
-        shown = self.text[start : self.at]
         self._gap()
         if not re.compile(r"in(?=\s)").match(self.text, self.at):
             raise self._error("lacks an 'in'")
@@ -543,7 +536,7 @@ class _Parser:
             if self._starts(";;"):
                 self.at += 2
         self._expect("esac")
-        return Case(line, word, tuple(arms), shown)
+        return Case(line, word, tuple(arms))
 
     def _group(self) -> Node:
         self.at += 1

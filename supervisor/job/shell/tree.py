@@ -48,7 +48,6 @@ class Simple:
     line: int
     assigns: tuple[Assign, ...]
     words: tuple[Word, ...]
-    reads_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,6 @@ class Case:
     line: int
     word: Word
     arms: tuple[tuple[tuple[Word, ...], Commands], ...]
-    shown: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def seen_file(job: JobSpec, state: RunState, others: Others = _alone) -> str | N
     began_t = state.attempts[0].planned_t if state.attempts else None
     if began_t is None or state.checkpoint is not None or job.knobs.resume is not None:
         return None
-    folders = dict.fromkeys([*map(_folder, _outputs(job)), Path(job.cwd)])
+    folders = dict.fromkeys([*(_folder(absolute(job, each)) for each in job.outputs), Path(job.cwd)])
     since_t, mine = began_t - SETTLE_S, Outputs.of(job)
 
     def look() -> LikelyFile | None:
@@ -82,10 +82,6 @@ def seen_file(job: JobSpec, state: RunState, others: Others = _alone) -> str | N
         return None
     at = time.strftime("%H:%M", time.localtime(found.t))
     return f"{shown_path(job, found.path)} was written at {at}; whether it is whole is not known"
-
-
-def _outputs(job: JobSpec) -> tuple[Path, ...]:
-    return tuple(absolute(job, folder) for folder in job.outputs)
 
 
 def ranks_of(job: JobSpec) -> int | None:

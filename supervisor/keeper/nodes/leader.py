@@ -66,7 +66,6 @@ class Member:
     paths: NodePaths
     pulse: Pulse
     report: Report | None = None
-    is_silent: bool = False
 
     def lives(self, now: float) -> bool:
         """Whether its keeper beats, and has reported."""

@@ -8,6 +8,7 @@ import select
 import shutil
 import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,27 +24,35 @@ LOOK_BYTES = 1 << 26
 log = logging.getLogger("stoker.keeper")
 
 
-class PipeCopy:
-    """Copies a pipe into a file of the run directory, in a thread: views read files, and a verdict reads it again.
+class Spooling(ABC):
+    """Writes what is read into a file of the run directory, in a thread. `torn`: it could not be written to its end."""
 
-    `torn`: it could not be copied to its end.
-    """
-
-    def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
+    def __init__(self, path: Path, stop: threading.Event, name: str) -> None:
         self.path = path
         self.ended = self.torn = False
-        self._fd = fd
         self._stop = stop
-        self._thread = threading.Thread(target=self._copy, name="stoker-pipe")
+        self._thread = threading.Thread(target=self._copy, name=name)
 
     def start(self) -> None:
-        """Begin to copy."""
+        """Begin to write."""
         self.path.touch(mode=0o600)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of the pipe or of the observer."""
+        """Wait for the end of the input or of the observer."""
         self._thread.join()
+
+    @abstractmethod
+    def _copy(self) -> None:
+        """In the thread: read it to its end."""
+
+
+class PipeCopy(Spooling):
+    """Copies a pipe: views read files, and a verdict reads it again."""
+
+    def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
+        super().__init__(path, stop, "stoker-pipe")
+        self._fd = fd
 
     def _copy(self) -> None:
         try:
@@ -62,32 +71,17 @@ class PipeCopy:
             self.ended = True
 
 
-class Unpacking:
-    """Unpacks a gzip or UTF-16 log into a file of the run directory, in a thread; the log itself is not touched.
-
-    `torn`: it could not be unpacked to its end.
-    """
+class Unpacking(Spooling):
+    """Unpacks a gzip or UTF-16 log; the log itself is not touched."""
 
     def __init__(
         self, source: str, path: Path, stop: threading.Event, *, free_bytes: int = FREE_BYTES
     ) -> None:
-        self.path = path
-        self.ended = self.torn = False
+        super().__init__(path, stop, "stoker-unpack")
         self._source = source
-        self._stop = stop
         self._free_bytes = free_bytes
-        self._thread = threading.Thread(target=self._unpack, name="stoker-unpack")
 
-    def start(self) -> None:
-        """Begin to unpack."""
-        self.path.touch(mode=0o600)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end of the log or of the observer."""
-        self._thread.join()
-
-    def _unpack(self) -> None:
+    def _copy(self) -> None:
         written = due = 0
         try:
             with self.path.open("ab", buffering=0) as file:

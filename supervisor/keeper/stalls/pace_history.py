@@ -67,14 +67,8 @@ def relive(
 
 
 def _last_change(paths: AttemptPaths) -> float | None:
-    logs = [paths.agent_log, *paths.telemetry.glob("rank*.jsonl")]
-    logs += [
-        folder / f"{stream}.log"
-        for folder in paths.rank_folders().values()
-        for stream in ("stdout", "stderr")
-    ]
     found = []
-    for log in logs:
+    for log in (*paths.logs(), *paths.telemetry.glob("rank*.jsonl")):
         with contextlib.suppress(OSError):
             found.append(log.stat().st_mtime)
     return max(found, default=None)

@@ -224,14 +224,8 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
 
 def _group_timeout(paths: AttemptPaths) -> float | None:
     """The longest timeout of a process group that the heads of the logs show."""
-    logs = [paths.agent_log]
-    logs += [
-        folder / f"{stream}.log"
-        for folder in paths.rank_folders().values()
-        for stream in ("stdout", "stderr")
-    ]
     found = []
-    for log in logs:
+    for log in paths.logs():
         try:
             with open_regular(log) as file:
                 found.append(timeout_in_log(file.read(HEAD_BYTES)))

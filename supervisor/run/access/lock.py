@@ -37,7 +37,6 @@ class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
         super().__init__(
             f"another keeper lives (pid {holder.pid} on {holder.host})" if holder else "another keeper lives"
         )
-        self.holder = holder
 
 
 class KeeperLock:

@@ -19,6 +19,7 @@ import msgspec
 from supervisor.job.spec import BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import decoded
+from supervisor.run.paths import replace_file
 from supervisor.run.regular import read_regular
 
 FILE = "answers.jsonl"
@@ -51,18 +52,7 @@ def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
     kept = [*others, line][-MAX_ANSWERS:]
     data = b"".join(msgspec.json.encode(known) + b"\n" for known in kept)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_name(f".{FILE}.{os.getpid()}.part")
-    try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    replace_file(path, data)
 
 
 def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerLine | None:

@@ -71,7 +71,6 @@ class HostSample:
     load_1m: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
-    swap_used_bytes: int | None = None
     cgroup: CgroupMemory | None = None
     disks: tuple[DiskFill, ...] = ()
     links: tuple[LinkRate, ...] = ()
@@ -135,14 +134,13 @@ class HostReader:
 
     def read(self) -> HostSample:
         """One sample."""
-        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        memory = psutil.virtual_memory()
         return HostSample(
             t=time.time(),
             cpu_ratio=self._cpu(),
             load_1m=os.getloadavg()[0],
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,
-            swap_used_bytes=swap.used,
             cgroup=read_cgroup_memory(),
             disks=tuple(fill for path in self._disks if (fill := disk_fill(path)) is not None),
             links=self._links.read(),

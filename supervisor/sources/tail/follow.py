@@ -38,7 +38,6 @@ class NoteCode(StrEnum):
     ROTATED = "rotated"  # another file stands under its name now
     GONE = "gone"  # removed; what its writer still writes is read
     UNREADABLE = "unreadable"  # exists, but cannot be read
-    ENDED = "ended"  # a pipe was closed by its writer
     FAILED = "failed"  # the consumer of the lines raised
 
 

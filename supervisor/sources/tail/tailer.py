@@ -1,4 +1,4 @@
-"""One thread that follows many logs: files that grow, and pipes.
+"""One thread that follows many logs: files that grow.
 
 watchdog wakes it (see `wake`), and every quarter second it looks for itself, which catches what filesystems without
 events, lost events, files that do not exist yet and files that were replaced would hide.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from supervisor.sources.tail.follow import Batch, FollowedFile, LineFeed, NoteCode, TailNote
+from supervisor.sources.tail.follow import Batch, FollowedFile, NoteCode, TailNote
 from supervisor.sources.tail.wake import Waker
 
 __all__ = ["Backlog", "Batch", "Drain", "NoteCode", "TailNote", "Tailer"]
@@ -84,7 +83,6 @@ class Tailer:
         self._drain_asked: Drain | None = None
         self._closing = self._closed = False
         self._files: dict[str, list[FollowedFile]] = {}
-        self._pipes: dict[int, LineFeed] = {}
         self._unfinished: set[FollowedFile] = set()
         self._thread = threading.Thread(target=self._run, name="stoker-tail", daemon=True)
 
@@ -106,11 +104,6 @@ class Tailer:
             self._pending.append(file)
         self._waker.poke()
 
-    def add_pipe(self, fd: int, key: str) -> None:
-        """Follow a pipe, a terminal or standard input until it ends. Before `start` only; `fd` stays yours."""
-        assert not self._thread.is_alive(), "pipes are added before start()"
-        self._pipes[fd] = LineFeed(key)
-
     def remove(self, key: str) -> None:
         """Stop following a log. Any thread may call this."""
         with self._lock:
@@ -127,18 +120,6 @@ class Tailer:
             self._drain_asked = drain
         self._waker.poke()
         return drain
-
-    def drain(self, timeout_s: float) -> bool:
-        """The same, but wait for it: whether all was read within `timeout_s`. The thread may have ended, or not begun."""
-        drain = self.ask_drain()
-        deadline = time.monotonic() + timeout_s
-        while not drain.done.is_set() and time.monotonic() < deadline:
-            if not self._thread.is_alive():
-                self._take_over()
-                self._answer_drain()
-                break
-            drain.done.wait(0.1)
-        return drain.complete
 
     def backlog(self) -> Backlog:
         """How far the logs are read. Any thread may ask; also after `close`."""
@@ -170,15 +151,10 @@ class Tailer:
         return True
 
     def _run(self) -> None:
-        for fd in self._pipes:
-            try:
-                self._waker.add_pipe(fd)
-            except OSError as error:
-                self._on_note(TailNote(self._pipes[fd].key, NoteCode.UNREADABLE, str(error.strerror)))
         next_look = 0.0
         while not self._is_ending():
             timeout_s = 0.0 if self._unfinished else next_look - time.monotonic()
-            changed, pipes = self._waker.wait(timeout_s)
+            changed = self._waker.wait(timeout_s)
             self._take_over()
             if changed is None or time.monotonic() >= next_look:
                 next_look = time.monotonic() + self._poll_s
@@ -186,8 +162,6 @@ class Tailer:
                 self._watch_files()
             else:
                 self._look_at(changed.union(file.path for file in self._unfinished))
-            for fd in pipes:
-                self._read_pipe(fd)
             self._answer_drain()
 
     def _take_over(self) -> None:
@@ -248,23 +222,6 @@ class Tailer:
             self._unfinished.discard(file)
         return more
 
-    def _read_pipe(self, fd: int) -> None:
-        feed = self._pipes[fd]
-        try:
-            data = os.read(fd, self._read_bytes)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""  # EIO: the other side of a terminal is gone
-        if data:
-            self._hand_over(feed.feed(data))
-            return
-        self._waker.drop_pipe(fd)
-        del self._pipes[fd]
-        if (batch := feed.finish()) is not None:
-            self._hand_over(batch)
-        self._on_note(TailNote(feed.key, NoteCode.ENDED, "the pipe was closed"))
-
     def _answer_drain(self) -> None:
         if self._drain_asked is None:
             return
@@ -283,9 +240,6 @@ class Tailer:
                 for file in left
                 if self._read(file, final=True) and not file.is_past(ends[file], sure=True)
             ]
-        for fd in list(self._pipes):
-            while fd in self._pipes and not self._is_ending() and _is_readable(fd):
-                self._read_pipe(fd)
         whole = [file for file, end in ends.items() if file.is_past(end)]
         for batch in [batch for file in whole for batch in file.finish()]:
             self._hand_over(batch)
@@ -307,12 +261,6 @@ class Tailer:
             # Whatever a consumer trips over, the other logs must still be followed; it is reported, not hidden.
             log.exception("a reader of %s failed", batch.key)
             self._on_note(TailNote(batch.key, NoteCode.FAILED, f"its reader failed: {type(error).__name__}"))
-
-
-def _is_readable(fd: int) -> bool:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
 
 
 def _log_note(note: TailNote) -> None:

@@ -1,4 +1,4 @@
-"""What ends a wait for logs: a file that grew, a readable pipe, a call from another thread.
+"""What ends a wait for logs: a file that grew, a call from another thread.
 
 watchdog reads inotify in a thread of its own, and only wakes: what changed is found by looking. We use the class below its Observer, because
 an Observer takes a thread for each folder, 30 µs for each event, and does not report that its queue overflowed.
@@ -32,7 +32,7 @@ log = logging.getLogger("stoker.tail")
 
 
 class Waker:
-    """Waits for changes of files and folders, for readable pipes, or for a poke from another thread. One waiting thread.
+    """Waits for changes of files and folders, or for a poke from another thread. One waiting thread.
 
     Args:
         watch: without, nothing is ever watched: for tests, which then see what polling alone does.
@@ -85,34 +85,24 @@ class Waker:
             if path in self._busy_until:
                 self._busy_until[path] = until
 
-    def add_pipe(self, fd: int) -> None:
-        """Wake when `fd` is readable or closed."""
-        self._poller.register(fd, select.POLLIN)
-
-    def drop_pipe(self, fd: int) -> None:
-        """No longer wake for `fd`."""
-        self._poller.unregister(fd)
-
-    def wait(self, timeout_s: float) -> tuple[set[str] | None, set[int]]:
-        """Wait; returns the paths that changed or are busy (None: events were lost, look at all) and the pipes that can be read."""
+    def wait(self, timeout_s: float) -> set[str] | None:
+        """Wait; returns the paths that changed or are busy (None: events were lost, look at all)."""
         if self._busy_until:
             timeout_s = min(timeout_s, BUSY_POLL_S)
-        ready = {fd for fd, _ in self._poller.poll(max(0, math.ceil(timeout_s * 1000)))}
-        if self._poke_fd in ready:
+        if self._poller.poll(max(0, math.ceil(timeout_s * 1000))):
             os.eventfd_read(self._poke_fd)
-            ready.discard(self._poke_fd)
         changed = self._take_changed()
         if self._overflowed:
             self._overflowed = False
-            return None, ready
-        return changed, ready
+            return None
+        return changed
 
     def poke(self) -> None:
         """End the wait now (from any thread)."""
         os.eventfd_write(self._poke_fd, 1)
 
     def close(self) -> None:
-        """End watchdog's thread; the pipes stay open."""
+        """End watchdog's thread."""
         if self._inotify is not None:
             self._inotify.stop()
             self._inotify.join()

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.run.state import RunState
-from supervisor.views.logs.merge import Place, Row
+from supervisor.views.logs.merge import Row
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, NodeLogs
 
@@ -47,7 +47,6 @@ class LogPoint(msgspec.Struct, frozen=True):
     """A line as a chart knows it: the step that it names, or the time at which it was most likely written."""
 
     attempt: int
-    who: str | None
     step: float | None
     t: float | None
 
@@ -239,8 +238,6 @@ class Page(msgspec.Struct, frozen=True):
         made: counts the pages; of two the later one is right.
         rows: as many as fit, fewer where the logs end.
         logs: the logs that are read, in the order of `Row.place`.
-        place: where the page begins.
-        end: where it ends.
         cursor: the row that was jumped to; `jump` counts the jumps.
         following: new lines move the page; `grows`: some may come.
         cause: the row of the line that a verdict names; `at_cause`: the page stands there, though lines follow.
@@ -266,8 +263,6 @@ class Page(msgspec.Struct, frozen=True):
     made: int
     rows: tuple[Row, ...]
     logs: tuple[LogRef, ...]
-    place: Place
-    end: Place
     cursor: int | None
     jump: int
     following: bool

@@ -58,10 +58,6 @@ class Counts:
         """The total before `chunk`, which is at most `chunks`."""
         return self._ends[chunk - 1] if chunk else 0
 
-    def inside(self, chunk: int) -> int | None:
-        """What `chunk` holds; None: not counted yet."""
-        return self._ends[chunk] - self.before(chunk) if chunk < self.chunks else None
-
     def chunk_of(self, ordinal: int) -> int | None:
         """The chunk that holds number `ordinal`, counted from 0; None: beyond what is counted."""
         return bisect_right(self._ends, ordinal) if ordinal < self.total else None

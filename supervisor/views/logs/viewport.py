@@ -69,7 +69,6 @@ class LogViewport:
         self.height = 1
         self.folds = True  # torchrun's own traceback is one line
         self.logs = OpenLogs(node, check, newest, growth)
-        self._node = node
         self._check = check
         self._tells_last = newest > 0
         self._place: Place = ()
@@ -178,8 +177,6 @@ class LogViewport:
             made=self._made,
             rows=tuple(rows),
             logs=tuple(stream.ref for stream in streams),
-            place=self._place,
-            end=after,
             cursor=cursor,
             jump=self._jump,
             following=self._following,
@@ -661,7 +658,7 @@ class LogViewport:
             above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
             steps = (_step_of(split_rank(x.text, stream.ref.who)[1]) for x in above)
             step = next((found for found in steps if found is not None), None)
-        return lc.LogPoint(stream.ref.attempt, row.who[0] or None, step, stream.clock.key(line))
+        return lc.LogPoint(stream.ref.attempt, step, stream.clock.key(line))
 
     def _last_lines(self) -> dict[str, str]:
         """The newest line of each rank of the newest attempt, whatever the query."""

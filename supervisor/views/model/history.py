@@ -180,11 +180,6 @@ def _sums(values: Sequence[float], keep: float) -> list[float]:
     return list(accumulate(values, lambda total, value: keep * total + value))
 
 
-def last(points: Sequence[Point]) -> float | None:
-    """The newest mean, None where there is nothing."""
-    return points[-1].mean if points else None
-
-
 def median(values: Iterable[float]) -> float | None:
     """The middle value (lower of two: of two ranks the quicker is the norm), None where there is nothing."""
     ordered = sorted(values)

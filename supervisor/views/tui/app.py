@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,6 @@ import msgspec
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.drivers.linux_driver import LinuxDriver
-from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
@@ -42,7 +41,7 @@ from supervisor.views.tui.terminal_input import KeyReader, Reached
 from supervisor.views.tui.terminal_output import surviving
 from supervisor.views.tui.terminal_signs import TerminalSigns
 from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
-from supervisor.views.tui.widgets.paint import HarmlessFilter, TextStyle
+from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class StokerApp(ThemedApp):
     ) -> None:
         self._journal = journal
         self.kept = load(keep)
-        super().__init__(appearance.theme, self.kept.theme)
+        super().__init__(appearance, self.kept.theme)
         self._painted = painted
         self._signals = SIGNALS if signals else ()
         self._continuing: Continuing | None = None
@@ -150,11 +149,6 @@ class StokerApp(ThemedApp):
         self._signs = TerminalSigns(appearance, os.environ, self._write_out, self.tr, calls=replay is None)
         self.run_paths = run
         self._keep = keep
-        self._gates: list[LineFilter] = [HarmlessFilter()]
-        if appearance.ascii:
-            from supervisor.views.tui.theme.filters import AsciiFilter
-
-            self._gates.append(AsciiFilter())
         self._clock, self._read_only, self._adopter = clock, read_only, adopter
         self._continuer = continuer
         self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
@@ -186,15 +180,6 @@ class StokerApp(ThemedApp):
         """Textual's own, which continues taking what is written when the terminal is gone, and reads no key too many."""
         driver = super().get_driver_class()
         return surviving(KeyReader if driver is LinuxDriver else driver)
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
-        if not self.no_color:
-            return [*super().get_line_filters(), *self._gates]
-        from supervisor.views.tui.theme.filters import no_colour
-
-        # Textual's own makes grey of colours, and grey is one.
-        return [*self._gates, no_colour(self.theme_variables["foreground"])]
 
     def remember(self, kept: Kept) -> None:
         """Keep other choices for the next time."""
@@ -419,42 +404,38 @@ class StokerApp(ThemedApp):
 
     def on_runs_panel_named(self, message: RunsPanel.Named) -> None:
         """Call a run by another name, in the reading thread."""
-        browser, reader = self.browser, self._reader
-        if browser is None or reader is None or self._dashboard is not None:
-            return
-
-        def act() -> None:
-            try:
-                text = f"{message.run.run_id}: named {give_name(message.run, message.name, os.environ)}"
-            except ValueError as error:
-                text = str(error)
-            reader.look_again()
-            self.call_later(browser.tell, text)
-
-        self._feeders[-1].submit(act)
+        run = message.run
+        self._add_to_index(lambda: f"{run.run_id}: named {give_name(run, message.name, os.environ)}")
 
     def on_runs_panel_noted(self, message: RunsPanel.Noted) -> None:
         """Put a note on a run, in the reading thread: its keeper writes it down, else it is kept in the index."""
-        browser, reader, row = self.browser, self._reader, message.row
-        if browser is None or reader is None or self._dashboard is not None:
-            return
-
-        def act() -> None:
-            try:
-                text = f"noted: {give_note(row.run, message.text, os.environ)}"
-            except ValueError as error:
-                text = str(error)
-            reader.look_again()
-            self.call_later(browser.tell, text)
-
-        if row.live and not row.state.is_over:
-            act = RequestClient(row.run).sender(
+        browser, row = self.browser, message.row
+        if not row.live or row.state.is_over:
+            self._add_to_index(lambda: f"noted: {give_note(row.run, message.text, os.environ)}")
+        elif browser is not None and self._dashboard is None:
+            send = RequestClient(row.run).sender(
                 RequestKind.NOTE,
                 None,
                 RequestArgs(text=message.text),
                 self._clock(),
                 lambda answer: self.call_later(browser.tell, answer.text),
             )
+            self._feeders[-1].submit(send)
+
+    def _add_to_index(self, keep: Callable[[], str]) -> None:
+        """Keep something of a run in the index, in the reading thread; report what `keep` returns, or what is wrong with it."""
+        browser, reader = self.browser, self._reader
+        if browser is None or reader is None or self._dashboard is not None:
+            return
+
+        def act() -> None:
+            try:
+                text = keep()
+            except ValueError as error:
+                text = str(error)
+            reader.look_again()
+            self.call_later(browser.tell, text)
+
         self._feeders[-1].submit(act)
 
     def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:

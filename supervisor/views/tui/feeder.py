@@ -190,7 +190,7 @@ class Feeder(Generic[Moment]):
     def _wait_for_writing(self, timeout_s: float) -> bool:
         """Wait; whether something was written."""
         assert self._waker is not None
-        paths, _ = self._waker.wait(timeout_s)
+        paths = self._waker.wait(timeout_s)
         if paths is not None and not paths:
             return False
         self._written_t = time.monotonic()

@@ -19,6 +19,7 @@ from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from textual.command import Provider
     from textual.timer import Timer, TimerCallback
 
 # Textual's own 1/60 s are felt: a key that comes just after ten new lines were painted waits for them.
@@ -28,6 +29,13 @@ RESTART_STOPPED = "the automatic restart is stopped; if you leave this, the run 
 LOW_BELOW = 18
 # What Textual (8.x, screen.py) names the timer at which a screen paints what has changed.
 PAINTING = "screen_update"
+
+
+def key_commands() -> type[Provider]:
+    """The palette, its library and the editor's are a tenth of a second that the start need not wait for."""
+    from supervisor.views.tui.commands import KeyCommands
+
+    return KeyCommands
 
 
 class QuickFrames(MessagePump):
@@ -53,6 +61,18 @@ class QuickFrames(MessagePump):
     def on_screen_resume(self) -> None:
         """This has the keys again."""
         self._cover_footer(covered=False)
+
+    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
+        """A click on a hint is its key."""
+        assert isinstance(self, Screen)
+        self.call_later(self.run_action, message.action)
+
+    def action_commands(self) -> None:
+        """All commands, to be found by their names."""
+        from supervisor.views.tui.commands import Palette
+
+        assert isinstance(self, Screen)
+        self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
 
     def _cover_footer(self, *, covered: bool) -> None:
         assert isinstance(self, Screen)

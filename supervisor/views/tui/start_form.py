@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Resize
-from textual.filter import LineFilter
 from textual.widgets import Input, Label
 
 from supervisor.job.errors import JobError
@@ -21,7 +20,6 @@ from supervisor.text.redact import redact_text
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.theme.textual_theme import ThemedApp
-from supervisor.views.tui.widgets.paint import HarmlessFilter
 from supervisor.views.wording.translate import words_in
 
 # Below so many rows the box fills the terminal, and of what is known the latest stands there alone.
@@ -82,26 +80,13 @@ class StartForm(ThemedApp):
         can_begin: Callable[[], bool] = lambda: True,
         signals: bool = False,
     ) -> None:
-        super().__init__(appearance.theme, remembered)
+        super().__init__(appearance, remembered)
         self.tr = words_in(appearance.spoken)
         self.start = start
         self.write = self.begin = False
         self._refused: str | None = None
         self._can_begin = can_begin
         self._signals = SIGNALS if signals else ()
-        self._gates: list[LineFilter] = [HarmlessFilter()]
-        if appearance.ascii:
-            from supervisor.views.tui.theme.filters import AsciiFilter
-
-            self._gates.append(AsciiFilter())
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
-        if not self.no_color:
-            return [*super().get_line_filters(), *self._gates]
-        from supervisor.views.tui.theme.filters import no_colour
-
-        return [*self._gates, no_colour(self.theme_variables["foreground"])]
 
     def compose(self) -> ComposeResult:
         """What is known, the question, what was found, the keys."""

@@ -15,7 +15,6 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
 from tests.views.tui.camera import stand_still
@@ -204,21 +203,6 @@ def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
             assert shown(app).isascii()
 
     asyncio.run(play())
-
-
-def test_leaving_is_in_chinese(tmp_path: Path) -> None:
-    run = recorded.healthy(tmp_path / NAME)
-    app = app_of(run)
-
-    async def play() -> None:
-        async with app.run_test() as pilot:
-            await until(pilot, lambda: is_read(app), "the whole of the run")
-            await pilot.press("q")
-
-    with keeper_of(run):
-        asyncio.run(play())
-    result = result_of(run, app.dashboard.snapshot, app.tr)
-    assert result.lines == (f"{NAME}：训练继续；用 `stoker attach {NAME}` 回来",)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")

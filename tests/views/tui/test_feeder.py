@@ -145,6 +145,6 @@ def test_jobs_are_done_by_the_reader_and_their_failure_is_said() -> None:
 def test_only_a_wait_in_which_nothing_was_written_is_quiet(paths: set[str] | None, written: bool) -> None:
     reading: Feeder[Any] = Feeder.__new__(Feeder)
     reading._written_t = float("-inf")
-    reading._waker = cast("Any", SimpleNamespace(wait=lambda _timeout_s: (paths, False)))
+    reading._waker = cast("Any", SimpleNamespace(wait=lambda _timeout_s: paths))
     assert reading._wait_for_writing(0.0) is written
     assert (reading._written_t > 0) is written, "when it was written is remembered"

@@ -25,7 +25,6 @@ from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import Confirm, OfferScreen
 from supervisor.views.tui.request_client import Adopter
-from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.theme.textual_theme import styles_of
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel
@@ -431,23 +430,9 @@ def test_leaving_ends_nothing(tmp_path: Path, key: str) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press(key)
 
-    app = drive(run, play)
+    drive(run, play)
     assert requests(run) == []
     assert run.node().journal.read_bytes() == before
-    result = result_of(run, app.dashboard.snapshot)
-    assert result.live
-    assert "stoker attach run" in result.lines[0]
-
-
-def test_leaving_a_finished_run_says_its_outcome(tmp_path: Path) -> None:
-    run = recorded.failed(tmp_path / "run")
-
-    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("q")
-
-    result = result_of(run, drive(run, play).dashboard.snapshot)
-    assert (result.live, result.exit_code) == (False, 1)
-    assert "failed: NameError" in result.lines[0]
 
 
 def test_help_is_made_of_the_live_bindings(tmp_path: Path) -> None:

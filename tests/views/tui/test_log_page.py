@@ -43,8 +43,6 @@ def page_of(*rows: LogRow, **values: Any) -> lc.Page:
         "made": 1,
         "rows": rows,
         "logs": LOGS,
-        "place": (0, 0),
-        "end": (100, 0),
         "cursor": None,
         "jump": 0,
         "following": False,

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,12 +36,11 @@ from supervisor.views.tui.charts.plotting import Scale
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.pages.stacks_screen import StackPage
 from supervisor.views.tui.runs import table
-from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.theme import filters
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import english
-from tests.views.tui.still import attempt_of, running, snapshot_of, state_of, text_of, track, verdict
+from tests.views.tui.still import attempt_of, running, state_of, text_of, track, verdict
 
 STALL = StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
 
@@ -280,7 +279,7 @@ def stacks(at: int | None = None, height: int = 4) -> StackPage:
 )
 def test_stacks_open_at_the_line_that_a_verdict_points_at(at: int | None, height: int, top: int) -> None:
     made = stacks(at, height)
-    assert made.top == top
+    assert made.row_at() == top
     shown = text_of(made.body(40, height)).splitlines()
     assert shown[0].split()[-1 if top else 0] == (STACKS[top].split()[-1] if top else "1" if at != 1 else "▸")
     assert sum(line.startswith("▸") for line in shown) == (at is not None)
@@ -292,7 +291,7 @@ def test_stacks_are_scrolled_and_gone_through_rank_by_rank() -> None:
 
     def top() -> int:
         made.body(40, 4)
-        return made.top
+        return made.row_at()
 
     steps: tuple[tuple[Callable[[], None], int], ...] = (
         (lambda: made.action_move(1), 1),
@@ -328,31 +327,6 @@ def test_the_title_of_stacks_names_the_rank_in_sight() -> None:
     styles = [row[1].style for row in stacks(7, 20).body(40, 20)]
     assert styles[0] is styles[1] is TextStyle.KEY
     assert (styles[2], styles[6], styles[9]) == (TextStyle.DIM, TextStyle.STRONG, TextStyle.PLAIN)
-
-
-# -- what is left on the terminal ------------------------------------------------------------------------------------
-
-
-def test_what_is_said_on_leaving() -> None:
-    run = RunPaths(Path("/runs/brave-otter"))
-    assert result_of(run, None).lines == ()
-    over = st.Finished(outcome=Outcome.STOPPED, exit_code=3, reason="a signal")
-    result = result_of(run, snapshot_of(state_of(over)))
-    assert (result.live, result.outcome, result.exit_code) == (False, Outcome.STOPPED, 3)
-    assert len(result.lines) == 2
-    assert "/runs/brave-otter" in result.lines[1]
-    alive = result_of(run, snapshot_of(state_of()))
-    assert (alive.live, alive.outcome) == (True, None)
-    assert alive.lines == ("brave-otter: training continues; come back with `stoker attach brave-otter`",)
-    for values, mode, text in (
-        ({"gone": True}, "launched", "/runs/brave-otter: the run directory is gone"),
-        ({"keeper": False}, "launched", "takes over what lives of it"),
-        ({"keeper": False}, "observed", "brave-otter: it is no longer watched"),
-        ({"keeper": False, "misplaced": "a copy"}, "launched", "brave-otter: a copy"),
-    ):
-        left = result_of(run, snapshot_of(state_of(mode=mode), **cast("Any", values)))
-        assert text in left.lines[0]
-        assert left.live is ("gone" not in values)
 
 
 # -- a pager, an editor ----------------------------------------------------------------------------------------------

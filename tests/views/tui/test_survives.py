@@ -321,9 +321,9 @@ def test_new_facts_move_the_screen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal.Signals) -> None:
     run = recorded.healthy(tmp_path / "run")
-    script = "import sys; from pathlib import Path; from supervisor.run.paths import RunPaths\n"
-    script += "from supervisor.views.tui.terminal import run_tui\n"
-    script += "print(run_tui(RunPaths(Path(sys.argv[1]))).lines[0])"
+    script = "import os, sys; from pathlib import Path; from supervisor.run.paths import RunPaths\n"
+    script += "from supervisor.cli.open_app import show; from supervisor.views.appearance import USUAL\n"
+    script += "show(RunPaths(Path(sys.argv[1])), read_only=True, env=os.environ, appearance=USUAL)"
     process = pexpect.spawn(sys.executable, ["-c", script, str(run.root)], dimensions=(30, 100), timeout=30)
     try:
         process.expect("healthy|stepping")

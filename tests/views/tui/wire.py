@@ -145,7 +145,7 @@ import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.tui.terminal import run_tui
 from supervisor.views.tui.request_client import Adopter; from supervisor.run.access.ownership import Offer
 adopter = Adopter(lambda _run: Offer(actions=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
-print(*run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter).lines, sep="\\n")
+run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter)
 """
 SHOW_REPLAY = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths

@@ -122,7 +122,7 @@ def _of_call(call: ast.Call) -> Iterator[ScriptFlag]:
         )
     elif (
         name.endswith(("add_argument", "add_arg"))
-        or (name == "option" and _is_click(call))
+        or (name == "option" and isinstance(call.func, ast.Name | ast.Attribute))
         or _adds_flag(call, name)
     ):
         flag = _argument(call, click=name == "option")
@@ -147,10 +147,6 @@ def _adds_flag(call: ast.Call, name: str) -> bool:
     word = literal(call.args[0]) if name == "add" and call.args else None
     said = {k.arg for k in call.keywords} & {"help", "type", "action", "default", "nargs"}
     return isinstance(word, str) and word.startswith("-") and bool(said)
-
-
-def _is_click(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name | ast.Attribute)
 
 
 def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:

@@ -46,18 +46,9 @@ _METADATA: Final = ("pyproject.toml", "setup.py", "setup.cfg")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The files that were read, the script first: (path, text, imports between it and the script).
-
-    `found`: the script itself could be read. `name`: what was looked for, for people.
-    """
+    """The files that were read, the script first: (path, text, imports between it and the script)."""
 
     files: tuple[tuple[str, str, int], ...] = ()
-    name: str = ""
-
-    @property
-    def found(self) -> bool:
-        """Whether the script's own text is known."""
-        return bool(self.files)
 
 
 def read_program(
@@ -77,18 +68,17 @@ def read_program(
         program: a console script, looked up in the project's own metadata.
         args: its arguments: a subcommand says which of its imports matter.
     """
-    name = script or module or program or ""
     roots = _search_folders(script)
     path = _entry_path(read, roots, script, module, program, args)
     text = read(path) if path else None
     if path is None or text is None:
-        return Program((), name)
+        return Program()
     subcommand = (
         args[0] if (program or module) and args and re.fullmatch(r"[A-Za-z][\w-]*", args[0]) else None
     )
     if _is_in_own_package(read, path, text):
         roots = [*roots, ".."]
-    return Program(tuple(_walk(read, roots, path, text, subcommand)), name)
+    return Program(tuple(_walk(read, roots, path, text, subcommand)))
 
 
 def _is_in_own_package(read: Read, path: str, text: str) -> bool:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from supervisor.job.knobs.source.declarations import Literal, ScriptFlag, constant, declared_flags, literal
-from supervisor.job.knobs.source.nested_fields import placed_fields
 from supervisor.job.knobs.source.trees import (
     MAX_NESTING,
     MAX_SOURCE_CHARS,
@@ -48,6 +47,10 @@ __all__ = [
     "scan_source",
 ]
 
+# Parsers that name a field by the fields above it; one class stands in so many places at most.
+_NESTING_PARSERS: Final = frozenset({"tyro", "draccus", "pyrallis", "jsonargparse", "pydantic_config"})
+_PLACES: Final = 4
+_DEPTH: Final = 6
 _TELLING: Final = ("TrainingArguments", "HfArgumentParser", "SFTConfig", "DPOConfig", "TrlParser")
 # Words in names of what a batch is passed on as: such keywords of calls are kept.
 _KEPT: Final = (
@@ -257,7 +260,7 @@ def scan_files(texts: Sequence[tuple[str, str] | tuple[str, str, int]]) -> Scrip
         flags = [
             f for f in flags if not f.owner
         ]  # fields of its structured configs: overridden by key, no flags
-    return facts.done(tuple(placed_fields(flags, files, modules, by_key)), modules, tuple(files))
+    return facts.done(tuple(_placed_fields(flags, files, modules, by_key)), modules, tuple(files))
 
 
 class _Facts:
@@ -530,3 +533,44 @@ def _steps_optimizer(node: ast.AST) -> bool:
             )
         case _:
             return False
+
+
+def _placed_fields(
+    flags: Sequence[ScriptFlag], files: Sequence[SourceFile], modules: frozenset[str], by_key: bool
+) -> Iterator[ScriptFlag]:
+    """The flags, and each field of a dataclass under the fields that its class stands in: tyro's ``--train.batch_size``, OmegaConf's ``train.batch_size``."""
+    if not (by_key or modules & _NESTING_PARSERS):
+        yield from flags
+        return
+    holders: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    derived: defaultdict[str, list[str]] = defaultdict(list)
+    for file in files:
+        for node in file.nodes:
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    derived[leaf(base) or ""].append(node.name)
+                for item in node.body:
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                        for name in leaves(item.annotation):
+                            holders[name].append((item.target.id, node.name))
+    for flag in flags:
+        if not flag.owner:
+            yield flag
+        for above in _above(flag.owner, holders, derived, 0) if flag.owner else ():
+            yield replace(flag, names=(f"{'' if by_key else '--'}{above}{flag.dest}",))
+
+
+def _above(
+    owner: str, holders: Mapping[str, list[tuple[str, str]]], derived: Mapping[str, list[str]], depth: int
+) -> list[str]:
+    """The keys above the fields of a class, once for each place that it or a class derived from it stands in."""
+    classes = [owner, *derived.get(owner, ())]
+    places = [(field, holder) for c in classes for field, holder in holders.get(c, ()) if holder != c]
+    if not places or depth > _DEPTH:
+        return [""]
+    found = [
+        f"{above}{field}."
+        for field, holder in places
+        for above in _above(holder, holders, derived, depth + 1)
+    ]
+    return found[:_PLACES]

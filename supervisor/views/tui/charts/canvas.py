@@ -93,10 +93,6 @@ class Canvas:
             for row in range(self.rows):
                 self._under[row * self.columns + column] = (character, style)
 
-    def under(self, column: int, row: int, character: str, style: TextStyle) -> None:
-        """A character behind what is drawn in one cell."""
-        self._under[row * self.columns + column] = (character, style)
-
     def drawn(self) -> list[Row]:
         """The rows of cells, from the top; adjacent cells of one colour are one span."""
         shown = dict(self._under)

@@ -36,7 +36,7 @@ from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.panel import Panel, tr_of
+from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.places import is_stacks
 
 # What may be typed to go to a step.
@@ -354,12 +354,6 @@ class LookingScreen(PaneScreen):
         self._zoom(name)
         page.focus()
 
-    def action_commands(self) -> None:
-        """All commands, to be found by their names."""
-        from supervisor.views.tui.commands import Palette
-
-        self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
-
     def open_beside(self, others: Sequence[RunPaths]) -> None:
         """Show the metrics, with those of other runs in each chart, in place of those before."""
         self._feeder.submit(partial(self._load_beside, others))
@@ -542,13 +536,11 @@ class LookingScreen(PaneScreen):
 
     def action_go_step(self) -> None:
         """Ask for a step."""
-        from supervisor.views.tui.dialogs.prompts import AskLine
+        from supervisor.views.tui.dialogs.prompts import AskLine, ask_over
 
-        def closed(text: str | None) -> None:
-            if text:
-                self.call_later(self.go_step_for, text)
-
-        self.app.push_screen(AskLine("step", hint=STEPS), closed)
+        ask_over(
+            self, AskLine("step", hint=STEPS), lambda text: text and self.call_later(self.go_step_for, text)
+        )
 
     def command_of(self, typed: str) -> str:
         """A number typed without a command is a step."""
@@ -665,10 +657,6 @@ class LookingScreen(PaneScreen):
             self.tell(Answer("its line names no step and no time to find it by", False))
             return
         self.open_log(LogAt(attempt=point.attempt, step=point.step, t=point.time))
-
-    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
-        """A click on a hint is its key."""
-        self.call_later(self.run_action, message.action)
 
     def _can_go_back(self) -> bool:
         if not self.is_mounted:

@@ -381,11 +381,6 @@ class RanksPanel(ListPanel, can_focus=True):
                     self.sort_by(name)
                 return
 
-    @staticmethod
-    def _of_the_job(snapshot: Snapshot) -> dict[str, float | None]:
-        """The newest values that were logged without a rank."""
-        return {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s")}
-
     def _columns(self, width: int) -> list[tuple[str, int]]:
         snapshot = self.view.snapshot if self.view is not None else None
         waits = snapshot is None or any("data_wait_s" in rank.values for _, rank in _samples(snapshot))
@@ -447,7 +442,7 @@ class RanksPanel(ListPanel, can_focus=True):
         if (
             alone
         ):  # what is told of the job is told of its one rank; a process that is only measured tells no step
-            values = {**self._of_the_job(snapshot), **values}
+            values = {"step": snapshot.step, "step_time_s": snapshot.latest("step_time_s"), **values}
         step_time = values.get("step_time_s")
         wait = values.get("data_wait_s")
         pace = sample.pace_s if sample is not None else None

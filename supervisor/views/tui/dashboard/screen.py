@@ -51,10 +51,10 @@ from supervisor.views.tui.dashboard.state_words import (
     wait_ends_in,
 )
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen, bindings_of, lines_of
-from supervisor.views.tui.dialogs.prompts import ADOPT, CONTINUE, AskLine, Confirm, offer_first
+from supervisor.views.tui.dialogs.prompts import ADOPT, CONTINUE, AskLine, Confirm, ask_over, offer_first
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
-from supervisor.views.tui.screen_base import OverScreen
+from supervisor.views.tui.screen_base import OverScreen, key_commands
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 from supervisor.views.wording.kinds import changed_text
 
@@ -85,13 +85,6 @@ EXPLAINED = {
 ADOPTION_S = 10.0
 
 
-def _key_commands() -> type[Provider]:
-    """The palette, its library and the editor's are a tenth of a second that the start need not wait for."""
-    from supervisor.views.tui.commands import KeyCommands
-
-    return KeyCommands
-
-
 class Dashboard(LookingScreen):
     """One run on one screen.
 
@@ -109,7 +102,7 @@ class Dashboard(LookingScreen):
 
     is_recorded: ClassVar[bool] = False  # what happens is no news
     BINDINGS: ClassVar[list[BindingType]] = KEYS
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
 
     def __init__(
         self,
@@ -486,12 +479,7 @@ class Dashboard(LookingScreen):
 
     def action_note(self) -> None:
         """Ask what is to be noted."""
-
-        def closed(text: str | None) -> None:
-            if text is not None:
-                self.note_for(text)
-
-        self.app.push_screen(AskLine("note"), closed)
+        ask_over(self, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
         """Mark the timeline; of a run that is over, whose folder is no longer written to, the note is kept in this user's index."""
@@ -512,12 +500,7 @@ class Dashboard(LookingScreen):
 
     def action_name(self) -> None:
         """Ask what the run is to be called."""
-
-        def closed(text: str | None) -> None:
-            if text is not None:
-                self.name_for(text)
-
-        self.app.push_screen(AskLine("name", self.query_one(HeaderPanel).name_given), closed)
+        ask_over(self, AskLine("name", self.query_one(HeaderPanel).name_given), self.name_for)
 
     def name_for(self, words: str) -> None:
         """Call the run so, in this user's index alone: its folder may be anybody's."""

@@ -133,6 +133,16 @@ class AskLine(OverScreen[str | None]):
         self.dismiss(None)
 
 
+def ask_over(screen: Screen[Any], line: AskLine, done: Callable[[str], object]) -> None:
+    """Ask for a line over a screen; `done` gets its text, and nothing where it was left."""
+
+    def closed(text: str | None) -> None:
+        if text is not None:
+            done(text)
+
+    screen.app.push_screen(line, closed)
+
+
 class OfferScreen(OverScreen[bool]):
     """Asks once whether a run is to be taken over, or continued. Only `y` is yes.
 

@@ -16,7 +16,6 @@ from supervisor.views.logs.merge import Row as LogRow
 from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
     TONES,
-    WHEEL_LINES,
     cut_spans,
     nodes_text,
     text_of,
@@ -24,15 +23,15 @@ from supervisor.views.tui.logs.rows import (
     who_text,
     who_width,
 )
+from supervisor.views.tui.widgets.lists import WheelPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
-from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
 
 # A wrapped line takes at most this much of the page: the next one is always in reach.
 MOST_WRAPPED = 0.8
 
 
-class LogPage(Panel, can_focus=True):
+class LogPage(WheelPanel):
     """Rows of a page; moving beyond them is asked of whoever reads."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -281,15 +280,9 @@ class LogPage(Panel, can_focus=True):
 
     # -- the mouse ---------------------------------------------------------------------------------------
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves three rows."""
-        event.stop()
-        self.post_message(self.Beyond(-WHEEL_LINES))
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves three rows."""
-        event.stop()
-        self.post_message(self.Beyond(WHEEL_LINES))
+    def wheel(self, rows: int) -> None:
+        """The wheel leaves the cursor."""
+        self.post_message(self.Beyond(rows))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """The cursor goes where is pressed; a drag selects from there."""

@@ -17,7 +17,6 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
     TONES,
-    WHEEL_LINES,
     cut_spans,
     lines_text,
     nodes_text,
@@ -26,17 +25,17 @@ from supervisor.views.tui.logs.rows import (
     who_text,
     who_width,
 )
+from supervisor.views.tui.widgets.lists import WheelPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
-from supervisor.views.tui.widgets.panel import Panel
 
 
-class LogPanel(Panel, can_focus=True):
+class LogPanel(WheelPanel):
     """Lines of the run's files as they come. It shows what it is given; moving is asked of whoever reads."""
 
     number = 4
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k,up", "scroll_lines(-1)", "up", show=False),
-        Binding("j,down", "scroll_lines(1)", "down", show=False),
+        Binding("k,up", "move(-1)", "up", show=False),
+        Binding("j,down", "move(1)", "down", show=False),
         Binding("pageup,ctrl+u", "scroll_pages(-1)", "page up", show=False),
         Binding("pagedown,ctrl+d", "scroll_pages(1)", "page down", show=False),
         Binding("g,home", "oldest", "oldest line", show=False),
@@ -196,13 +195,13 @@ class LogPanel(Panel, can_focus=True):
 
     # -- moving --------------------------------------------------------------------------------------------
 
-    def action_scroll_lines(self, lines: int) -> None:
+    def action_move(self, rows: int) -> None:
         """Move the lines in sight; reaching the newest one follows again."""
-        self.post_message(self.Moved(lc.Scroll(lines)))
+        self.post_message(self.Moved(lc.Scroll(rows)))
 
     def action_scroll_pages(self, pages: int) -> None:
         """One page up or down."""
-        self.action_scroll_lines(pages * max(self._height - 1, 1))
+        self.action_move(pages * max(self._height - 1, 1))
 
     def action_oldest(self) -> None:
         """The first line."""
@@ -216,13 +215,3 @@ class LogPanel(Panel, can_focus=True):
         """Show what lies left or right."""
         self._side = max(0, self._side + way * SIDE_CELLS)
         self.repaint()
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves three lines."""
-        event.stop()
-        self.action_scroll_lines(-WHEEL_LINES)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves three lines."""
-        event.stop()
-        self.action_scroll_lines(WHEEL_LINES)

@@ -259,10 +259,6 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
             return len(self._state.attempts) > 1 or not parameters
         return True
 
-    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
-        """A click on a hint is its key."""
-        self.call_later(self.run_action, message.action)
-
     # -- moving ------------------------------------------------------------------------------------------
 
     def on_log_page_beyond(self, message: LogPage.Beyond) -> None:

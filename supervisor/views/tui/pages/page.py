@@ -18,17 +18,51 @@ from supervisor.views.wording.translate import Tr
 LABEL = 12
 
 
-class Page(MovingPanel):
-    """Rows of any number; the keys and the wheel move them. A subclass gives `rows`."""
-
-    heading: ClassVar[str] = ""
+class ScrolledPanel(MovingPanel):
+    """Rows of any number that the keys and the wheel scroll, and that can be searched. A subclass gives `texts`."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._top = 0
         self._height = 1
-        self._all: Sequence[Row] = ()
         self.search = PageSearch(self)
+
+    def texts(self) -> Sequence[str]:
+        """All rows."""
+        raise NotImplementedError
+
+    def row_at(self) -> int:
+        """The first row in sight."""
+        return self._top
+
+    def show_row(self, index: int) -> None:
+        """Scroll, where the row is not in sight."""
+        if not self._top <= index < self._top + self._height:
+            self._top = index - self._height // 3
+
+    def action_move(self, rows: int) -> None:
+        """Scroll by rows."""
+        self._top += rows
+        self.repaint()
+
+    def action_edge(self, way: int) -> None:
+        """The first or the last rows."""
+        self._top = 0 if way < 0 else len(self.texts())
+        self.repaint()
+
+    def action_page(self, pages: int) -> None:
+        """One page up or down."""
+        self.action_move(pages * max(1, self._height - 1))
+
+
+class Page(ScrolledPanel):
+    """A page that is composed of a snapshot. A subclass gives `rows`."""
+
+    heading: ClassVar[str] = ""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._all: Sequence[Row] = ()
         self.pane_rows = 0  # how high the pane is, for pages that say less in a low one
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
@@ -91,32 +125,9 @@ class Page(MovingPanel):
         """All rows."""
         return ["".join(span.text for span in spans) for spans in self._all]
 
-    def row_at(self) -> int:
-        """The first row in sight."""
-        return self._top
-
-    def show_row(self, index: int) -> None:
-        """Scroll, where the row is not in sight."""
-        if not self._top <= index < self._top + self._height:
-            self._top = index - self._height // 3
-
     def to_top(self) -> None:
         """Show the beginning: another subject."""
         self._top = 0
-
-    def action_move(self, rows: int) -> None:
-        """Scroll by rows."""
-        self._top += rows
-        self.repaint()
-
-    def action_edge(self, way: int) -> None:
-        """The first or the last rows."""
-        self._top = 0 if way < 0 else len(self._all)
-        self.repaint()
-
-    def action_page(self, pages: int) -> None:
-        """One page up or down."""
-        self.action_move(pages * max(1, self._height - 1))
 
 
 def section(tr: Tr, title: str, note: str = "") -> list[Row]:

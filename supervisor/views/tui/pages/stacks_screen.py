@@ -15,10 +15,10 @@ from supervisor.run.regular import open_regular
 from supervisor.text.decode import clean
 from supervisor.views.logs.query import Query
 from supervisor.views.tui.logs.rows import marked
-from supervisor.views.tui.pages.page_search import PageSearch, open_page_search
+from supervisor.views.tui.pages.page import ScrolledPanel
+from supervisor.views.tui.pages.page_search import open_page_search
 from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
-from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
 
 NUMBER_CELLS = 6
@@ -38,20 +38,13 @@ def read_stacks(path: Path) -> tuple[str, ...]:
         return tuple(clean(raw, SHOWN_BYTES) for raw in file.read(READ_BYTES).splitlines())
 
 
-class StackPage(MovingPanel):
+class StackPage(ScrolledPanel):
     """The text of a round of stacks; `at` is the line that a verdict points at, from 1."""
 
     def __init__(self, name: str, lines: Sequence[str], at: int | None, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.name_shown, self.lines, self.at = name, tuple(lines), at
-        self.search = PageSearch(self)
-        self._top: int | None = None  # opens where the line is in sight, which takes the height
-        self._height = 1
-
-    @property
-    def top(self) -> int:
-        """The first line in sight, from 0."""
-        return self._top or 0
+        self._is_open = False  # it opens where the line is in sight, which takes the height
 
     @property
     def ready(self) -> bool:
@@ -60,21 +53,23 @@ class StackPage(MovingPanel):
 
     def titles(self) -> tuple[Row, Row]:
         """Which file, whose stack is in sight, how far it was scrolled."""
-        seen = self.at is not None and self.top < self.at <= self.top + self._height
-        head = self._head_above((self.at or 1) - 1 if seen else self.top)
+        seen = self.at is not None and self._top < self.at <= self._top + self._height
+        head = self._head_above((self.at or 1) - 1 if seen else self._top)
         left = row(
             Span(self.tr("stacks"), TextStyle.STRONG), Span(f" · {self.name_shown}{head}", TextStyle.DIM)
         )
-        last = min(self.top + self._height, len(self.lines))
+        last = min(self._top + self._height, len(self.lines))
         if self.search:
             return left, self.search.title(self.tr)
-        return left, row(Span(self.tr(f"{self.top + 1}-{last} of {len(self.lines)}"), TextStyle.DIM))
+        return left, row(Span(self.tr(f"{self._top + 1}-{last} of {len(self.lines)}"), TextStyle.DIM))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The lines in sight."""
         self._height = height
-        wanted = (self.at or 1) - 1 - min(ABOVE, height // 3) if self._top is None else self._top
-        self._top = top = min(max(wanted, 0), max(len(self.lines) - height, 0))
+        if not self._is_open:
+            self._is_open = True
+            self._top = (self.at or 1) - 1 - min(ABOVE, height // 3)
+        self._top = top = min(max(self._top, 0), max(len(self.lines) - height, 0))
         rows: list[Row] = []
         for number, text in enumerate(self.lines[top : top + height], start=top + 1):
             here = number == self.at
@@ -91,15 +86,6 @@ class StackPage(MovingPanel):
         """All lines."""
         return self.lines
 
-    def row_at(self) -> int:
-        """The first line in sight."""
-        return self.top
-
-    def show_row(self, index: int) -> None:
-        """Scroll, where the line is not in sight."""
-        if not self.top <= index < self.top + self._height:
-            self._top = index - self._height // 3
-
     def _first_line(self, text: str, width: int) -> str:
         """What all ranks do is a sentence of ours."""
         return (wrap(self.tr(text), width - NUMBER_CELLS, 1) or [""])[0]
@@ -113,26 +99,12 @@ class StackPage(MovingPanel):
         heads = [text for text in self.lines[: index + 1] if text.startswith(HEAD)]
         return f" · {heads[-1].removeprefix(HEAD).split(',')[0]}" if heads else ""
 
-    def action_move(self, rows: int) -> None:
-        """Scroll by rows."""
-        self._top = self.top + rows
-        self.repaint()
-
-    def action_edge(self, way: int) -> None:
-        """The first or the last rows."""
-        self._top = 0 if way < 0 else len(self.lines)
-        self.repaint()
-
-    def action_page(self, pages: int) -> None:
-        """One page up or down."""
-        self.action_move(pages * max(1, self._height - 1))
-
     def to_rank(self, way: int) -> None:
         """The stack of the next rank, or of the one before."""
         heads = [index for index, text in enumerate(self.lines) if text.startswith(HEAD)]
-        later = [index for index in heads if index > self.top]
-        earlier = [index for index in heads if index < self.top]
-        self._top = (later[0] if later else self.top) if way > 0 else (earlier[-1] if earlier else 0)
+        later = [index for index in heads if index > self._top]
+        earlier = [index for index in heads if index < self._top]
+        self._top = (later[0] if later else self._top) if way > 0 else (earlier[-1] if earlier else 0)
         self.repaint()
 
 
@@ -190,10 +162,6 @@ class StackScreen(QuickFrames, Screen[bool]):
     def action_match(self, way: int) -> None:
         """Another match."""
         self._page.search.step(way)
-
-    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
-        """A click on a hint is its key."""
-        self.call_later(self.run_action, message.action)
 
     def action_close(self) -> None:
         """The search, then this."""

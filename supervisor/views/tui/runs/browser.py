@@ -17,13 +17,12 @@ from supervisor.views.model.run_list import RunList, Scope, SortKey, sort_named
 from supervisor.views.tui.dashboard.bars import NoticeBar
 from supervisor.views.tui.dashboard.keys import FIRST_READ_S, LEAVING, silence_of
 from supervisor.views.tui.dialogs.help import HelpScreen, lines_of
-from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.dialogs.prompts import AskLine, Confirm, ask_over
 from supervisor.views.tui.request_client import Answer
 from supervisor.views.tui.runs.table import RunsPanel
-from supervisor.views.tui.screen_base import QuickFrames
+from supervisor.views.tui.screen_base import QuickFrames, key_commands
 from supervisor.views.tui.widgets.footer import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import TextStyle
-from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -33,13 +32,6 @@ TICK_S = 1.0
 
 def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool = True) -> Binding:
     return Binding(key, action, word, key_display=shown, show=show, tooltip=text)
-
-
-def _key_commands() -> type[Provider]:
-    """The palette's library is a tenth of a second that the start need not wait for."""
-    from supervisor.views.tui.commands import KeyCommands
-
-    return KeyCommands
 
 
 class BrowserScreen(QuickFrames, Screen[None]):
@@ -87,7 +79,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
             for key in SortKey
         ),
     )
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {key_commands}
 
     def __init__(self, clock: Callable[[], float], scope: Scope, *, continues: bool = False) -> None:
         super().__init__()
@@ -157,12 +149,6 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """The keys that do something now."""
         lines = lines_of(self, "the list of runs", self.BINDINGS)
         self.app.push_screen(HelpScreen([*lines, *lines_of(self.panel, "move", RunsPanel.BINDINGS)]))
-
-    def action_commands(self) -> None:
-        """All commands, to be found by their names."""
-        from supervisor.views.tui.commands import Palette
-
-        self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
 
     def action_open(self) -> None:
         """Open the run under the cursor alone, whatever is marked."""
@@ -242,13 +228,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """Ask what the run under the cursor is to be called."""
         if self.panel.chosen is None:
             return
-
-        def closed(text: str | None) -> None:
-            if text is not None:
-                self.name_for(text)
-
         row = self.panel.rows[self.panel.cursor]
-        self.app.push_screen(AskLine("name", row.given), closed)
+        ask_over(self, AskLine("name", row.given), self.name_for)
 
     def name_for(self, words: str) -> None:
         """Call the run under the cursor so."""
@@ -257,14 +238,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def action_note(self) -> None:
         """Ask what is to be noted of the run under the cursor."""
-        if self.panel.chosen is None:
-            return
-
-        def closed(text: str | None) -> None:
-            if text is not None:
-                self.note_for(text)
-
-        self.app.push_screen(AskLine("note"), closed)
+        if self.panel.chosen is not None:
+            ask_over(self, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
         """Put a note on the run under the cursor."""
@@ -333,10 +308,6 @@ class BrowserScreen(QuickFrames, Screen[None]):
     def action_leave(self) -> None:
         """Leave; nothing is ended."""
         self.app.exit()
-
-    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
-        """A click on a hint is its key."""
-        self.call_later(self.run_action, message.action)
 
     def _tick(self) -> None:
         if self.app.screen is self:

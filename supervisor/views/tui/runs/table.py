@@ -30,8 +30,8 @@ from supervisor.views.model.run_list import (
 from supervisor.views.tui.charts.hues import run_style
 from supervisor.views.tui.dashboard.state_words import listed_span
 from supervisor.views.tui.dialogs.prompts import AskLine
+from supervisor.views.tui.widgets.lists import WheelPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken, wrap
-from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
 
 STATE_CELLS = 15
@@ -89,7 +89,7 @@ TROUBLE_ROWS = 3
 NEAR_CELLS = 6
 
 
-class RunsPanel(Panel, can_focus=True):
+class RunsPanel(WheelPanel):
     """The table of runs, with a cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -429,16 +429,6 @@ class RunsPanel(Panel, can_focus=True):
         else:
             self._choose(index)
             self.repaint()
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the cursor."""
-        event.stop()
-        self.action_move(-3)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the cursor."""
-        event.stop()
-        self.action_move(3)
 
 
 def _columns(width: int, texts: dict[str, str], longest: int) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rich.style import Style
 from textual.app import App
 from textual.color import Color
+from textual.filter import LineFilter
 from textual.theme import Theme
 
-from supervisor.views.appearance import ThemeName
+from supervisor.views.appearance import Appearance
 from supervisor.views.tui.theme.palette import PALETTES, Palette, chosen
-from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.paint import HarmlessFilter, TextStyle
 
 
 def _theme(palette: Palette) -> Theme:
@@ -44,12 +45,17 @@ class ThemedApp(App[None]):
     """Textual builds its stylesheet in its own theme and rebuilds it when another is set: here it is built once.
 
     Args:
-        asked: the theme that was asked for; None: the one that is remembered.
+        appearance: the theme that was asked for, None for the one that is remembered; whether in plain ASCII.
         remembered: a theme's name; one that is not known is the dark one.
     """
 
-    def __init__(self, asked: ThemeName | None, remembered: str | None) -> None:
-        self.set_reactive(App.theme, chosen(asked, remembered).name)
+    def __init__(self, appearance: Appearance, remembered: str | None) -> None:
+        self.set_reactive(App.theme, chosen(appearance.theme, remembered).name)
+        self._gates: list[LineFilter] = [HarmlessFilter()]
+        if appearance.ascii:
+            from supervisor.views.tui.theme.filters import AsciiFilter
+
+            self._gates.append(AsciiFilter())
         super().__init__()
         for theme in THEMES.values():
             self.register_theme(theme)
@@ -57,6 +63,15 @@ class ThemedApp(App[None]):
     def get_theme(self, theme_name: str) -> Theme | None:
         """A theme by its name; Textual asks before one can be registered."""
         return NAMED.get(theme_name) or super().get_theme(theme_name)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
+        if not self.no_color:
+            return [*super().get_line_filters(), *self._gates]
+        from supervisor.views.tui.theme.filters import no_colour
+
+        # Textual's own makes grey of colours, and grey is one.
+        return [*self._gates, no_colour(self.theme_variables["foreground"])]
 
 
 # Not component classes of the stylesheet: those are matched against every rule for each pane and each style, which took

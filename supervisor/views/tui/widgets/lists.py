@@ -11,9 +11,33 @@ from textual.binding import Binding, BindingType
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, padded
 from supervisor.views.tui.widgets.panel import Panel
 
+WHEEL_ROWS = 3
 
-class MovingPanel(Panel, can_focus=True):
-    """What j/k, the arrows, the page keys and the wheel move: a cursor or a page of text. A subclass says how."""
+
+class WheelPanel(Panel, can_focus=True):
+    """What the wheel moves: a cursor or a page of text. A subclass says how."""
+
+    def action_move(self, rows: int) -> None:
+        """Move by rows."""
+        raise NotImplementedError
+
+    def wheel(self, rows: int) -> None:
+        """The wheel was turned."""
+        self.action_move(rows)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.wheel(WHEEL_ROWS)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.wheel(-WHEEL_ROWS)
+
+
+class MovingPanel(WheelPanel):
+    """What j/k, the arrows and the page keys move too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
@@ -23,20 +47,6 @@ class MovingPanel(Panel, can_focus=True):
         Binding("pagedown,ctrl+d", "page(1)", "page down", show=False),
         Binding("pageup,ctrl+u", "page(-1)", "page up", show=False),
     ]
-
-    def action_move(self, rows: int) -> None:
-        """Move by rows."""
-        raise NotImplementedError
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves three rows."""
-        event.stop()
-        self.action_move(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves three rows."""
-        event.stop()
-        self.action_move(-3)
 
 
 class ListPanel(MovingPanel):
