@@ -85,15 +85,6 @@ class _Progress:
                     found.add(rank)
         return sorted(found)
 
-    def waiting_too(self) -> set[int]:
-        """The ranks that wait in what others timed out in, though their own watchdogs said nothing yet."""
-        return {
-            rank
-            for group, number in self._timed_out.items()
-            for rank, (called, finished) in self._answered[group].items()
-            if called >= number > finished
-        }
-
     def furthest_behind(self) -> int | None:
         """The one rank with the lowest number, where at least two ranks gave theirs."""
         for numbers in (*self._completed.values(), *self._sequence.values(), self._outstanding):
@@ -140,7 +131,7 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
         return max(set(waited_for), key=waited_for.count)
     if len(absent := progress.never_entered()) == 1:
         return absent[0]
-    complaining = progress.complaining | progress.waiting_too()
+    complaining = progress.complaining
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
         # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.

@@ -33,8 +33,6 @@ STEPS_OF_ANOTHER = 25
 # The earliest cause is taken among those this much weaker than the strongest at most; the same for stops.
 CAUSE_MARGIN = 30
 STOP_MARGIN = 10
-# A plain exception this much weaker than the strongest cause of its process is only how that came to light.
-GENERIC_MARGIN = 18
 # Peers' lost connections this long before the first timeout did not follow from it.
 INTERRUPTED_LINES = 120  # two tracebacks below the one of Ctrl-C
 EARLY_S = 30
@@ -403,8 +401,6 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     if _is_shell_tools(first):
         # A batch script continues where a tool of its fails: the program that failed later is what it failed of.
         first = next((item for item in causes if item.strength >= floor and not _is_shell_tools(item)), first)
-    if first.has(Trait.GENERIC):
-        return _stronger_of_process(first, causes)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
         return _line_of_loader(first, causes)
     return first
@@ -420,18 +416,6 @@ def _is_shell_tools(item: Candidate) -> bool:
     return item.failure in {FailureClass.PERMISSION_DENIED, FailureClass.MISSING_FILE} and bool(
         _SHELL_TOOL.match(item.text)
     )
-
-
-def _stronger_of_process(first: Candidate, causes: Sequence[Candidate]) -> Candidate:
-    """In one process a plain exception well below the strongest is only how that one came to light."""
-    stronger = (
-        item
-        for item in causes
-        if item.strength >= first.strength + GENERIC_MARGIN
-        and item.source == first.source
-        and first.rank in {None, item.rank}
-    )
-    return next(stronger, first)
 
 
 def _line_of_loader(first: Candidate, causes: Sequence[Candidate]) -> Candidate:

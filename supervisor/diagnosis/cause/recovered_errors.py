@@ -16,8 +16,6 @@ from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
 
-# Ranks that are torn down with their job print tracebacks; a program that continues prints this much else.
-NEXT_JOB_LINES = 100
 # Training's own lines after an error that show that the job recovered from it: fewer, the surer they belong to it.
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
 STEPS_AFTER_CAUGHT = 2  # after a traceback that a logger printed
@@ -248,14 +246,10 @@ def _trouble(scans: Sequence[SourceScan]) -> bool:
     return _any_hit(scans, Trait.TRACEBACK, Trait.LAUNCHER_REPORT, Trait.CRASH_REPORT, Trait.TASK_EXIT)
 
 
-def _any_hit(scans: Sequence[SourceScan], *traits: Trait, below: int = 0) -> bool:
-    """Whether a line below the given one has any of these traits."""
+def _any_hit(scans: Sequence[SourceScan], *traits: Trait) -> bool:
+    """Whether a line has any of these traits."""
     wanted = frozenset(traits)
-    return any(
-        not wanted.isdisjoint(hit.signature.traits) and hit.line > below
-        for scan in scans
-        for hit in scan.hits
-    )
+    return any(not wanted.isdisjoint(hit.signature.traits) for scan in scans for hit in scan.hits)
 
 
 # -- training that continued -------------------------------------------------------------------------
@@ -268,8 +262,6 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
     if not died and _outlived(item):
         return True
     if ends_well(scan, item.line, steps):
-        return True
-    if item.failure is FailureClass.TERMINATED and "*** JOB " in item.text and _other_job_after(item, scan):
         return True
     after = _after(item, scan, steps)
     own = [line for line in after if _same_process(line, item)]
@@ -316,20 +308,6 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     if item.soft or not frames.found:
         return STEPS_AFTER_LINE, True
     return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
-
-
-def _other_job_after(item: Candidate, scan: SourceScan) -> bool:
-    """Whether a long quiet part follows the report that a batch job was cancelled: the next job writes to the same file."""
-    if scan.lines - item.line < NEXT_JOB_LINES:
-        return False
-    return not _any_hit(
-        (scan,),
-        Trait.TRACEBACK,
-        Trait.LAUNCHER_REPORT,
-        Trait.SCHEDULER_REPORT,
-        Trait.CRASH_REPORT,
-        below=item.line,
-    )
 
 
 def _launcher_reports_nothing(scans: Sequence[SourceScan]) -> bool:

@@ -183,14 +183,10 @@ def best_match(hits: Iterable[Hit]) -> Hit | None:
 
 
 def is_echo(hit: Hit) -> bool:
-    """Whether a plain exception is only a launcher's report of another's, or a warning's name."""
+    """Whether a plain exception is only a launcher's report of another's."""
     if hit.has(Trait.ENDS_TRACEBACK) and (exited := _EXITED.match(hit.text)):
         return exited.group(1) in {None, "0", "None"}
-    return hit.has(Trait.GENERIC) and (_LAUNCHER_WORDS.search(hit.text) is not None or _is_warning(hit.text))
-
-
-def _is_warning(text: str) -> bool:
-    return "Warning: " in text and re.search(r"\wWarning: ", text) is not None
+    return hit.has(Trait.GENERIC) and _LAUNCHER_WORDS.search(hit.text) is not None
 
 
 def is_logged_as_warning(text: str) -> bool:

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from supervisor.sources.metrics.grammar.bars import begins_other_work, find_bar, is_other_work
-from supervisor.sources.metrics.grammar.judge import begins_code, goes_on_with_code, is_program_text
+from supervisor.sources.metrics.grammar.judge import is_program_text
 from supervisor.sources.metrics.grammar.line import parse_line
 from supervisor.sources.metrics.grammar.tables import (
     Header,
@@ -183,7 +183,6 @@ class State(NamedTuple):
     in_call: int = 0
     in_summary: int = 0
     in_report: bool = False
-    in_code: bool = False
     in_best: bool = False
     kinds: tuple[str, ...] | None = ()
     timed: Timed = Timed.NEVER
@@ -208,7 +207,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
         return NOTHING, state._replace(in_settings=False), False
     if (below := _in_block(message, state)) is not None:
         return NOTHING, below, False
-    state = state._replace(in_call=0, in_report=False, in_code=False, in_best=False)
+    state = state._replace(in_call=0, in_report=False, in_best=False)
     row, after = _from_table(message, state)
     if row is not None:
         row, after = _whole_loss(row, after)
@@ -423,8 +422,6 @@ def _in_block(message: str, state: State) -> State | None:
         return state._replace(skip_next=True, in_best=not indented)
     if state.in_call and _goes_on_in_call(message, indented=indented):
         return state._replace(in_call=0 if message[0] in ")]}" else state.in_call - 1)
-    if begins_code(stripped) or (state.in_code and goes_on_with_code(message, indented=indented)):
-        return state._replace(in_code=True)
     if _CALL.match(message) and not indented:
         return state._replace(in_call=MAX_BLOCK)
     if _REPORT.match(message):

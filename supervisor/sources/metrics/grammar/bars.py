@@ -194,14 +194,6 @@ class _Drawn:
         )
 
     @property
-    def counts_bytes(self) -> bool:
-        """Whether it is that of a download."""
-        if self.top in {"b", "kb", "mb", "gb", "kib", "mib"}:
-            return True
-        ends = {(self.groups.get(name) or "-")[-1] for name in ("n", "N")}
-        return "rate:" not in self.match.group() and not ends.isdisjoint("kKMGT")
-
-    @property
     def counts_epochs(self) -> bool:
         """Whether its steps are epochs."""
         return _EPOCHS.search(self.described) is not None or "epoch" in {self.top, self.bottom}
@@ -229,7 +221,7 @@ class _Drawn:
         if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):
             return True
         is_lightning = "v_num" in self.after  # it shows the last validation's loss beside training's
-        losses = [] if self.counts_bytes or is_lightning else _LOSSES.findall(self.described + self.after)
+        losses = [] if is_lightning else _LOSSES.findall(self.described + self.after)
         return bool(losses) and all(_HELD_OUT.search(name) for name in losses)
 
     @property
@@ -277,7 +269,6 @@ class _Drawn:
 
 
 _NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
-    ("a download", lambda bar: bar.counts_bytes),
     ("an evaluation", lambda bar: bar.evaluates),
     ("it counts no steps", lambda bar: not bar.counts_steps),
     ("its words are of other work", lambda bar: not bar.is_row and bar.is_other_work),
@@ -315,7 +306,7 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     rest = text[: match.start()] + MASKED * (match.end() - match.start()) + behind
     drawn = _Drawn(text, match, in_row=in_row)
     evaluates = drawn.evaluates
-    if drawn.counts_samples and not drawn.counts_steps and not drawn.counts_bytes and not evaluates:
+    if drawn.counts_samples and not drawn.counts_steps and not evaluates:
         rate = BarReading(SAMPLES, *match.span("rate"), Conversion(How.NUMBER))
         return Bar(rest, (rate,), evaluates=False, works_on_other=False, end=match.end())
     if any(when(drawn) for _, when in _NOT_OF_TRAINING):

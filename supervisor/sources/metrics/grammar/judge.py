@@ -146,28 +146,10 @@ _CODE = re.compile(
     r"|^\s*[+-] {4,}\w[\w.]* = |^\s*>?\s*\d+ {4,}\w[\w.]* = |^\s*\d+ \| {4,}\w[\w.]* = |^\s*-+>\s*\d+ |^\s*\d+ -> \w+ = |(?:^|\s)\x01+:\s{3,}\w[\w.]* = "
 )
 
-# What begins a piece of a program, and what may follow in it.
-_CODE_HEAD = re.compile(
-    r"def \w+\(|class \w+[:(]|import \w[\w.]*(?: as \w+)?(?:, [\w., ]+)?$|from [\w.]+ import [\w(*]|@\w+[\w.]*(?:\(.*)?$|(?:for|while|with|if|elif) .*[\[(.=<>].*:(?:\s*#.*)?$"
-)
-_CODE_BODY = re.compile(
-    r"[A-Za-z_][\w.\[\], ]*(?::\s*\w+\s*)?\s[-+*/|]?=\s|[)\]}#]|\"{3}|'{3}|\w[\w.]*\(.*\)\s*(?:#.*)?$"
-)
-
 
 def is_program_text(masked: str) -> bool:
     """Whether a (masked) line is an exception, a test's result or a line of code."""
     return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
-
-
-def begins_code(stripped: str) -> bool:
-    """Whether a line begins a piece of a program: some print their own text before they train."""
-    return _CODE_HEAD.match(stripped) is not None
-
-
-def goes_on_with_code(line: str, *, indented: bool) -> bool:
-    """Whether a line below such a piece still belongs to it."""
-    return indented or _CODE_BODY.match(line) is not None
 
 
 class _Case:
@@ -256,12 +238,6 @@ class _Case:
         """Whether the line is the progress of an evaluation, beside which the memory is real."""
         return MEMORY in self.best and _EVALUATION_LOOP.match(self.masked) is not None
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether there is a counter, a loss or a context, beside which also weak readings are believed."""
-        is_placed = self.is_counted or self.in_record or self.has_bar
-        return is_placed or self.has_loss or self.has_parts or self.is_evaluation_loop
-
     def drop_doubtful(self) -> None:
         """Leave out a time that belongs to no step, or else to no epoch, and a total without its counter."""
         if STEP not in self.best and not self.in_record and not self.has_bar:
@@ -317,15 +293,6 @@ class _Case:
             return False
         words = [words_of(name) for name in self.own]
         return any(len(one) > 1 and one[0] == "best" and "loss" not in one for one in words)
-
-    def drop_weak(self) -> None:
-        """Leave out what is believed only beside a counter or a loss."""
-        is_rated = not {TOKENS, SAMPLES}.isdisjoint(self.best)
-        self.best = {
-            field: reading
-            for field, reading in self.best.items()
-            if not reading.weak and (field != LR or _is_current(reading.name) or is_rated or self.says_rate)
-        }
 
 
 def _setting(readings: list[Reading], masked: str) -> Reading | None:
@@ -577,10 +544,6 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     if not any(when(case) for _, when in _REPORTS):
         return NOTHING._replace(settings=found.settings > 0 or (LR in case.best and not case.is_counted))
     is_heading = case.is_heading
-    if not case.is_sure:
-        case.drop_weak()
-        if not case.best and not case.has_scores:
-            return NOTHING
     readings = (*case.best.values(), *case.own.values())
     return Parsed(
         readings, case.pair, is_heading, off_curve=RUN_TIME in case.own, plain_time=_is_plain_time(case)
