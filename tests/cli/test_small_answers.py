@@ -147,6 +147,7 @@ def test_other_bounds_by_flags(tmp_path: Path, flags: dict[str, Any], values: di
         "min_ranks": None,
         "no_retry": False,
         "restart_from_scratch": False,
+        "trust_exit_code": False,
         **flags,
     }
     found = policy._retry(job_of(tmp_path).job, argparse.Namespace(**given))

@@ -15,6 +15,7 @@ from supervisor.cli.starting.job_inputs import parse_words
 from supervisor.cluster.scheduler import NoScheduler, scheduler_of
 from supervisor.policy import (
     EXIT_DO_NOT_REQUEUE,
+    EXIT_ENDED_EARLY,
     EXIT_FAILED,
     EXIT_GAVE_UP,
     EXIT_LOST,
@@ -141,7 +142,7 @@ def test_the_manifest_is_a_jobset() -> None:
 def test_exit_codes_that_would_come_again_end_the_job_and_no_others() -> None:
     (rule,) = job()["podFailurePolicy"]["rules"]
     codes = rule["onExitCodes"]
-    final = {EXIT_FAILED, 2, 3, EXIT_GAVE_UP, EXIT_STOPPED, EXIT_DO_NOT_REQUEUE}
+    final = {EXIT_FAILED, 2, 3, EXIT_GAVE_UP, EXIT_STOPPED, EXIT_ENDED_EARLY, EXIT_DO_NOT_REQUEUE}
     assert (rule["action"], codes["operator"], set(codes["values"])) == ("FailJob", "In", final)
     assert not final & {EXIT_REQUEUE, EXIT_LOST, 137, 143}
     assert codes["containerName"] == container()["name"]

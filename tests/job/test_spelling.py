@@ -15,7 +15,7 @@ WORDS = {
     "Place": "argument environment file",
     "Role": "micro node batch total accumulation",
     "Topic": "script arguments python ranks nodes address batch smaller resume file",
-    "Unread": "scope micro accumulation exit_code",
+    "Unread": "scope micro accumulation counter exit_code",
 }  # fmt: skip
 
 

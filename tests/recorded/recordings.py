@@ -134,7 +134,7 @@ def judged(recording: Recording, engine: Engine) -> dict[str, Any]:
                 verdicts[number] = _diagnosed(recording, record, replay(done), number, engine)
                 event = msgspec.structs.replace(event, verdict=verdicts[number])
             case ev.Decided(by="policy") if record is not None:
-                last = _decided(record, replay(done), recording)
+                last = _decided(record, replay(done))
                 decisions[str(event.attempt)] = _decision(last)
             case _:
                 pass
@@ -175,8 +175,8 @@ def _diagnosed(
     return diagnose(evidence._replace(machine=then, run_values=values), engine.signatures, engine.matcher)
 
 
-def _decided(record: RunFile, state: RunState, recording: Recording) -> Any:
-    return decide(policy_input(record, state, node=recording.run.node(), env={}, looks=False))
+def _decided(record: RunFile, state: RunState) -> Any:
+    return decide(policy_input(record, state, env={}, looks=False))
 
 
 def _verdict(number: int, verdict: Verdict, recording: Recording) -> dict[str, Any]:
