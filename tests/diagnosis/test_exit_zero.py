@@ -15,6 +15,7 @@ F = FailureClass
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.10 GiB is free."
 DEVICE = "RuntimeError: CUDA error: device-side assert triggered"
 SHELL = "done, copying results\n"
+SCORES = "evaluating checkpoint-800\narc          acc 0.742  (n=1024)\npiqa         acc 0.771  (n=1024)\n"
 
 
 def steps(last: int, total: int, first: int = 1, every: int = 1) -> str:
@@ -25,8 +26,8 @@ def bare(last: int) -> str:
     return "".join(f"step {n} loss {1 / n:.3f}\n" for n in range(1, last + 1))
 
 
-def raised(error: str, within: str = "<module>", above: str = "") -> str:
-    return f'{above}Traceback (most recent call last):\n  File "/w/train.py", line 9, in {within}\n    step()\n{error}\n'
+def raised(error: str, within: str = "<module>", above: str = "", file: str = "train.py") -> str:
+    return f'{above}Traceback (most recent call last):\n  File "/w/{file}", line 9, in {within}\n    step()\n{error}\n'
 
 
 def ended(
@@ -137,6 +138,44 @@ FAILURES: dict[str, tuple[JobEvidence, FailureClass]] = {
         ),
         F.CUDA_OOM,
     ),
+    **{
+        f"as make says, {end}": (ended(text + f"{notice}\nreport written to report.md\n", *seen), failure)
+        for end, text, seen in (
+            ("far from the end", steps(28, 50), (28, 50)),
+            ("no total", bare(28), (28,)),
+            ("no step", "", ()),
+        )
+        for notice, failure in (
+            ("make: [Makefile:5: train] Segmentation fault (ignored)", F.WORKER_CRASH),
+            ("make: *** [Makefile:9: fit] Error 3", F.WORKER_CRASH),
+            ("make[1]: *** [Makefile:13: sub] Killed", F.HOST_OOM),
+            ("gmake: *** [train] Error 137", F.HOST_OOM),
+        )[: 4 if seen else 1]
+    },
+    "an evaluation whose memory ran out": (
+        ended(SCORES + raised(f"torch.OutOfMemoryError: {OOM}", file="eval.py")),
+        F.CUDA_OOM,
+    ),
+    "an evaluation that was killed": (
+        ended(SCORES + "eval.sh: line 2:  4711 Killed                  python eval.py\n"),
+        F.HOST_OOM,
+    ),
+    "an evaluation that make saw fail": (
+        ended(SCORES + raised("KeyError: 'x'", file="eval.py") + "make: *** [Makefile:3: eval] Error 1\n"),
+        F.CODE_ERROR,
+    ),
+    "a training that measured first": (
+        ended("accuracy 0.10 so far\n" + raised("KeyError: 'x'")),
+        F.CODE_ERROR,
+    ),
+    "a training without numbered steps": (
+        ended("loss 0.34 accuracy 0.71\nloss 0.33 accuracy 0.72\n" + raised("KeyError: 'x'", file="fit.py")),
+        F.CODE_ERROR,
+    ),
+    "settings, then an import error": (
+        ended("lr 0.1 target accuracy 0.9\n" + raised("ImportError: no x", file="fit.py")),
+        F.IMPORT_ERROR,
+    ),
     # of the program itself
     "swallowed as the last act, far from the end": (
         ended(steps(7, 20) + raised("KeyError: 'x'"), 7, 20, own=True),
@@ -171,10 +210,25 @@ EARLY: dict[str, JobEvidence] = {
         steps(7, 20) + raised("KeyError: 'x'", within="main"), 7, 20, own=True
     ),
     "a checkpoint each ten steps": ended(steps(10, 100) + "saved ckpt_10.pt\n", 10, 100),
+    "a word for the end, and a step that is copied": ended(
+        steps(10, 100) + "stage finished at step 10\nCopying the weights of step 10\n", 10, 100
+    ),
+    "make, which leaves a folder": ended(
+        steps(10, 100) + "make[1]: Leaving directory '/w/target'\n", 10, 100
+    ),
+    "a tool that make was told to ignore": ended(
+        steps(10, 100) + "make: [Makefile:4: up] Error 1 (ignored)\n", 10, 100
+    ),
     "a warning last": ended(steps(10, 100) + "WARNING: data queue is empty\n", 10, 100, own=True),
 }
 
 BARE = bare(20)
+STOPPED = (
+    "Patience exhausted at step 70: no better dev loss since step 40, stopping here.\nKeeping the weights of step 40 (dev loss 1.5)\n",
+    "Dev loss has been flat for 3 checks, I stop at step 70\nReverting to iteration 40\n",
+    "Ending here: perplexity has not improved since step 40\nback to step 40, loss 1.540\n",
+    "Compute budget of 2 GPU hours is used up, quitting after update 70\nstep 40 was kept (dev 1.5)\n",
+)
 ITEMS = "".join(f"processing {chr(97 + n % 26)}\n" for n in range(60))
 DEL = raised(
     "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.",
@@ -200,6 +254,19 @@ HEALTHY: dict[str, JobEvidence] = {
     "a time budget": ended(steps(31, 100) + "Time budget exhausted at step 31\n", 31, 100),
     "a target loss": ended(steps(31, 100) + "target loss 0.03 reached at step 31\n", 31, 100),
     "converged": ended(steps(31, 100) + "Converged (tol 1e-4)\n", 31, 100),
+    **{
+        text.split("\n")[0]: ended(
+            "".join(
+                f"step {n}/400 loss 1.{n:03d}\n" + f"  dev loss 1.{n}\n" * (n % 10 == 0) for n in range(1, 71)
+            )
+            + text,
+            70,
+            400,
+        )
+        for text in STOPPED
+    },
+    "a step that make was told to ignore": ended(BARE + "make: [Makefile:4: up] Error 1 (ignored)\n", 20),
+    "a helper that make saw ended": ended(BARE + "make: [Makefile:4: board] Terminated (ignored)\n", 20),
     "a result": ended(steps(31, 100) + "Best val acc: 0.93 (step 20)\n", 31, 100),
     "a last evaluation": ended(steps(31, 100) + "test accuracy: 0.93\n", 31, 100, own=True),
     "its own last word": ended(steps(31, 100) + "Done!\n", 31, 100, own=True),
@@ -287,6 +354,38 @@ def test_a_failure_below_the_planned_end_is_a_word_beside_the_success(engine: En
     assert (found.failure, found.reason) == (F.HEALTHY, Reason.AT_EXIT)
     assert found.cause is not None
     assert found.cause.text == DEVICE
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            f"{SCORES}mean accuracy 0.7565, written to scores.json\nno picture, the plotting library is missing:\n",
+            "ModuleNotFoundError: No module named 'plotly'",
+        ),
+        ("scoring 3 sets\nF1: 81.2%\nexact match 70\ncould not send the table:\n", "OSError: refused"),
+        ("loaded weights\neval loss 2.51\nperplexity of 12.31 on wikitext\n", "KeyError: 'x'"),
+    ],
+)
+def test_an_evaluation_with_results_has_a_traceback_as_a_word_beside_the_success(
+    text: str, error: str, engine: Engine
+) -> None:
+    """Behind a shell, where a traceback at module level may be a handled one; without a result it is a crash."""
+    found = judged(ended(text + raised(error, file="eval.py")), engine)
+    assert (found.failure, found.reason) == (F.HEALTHY, Reason.AT_EXIT)
+    assert found.cause is not None
+    assert found.cause.text == error
+    assert judged(ended("loading\n" + raised(error, file="eval.py")), engine).failure not in (
+        F.HEALTHY,
+        F.UNKNOWN,
+    )
+
+
+def test_what_make_says_below_the_planned_end_is_no_failure(engine: Engine) -> None:
+    killed = ended(steps(20, 20) + "make: [Makefile:5: train] Killed (ignored)\n", 20, 20)
+    assert judged(killed, engine).reason is Reason.AT_EXIT
+    failed = ended(steps(20, 20) + "make: *** [Makefile:7: report] Error 3\n", 20, 20)
+    assert judged(failed, engine).reason is None
 
 
 def test_steps_that_are_not_journalled_yet_are_read_from_the_log(engine: Engine) -> None:

@@ -64,7 +64,7 @@ def _patterns() -> dict[str, Lazy]:
             r"[Rr]ank (\d+) (?:\(PID (\d+)\) )?(?:crashed with exit code|exited with code) (-?\d+)"
         ),
         "died": Lazy(r"died with <Signals\.(SIG\w+): (\d+)>"),
-        "nonzero": Lazy(r"returned non-zero exit status (\d+)"),
+        "nonzero": Lazy(r"(?:returned non-zero exit status|make(?:\[\d+\])?: \*\*\* \[.+\] Error) (\d+)"),
         "term": Lazy(r"Sending process (\d+) closing signal|Killing subprocess (\d+)"),
         "nproc": Lazy(
             r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 
 from supervisor.diagnosis.scan.hit import SourceScan
@@ -50,11 +51,13 @@ _EVALUATES = Lazy(r"(?i)\b(?:val|valid\w*|eval\w*|test\w*|infer\w*|predict\w*|mA
 _TRAINS = Lazy(r"(?i)train|(?<![a-z])loss")
 # What names a step or an epoch below the last one, and is none.
 _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]te|written|restor\w+)\b")
-# Why a loop is left before its planned end.
+# Why a loop is left before its planned end; in the last two lines, a word for the stop and one for its reason in either order.
 _LEAVES = Lazy(
     r"(?i)\bearly.?stop\w*|\bstopping\b|\bstopped (?:at|after|early|by|because)\b|\bconverged\b|\bplateau\w*|\bno (?:more )?improvement\b|\bout of (?:time|budget|patience)\b"
     r"|\b(?:max\w*|time|target|limit|budget|deadline|patience|goal|threshold|tolerance)\b.{0,40}\b(?:reached|exceeded|hit|met|exhausted|expired|elapsed|over|up)\b"
     r"|\b(?:reached|hit|exceeded) (?:the )?(?:max\w*|time|target|limit|budget|deadline|goal|threshold)\b|^\W*(?:final|best)\b"
+    r"|^(?=.*\b(?:stop(?:s|ped)?|halt(?:s|ed|ing)?|quit(?:s|ting)?|end(?:s|ed|ing)?|break(?:s|ing)?|terminat(?:es?|ed|ing)|g[ia]v(?:es?|ing) up)\b)"
+    r".*\b(?:patience|plateau\w*|converge\w*|stagna\w*|flat|budget|allowance|deadline|time limit(?!\W{0,3}\d)|target|threshold|tolerance|improv\w+|gains?|no better|enough)\b"
 )
 # A complaint, whatever number it names.
 FAILS = Lazy(r"(?i)\b(?:error|fail\w*|exception|traceback|killed|abort\w*|warn\w*)\b|Error\b")
@@ -112,6 +115,9 @@ def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
     steps = [(n, text) for n, text in scan.tail_steps() if _is_step(text) and not _LEAVES.search(text)]
     if not steps:
         return False
+    # "Keeping the weights of step 40" is no step: those have a form that returns.
+    forms = Counter(form_of(text) for _, text in steps)
+    steps = [item for item in steps if forms[form_of(item[1])] > 1] or steps
     below = (line for number, line in scan.numbered_tail() if number > steps[-1][0])
     return _stands_only_below(scan, steps, (line for line in below if _is_leaving(line, merged=merged)))
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.case import Case, Root
-from supervisor.diagnosis.cause.closing_lines import FAILS, form_of, is_closing, says_why_it_ends
+from supervisor.diagnosis.cause import closing_lines
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
-from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, went_on
+from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, is_progress, went_on
 from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.diagnosis.scan.tracebacks import Frames, frames_above
 from supervisor.run.failures import FailureClass, Reason
@@ -39,9 +39,10 @@ _BY_SIGNAL = frozenset((Reason.KILLED, Reason.SEGFAULT, Reason.SIGNAL))
 # argparse's last words, and Python's own where it finds no program to run.
 _REFUSED = Lazy(r"\S+\.py: error: |python[\d.]*: (?:can't open file|No module named) ")
 _MEASURED = Lazy(
-    r"(?i)\b(?:(?:\w+[_/ ])?loss|acc\w*|top-?[15]|f1|bleu|rouge\w*|auc|map|m?iou|psnr|wer|perplexity|ppl)\b\W{0,4}\d"
+    r"(?i)\b(?:(?:\w+[_/ ])?loss|acc(?:uracy)?|top-?[15]|f1|bleu|rouge\w*|auc|map|m?iou|psnr|wer|perplexity|ppl|(?:\w+ )?score)\b\W{0,4}(?:(?:of|is|was|at)\W)?\d"
     r"|\b(?:saved|saving|wrote|written)\b.{0,60}(?:checkpoint|ckpt|weights|model|\.pth?\b|\.safetensors)"
 )
+_TRAINS = Lazy(r"(?i)\btrain\w*\.py\b|\b(?:training|loss|epochs?|optimi[sz]er|learning.rate|lr)\b")
 _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
 
 
@@ -107,13 +108,26 @@ def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None
     return _Counted(highest, max(gaps)) if declared or is_whole or is_reported else None
 
 
+def reached_end(case: Case, root: Root) -> bool:
+    """Whether the work was done: the planned end reached, or an evaluation had results before its last traceback, which it may have handled."""
+    end = planned_end(case)
+    if end is not None or case.job.last_step is not None:
+        return end is not None and end.is_reached
+    as_own = case._replace(job=case.job._replace(is_code_own=True))  # then a traceback is a handled one
+    scans = (scan for scan in case.scans if scan.path == root.path)
+    above = [text for scan in scans for number, text in scan.numbered_tail() if number < root.line]
+    steps = (text for text in above if _TRAINS.search(text) or is_progress(text))
+    has_results = all(map(closing_lines.is_evaluation, steps)) and any(map(_MEASURED.search, above))
+    return has_results and not standing(as_own, root)
+
+
 def says_end(case: Case) -> bool:
     """Whether the program says that it ends, or was told to. Among a shell's own lines a word for the end says nothing."""
     if any(item.failure is FailureClass.TERMINATED for item in case.candidates):
         return True
     merged = not case.job.is_code_own
     return (not merged and Facts(case).good_end) or any(
-        says_why_it_ends(scan, merged=merged)
+        closing_lines.says_why_it_ends(scan, merged=merged)
         or any(hit.has(Trait.GOOD_END) and not hit.has(Trait.CLOSING_LINE) for hit in scan.hits)
         for scan in case.scans
     )
@@ -170,14 +184,14 @@ def _continued(case: Case, hit: Hit) -> bool:
     below = [
         text
         for number, text in scan.numbered_tail()
-        if number > hit.line and not is_bar(text) and not FAILS.search(text)
+        if number > hit.line and not is_bar(text) and not closing_lines.FAILS.search(text)
     ]
-    forms = {form_of(text) for number, text in scan.tail_steps() if number < hit.line}
+    forms = {closing_lines.form_of(text) for number, text in scan.tail_steps() if number < hit.line}
     most = MOST_BELOW_SELDOM if hit.signature.failure in _SELDOM_PRINTED else MOST_BELOW
     return (
         bar_went_on(hit.before, hit.after)
         or len(below) > most
-        or any(form_of(text) in forms or _MEASURED.search(text) for text in below)
+        or any(closing_lines.form_of(text) in forms or _MEASURED.search(text) for text in below)
         or (not forms and went_on(below, need=2))
-        or (case.job.is_code_own and any(map(is_closing, below)))
+        or (case.job.is_code_own and any(map(closing_lines.is_closing, below)))
     )

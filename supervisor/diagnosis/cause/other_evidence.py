@@ -19,6 +19,7 @@ from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.exit_zero import (
     is_asked,
     planned_end,
+    reached_end,
     says_end,
     standing,
     standing_exit,
@@ -329,14 +330,10 @@ def _fails_with_zero(case: Case, root: Root) -> bool:
     return root.failure not in no_failure and is_asked(case)
 
 
-def _failed_after_end(case: Case, root: Root) -> bool:
-    end = planned_end(case) if _fails_with_zero(case, root) else None
-    return end is not None and end.is_reached and standing(case, root)
-
-
-def _of_standing_exit(case: Case, _root: Root) -> Root:
+def _of_standing_exit(case: Case, root: Root) -> Root:
     found = standing_exit(case)
-    assert found is not None
+    if found is None or (found.hit.has(Trait.SHELL_EXIT) and reached_end(case, root)):
+        return root
     return from_exit(found, case, FailureClass.WORKER_CRASH, Reason.EXIT_CODE)._replace(confidence=0.75)
 
 
@@ -496,9 +493,9 @@ CORRECTIONS = (
     Correction(
         "exit_zero_after_end",
         Stage.EXIT_ZERO,
-        when=_failed_after_end,
+        when=lambda case, root: _fails_with_zero(case, root) and reached_end(case, root) and standing(case, root),
         then=_replaced(FailureClass.HEALTHY, Reason.AT_EXIT, 0.94),
-        why="Exit code 0, and the training had reached its planned end before the failure: a success, with a word on what followed.",
+        why="Exit code 0, and the training had reached its planned end, or an evaluation had its results, before the failure: a success, with a word on what followed.",
     ),
     Correction(
         "exit_zero_not_a_failure",
@@ -510,9 +507,7 @@ CORRECTIONS = (
     Correction(
         "exit_zero_of_launcher",
         Stage.EXIT_ZERO,
-        when=lambda case, root: (
-            root.failure is FailureClass.UNKNOWN and is_asked(case) and standing_exit(case) is not None
-        ),
+        when=lambda case, root: root.failure is FailureClass.UNKNOWN and is_asked(case),
         then=_of_standing_exit,
         why="Exit code 0, but a launcher or a shell reports that a process failed, and nothing continued below that.",
         outranks=Weight.SILENCE,

@@ -131,7 +131,7 @@ class Candidate(NamedTuple):
 
 
 _SOFT = Lazy(
-    r"(?:^|[\s\[|:(])(?:W\d{3,4} |[WI] (?:tensorflow|external|xla|tsl)/|WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\b[Uu]sing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached|latest cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
+    r"(?:^|[\s\[|:(])(?:W\d{3,4} |[WI] (?:tensorflow|external|xla|tsl)/|WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\b[Uu]sing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached|latest cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)(?!\)$)|Exception ignored in|attempt \d+"
 )
 # What a line says of itself counts for more than the error that it quotes: "Warning: could not read x. Error: …".
 _CALLED_WARNING = Lazy(r"^\W{0,4}(?:WARN(?:ING)?|[Ww]arning)\W?(?::|\]|\s-)")
