@@ -550,7 +550,6 @@ _TIMES = (
 _OTHER_COUNTERS = (HIDING_WORDS - {"base"} | SCORES | LOSS_KINDS) | frozenset(
     (
         "time", "inner", "sub", "micro", "env", "environment", "noise", "total", "next", "every", "each", "per", "skipped",
-        "target",
     )
 )  # fmt: skip
 _LABELLED_STEPS = frozenset({"step", "iter", "iteration", "update", "updates", "num_updates"})
