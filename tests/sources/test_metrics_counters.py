@@ -196,16 +196,36 @@ def test_a_nameless_count_before_the_loss_of_a_set_is_an_epoch(
         ("gpt2 step=40 loss=3.25", {"step": 40, "loss": 3.25}),
         ("resnet50 iteration 40/100 train loss 3.25", {"step": 40, "total_steps": 100, "loss": 3.25}),
         ("run7 epoch 3 loss 0.5", {"epoch": 3, "loss": 0.5}),
+        ("hubert-tiny update 200 | loss 6.210 | lr 1.6e-05", {"step": 200, "loss": 6.21}),
+        ("bart.base updates: 300, loss: 3.1", {"step": 300, "loss": 3.1}),
+        ("w2v num_updates=300 loss=3.1", {"step": 300, "loss": 3.1}),
         # Counters of something else.
         ("max step 40 loss 3.25", {"loss": 3.25}),
         ("time step 40 loss 3.25", {"loss": 3.25}),
         ("denoising step 4 loss 3.25", {"loss": 3.25}),
         ("inner step 4 loss 3.25", {"loss": 3.25}),
+        ("skipped updates 4 loss 3.25", {"loss": 3.25}),
+        ("target update 4 loss 3.25", {"loss": 3.25}),
         ("gpt2 step 40", {}),
     ],
 )
 def test_a_word_before_a_counter_leaves_it_one(line: str, want: dict[str, float]) -> None:
     assert curve(line) == want
+
+
+@pytest.mark.parametrize(
+    ("line", "val_loss"),
+    [
+        ("held-out set after update 400 | loss 5.902 | wer 71.30", 5.902),
+        ("Held out data after step 400: loss 4.8", 4.8),
+        ("heldout split at iteration 20, loss=2.25", 2.25),
+        ("dev-clean after update 400 | loss 5.014", 5.014),
+    ],
+)
+def test_the_loss_of_a_held_out_set_after_an_update_is_no_training_loss(line: str, val_loss: float) -> None:
+    found = curve(line)
+    assert found["val_loss"] == val_loss
+    assert "loss" not in found
 
 
 def _bar(count: int, loss: str | None, left: str = "00:10") -> str:

@@ -130,6 +130,7 @@ class Ranks:
         self._task_is_rank = (launch.per_node or 1) == 1
         self._tasks: set[int] = set()
         self._seen: set[int] = set()
+        self._nodes: set[str | None] = set()
         # What ranks printed of their own progress because another one's watchdog had fired.
         self.dump_answers = [hit for scan in scans for hit in scan.hits if hit.has(Trait.DUMP_ANSWER)]
         for scan in scans:
@@ -163,6 +164,8 @@ class Ranks:
         return (
             any(base > 0 for bases in self._bases.values() for base in bases)
             or len(self._bases.keys() - {None}) > 1
+            # Where an agent tells local ranks alone, each host that prints has an agent.
+            or (len(self._nodes - {None}) > 1 and any(item.local_rank is not None for item in launch.exits))
             or (not self._task_is_rank and len(self._tasks) > 1)
             or is_larger
         )
@@ -174,6 +177,7 @@ class Ranks:
         if (known := _OF_AGENT.search(rest)) is not None:
             self._bases[place_of(origin)].add(whole(known.group(1)))
         rank = origin.rank
+        self._nodes.add(origin.node)
         if origin.task is not None:
             self._tasks.add(origin.task)
         if origin.local_rank is not None:

@@ -20,7 +20,7 @@ from supervisor.text.prefixes import Origin, split_prefix
 STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
 STEPS_AFTER_CAUGHT = 2  # after a traceback that a logger printed
 STEPS_AFTER_UNKNOWN = 2  # after a traceback of an exception that only its layout shows
-STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
+STEPS_AFTER_LINE = 3  # after a warning, a line without a traceback, or a traceback of a thread
 STEPS_AFTER_TRACEBACK = 6
 # Ordinary lines between a report and the traceback of another exception: below a cause stand a few words at most.
 LINES_OF_ONE_THAT_WENT_ON = 4
@@ -305,7 +305,9 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     frames = frames_above(item.hit)
     if not died and frames.caught:
         return STEPS_AFTER_CAUGHT, True
-    if item.soft or not frames.found:
+    # What a thread raised ended the thread alone.
+    in_thread = not died and any(name == "_bootstrap_inner" for _, name in frames.frames[:1])
+    if item.soft or not frames.found or in_thread:
         return STEPS_AFTER_LINE, True
     return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
 

@@ -82,7 +82,7 @@ _OF_LIST = re.compile(r"[-+]?\d[\d.eE+-]*")
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
-_COUNTERS = frozenset({"step", "epoch", "steps", "iter", "updates", "iteration"})
+_COUNTERS = frozenset({"step", "epoch", "steps", "iter", "update", "updates", "iteration"})
 _SETS = TRAIN_WORDS | EVAL_WORDS
 # A message that was printed while a bar stood on the line: it begins where the bar ends.
 _GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
