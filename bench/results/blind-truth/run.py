@@ -1,4 +1,4 @@
-"""Judge a stoker by 23 inputs whose truths were written before the change of issue 35 had been seen.
+"""Judge a stoker by 23 inputs whose truths were written before the change had been seen.
 
     python run.py PATH/TO/stoker [--python PATH] [--only j1,h3] [--out results.json]
 
