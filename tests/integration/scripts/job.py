@@ -55,7 +55,7 @@ def fail(mode: str) -> None:
     elif mode == "alloc":
         import torch
 
-        torch.empty(1 << 50)
+        torch.empty(1 << 44)
     elif mode == "stubborn":
         while True:
             signal.pause()
