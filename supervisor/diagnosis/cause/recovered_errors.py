@@ -11,7 +11,7 @@ from supervisor.diagnosis.cause.candidates import INFORMS
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, went_on, when
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import frames_above, in_helper
+from supervisor.diagnosis.scan.tracebacks import Frames, frames_above, in_helper
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
@@ -305,11 +305,14 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
     frames = frames_above(item.hit)
     if not died and frames.caught:
         return STEPS_AFTER_CAUGHT, True
-    # What a thread raised ended the thread alone.
-    in_thread = not died and any(name == "_bootstrap_inner" for _, name in frames.frames[:1])
-    if item.soft or not frames.found or in_thread:
+    if item.soft or not frames.found or (not died and _is_of_thread(frames)):
         return STEPS_AFTER_LINE, True
     return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
+
+
+def _is_of_thread(frames: Frames) -> bool:
+    """Whether a thread raised it: that ended the thread alone."""
+    return any(name == "_bootstrap_inner" for _, name in frames.frames[:1])
 
 
 def _launcher_reports_nothing(scans: Sequence[SourceScan]) -> bool:

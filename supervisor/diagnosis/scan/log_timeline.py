@@ -32,6 +32,7 @@ def _patterns() -> dict[str, Lazy]:
             r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?(?: (?:[A-Z]{3,4} )?(\d{4})(?=\s|$))?"
         ),
         "clock": Lazy(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
+        "first": Lazy(r"^\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? "),
         "epoch": Lazy(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
         # For lower-case text: with IGNORECASE this one pattern took 4 ms to compile, half of Python's own start.
         "progress": Lazy(
@@ -171,6 +172,41 @@ def _bar_state() -> re.Pattern[bytes]:
     return re.compile(rb"\b(\d{1,12})/(\d{1,12}) \[\d+:\d\d")
 
 
+def _by_one_clock(lines: Sequence[str]) -> list[str]:
+    """The lines, each with one date at most: the program's own where there are enough, else the collector's.
+
+    A collector's time is when a line came by, and each line has it.
+    """
+    spans = [_dates(line) for line in lines]
+    doubled = [row for row, found in enumerate(spans) if len(found) > 1 and found[1][0] >= found[0][1]]
+    if len(doubled) >= 3:
+        rows = set(doubled)
+        return [line[spans[row][1][0] :] if row in rows else "" for row, line in enumerate(lines)]
+    dated = sum(bool(found) for found in spans)
+    if doubled and dated > 0.9 * sum(bool(line.strip()) for line in lines):
+        return [
+            line[: found[0][1]] + _undated(line[found[0][1] :]) if found else line
+            for line, found in zip(lines, spans, strict=True)
+        ]
+    return list(lines)
+
+
+def _undated(text: str) -> str:
+    """The same without what reads as a time; a step remains a step."""
+    for start, end in reversed(_dates(text)):
+        text = text[:start] + text[end:]
+    return text
+
+
+def _dates(text: str) -> list[tuple[int, int]]:
+    """Where dates stand near a line's start, in order."""
+    return sorted(
+        match.span()
+        for name in ("iso", "glog", "us", "syslog", "first")
+        for match in _patterns()[name].finditer(text[:200])
+    )
+
+
 def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
     """Whether far more steps follow the last time before training's end than usually stand between two times."""
     before = [row for row in stamped if training and row <= training[-1]]
@@ -210,9 +246,10 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
     """The rows that bear a time, by one clock: a bare one (a bar's, too) names no day, and is of no use beside dates."""
-    year = year_of(lines)
-    stamps = [(row, stamp) for row, line in enumerate(lines) if (stamp := when(line, year)) is not None]
-    return [(row, stamp) for row, stamp in stamps if _is_dated(lines[row])] or stamps
+    stamped = _by_one_clock(lines)
+    year = year_of(stamped)
+    stamps = [(row, stamp) for row, line in enumerate(stamped) if (stamp := when(line, year)) is not None]
+    return [(row, stamp) for row, stamp in stamps if _is_dated(stamped[row])] or stamps
 
 
 def _is_dated(line: str) -> bool:
