@@ -11,7 +11,7 @@ from supervisor.run.index import state_home
 from supervisor.run.journal import StateReader, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
-from supervisor.text.decode import strip_escapes
+from supervisor.text.decode import printable, strip_escapes
 from supervisor.views.appearance import Appearance
 from supervisor.views.wording.translate import words_in
 
@@ -51,7 +51,7 @@ def show(
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         over = tr.sentence("parting", "over", values)
-        print(strip_escapes(over))  # a folder that somebody copied here may hold anything
+        print(printable(strip_escapes(over)))  # a folder that somebody copied here may hold anything
         from supervisor.views.trial_report import trial_lines  # no start waits for it
 
         for line in trial_lines(state, run, tr):

@@ -28,7 +28,15 @@ from supervisor.run.records import (
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.run.series import METRICS
 from tests.views.tui import recorded
-from tests.views.tui.wire import SHOW_REPLAY, SHOW_RUN, SHOW_RUNS, Wire, on_a_terminal, strange
+from tests.views.tui.wire import (
+    SHOW_AND_LEAVE,
+    SHOW_REPLAY,
+    SHOW_RUN,
+    SHOW_RUNS,
+    Wire,
+    on_a_terminal,
+    strange,
+)
 
 # Each ends in a word of its own, so that it can be found on the screen.
 ATTACKS = {
@@ -245,8 +253,9 @@ def test_leaving_prints_no_commands(tmp_path: Path) -> None:
             t=rec.t, outcome=ev.Outcome.FAILED, exit_code=1, reason="".join(ATTACKS.values()) + " the end"
         )
     )
-    with on_a_terminal(SHOW_RUN, rec.close().root) as wire:
+    with on_a_terminal(SHOW_AND_LEAVE, rec.close().root) as wire:
         wire.wait_for("failed")
         wire.press("q")
-        wire.until(lambda: b"directory" in wire.written, "the last lines")
+        left = b"\x1b[?1049l"
+        wire.until(lambda: b"the end" in wire.written.partition(left)[2], "the last lines")
         assert strange(wire.written) == []

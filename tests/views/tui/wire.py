@@ -147,6 +147,12 @@ from supervisor.views.tui.request_client import Adopter; from supervisor.run.acc
 adopter = Adopter(lambda _run: Offer(actions=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
 run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter)
 """
+# As `stoker attach` does it, with what is printed once the screen is gone.
+SHOW_AND_LEAVE = """
+import os, sys; from pathlib import Path; from supervisor.run.paths import RunPaths
+from supervisor.cli.open_app import show; from supervisor.views.appearance import USUAL
+show(RunPaths(Path(sys.argv[1])), read_only=True, env=os.environ, appearance=USUAL)
+"""
 SHOW_REPLAY = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.model.replay import record_of
