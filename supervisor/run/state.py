@@ -17,6 +17,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
+from supervisor.job.spec import RESTARTS
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, SpecChange, Verdict
 
@@ -401,7 +402,7 @@ class RunState(Part, frozen=True, kw_only=True):
         for a in self.attempts:
             if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
                 return True
-            if a.number == saved.attempt and a.missed is not None and self.counter != "restarts":
+            if a.number == saved.attempt and a.missed is not None and self.counter != RESTARTS:
                 return True
             refused = a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None
             # A person who restarts it may have set right what kept it from being loaded.

@@ -221,13 +221,10 @@ class _Tables:
         self.before: dict[int, dict[str, float]] = {}
         self.after: dict[int, dict[str, float]] = {}
         self._totals: dict[bool, int] = {}
-        self.falls, self._last = (
-            False,
-            (0, 0.0),
-        )  # whether steps fell within an attempt; the newest one's number and step
-        self.epochs: list[
-            tuple[float, float]
-        ] = []  # of the attempts before: wall time and epoch, where it changed
+        # Whether steps fell within an attempt; the number and the step of the newest one.
+        self.falls, self._last = False, (0, 0.0)
+        # Of the attempts before: wall time and epoch, where the epoch changed.
+        self.epochs: list[tuple[float, float]] = []
         self.first_epoch: float | None = None
         head = SeriesReader(folder, METRICS)
         self._reader = SeriesReader(folder, METRICS)
