@@ -23,7 +23,7 @@ from supervisor.run.state import Backoff, Finished, HeldOpen
 from tests.integration.harness import ROOT, STOKER, environment, wait_for_run
 from tests.views.tui import recorded
 from tests.views.tui.driving import keeper_of
-from tests.views.tui.wire import SHOW_RUN
+from tests.views.tui.wire import SHOW_AND_LEAVE
 
 pytestmark = [
     pytest.mark.e2e,
@@ -186,7 +186,7 @@ def test_a_small_terminal_of_few_colours(tmp_path: Path, kind: str) -> None:
     setting = " ".join(f"{name}={value}" for name, value in wanted.items() if value)
     unset = " ".join(f"-u {name}" for name, value in wanted.items() if not value)
     command = (
-        f"env {unset} {setting} {sys.executable} -c {shlex.quote(SHOW_RUN)} {shlex.quote(str(run.root))}"
+        f"env {unset} {setting} {sys.executable} -c {shlex.quote(SHOW_AND_LEAVE)} {shlex.quote(str(run.root))}"
     )
     script = tmp_path / "show.sh"
     script.write_text(f"{command}\n", encoding="utf-8")
@@ -209,5 +209,5 @@ def test_a_small_terminal_of_few_colours(tmp_path: Path, kind: str) -> None:
             pane.keys("Escape")
             pane.until(partial(pane.lacks, shown), f"the end of {keys}")
         pane.keys("q")
-        pane.wait_for("training continues")
+        pane.wait_for("the next attempt starts by itself", "stoker attach")
     assert os.path.isdir(run.root)

@@ -151,7 +151,7 @@ run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter)
 SHOW_AND_LEAVE = """
 import os, sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.cli.open_app import show; from supervisor.views.appearance import USUAL
-show(RunPaths(Path(sys.argv[1])), read_only=True, env=os.environ, appearance=USUAL)
+show(RunPaths(Path(sys.argv[1])), read_only=False, env=os.environ, appearance=USUAL)
 """
 SHOW_REPLAY = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
