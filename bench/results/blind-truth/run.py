@@ -1,6 +1,6 @@
-"""Judge a stoker by 23 inputs whose truths were written before the change had been seen.
+"""Judge a stoker by inputs whose truths were written before the change had been seen.
 
-    python run.py PATH/TO/stoker [--python PATH] [--only j1,h3] [--out results.json]
+    python run.py PATH/TO/stoker [--python PATH] [--inputs FOLDER] [--only j1,h3] [--out results.json]
 
 Each input is copied to a temporary folder and run there. A row is `right`, `refused` (it says that it does not know,
 where the truth is known) or `wrong`. Only processes that this program started are ever signalled: the stoker of the row.
@@ -219,12 +219,12 @@ def consequence_ranks(found: Row) -> list[int]:
     return ranks
 
 
-def judge(stoker: Path, python: Path, row: Row) -> Row:
+def judge(stoker: Path, python: Path, row: Row, inputs: Path) -> Row:
     with tempfile.TemporaryDirectory(prefix=f"blind-{row['id']}-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         copy = scratch / "input"
         env = environment(scratch, python)
-        source = HERE / row["path"]
+        source = inputs / row["path"]
         if source.is_dir():
             shutil.copytree(source, copy)
             seen = supervise(stoker, python, row, copy, env)
@@ -254,6 +254,9 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("stoker", type=Path)
     p.add_argument("--python", type=Path, help="an interpreter with torch (default: the one beside stoker)")
+    p.add_argument(
+        "--inputs", type=Path, default=HERE, help="a folder with a truth.jsonl (default: this one)"
+    )
     p.add_argument("--only", default="", help="ids, separated by commas")
     p.add_argument("--out", type=Path, default=Path("results.json"))
     a = p.parse_args()
@@ -261,11 +264,11 @@ def main() -> int:
     python = (a.python or stoker.parent / "python").absolute()
     only = set(filter(None, a.only.split(",")))
     results = []
-    for line in (HERE / "truth.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (a.inputs / "truth.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if only and row["id"] not in only:
             continue
-        result = judge(stoker, python, row)
+        result = judge(stoker, python, row, a.inputs)
         results.append(result)
         print(
             f"{result['state']:8} {result['id']:3} {Path(result['input']).stem:24} {result['text']}",
