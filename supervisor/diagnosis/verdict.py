@@ -272,7 +272,7 @@ def _consequences(case: Case, root: Root) -> tuple[Consequence, ...]:
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
     found: list[Consequence] = []
     for item in case.candidates:
-        rank = case.ranks.of_prefix(item.hit)
+        rank = case.ranks.of_prefix(item.hit, failed=False)
         key = (item.failure, rank)
         path = case.scans[item.source].path
         if key in seen or (path, item.line) == (root.path, root.line) or len(found) >= MOST_CONSEQUENCES:

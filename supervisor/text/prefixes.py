@@ -102,7 +102,8 @@ MOST_WORDS_BEFORE_RANK = 8
 RANK_MARK_CHARS = 160
 _PATH_LOCAL = Lazy(r"(?:^|[/\\])attempt_\d+[/\\](\d+)[/\\](stdout|stderr)\.log")
 _PATH_NODE = Lazy(
-    r"(?:^|[/\\._-])(node[s]?[/\\_-]?\d+|node[-_]?[a-z0-9]{1,20}(?=[._/\\])|host[-_]?\w{1,30}(?=[._/\\]))",
+    # "two_nodes_oom.log" names no node: a name has a digit, or is one letter.
+    r"(?:^|[/\\._-])(nodes?[/\\_-]?\d+|(?:node|host)(?:[-_]?[a-z_-]{0,20}\d[a-z0-9_-]{0,20}|[-_][a-z])(?=[._/\\]))",
     re.IGNORECASE,
 )
 _PATH_RANK = Lazy(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", re.IGNORECASE)

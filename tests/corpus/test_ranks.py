@@ -33,6 +33,23 @@ def test_a_rank_is_named_where_the_log_shows_it_and_the_local_rank_otherwise(
         assert " on local rank" not in verdict.plain_title
 
 
+def test_a_consequence_names_no_rank_that_the_log_does_not(engine: Engine) -> None:
+    """Local rank 1 of two nodes: rank 1 waited, and rank 5 is nowhere in the log."""
+    lines = [f"[default{local}]:step {step} loss 3.0" for step in (1, 2, 3) for local in range(4)]
+    lines += [
+        "[default3]:[rank7]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "E1014 02:16:23.118000 51377 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 3 (pid: 51904) of binary: python",
+        "  host      : n042",
+        "  rank      : 7 (local_rank: 3)",
+        "  exitcode  : 1 (pid: 51904)",
+        "[default1]:[rank1]:[E1014 02:16:24.551 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.",
+        "[default1]:ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    ]
+    verdict = verdict_on("\n".join(lines) + "\n", engine)
+    assert verdict.rank == 7
+    assert {item.rank for item in verdict.consequences} <= {1, None}
+
+
 def prefixes(draw: st.DrawFn) -> list[str]:
     """How the ranks of a job begin their lines, by rank."""
     nodes, per_node = draw(st.integers(1, 3)), draw(st.integers(1, 4))

@@ -193,6 +193,13 @@ FAILURES: dict[str, tuple[JobEvidence, FailureClass]] = {
 }
 
 EARLY: dict[str, JobEvidence] = {
+    "a save says nothing of why": ended(steps(31, 100) + "model saved to out/model.pt\n", 31, 100, own=True),
+    "a killed process, the others stopped": ended(
+        steps(31, 100) + "trainer-1 exited with code -9, stopping the others\nall workers joined\n",
+        31,
+        100,
+        own=True,
+    ),
     "nothing but steps": ended(steps(10, 100), 10, 100, own=True),
     "a shell's words": ended(steps(10, 100) + "finished\n" + SHELL, 10, 100),
     "epochs": ended("".join(f"Epoch {n}/100 loss 0.3\n" for n in range(1, 11)), epochs=(10, 100), own=True),
@@ -270,7 +277,6 @@ HEALTHY: dict[str, JobEvidence] = {
     "a result": ended(steps(31, 100) + "Best val acc: 0.93 (step 20)\n", 31, 100),
     "a last evaluation": ended(steps(31, 100) + "test accuracy: 0.93\n", 31, 100, own=True),
     "its own last word": ended(steps(31, 100) + "Done!\n", 31, 100, own=True),
-    "the saved model": ended(steps(31, 100) + "model saved to out/model.pt\n", 31, 100, own=True),
     "a signal that it handled": ended(steps(31, 100) + "received SIGTERM, saving\n", 31, 100, own=True),
     "an epoch's bar": ended(
         "".join(f"Epoch 0: {n}%|## | {n}/100 [00:0{n % 10}<00:09, 1.0it/s]\n" for n in range(1, 11)), 10, 100

@@ -130,7 +130,7 @@ def evaluations_that_come_again(run: Run) -> None:
 
 def announced_evaluation_that_is_silent(run: Run) -> None:
     run.say("Running validation on 500 batches")
-    run.wait(60)
+    run.wait(50)
     run.steps(100)
     run.say("Running validation on 500 batches")
     run.wait(100)
@@ -138,7 +138,7 @@ def announced_evaluation_that_is_silent(run: Run) -> None:
 
 def checkpoint(run: Run) -> None:
     run.say("Saving checkpoint to out/ckpt_200.pt")
-    run.wait(60)
+    run.wait(50)
 
 
 def recompilation_that_the_stacks_show(run: Run) -> None:
@@ -174,7 +174,7 @@ def committed_checkpoints(run: Run) -> None:
         run.watch.progress(run.now)
 
 
-SILENT = frozenset(("announced_evaluation_that_is_silent", "checkpoint", "recompilation_that_the_stacks_show", "pause", "upload"))  # fmt: skip
+SILENT = frozenset(("recompilation_that_the_stacks_show", "pause", "upload"))
 HEALTHY = (
     evaluation_in_prose, evaluation_in_prose_for_a_long_time, evaluations_in_the_same_prose, evaluation_that_counts, evaluation_with_a_bar,
     evaluation_that_repeats_its_words, evaluation_in_dots, evaluations_that_come_again, announced_evaluation_that_is_silent, checkpoint,
@@ -206,6 +206,14 @@ def test_an_evaluation_that_repeats_its_words_for_long_is_flagged_once_and_not_e
     assert len(run.flags) == 1
     assert run.flags[0] - began == pytest.approx(12, abs=0.5), "5 × 2 s, and 2 s"
     assert run.watch.silent_s(run.now) <= 1.0, "but it is output: nothing is ended"
+
+
+def test_the_first_save_that_is_announced_is_flagged_after_a_minute() -> None:
+    run = Run(HangSettings()).steps(60)
+    began = run.now
+    run.say("Saving model checkpoint to out/checkpoint-25")
+    run.wait(70)
+    assert [flag - began for flag in run.flags] == [pytest.approx(60, abs=0.5)]
 
 
 def test_an_epoch_of_prose_is_flagged_after_300_s_only() -> None:

@@ -109,7 +109,11 @@ def test_a_counter_is_no_template(form: str) -> None:
         ),
         ("out/rank_5.err", Origin(rank=5, stream="stderr")),
         ("job/node1.console.log", Origin(node="node1")),
+        ("out/train_node-a.log", Origin(node="node-a")),
         ("console.log", NOWHERE),
+        ("two_nodes_oom.log", NOWHERE),
+        ("runs/node_oom.log", NOWHERE),
+        ("hosts_down.log", NOWHERE),
     ],
 )
 def test_paths_tell_the_rank(path: str, origin: Origin) -> None:

@@ -208,15 +208,15 @@ class Ranks:
         """The one rank that all prefixes name, where nothing shows that there are others."""
         return min(self._seen) if len(self._seen) == 1 and (self._launch.world_size or 1) == 1 else None
 
-    def from_local(self, local: int, place: str | None) -> int | None:
+    def from_local(self, local: int, place: str | None, *, failed: bool = True) -> int | None:
         """A local rank as a global one; None where the node's first rank is not known.
 
-        `place`: see `place_of`.
+        `place`: see `place_of`. `failed`: it failed first, so that it is none of those that waited.
         """
         everywhere = {base for of_place in self._bases.values() for base in of_place}
         bases = everywhere if place is None else self._bases[place]
         found = {base + local for base in bases}
-        if len(found) > 1:
+        if len(found) > 1 and failed:
             # Of ranks that only waited, and of those that were ended for others' sake, none failed first.
             ended = {item.rank for item in self._launch.exits if item.code in ENDED_FOR_OTHERS}
             found -= self._waited | ended
@@ -228,12 +228,12 @@ class Ranks:
             return whole(match.group(1)) * (self._launch.per_node or 1) + local
         return None if self.multi_node else local
 
-    def of_prefix(self, hit: Hit) -> int | None:
-        """The rank that a line's own prefix names, or shows by its node and local rank."""
+    def of_prefix(self, hit: Hit, *, failed: bool = True) -> int | None:
+        """The rank that a line's own prefix names, or shows by its node and local rank. `failed`: see `from_local`."""
         origin = hit.origin
         if origin.rank is not None or origin.local_rank is None:
             return origin.rank
-        return self.from_local(origin.local_rank, place_of(origin))
+        return self.from_local(origin.local_rank, place_of(origin), failed=failed)
 
     def from_task(self, task: int) -> int | None:
         """A launcher's task number as a rank, where one process runs a task."""

@@ -55,12 +55,14 @@ _SUMS_UP = Lazy(r"(?i)\b(?:best|sav(?:ed?|ing)|checkpoints?|final|loaded|wr[io]t
 _LEAVES = Lazy(
     r"(?i)\bearly.?stop\w*|\bstopping\b|\bstopped (?:at|after|early|by|because)\b|\bconverged\b|\bplateau\w*|\bno (?:more )?improvement\b|\bout of (?:time|budget|patience)\b"
     r"|\b(?:max\w*|time|target|limit|budget|deadline|patience|goal|threshold|tolerance)\b.{0,40}\b(?:reached|exceeded|hit|met|exhausted|expired|elapsed|over|up)\b"
-    r"|\b(?:reached|hit|exceeded) (?:the )?(?:max\w*|time|target|limit|budget|deadline|goal|threshold)\b|^\W*(?:final|best)\b"
+    r"|\b(?:reached|hit|exceeded) (?:the )?(?:max\w*|time|target|limit|budget|deadline|goal|threshold)\b"
     r"|^(?=.*\b(?:stop(?:s|ped)?|halt(?:s|ed|ing)?|quit(?:s|ting)?|end(?:s|ed|ing)?|break(?:s|ing)?|terminat(?:es?|ed|ing)|g[ia]v(?:es?|ing) up)\b)"
     r".*\b(?:patience|plateau\w*|converge\w*|stagna\w*|flat|budget|allowance|deadline|time limit(?!\W{0,3}\d)|target|threshold|tolerance|improv\w+|gains?|no better|enough)\b"
 )
 # A complaint, whatever number it names.
-FAILS = Lazy(r"(?i)\b(?:error|fail\w*|exception|traceback|killed|abort\w*|warn\w*)\b|Error\b")
+FAILS = Lazy(
+    r"(?i)\b(?:error|fail\w*|exception|traceback|killed|abort\w*|warn\w*|died|crash\w*|exit\w* (?:with )?(?:code|status)\W{0,2}[1-9]\d*)\b|Error\b"
+)
 # These are about the training whatever else they name.
 _OF_TRAINING = Lazy(
     r"(?i)^[\W\d_]*train(?:ing)? end(?:s|ing)?\s*(?:[^\w\s-]|$)"
@@ -129,7 +131,7 @@ def _is_leaving(line: str, *, merged: bool) -> bool:
         return True
     if _DIGITS.search(line):  # the checkpoint of the last step has its number, the saved model mostly none
         return is_evaluation(line) or (not merged and is_closing(line))
-    return not merged and (_SUMS_UP.search(line) is not None or is_closing(line))
+    return not merged and is_closing(line)
 
 
 def _stands_only_below(scan: SourceScan, steps: list[tuple[int, str]], lines: Iterable[str]) -> bool:

@@ -8,7 +8,8 @@ a slow disk uses none.
 - A stall is *flagged* after max(flag_s, 3 x pace) without progress. Output that is news begins that time anew, but not for ever:
   words that were never printed before, or come early (an evaluation's prose), until max(300 s, 10 x pace) after the last progress;
   words that repeat since then (an evaluation's lines, or a rank that reports that it waits) until 5 times the flag's own time.
-  Of these only words that were never printed before end a stall that is flagged already.
+  Of these only words that were never printed before end a stall that is flagged already. The first evaluation, save or compilation
+  that a line announces has no pace yet: 60 s.
 - It may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run came back from) without output.
 - Where a person gave both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first
   completed step on. In an evaluation, a checkpoint or a compilation, reported, announced by a line or seen in the stacks, that is
@@ -45,6 +46,7 @@ LINE_GAP_S = 1.0
 FRESH_S, FRESH_FACTOR = 300.0, 10.0
 REPEATED_FACTOR = 5.0
 FIRST_PHASE_S, PHASE_FACTOR = 600.0, 3.0
+FIRST_FLAG_S = 60.0
 MOVED_CPU_S = 0.5
 MOVED_BYTES = 1 << 20
 
@@ -210,6 +212,10 @@ class StallWatch:
         if pace is None:
             return Threshold(stage, 0.0, asked_s, asked_s) if asked_s is not None else None
         flag = max(settings.flag_s, settings.flag_factor * pace)
+        if self._announced is not None and stage is not self._announced[0]:
+            flag = max(
+                flag, FIRST_FLAG_S
+            )  # of an evaluation or a save that was not seen before no pace is known
         flag = max(flag, AGAIN_FACTOR * self._paces.forgiven_s(stage))
         if asked_s is not None:
             return Threshold(stage, pace, min(flag, asked_s), asked_s)
