@@ -152,6 +152,38 @@ FAILURES: dict[str, tuple[JobEvidence, FailureClass]] = {
             ("gmake: *** [train] Error 137", F.HOST_OOM),
         )[: 4 if seen else 1]
     },
+    **{
+        f"{notice}, short of the end": (ended(steps(10, 100) + f"{notice}\n{last}", 10, 100), F.WORKER_CRASH)
+        for notice, last in (
+            ("make: [Makefile:4: train] Error 1 (ignored)", ""),
+            ("make[1]: [fit] Error 2 (ignored)", SHELL),
+            ("gmake: [GNUmakefile:9: up] Error 3 (ignored)", "make[1]: Leaving directory '/w/target'\n"),
+            ("make: [Makefile:4: train] Error 139 (ignored)", "report written to report.md\n"),
+        )
+    },
+    "epochs, and make that ignores the exit code": (
+        ended(
+            "".join(f"Epoch {n}/100 loss 0.3\n" for n in range(1, 11)) + "make: [train] Error 1 (ignored)\n",
+            epochs=(10, 100),
+        ),
+        F.WORKER_CRASH,
+    ),
+    "printed in a function, and make that ignores the exit code": (
+        ended(bare(7) + raised("KeyError: 'x'", within="main") + "make: [train] Error 1 (ignored)\n", 7),
+        F.CODE_ERROR,
+    ),
+    "logged, and make that ignores the exit code": (
+        ended(
+            steps(7, 20)
+            + raised(
+                "KeyError: 'x'", within="main", above="2026-01-01 10:00:00 ERROR train: training failed\n"
+            )
+            + "make: [Makefile:2: train] Error 1 (ignored)\n",
+            7,
+            20,
+        ),
+        F.CODE_ERROR,
+    ),
     "an evaluation whose memory ran out": (
         ended(SCORES + raised(f"torch.OutOfMemoryError: {OOM}", file="eval.py")),
         F.CUDA_OOM,
@@ -216,8 +248,8 @@ EARLY: dict[str, JobEvidence] = {
     "make, which leaves a folder": ended(
         steps(10, 100) + "make[1]: Leaving directory '/w/target'\n", 10, 100
     ),
-    "a tool that make was told to ignore": ended(
-        steps(10, 100) + "make: [Makefile:4: up] Error 1 (ignored)\n", 10, 100
+    "a tool that make was told to ignore, before the first step": ended(
+        "make: [Makefile:4: up] Error 1 (ignored)\n" + steps(10, 100), 10, 100
     ),
     "a warning last": ended(steps(10, 100) + "WARNING: data queue is empty\n", 10, 100, own=True),
 }
@@ -267,6 +299,17 @@ HEALTHY: dict[str, JobEvidence] = {
     },
     "a step that make was told to ignore": ended(BARE + "make: [Makefile:4: up] Error 1 (ignored)\n", 20),
     "a helper that make saw ended": ended(BARE + "make: [Makefile:4: board] Terminated (ignored)\n", 20),
+    "a helper that make was told to ignore, at the end": ended(
+        steps(20, 20) + "make: [Makefile:4: down] Error 1 (ignored)\n", 20, 20
+    ),
+    "early stopping, and a helper that make was told to ignore": ended(
+        steps(10, 100) + "Early stopping: no gain for 3 checks\nmake: [Makefile:4: down] Error 1 (ignored)\n",
+        10,
+        100,
+    ),
+    "an error that it outlived, and a helper that make was told to ignore": ended(
+        bare(5) + raised("KeyError: 'x'", within="main") + BARE + "make: [up] Error 1 (ignored)\n", 20
+    ),
     "a result": ended(steps(31, 100) + "Best val acc: 0.93 (step 20)\n", 31, 100),
     "a last evaluation": ended(steps(31, 100) + "test accuracy: 0.93\n", 31, 100, own=True),
     "its own last word": ended(steps(31, 100) + "Done!\n", 31, 100, own=True),

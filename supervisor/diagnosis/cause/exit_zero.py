@@ -43,6 +43,8 @@ _MEASURED = Lazy(
     r"|\b(?:saved|saving|wrote|written)\b.{0,60}(?:checkpoint|ckpt|weights|model|\.pth?\b|\.safetensors)"
 )
 _TRAINS = Lazy(r"(?i)\btrain\w*\.py\b|\b(?:training|loss|epochs?|optimi[sz]er|learning.rate|lr)\b")
+# A command that make was told to ignore the exit code of, which make prints nowhere else.
+_IGNORED = Lazy(r"\bg?make(?:\[\d+\])?: \[.{1,200}\] Error [1-9]\d* \(ignored\)")
 _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
 
 
@@ -139,8 +141,11 @@ def standing(case: Case, root: Root) -> bool:
         return True
     end = planned_end(case)
     is_missed = end is not None and not end.is_reached
+    is_ignored = ignored_by_make(case) is not None
     if any(
-        _is_evidence(item, case, is_missed) and not _continued(case, item.hit) for item in case.candidates
+        (_is_evidence(item, case, is_missed) or (is_ignored and item.is_cause and not item.soft))
+        and not _continued(case, item.hit)
+        for item in case.candidates
     ):
         return True
     # What the machine recorded has no line, and may be about another process.
@@ -151,6 +156,17 @@ def standing_exit(case: Case) -> Exit | None:
     """A process that ended badly by its exit code, or by the word of its launcher or shell, where none continued below that."""
     bad = (item for item in case.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
     return next((item for item in bad if item.hit.source < 0 or not _continued(case, item.hit)), None)
+
+
+def ignored_by_make(case: Case) -> tuple[str, int, str] | None:
+    """The last command whose exit code make was told to ignore, with no step below it: (path, line, text). It may be a helper's."""
+    found = None
+    for scan in case.scans:
+        last = max((number for number, _ in scan.tail_steps()), default=0)
+        for number, text in scan.numbered_tail():
+            if number > last and _IGNORED.search(text):
+                found = scan.path, number, text
+    return found
 
 
 def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:
