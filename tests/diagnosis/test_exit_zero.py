@@ -15,6 +15,7 @@ F = FailureClass
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.10 GiB is free."
 DEVICE = "RuntimeError: CUDA error: device-side assert triggered"
 SHELL = "done, copying results\n"
+SHARDS = "reading raw/\nshard 1 of 5: 1024 samples\nshard 2 of 5: 1024 samples\n"
 SCORES = "evaluating checkpoint-800\narc          acc 0.742  (n=1024)\npiqa         acc 0.771  (n=1024)\n"
 
 
@@ -184,6 +185,31 @@ FAILURES: dict[str, tuple[JobEvidence, FailureClass]] = {
         ),
         F.CODE_ERROR,
     ),
+    # A word of what was done instead, where it is not known to be the program's that failed.
+    "skipped, far from the end": (
+        ended(steps(7, 20) + raised("KeyError: 'x'") + "skipping the evaluation\ndone\n", 7, 20),
+        F.CODE_ERROR,
+    ),
+    "a data preparation that says nothing below": (
+        ended(SHARDS + raised("ValueError: bad record", file="prepare.py") + "done\n"),
+        F.CODE_ERROR,
+    ),
+    "a data preparation that skips and never ends": (
+        ended(SHARDS + raised("ValueError: bad record", file="prepare.py") + "skipping shard 3\n"),
+        F.CODE_ERROR,
+    ),
+    "a shell that starts a failing program again and again": (
+        ended(f"{raised('ImportError: no x', file='prepare.py')}retrying\n" * 3 + "done\n"),
+        F.IMPORT_ERROR,
+    ),
+    "a shell that skips a training": (
+        ended(raised("ImportError: no x") + "run 3: skipping\nall runs finished\n"),
+        F.IMPORT_ERROR,
+    ),
+    "a data preparation whose memory ran out": (
+        ended(SHARDS + raised(f"torch.OutOfMemoryError: {OOM}", file="prepare.py") + "retrying\ndone\n"),
+        F.CUDA_OOM,
+    ),
     "an evaluation whose memory ran out": (
         ended(SCORES + raised(f"torch.OutOfMemoryError: {OOM}", file="eval.py")),
         F.CUDA_OOM,
@@ -327,6 +353,39 @@ HEALTHY: dict[str, JobEvidence] = {
     ),
     "an error that it outlived": ended(steps(5, 20) + raised(DEVICE) + steps(20, 20, first=6), 20, 20),
     "an error that it outlived, no total": ended(bare(5) + raised("KeyError: 'x'") + bare(20), 20),
+    **{
+        f"a data preparation: {handled}": ended(
+            SHARDS + raised(error, file="prepare.py", above=above) + f"{handled}\n{last}\n"
+        )
+        for error, above, handled, last in (
+            ("ValueError: bad record", "could not parse shard 3:\n", "skipping shard 3", "done"),
+            (
+                "requests.exceptions.HTTPError: 503 Server Error",
+                "",
+                "retrying in 5 s",
+                "preparation finished",
+            ),
+            (
+                "FileNotFoundError: raw/cache.json",
+                "",
+                "falling back to the slow reader",
+                "saved to data/train.bin",
+            ),
+            (
+                "OSError: [Errno 5] Input/output error",
+                "",
+                "WARNING: Skipping part-3",
+                "total tokens: 120\nall done",
+            ),
+            (
+                "KeyError: 'text'",
+                "2026-01-01 10:00:00,118 - ERROR - prepare: shard 3\n",
+                "next shard",
+                "finished",
+            ),
+            ("KeyError: 'text'", "ERROR:prepare:shard 3\n", "", "saved to data/train.bin"),
+        )
+    },
     "a checkpoint below the error": ended(BARE + raised("KeyError: 'x'") + "saved model to out/m.pt\n", 20),
     "a metric below the error": ended(BARE + raised("KeyError: 'x'") + "test loss 0.41 acc 0.88\n", 20),
     "a finalizer": ended(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause import closing_lines
+from supervisor.diagnosis.cause.candidates import REPLACED
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, is_progress, went_on
@@ -42,6 +43,8 @@ _MEASURED = Lazy(
     r"(?i)\b(?:(?:\w+[_/ ])?loss|acc(?:uracy)?|top-?[15]|f1|bleu|rouge\w*|auc|map|m?iou|psnr|wer|perplexity|ppl|(?:\w+ )?score)\b\W{0,4}(?:(?:of|is|was|at)\W)?\d"
     r"|\b(?:saved|saving|wrote|written)\b.{0,60}(?:checkpoint|ckpt|weights|model|\.pth?\b|\.safetensors)"
 )
+# The end of any program that said right below a traceback what it did instead.
+_ENDS = Lazy(r"(?i)\b(?:done|finished|completed?|saved|wrote|written)\b")
 _TRAINS = Lazy(r"(?i)\btrain\w*\.py\b|\b(?:training|loss|epochs?|optimi[sz]er|learning.rate|lr)\b")
 # A command that make was told to ignore the exit code of, which make prints nowhere else.
 _IGNORED = Lazy(r"\bg?make(?:\[\d+\])?: \[.{1,200}\] Error [1-9]\d* \(ignored\)")
@@ -203,11 +206,23 @@ def _continued(case: Case, hit: Hit) -> bool:
         if number > hit.line and not is_bar(text) and not closing_lines.FAILS.search(text)
     ]
     forms = {closing_lines.form_of(text) for number, text in scan.tail_steps() if number < hit.line}
-    most = MOST_BELOW_SELDOM if hit.signature.failure in _SELDOM_PRINTED else MOST_BELOW
+    seldom = hit.signature.failure in _SELDOM_PRINTED
     return (
         bar_went_on(hit.before, hit.after)
-        or len(below) > most
+        or len(below) > (MOST_BELOW_SELDOM if seldom else MOST_BELOW)
         or any(closing_lines.form_of(text) in forms or _MEASURED.search(text) for text in below)
         or (not forms and went_on(below, need=2))
         or (case.job.is_code_own and any(map(closing_lines.is_closing, below)))
+        or (not forms and not seldom and _says_instead(scan, hit) and any(map(_ENDS.search, below)))
+    )
+
+
+def _says_instead(scan: SourceScan, hit: Hit) -> bool:
+    """Whether a program that does not train says right below an exception what it did instead. A shell's loop that starts it again raises the same once more."""
+    above = (text for number, text in scan.numbered_tail() if number <= hit.line)
+    return (
+        scan.first_line == 1  # no other job of the same file was cut off above
+        and any(REPLACED.search(text[-80:].lower()) for text in hit.lines_after(3))
+        and len({other.line for other in scan.hits if other.text == hit.text}) == 1
+        and not any(map(_TRAINS.search, above))
     )
