@@ -45,7 +45,7 @@ def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> R
 
 def _ranks_alike(alike: Sequence[Candidate], case: Case) -> tuple[int, ...]:
     """All ranks, where all of them failed in the same way; empty where some did not, or only one is named."""
-    named = {rank for other in alike if (rank := case.ranks.of_prefix(other.hit)) is not None}
+    named = {rank for other in alike if (rank := other.rank) is not None}
     world = case.job.world_size or case.launch.world_size or (max(case.ranks.seen, default=-1) + 1 or None)
     all_failed = named >= set(case.launch.failed_ranks) and (world is None or len(named) >= world)
     return tuple(sorted(named)) if len(named) >= 2 and all_failed else ()
