@@ -1,14 +1,27 @@
-"""A file system of a test's own, small enough to fill."""
+"""Disks without room: a file system of a test's own, small enough to fill, and the device that is always full."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+FULL_DEVICE = Path("/dev/full")
+
+
+def needs_full_device() -> None:
+    """Skip where no write to /dev/full fails: in some containers it is a plain file, which takes all that is written."""
+    try:
+        is_device = stat.S_ISCHR(FULL_DEVICE.stat().st_mode)
+    except OSError:
+        is_device = False
+    if not is_device:
+        pytest.skip(f"{FULL_DEVICE} is no character device here: a write to it does not fail")
 
 
 @contextlib.contextmanager

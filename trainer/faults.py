@@ -23,6 +23,7 @@ from trainer.config import UsageError
 
 # Of a checkpoint: all tensors, or rank 0's share of them.
 TENSORS = ("state.pt", "share-00000.pt")
+FULL_DEVICE = Path("/dev/full")
 
 
 class FaultKind(StrEnum):
@@ -190,9 +191,11 @@ def _run_out_of_memory() -> None:
 
 
 def _fill_disk(folder: Path) -> None:
-    """Lets the tensors go to the device that is always full."""
+    """Lets the tensors go to the device that is always full. Where it is a plain file or absent, they would fill /dev instead."""
+    if not FULL_DEVICE.is_char_device():
+        raise InjectedError(f"disk_full: {FULL_DEVICE} is no device here")
     for name in TENSORS:
-        (folder / name).symlink_to("/dev/full")
+        (folder / name).symlink_to(FULL_DEVICE)
 
 
 def _never_return() -> None:

@@ -46,8 +46,11 @@ def show(
         keep=kept_file(env),
         journal=journal,
     )
-    state = read_state(run.node().journal)
     tr = words_in(appearance.spoken)
+    if not run.root.is_dir():
+        print(tr(printable(strip_escapes(f"{run.root}: the run directory is gone"))))
+        return 0
+    state = read_state(run.node().journal)
     if isinstance(state.condition, Finished):
         values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
         over = tr.sentence("parting", "over", values)

@@ -523,6 +523,36 @@ def test_a_run_directory_is_judged_with_its_journal(
     assert "device_batch_size (now 16)" in " ".join(oom["advice"])
 
 
+@pytest.mark.parametrize(("failing", "rank", "ranks"), [((0, 1), None, [0, 1]), ((1,), 1, [1])])
+def test_ranks_of_two_nodes_are_those_that_their_journals_name(
+    failing: tuple[int, ...],
+    rank: int | None,
+    ranks: list[int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each node has a local rank 0, and no line names a rank."""
+    run = RunPaths(tmp_path / "brave-otter")
+    for number in (0, 1):
+        folder = run.node(number).attempt(1).torchrun / "x" / "attempt_0" / "0"
+        folder.mkdir(parents=True)
+        raised = (
+            'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    go()\nKeyError: 1\n'
+        )
+        (folder / "stderr.log").write_text(STEPS + (raised if number in failing else ""))
+        writer = JournalWriter(run.node(number).journal)
+        for fact in (
+            ev.RunStarted(t=1, run_id="brave-otter", name="otter", mode="launched", host="h", world_size=2),
+            ev.LaunchIntended(t=2, attempt=1, argv=("x",), reason="first", batch=BatchSpec(16, 1, 2)),
+            ev.RankStarted(t=3, attempt=1, local_rank=0, rank=number, pid=40 + number),
+            ev.AttemptEnded(t=9, attempt=1, exit_code=1),
+        ):
+            writer.append(fact)
+        writer.close()
+    found = judged(run, capsys)
+    assert (found["failure"], found["rank"], found["ranks"]) == ("code_error", rank, ranks)
+
+
 def test_a_damaged_journal_takes_nothing_from_the_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

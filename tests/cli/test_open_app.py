@@ -53,6 +53,19 @@ def held(failure: FailureClass, code: int | None = None) -> tuple[ev.Event, ...]
     )
 
 
+@pytest.mark.parametrize("last", [RUNS, ev.RunEnded(t=T, outcome=ev.Outcome.FAILED, exit_code=1, reason="x")])
+def test_of_a_run_directory_that_is_gone_nothing_is_offered(
+    last: ev.Event,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, INTENDED, last)
+    monkeypatch.setattr(open_app, "load_app", lambda: lambda run, **_: shutil.rmtree(run.root))
+    assert left(run) == 0
+    assert capsys.readouterr().out == f"{run.root}: the run directory is gone\n"
+
+
 def test_a_finished_run_gives_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], opened: list[dict[str, Any]]
 ) -> None:

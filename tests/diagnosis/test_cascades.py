@@ -5,7 +5,8 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import Engine
-from supervisor.text.prefixes import origin_of_path
+from supervisor.text.prefixes import Origin, origin_of_path
+from tests.diagnosis.launcher_logs import CLOSING, DEATH, FAILED, REPORT, STOPPED, trace
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 9))
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711"
@@ -220,3 +221,92 @@ def test_a_launcher_without_complaint_tells_of_caught_exceptions(engine: Engine)
     assert verdict.failure.value == "healthy"
     verdict = diagnose(JobEvidence(logs=(*logs, failed)), engine.signatures, engine.matcher)
     assert (verdict.failure.value, verdict.rank) == ("missing_file", 1)
+
+
+STOPPED_WORKER = "RuntimeError: DataLoader worker (pid 4390) is killed by signal: Terminated. "
+CRASHED_WORKER = STOPPED_WORKER.replace("Terminated", "Segmentation fault")
+KILLED = [
+    line.replace("exitcode: 1", "exitcode: -9").replace(": 1 (pid", ": -9 (pid") for line in [FAILED, *REPORT]
+]
+
+
+def of_loader(rank: int | None, said: str = STOPPED_WORKER) -> list[str]:
+    """What a rank prints whose data worker died: the signal, and what the loader raises of it."""
+    exited = "RuntimeError: DataLoader worker (pid(s) 4390) exited unexpectedly"
+    return [*trace(rank, said, "handler"), "", *trace(rank, exited, "__next__")]
+
+
+def merged(*lines: str) -> JobEvidence:
+    """All ranks in one file."""
+    return JobEvidence(logs=(LogSource("log", ((STEPS + "\n".join(lines) + "\n").encode(),)),))
+
+
+def by_rank(*ranks: list[str], agent: list[str]) -> JobEvidence:
+    """A file for each rank, and the launcher's own."""
+    logs = [
+        LogSource(f"{rank}/stderr.log", ("\n".join([STEPS, *lines, ""]).encode(),), Origin(local_rank=rank))
+        for rank, lines in enumerate(ranks)
+    ]
+    launcher = LogSource("agent.log", ("\n".join([*agent, ""]).encode(),))
+    return JobEvidence(logs=(*logs, launcher), launcher_exit=1)
+
+
+STOPPED_LOADERS: dict[str, tuple[JobEvidence, str, int | None]] = {
+    "rank 1 out of memory, a file each": (
+        by_rank(of_loader(None), trace(None, OOM), agent=[CLOSING, FAILED, *REPORT]),
+        "cuda_oom",
+        1,
+    ),
+    "rank 1 out of memory, written later": (
+        merged(*of_loader(0), *trace(1, OOM), CLOSING, FAILED, *REPORT),
+        "cuda_oom",
+        1,
+    ),
+    "rank 1 out of memory, no launcher's report": (merged(*of_loader(0), *trace(1, OOM)), "cuda_oom", 1),
+    "rank 1 raised, a file each": (
+        by_rank(of_loader(None), trace(None, "KeyError: 'image_id'"), agent=[CLOSING, FAILED, *REPORT]),
+        "code_error",
+        1,
+    ),
+    "rank 1 killed, a file each": (by_rank(of_loader(None), [], agent=[CLOSING, *KILLED]), "host_oom", 1),
+    "the launcher's notice stands before": (merged(CLOSING, *of_loader(0), *KILLED), "host_oom", 1),
+    "rank 1 left without a word": (
+        by_rank(of_loader(None), [], agent=[CLOSING, FAILED, *REPORT]),
+        "unknown",
+        1,
+    ),
+    "the job was stopped": (
+        by_rank(of_loader(None), of_loader(None), agent=[DEATH, CLOSING, *STOPPED]),
+        "terminated",
+        None,
+    ),
+    # Nothing but the worker's own end is known, or its rank failed first.
+    "one process": (merged(*of_loader(None)), "dataloader_worker", None),
+    "its peers lost the connection": (
+        merged(*of_loader(0), *trace(1, GLOO), FAILED.replace("rank: 1 (pid: 4301", "rank: 0 (pid: 4300")),
+        "dataloader_worker",
+        0,
+    ),
+    "a peer fell in its own words after it": (
+        merged(
+            *of_loader(0),
+            *trace(1, "ValueError: no batch from rank 0"),
+            FAILED.replace("rank: 1 (pid: 4301", "rank: 0 (pid: 4300"),
+        ),
+        "dataloader_worker",
+        0,
+    ),
+    "the worker crashed first": (
+        merged(*of_loader(0, CRASHED_WORKER), *trace(1, OOM)),
+        "dataloader_worker",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STOPPED_LOADERS)
+def test_a_data_worker_that_was_stopped_with_its_job(name: str, engine: Engine) -> None:
+    job, failure, rank = STOPPED_LOADERS[name]
+    verdict = diagnose(job, engine.signatures, engine.matcher)
+    assert verdict.failure.value == failure
+    assert rank is None or verdict.rank == rank

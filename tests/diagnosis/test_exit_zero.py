@@ -15,6 +15,7 @@ F = FailureClass
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.10 GiB is free."
 DEVICE = "RuntimeError: CUDA error: device-side assert triggered"
 SHELL = "done, copying results\n"
+SHARDS = "reading raw/\nshard 1 of 5: 1024 samples\nshard 2 of 5: 1024 samples\n"
 SCORES = "evaluating checkpoint-800\narc          acc 0.742  (n=1024)\npiqa         acc 0.771  (n=1024)\n"
 
 
@@ -152,6 +153,63 @@ FAILURES: dict[str, tuple[JobEvidence, FailureClass]] = {
             ("gmake: *** [train] Error 137", F.HOST_OOM),
         )[: 4 if seen else 1]
     },
+    **{
+        f"{notice}, short of the end": (ended(steps(10, 100) + f"{notice}\n{last}", 10, 100), F.WORKER_CRASH)
+        for notice, last in (
+            ("make: [Makefile:4: train] Error 1 (ignored)", ""),
+            ("make[1]: [fit] Error 2 (ignored)", SHELL),
+            ("gmake: [GNUmakefile:9: up] Error 3 (ignored)", "make[1]: Leaving directory '/w/target'\n"),
+            ("make: [Makefile:4: train] Error 139 (ignored)", "report written to report.md\n"),
+        )
+    },
+    "epochs, and make that ignores the exit code": (
+        ended(
+            "".join(f"Epoch {n}/100 loss 0.3\n" for n in range(1, 11)) + "make: [train] Error 1 (ignored)\n",
+            epochs=(10, 100),
+        ),
+        F.WORKER_CRASH,
+    ),
+    "printed in a function, and make that ignores the exit code": (
+        ended(bare(7) + raised("KeyError: 'x'", within="main") + "make: [train] Error 1 (ignored)\n", 7),
+        F.CODE_ERROR,
+    ),
+    "logged, and make that ignores the exit code": (
+        ended(
+            steps(7, 20)
+            + raised(
+                "KeyError: 'x'", within="main", above="2026-01-01 10:00:00 ERROR train: training failed\n"
+            )
+            + "make: [Makefile:2: train] Error 1 (ignored)\n",
+            7,
+            20,
+        ),
+        F.CODE_ERROR,
+    ),
+    # A word of what was done instead, where it is not known to be the program's that failed.
+    "skipped, far from the end": (
+        ended(steps(7, 20) + raised("KeyError: 'x'") + "skipping the evaluation\ndone\n", 7, 20),
+        F.CODE_ERROR,
+    ),
+    "a data preparation that says nothing below": (
+        ended(SHARDS + raised("ValueError: bad record", file="prepare.py") + "done\n"),
+        F.CODE_ERROR,
+    ),
+    "a data preparation that skips and never ends": (
+        ended(SHARDS + raised("ValueError: bad record", file="prepare.py") + "skipping shard 3\n"),
+        F.CODE_ERROR,
+    ),
+    "a shell that starts a failing program again and again": (
+        ended(f"{raised('ImportError: no x', file='prepare.py')}retrying\n" * 3 + "done\n"),
+        F.IMPORT_ERROR,
+    ),
+    "a shell that skips a training": (
+        ended(raised("ImportError: no x") + "run 3: skipping\nall runs finished\n"),
+        F.IMPORT_ERROR,
+    ),
+    "a data preparation whose memory ran out": (
+        ended(SHARDS + raised(f"torch.OutOfMemoryError: {OOM}", file="prepare.py") + "retrying\ndone\n"),
+        F.CUDA_OOM,
+    ),
     "an evaluation whose memory ran out": (
         ended(SCORES + raised(f"torch.OutOfMemoryError: {OOM}", file="eval.py")),
         F.CUDA_OOM,
@@ -223,8 +281,8 @@ EARLY: dict[str, JobEvidence] = {
     "make, which leaves a folder": ended(
         steps(10, 100) + "make[1]: Leaving directory '/w/target'\n", 10, 100
     ),
-    "a tool that make was told to ignore": ended(
-        steps(10, 100) + "make: [Makefile:4: up] Error 1 (ignored)\n", 10, 100
+    "a tool that make was told to ignore, before the first step": ended(
+        "make: [Makefile:4: up] Error 1 (ignored)\n" + steps(10, 100), 10, 100
     ),
     "a warning last": ended(steps(10, 100) + "WARNING: data queue is empty\n", 10, 100, own=True),
 }
@@ -274,6 +332,17 @@ HEALTHY: dict[str, JobEvidence] = {
     },
     "a step that make was told to ignore": ended(BARE + "make: [Makefile:4: up] Error 1 (ignored)\n", 20),
     "a helper that make saw ended": ended(BARE + "make: [Makefile:4: board] Terminated (ignored)\n", 20),
+    "a helper that make was told to ignore, at the end": ended(
+        steps(20, 20) + "make: [Makefile:4: down] Error 1 (ignored)\n", 20, 20
+    ),
+    "early stopping, and a helper that make was told to ignore": ended(
+        steps(10, 100) + "Early stopping: no gain for 3 checks\nmake: [Makefile:4: down] Error 1 (ignored)\n",
+        10,
+        100,
+    ),
+    "an error that it outlived, and a helper that make was told to ignore": ended(
+        bare(5) + raised("KeyError: 'x'", within="main") + BARE + "make: [up] Error 1 (ignored)\n", 20
+    ),
     "a result": ended(steps(31, 100) + "Best val acc: 0.93 (step 20)\n", 31, 100),
     "a last evaluation": ended(steps(31, 100) + "test accuracy: 0.93\n", 31, 100, own=True),
     "its own last word": ended(steps(31, 100) + "Done!\n", 31, 100, own=True),
@@ -290,6 +359,39 @@ HEALTHY: dict[str, JobEvidence] = {
     ),
     "an error that it outlived": ended(steps(5, 20) + raised(DEVICE) + steps(20, 20, first=6), 20, 20),
     "an error that it outlived, no total": ended(bare(5) + raised("KeyError: 'x'") + bare(20), 20),
+    **{
+        f"a data preparation: {handled}": ended(
+            SHARDS + raised(error, file="prepare.py", above=above) + f"{handled}\n{last}\n"
+        )
+        for error, above, handled, last in (
+            ("ValueError: bad record", "could not parse shard 3:\n", "skipping shard 3", "done"),
+            (
+                "requests.exceptions.HTTPError: 503 Server Error",
+                "",
+                "retrying in 5 s",
+                "preparation finished",
+            ),
+            (
+                "FileNotFoundError: raw/cache.json",
+                "",
+                "falling back to the slow reader",
+                "saved to data/train.bin",
+            ),
+            (
+                "OSError: [Errno 5] Input/output error",
+                "",
+                "WARNING: Skipping part-3",
+                "total tokens: 120\nall done",
+            ),
+            (
+                "KeyError: 'text'",
+                "2026-01-01 10:00:00,118 - ERROR - prepare: shard 3\n",
+                "next shard",
+                "finished",
+            ),
+            ("KeyError: 'text'", "ERROR:prepare:shard 3\n", "", "saved to data/train.bin"),
+        )
+    },
     "a checkpoint below the error": ended(BARE + raised("KeyError: 'x'") + "saved model to out/m.pt\n", 20),
     "a metric below the error": ended(BARE + raised("KeyError: 'x'") + "test loss 0.41 acc 0.88\n", 20),
     "a finalizer": ended(

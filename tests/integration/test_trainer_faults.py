@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.conftest import wait_until
+from tests.disks import needs_full_device
 from tests.trainer.runs import MAIN, command, environment, flags, records, run, train_here
 from trainer.checkpoint import storage
 
@@ -25,6 +26,7 @@ def ends(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.e2e
 def test_a_write_that_fails_beside_the_training_ends_all_ranks_at_the_same_step(tmp_path: Path) -> None:
+    needs_full_device()
     args = flags(num_iterations=500, save_every=4, telemetry_dir="tel", checkpoint_dir="ck")
     done = run(2, *args, "--fault=disk_full@8", cwd=tmp_path)
     assert done.returncode == 1

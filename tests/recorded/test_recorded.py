@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.diagnosing.job_logs import read_jobs
+from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import Engine
 from tests.recorded.recordings import (
     SIZES,
@@ -75,6 +77,27 @@ def test_a_recorded_run_is_judged_as_when_it_ran(
     lines = console(recording).splitlines()
     assert len(lines) > 8
     assert any(recording.run.run_id in line for line in lines)
+
+
+def test_diagnose_names_whom_the_supervisor_process_named(
+    recordings: Mapping[str, Recording], engine: Engine
+) -> None:
+    """It reads the same files from their folders, where a path shows local ranks alone."""
+    differing, compared = {}, 0
+    for name, recording in recordings.items():
+        then = recorded(recording)["verdicts"]
+        if name in CHANGED or not recording.run.run_json.exists():
+            continue  # the run files of watched logs and processes name no attempt
+        ((_, attempt, evidence),) = read_jobs([str(recording.run.root)])
+        if (before := then.get(str(attempt))) is None:
+            continue  # it was running when it was recorded
+        verdict = diagnose(evidence, engine.signatures, engine.matcher)
+        now = (verdict.failure.value, verdict.rank, list(verdict.ranks))
+        compared += 1
+        if now != (before["class"], before["rank"], before["ranks"]):
+            differing[name] = (before, now)
+    assert not differing
+    assert compared >= 25
 
 
 @pytest.mark.e2e

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import disks
 from tests.conftest import wait_until
 from tests.trainer.runs import MAIN, command, environment, flags, losses, records, run, train_here
+from trainer import faults
 from trainer.config import UsageError
 from trainer.faults import parse
 
@@ -157,6 +159,27 @@ def test_a_fault_names_its_rank_and_spares_the_second_attempt(monkeypatch: pytes
     Faults(planned, 1).before_step(3)
     with pytest.raises(InjectedError):
         Faults(planned, 1).before_step(5)
+
+
+@pytest.mark.parametrize("kind", ["a plain file", "absent"])
+def test_a_full_disk_is_refused_where_the_full_device_is_none(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose /dev is a folder: the checkpoint would be written, and would fill the memory."""
+    full, folder = tmp_path / "full", tmp_path / "ck"
+    folder.mkdir()
+    if kind == "a plain file":
+        full.touch()
+    monkeypatch.setattr(faults, "FULL_DEVICE", full)
+    fill = faults.Faults(parse("disk_full@1"), 0).before_save(1)
+    assert fill is not None
+    with pytest.raises(faults.InjectedError, match="full is no device here"):
+        fill(folder)
+    assert not list(folder.iterdir())
+    assert full.exists() == (kind == "a plain file")
+    monkeypatch.setattr(disks, "FULL_DEVICE", full)
+    with pytest.raises(pytest.skip.Exception, match="is no character device here"):
+        disks.needs_full_device()
 
 
 @pytest.mark.parametrize("text", ["boom@1", "oom", "oom@x", "exit@1", "exit:x@1", "oom@1:", "@1"])

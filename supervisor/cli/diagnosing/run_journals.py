@@ -19,7 +19,7 @@ from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import HOST, SeriesReader
 
 if TYPE_CHECKING:
-    from supervisor.diagnosis.evidence import JobEvidence
+    from supervisor.diagnosis.evidence import JobEvidence, LogSource
     from supervisor.run.state import AttemptState, RunState
 
 
@@ -30,7 +30,9 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
     kills = 0
     for number in run.nodes():
         state = read_state(run.node(number).journal)
-        pairs += [(state, view) for view in state.attempts if view.number == attempt]
+        if (view := state.find(attempt)) is not None:
+            pairs.append((state, view))
+            job = job._replace(logs=tuple(_of_rank(log, path, number, view) for log in job.logs))
         kills += _memory_kills(run.node(number).series, attempt)
     record = None
     with contextlib.suppress(BadRunFile):  # an observed run has none: advice then names the usual flag
@@ -43,6 +45,14 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
         # A count that the keeper made to the very end is in the journal, and may say "none"; samples only say "some".
         return job
     return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills))
+
+
+def _of_rank(log: LogSource, path: str, node: int, view: AttemptState) -> LogSource:
+    """A rank's own log with the global rank that its node's journal names; any other log as it is."""
+    known = view.ranks.get(log.origin.local_rank) if log.origin.local_rank is not None else None
+    if known is None or not log.path.startswith(os.path.join(path, "nodes", str(node), "")):
+        return log
+    return log._replace(origin=log.origin._replace(rank=known.rank))
 
 
 def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:

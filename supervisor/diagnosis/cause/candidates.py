@@ -30,7 +30,7 @@ from supervisor.text.patterns import Lazy
 
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 # A line that ends so tells of what was done instead, whatever its level.
-_REPLACED = Lazy(
+REPLACED = Lazy(
     r"(?:going to|using) \S.{0,40} instead\W*$|(?:^|[^t] )(?:skipp(?:ing|ed)|ignor(?:ing|ed)|using (?:the )?defaults?|fall(?:ing|s) back|fallback|retrying|will retry|continuing)\b.{0,24}$"
 )
 # wandb uploads in a process of its own, and logs what the server refuses; what ends the program it raises (`CommError`).
@@ -240,7 +240,7 @@ def _is_soft(hit: Hit, settled: _Settled, *, labelled: bool) -> bool:
         or _WARNING_LEVEL.search(text) is not None
         or _OF_UPLOADER.match(text) is not None
         or is_logged_as_warning(text)
-        or _REPLACED.search(text[-80:]) is not None
+        or REPLACED.search(text[-80:]) is not None
     )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause import closing_lines
+from supervisor.diagnosis.cause.candidates import REPLACED
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.log_timeline import bar_went_on, is_bar, is_progress, went_on
@@ -42,7 +43,11 @@ _MEASURED = Lazy(
     r"(?i)\b(?:(?:\w+[_/ ])?loss|acc(?:uracy)?|top-?[15]|f1|bleu|rouge\w*|auc|map|m?iou|psnr|wer|perplexity|ppl|(?:\w+ )?score)\b\W{0,4}(?:(?:of|is|was|at)\W)?\d"
     r"|\b(?:saved|saving|wrote|written)\b.{0,60}(?:checkpoint|ckpt|weights|model|\.pth?\b|\.safetensors)"
 )
+# The end of any program that said right below a traceback what it did instead.
+_ENDS = Lazy(r"(?i)\b(?:done|finished|completed?|saved|wrote|written)\b")
 _TRAINS = Lazy(r"(?i)\btrain\w*\.py\b|\b(?:training|loss|epochs?|optimi[sz]er|learning.rate|lr)\b")
+# A command that make was told to ignore the exit code of, which make prints nowhere else.
+_IGNORED = Lazy(r"\bg?make(?:\[\d+\])?: \[.{1,200}\] Error [1-9]\d* \(ignored\)")
 _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
 
 
@@ -139,8 +144,11 @@ def standing(case: Case, root: Root) -> bool:
         return True
     end = planned_end(case)
     is_missed = end is not None and not end.is_reached
+    is_ignored = ignored_by_make(case) is not None
     if any(
-        _is_evidence(item, case, is_missed) and not _continued(case, item.hit) for item in case.candidates
+        (_is_evidence(item, case, is_missed) or (is_ignored and item.is_cause and not item.soft))
+        and not _continued(case, item.hit)
+        for item in case.candidates
     ):
         return True
     # What the machine recorded has no line, and may be about another process.
@@ -151,6 +159,17 @@ def standing_exit(case: Case) -> Exit | None:
     """A process that ended badly by its exit code, or by the word of its launcher or shell, where none continued below that."""
     bad = (item for item in case.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
     return next((item for item in bad if item.hit.source < 0 or not _continued(case, item.hit)), None)
+
+
+def ignored_by_make(case: Case) -> tuple[str, int, str] | None:
+    """The last command whose exit code make was told to ignore, with no step below it: (path, line, text). It may be a helper's."""
+    found = None
+    for scan in case.scans:
+        last = max((number for number, _ in scan.tail_steps()), default=0)
+        for number, text in scan.numbered_tail():
+            if number > last and _IGNORED.search(text):
+                found = scan.path, number, text
+    return found
 
 
 def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:
@@ -187,11 +206,23 @@ def _continued(case: Case, hit: Hit) -> bool:
         if number > hit.line and not is_bar(text) and not closing_lines.FAILS.search(text)
     ]
     forms = {closing_lines.form_of(text) for number, text in scan.tail_steps() if number < hit.line}
-    most = MOST_BELOW_SELDOM if hit.signature.failure in _SELDOM_PRINTED else MOST_BELOW
+    seldom = hit.signature.failure in _SELDOM_PRINTED
     return (
         bar_went_on(hit.before, hit.after)
-        or len(below) > most
+        or len(below) > (MOST_BELOW_SELDOM if seldom else MOST_BELOW)
         or any(closing_lines.form_of(text) in forms or _MEASURED.search(text) for text in below)
         or (not forms and went_on(below, need=2))
         or (case.job.is_code_own and any(map(closing_lines.is_closing, below)))
+        or (not forms and not seldom and _says_instead(scan, hit) and any(map(_ENDS.search, below)))
+    )
+
+
+def _says_instead(scan: SourceScan, hit: Hit) -> bool:
+    """Whether a program that does not train says right below an exception what it did instead. A shell's loop that starts it again raises the same once more."""
+    above = (text for number, text in scan.numbered_tail() if number <= hit.line)
+    return (
+        scan.first_line == 1  # no other job of the same file was cut off above
+        and any(REPLACED.search(text[-80:].lower()) for text in hit.lines_after(3))
+        and len({other.line for other in scan.hits if other.text == hit.text}) == 1
+        and not any(map(_TRAINS.search, above))
     )

@@ -25,6 +25,7 @@ _SCHEDULERS_TOOL = Lazy(r"(?:slurmstepd(?:-[\w.-]+)?|slurmd|srun|scancel): ")
 _SHELL_TOOL = Lazy(
     r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
 )
+_LOADER_STOPPED = Lazy(r"DataLoader worker \(pid.{1,40} is killed by signal: Terminated")
 _ABORTED = Lazy(r"Aborted|terminate called")
 FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 STOP_SIGNALS = frozenset((-15, -2, -1))
@@ -130,9 +131,9 @@ class Facts:
             for other in self.consequences
         ):
             return True  # the program was started all the same, and waited for something else
-        if item.has(Trait.SHELL_KILL) and self._killed_by_launcher(item):
+        if item.has(Trait.SHELL_KILL) and self._launcher_ends(item, Trait.KILLS_PEERS):
             return True
-        if self._is_clean_up(item):
+        if self._is_clean_up(item) or self._is_stopped_loader(item):
             return True
         if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
             return False
@@ -155,6 +156,27 @@ class Facts:
             and any(hit.line < item.line for hit in ended)
         )
 
+    def _is_stopped_loader(self, item: Candidate) -> bool:
+        """Whether a data worker died of the SIGTERM that ends a job: another rank failed by itself, or a launcher or a stop came first."""
+        if item.failure is not FailureClass.DATALOADER_WORKER or _is_own_failure(item):
+            return False
+        alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
+        if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
+            return False  # the loader's last words name no signal
+        ranks, launch, stop = self.case.ranks, self.case.launch, self.firm_stop
+        own = [other for other in self._reported if other.is_cause and _is_own_failure(other)]
+        failed = {ranks.of(other.hit, other.failure) for other in own}
+        failed |= {ranks.of_exit(other) for other in self.signal_deaths}
+        rank = ranks.of(item.hit, item.failure)
+        if rank is not None and rank == ranks.blamed():
+            return False
+        return (
+            bool(failed - {rank, None})
+            or (rank is not None and rank in map(launch.rank_by_pid.get, launch.sigtermed))
+            or self._launcher_ends(item, Trait.SIGNALS_PEERS)
+            or (stop is not None and not self._before(item, stop))
+        )
+
     @cached_property
     def _own_timeouts(self) -> dict[tuple[int, int | None], int]:
         """Where a rank first reported that its own collective timed out."""
@@ -164,11 +186,9 @@ class Facts:
                 found.setdefault((item.source, item.rank), item.line)
         return found
 
-    def _killed_by_launcher(self, item: Candidate) -> bool:
-        """Whether a shell's "Killed" follows a launcher's report that it kills what is left (Lightning kills itself too)."""
-        return any(
-            hit.has(Trait.KILLS_PEERS) and hit.line < item.line for hit in self.case.scans[item.source].hits
-        )
+    def _launcher_ends(self, item: Candidate, trait: Trait) -> bool:
+        """Whether a line follows a launcher's report that it ends what is left (Lightning kills itself too)."""
+        return any(hit.has(trait) and hit.line < item.line for hit in self.case.scans[item.source].hits)
 
     @cached_property
     def best_cause(self) -> Candidate | None:
@@ -439,6 +459,13 @@ def _trouble_before(other: Candidate, abort: Candidate) -> bool:
         and other.strength >= Strength.COMPLAINT
         and other.failure is not FailureClass.TERMINATED
     )
+
+
+def _is_own_failure(item: Candidate) -> bool:
+    """Whether a rank failed by itself: neither by a stop nor because its data workers were stopped."""
+    if item.failure is FailureClass.DATALOADER_WORKER:
+        return item.reason is Reason.RAISED
+    return not item.soft and item.failure is not FailureClass.TERMINATED
 
 
 def _is_firm_timeout(item: Candidate) -> bool:

@@ -26,7 +26,7 @@ _COMPLAINT = Lazy(
     r"(?i)error|fail|fatal|exception|abort|kill|cannot|can't|could ?n[o']t|unable|refused|denied|\blost\b|stopp(?:ed|ing)|not found|core dumped|\bfault\b|assert|invalid|exceeded|cancelled|timed? ?out|insufficient|corrupt|not in\b"
 )
 _NO_COMPLAINT = Lazy(
-    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning: |\bINFO\b|\bDEBUG\b|(?:^|\s)[WI]\d{4} |\[[WI]\d* |: [WI] (?:tensorflow|external|xla|tsl)/|retry|will be|consider|try setting|[Cc]orrected|[\s:=]0$"
+    r"(?<!NCCL )\bWARN(?:ING)?\b|Warning: |\bINFO\b|\bDEBUG\b|(?:^|\s)[WI]\d{4} |\[[WI]\d* |: [WI] (?:tensorflow|external|xla|tsl)/|retry|will be|consider|try setting|[Cc]orrected|[\s:=]0$|DataLoader worker \(pid"
 )
 _NOT_BY_THE_PROGRAM = frozenset((Trait.LAUNCHER_REPORT, Trait.TRACEBACK, Trait.TASK_EXIT, Trait.GOOD_END))
 

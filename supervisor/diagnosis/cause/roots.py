@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.attribution.exits import Exit
+from supervisor.diagnosis.attribution.ranks import device_of
 from supervisor.diagnosis.attribution.waiting import lagging_rank
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.confidence import Chosen, confidence_of, far_below, level
@@ -109,9 +110,10 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
             return found
     if item.failure is FailureClass.GPU_FAULT:
         # The driver names a bus address; the process that felt it names its rank.
-        for other in case.candidates:
-            if other.failure is FailureClass.CUDA_ERROR and other.rank is not None:
-                return other.rank
+        felt = (other for other in case.candidates if other.failure is FailureClass.CUDA_ERROR)
+        named = (rank for other in felt if (rank := case.ranks.of(other.hit, other.failure)) is not None)
+        if (rank := next(named, None)) is not None:
+            return rank
     if (blamed := case.ranks.blamed()) is not None:
         return blamed
     if case.launch.distributed and (silent := case.ranks.only_silent()) is not None:
@@ -158,8 +160,9 @@ def with_local_rank(root: Root, case: Case) -> Root:
     if root.ranks or root.local_rank is not None or root.chosen is None or root.failure in _OF_NO_RANK:
         return root
     origin, blamed = root.chosen.hit.origin, case.ranks.blamed_exit()
-    if origin.local_rank is not None:
-        return root._replace(local_rank=origin.local_rank)
+    local = origin.local_rank if origin.local_rank is not None else device_of(root.text)
+    if local is not None:
+        return root._replace(local_rank=local)
     node = case.ranks.node_of(blamed.hit.origin) if blamed is not None else None
     if blamed is not None and root.node in {None, node}:
         return root._replace(local_rank=blamed.local_rank, node=node)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import wait_until
+from tests.disks import needs_full_device
 from tests.trainer.runs import losses, records, train_here
 from trainer.checkpoint import storage
 from trainer.checkpoint.storage import CheckpointError
@@ -124,6 +125,7 @@ def test_training_goes_on_past_a_write_that_hangs_but_the_last_one_must_be_writt
 def test_a_full_disk_is_named_at_the_next_step_and_the_last_good_one_is_untouched(
     later: bool, tmp_path: Path
 ) -> None:
+    needs_full_device()
     settings: dict[str, Any] = {"save_every": 2, "num_iterations": 40, "async_save": later}
     with pytest.raises(CheckpointError, match="step_00000004 could not be written: No space left on device"):
         train_here(tmp_path, None, **settings, fault="disk_full@4")
@@ -135,6 +137,7 @@ def test_a_full_disk_is_named_at_the_next_step_and_the_last_good_one_is_untouche
 
 
 def test_training_goes_on_past_a_full_disk_if_asked_but_the_last_one_must_be_written(tmp_path: Path) -> None:
+    needs_full_device()
     settings: dict[str, Any] = {**SAVING, "continue_on_save_error": True}
     with pytest.raises(CheckpointError, match="step_00000006 could not be written"):
         train_here(tmp_path, None, **settings, fault="disk_full@4")
@@ -143,6 +146,7 @@ def test_training_goes_on_past_a_full_disk_if_asked_but_the_last_one_must_be_wri
 
 
 def test_a_stop_that_cannot_be_saved_is_no_75(tmp_path: Path) -> None:
+    needs_full_device()
     (tmp_path / "stop").touch()
     with pytest.raises(CheckpointError):
         train_here(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.disks import needs_full_device
 from tests.trainer.runs import flags, losses, records, run, train_here
 from trainer.checkpoint import storage
 from trainer.checkpoint.shares import Rows, joined, share_name
@@ -83,6 +84,7 @@ def test_two_ranks_shares_resume_on_four_and_on_one(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_share_that_cannot_be_written_is_no_checkpoint_on_all_ranks_alike(tmp_path: Path) -> None:
+    needs_full_device()
     words = flags(telemetry_dir="tel", checkpoint_dir="ck", shard="fsdp2", device_batch_size=2, save_every=2)
     done = run(2, *words, "--fault=disk_full@4:0", cwd=tmp_path)
     assert done.returncode == 1

@@ -23,6 +23,7 @@ from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
+from supervisor.text.decode import strip_escapes
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.prompts import OfferScreen
 from supervisor.views.tui.request_client import Answer, RequestClient
@@ -31,7 +32,7 @@ from tests.disks import fill, small_disk
 from tests.integration.harness import environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import OFFER, drive, keeper_of, pane, requests, shown, until
-from tests.views.tui.wire import SHOW_RUN, on_a_terminal
+from tests.views.tui.wire import SHOW_AND_LEAVE, SHOW_RUN, on_a_terminal
 
 
 @pytest.mark.fault("journal and disk", "the run directory is removed under a dashboard", "said")
@@ -45,6 +46,21 @@ def test_run_directory_is_removed(tmp_path: Path) -> None:
         assert "restart" not in pane(app, "footer")
 
     drive(run, play)
+
+
+def test_what_is_printed_on_leaving_a_run_directory_that_is_gone(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    with on_a_terminal(SHOW_AND_LEAVE, run.root, size=(300, 40)) as wire:
+        wire.wait_for("checkpoint at step 1800")
+        shutil.rmtree(run.root)
+        wire.wait_for("the run directory is gone")
+        wire.press("q")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        wire.take()
+        _, _, printed = wire.written.rpartition(b"\x1b[?1049l")
+        lines = [line for line in strip_escapes(printed.decode()).splitlines() if line.strip()]
+        assert lines == [f"{run.root}: the run directory is gone"]
+        assert wire.process.exitstatus == 0
 
 
 def test_journal_is_cut(tmp_path: Path) -> None:
