@@ -185,9 +185,7 @@ def test_a_small_terminal_of_few_colours(tmp_path: Path, kind: str) -> None:
     wanted = {"COLORTERM": "", "TZ": "UTC", "NO_COLOR": "", **COLOURS[kind]}
     setting = " ".join(f"{name}={value}" for name, value in wanted.items() if value)
     unset = " ".join(f"-u {name}" for name, value in wanted.items() if not value)
-    command = (
-        f"env {unset} {setting} {sys.executable} -c {shlex.quote(SHOW_AND_LEAVE)} {shlex.quote(str(run.root))}"
-    )
+    command = f"env {unset} {setting} {sys.executable} -c {shlex.quote(SHOW_AND_LEAVE)} {shlex.quote(str(run.root))}"
     script = tmp_path / "show.sh"
     script.write_text(f"{command}\n", encoding="utf-8")
     with keeper_of(run), tmux(tmp_path, (80, 24)) as pane:
