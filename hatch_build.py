@@ -1,8 +1,8 @@
-"""Build hook: the wheel holds one package, `stoker`, so that it never meets PyPI's `supervisor` or `trainer`.
+"""Build hook: the wheel holds one package, `stoker`, so that it cannot clash with PyPI's `supervisor` or `trainer`.
 
-`supervisor/` becomes `stoker/supervisor`, `trainer/` becomes `stoker/trainer`, and the presets of `configs/` become package data.
-Absolute imports of the two are rewritten where the syntax tree says that they stand; nothing else of a file changes. Names of
-modules in strings are not rewritten: the code takes them from `__name__` and `__package__`
+`supervisor/` becomes `stoker/supervisor`, `trainer/` becomes `stoker/trainer`, and the presets in `configs/` become package data.
+The hook finds absolute imports of the two in the syntax tree and rewrites them; the rest of each file stays the same. It does not
+rewrite module names in strings: the code takes those from `__name__` and `__package__`
 (tests/contract/test_installed_names.py). An editable install keeps the short names of the checkout.
 """
 
@@ -19,15 +19,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 TOP = "stoker"
 PACKAGES = ("supervisor", "trainer")
 INIT = '"""stoker, installed: `stoker.supervisor` is the program, `stoker.trainer` the bundled trainer."""\n'
-# What the command of an editable install calls: `[project.scripts]` names the module that a wheel has.
+# What the command of an editable install calls: `[project.scripts]` names a module that only the wheel has.
 EDITABLE_ENTRY = '"""The command of an editable install."""\n\nfrom supervisor.__main__ import main\n\n__all__ = ["main"]\n'
 
 
 class OnePackage(BuildHookInterface):
-    """Hands hatchling the finished tree instead of the checkout's folders."""
+    """Gives hatchling the finished tree instead of the folders of the checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Make the tree. `version` is ``standard`` or ``editable``."""
+        """Build the tree. `version` is ``standard`` or ``editable``."""
         self.made = Path(tempfile.mkdtemp(prefix="stoker-wheel-"))
         root = Path(self.root)
         if version == "editable":
@@ -54,12 +54,12 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def moved(source: bytes, path: str) -> bytes:
-    """`source` with its absolute imports of `PACKAGES` below `TOP`.
+    """Move the absolute imports of `PACKAGES` in `source` below `TOP`.
 
     Raises:
-        ValueError: ``import supervisor.x`` without ``as``, where the name that it binds is used: it would be another.
+        ValueError: ``import supervisor.x`` without ``as``, if the file uses the name that it binds: the name would change.
     """
-    starts = [0]  # of the lines, in bytes, as the tree counts columns
+    starts = [0]  # of each line, in bytes, because the tree counts columns in bytes
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     nodes = list(ast.walk(ast.parse(source)))

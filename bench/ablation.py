@@ -1,21 +1,22 @@
-"""What does each piece of judging contribute? Switch each off alone, and judge all labelled texts of the repository again.
+"""Measures what each piece of the judging code contributes: switches it off alone and judges all labeled texts of the repository again.
 
     python bench/ablation.py [--only PREFIX] [--sample N] [--texts BLOBS] [--keep bench/results/ablation.json]
     python bench/ablation.py --compare OLD.json [NEW.json]
 
-Pieces (bench/ablation_switches.py) are found in the code: each signature, each row of a table, each predicate, finder, stage, collector and action, and each pattern of
-`diagnosis`, `sources/metrics` and `text`. Texts and labels: bench/labelled.py. Each text is judged once with all that is on, and it is noted which pieces
-did something; only these texts are judged again without the piece, in an order that stays, until `ENOUGH` of them have another class, cause or value: `judged` says
-how many were. What a piece contributes is then one of:
+The pieces (bench/ablation_switches.py) are found in the code: each signature, each row of a table, each predicate, finder, stage, collector and action, and each
+pattern of `diagnosis`, `sources/metrics` and `text`. Texts and labels: bench/labelled.py. Each text is first judged with everything on, to record which pieces did
+something. Only the texts in which a piece did something are judged again without it, in a fixed order, until `ENOUGH` of them change class, cause or value;
+`judged` is their number. A piece then contributes one of:
 
-    unreached   no text comes to it: the texts say nothing of it
-    idle        it is reached, and never does anything
-    sampled     nothing was another, but only a part of its texts was judged (--sample, --most): not shown
-    nothing     it does something, and no verdict and no value is another without it
+    unreached   no text reaches it, so the texts say nothing about it
+    idle        it is reached, but never does anything
+    sampled     nothing changed, but only some of its texts were judged (--sample, --most): not shown
+    nothing     it does something, but no verdict and no value changes without it
     words       confidence, title, advice or consequences change; class, rank, cause and values do not
     matters     class, reason, rank, cause or a value changes
 
-The table is kept as JSON, a piece a line, and as a page beside it, what contributes nothing first. The same code gives the same table, so two can be compared.
+The table is written as JSON, one piece a line, and as a page beside it that lists pieces without a contribution first. The same code gives the same table, so two tables
+can be compared.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-# The first: it makes patterns switchable while the modules of supervisor are imported.
+# Keep this import first: it makes patterns switchable while the modules of supervisor are imported.
 from bench.ablation_switches import ROOT, Piece, Switches
 from bench.common import command_line
 from bench.labelled import Engine, Outcome, Text, scratch_folder, texts
@@ -48,12 +49,12 @@ from supervisor.diagnosis.scan.signature_tables import Signatures, parse_tables
 from supervisor.diagnosis.scan.windows import match_in_turn
 from supervisor.sources.signature_files import read_tables
 
-# Processor seconds for one text: the longest takes 0.2.
+# CPU seconds for one text: the longest takes 0.2.
 LONGEST_S = 5
 MOST_TIMEOUTS = 3
 MOST_BYTES = 4 << 30
 EXAMPLES = 3
-# A piece that changes so many texts matters, whatever the others say: most pieces that do change every text.
+# A piece that changes this many texts matters, whatever the rest show: most such pieces change every text.
 ENOUGH = 50
 WORDS = frozenset(
     ("confidence", "node", "title", "consequences", "advice", "action", "fingerprint", "cause text")
@@ -66,12 +67,12 @@ def _nothing() -> None:
     pass
 
 
-# Switched off, it changes nothing: each table has it, judged over all texts, so that a table with anything else is no measurement.
+# A piece that changes nothing when switched off. Each table judges it over all texts; a table where it shows a change is invalid.
 CONTROL = Piece("control", "nothing is off", 0, _nothing, _nothing)
 
 
 class Matcher:
-    """All signatures but one; notes which matched."""
+    """All signatures but one; records which matched."""
 
     def __init__(self, signatures: Signatures) -> None:
         self._inner = compile_matcher(signatures)
@@ -91,12 +92,12 @@ class Matcher:
 
 
 class TooLongError(BaseException):
-    """A text took too long; no handler of errors may catch it."""
+    """A text took too long. Not an Exception, so that no error handler catches it."""
 
 
 @dataclasses.dataclass
 class Found:
-    """What is judged, and how."""
+    """What is judged, and with which engine."""
 
     switches: Switches
     pieces: dict[str, Piece]
@@ -114,7 +115,7 @@ _found: Found
 
 
 def judged(text: Text, engine: Engine) -> Outcome:
-    """What a text is read as; an exception is an outcome too."""
+    """The outcome of judging a text; an exception is an outcome too."""
     signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S)
     try:
         return text.judge(engine)
@@ -131,7 +132,7 @@ def _too_long(*_: object) -> None:
 
 
 def prepared(scratch: Path, blobs: Path | None, sample: int) -> Found:
-    """Engine, texts and pieces, before any is judged."""
+    """Engine, texts and pieces, before any text is judged."""
     signatures = parse_tables(read_tables())
     matcher = Matcher(signatures)
     switches = Switches()
@@ -163,7 +164,7 @@ def _signature_lines() -> dict[str, int]:
 
 
 def trace(places: Sequence[int]) -> list[tuple[int, Outcome, set[str], set[str]]]:
-    """Judge some texts with all that is on: (place, outcome, pieces reached, pieces that did something)."""
+    """Judge some texts with everything on: (place, outcome, pieces reached, pieces that did something)."""
     found = _found
     rows = []
     for place in places:
@@ -186,7 +187,7 @@ def trace(places: Sequence[int]) -> list[tuple[int, Outcome, set[str], set[str]]
 
 
 def without(name: str) -> dict[str, Any]:
-    """Judge the texts in which a piece did something without it, and count what is another."""
+    """Judge the texts in which a piece did something again without it, and count the changes."""
     found = _found
     piece = found.pieces[name]
     engine = found.engine
@@ -265,7 +266,7 @@ def _contribution(name: str, fields: Mapping[str, int]) -> str:
 
 
 def _limit() -> None:
-    """Each process ends what runs on for ever, and what fills the memory."""
+    """Set up a worker process: it ends a text that runs forever or fills the memory."""
     signal.signal(signal.SIGVTALRM, _too_long)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
@@ -273,7 +274,7 @@ def _limit() -> None:
 def measured(
     found: Found, only: str, processes: int, *, known: Sequence[dict[str, Any]] = (), tell_rows: bool = False
 ) -> list[dict[str, Any]]:
-    """The table: a row a piece, by kind and name. `known`: rows of an earlier start, taken as they are."""
+    """The table: one row a piece, by kind and name. `known`: rows of an earlier start, which are reused."""
     global _found  # noqa: PLW0603 - what forked processes inherit
     _found = found
     context = multiprocessing.get_context("fork")
@@ -319,7 +320,7 @@ def _is_wanted(piece: Piece, only: str) -> bool:
 
 
 def summary(found: Found) -> dict[str, Any]:
-    """What was judged, and how it stood with all on: labels that are not met, by family."""
+    """What was judged, and the result with everything on: labels that are not met, by family."""
     families: dict[str, dict[str, int]] = {}
     for text, outcome in zip(found.texts, found.base, strict=True):
         row = families.setdefault(text.family, {"texts": 0})
@@ -330,13 +331,13 @@ def summary(found: Found) -> dict[str, Any]:
 
 
 def written(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
-    """JSON with a piece a line, so that two tables can be compared line by line."""
+    """JSON with one piece a line, so that two tables can be compared line by line."""
     rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in table)
     return f'{json.dumps(head, indent=1)[:-2]},\n "pieces": [\n{rows}\n ]\n}}\n'
 
 
 def page(head: Mapping[str, Any], table: Sequence[Mapping[str, Any]]) -> str:
-    """The same for people: what contributes nothing first."""
+    """The same as a page: pieces without a contribution first."""
     lines = [
         "# What each piece of judging contributes",
         "",
@@ -391,7 +392,7 @@ def _counts(found: Mapping[str, int]) -> str:
 
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """What two tables do not have in common, a line each."""
+    """The differences between two tables, one line each."""
     before, after = ({f"{row['kind']} {row['name']}": row for row in one["pieces"]} for one in (old, new))
     for family in sorted(old["families"].keys() | new["families"].keys()):
         was, now = old["families"].get(family), new["families"].get(family)
@@ -425,19 +426,24 @@ def _commit() -> str:
 def main(argv: Iterable[str] | None = None) -> int:
     parser = command_line(__doc__)
     parser.add_argument(
-        "--only", default="", metavar="PREFIX", help="pieces whose name, or kind and name, begin so"
+        "--only",
+        default="",
+        metavar="PREFIX",
+        help="only pieces whose name, or kind and name, begin with PREFIX",
     )
-    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every Nth text alone")
-    parser.add_argument("--texts", type=Path, metavar="BLOBS", help="a folder with the public logs, by blob")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth text")
+    parser.add_argument(
+        "--texts", type=Path, metavar="BLOBS", help="a folder with the public logs, named by blob"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rows", action="store_true", help="print each row as soon as it is known")
     parser.add_argument(
-        "--resume", type=Path, metavar="ROWS", help="what --rows printed before: these are not measured again"
+        "--resume", type=Path, metavar="ROWS", help="output of an earlier --rows: do not measure these again"
     )
     parser.add_argument(
-        "--most", type=int, default=0, metavar="N", help="at most so many texts a piece (a busy machine)"
+        "--most", type=int, default=0, metavar="N", help="at most N texts a piece (for a busy machine)"
     )
-    parser.add_argument("--commit", default="", help="the commit to name; otherwise that of the checkout")
+    parser.add_argument("--commit", default="", help="the commit to name (default: that of the checkout)")
     parser.add_argument("--compare", type=Path, nargs="+", metavar="TABLE.json")
     args = parser.parse_args(argv if argv is None else list(argv))
     if args.compare:

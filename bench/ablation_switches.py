@@ -1,13 +1,13 @@
-"""What judges a text, piece by piece, each with a switch: signatures, rows of tables, functions and patterns.
+"""The pieces of the judging code, each with a switch: signatures, rows of tables, functions and patterns.
 
-Import this before anything of `supervisor`: patterns are made switchable as the modules compile them. A piece that is off does nothing:
-a signature and a pattern match nothing, a row is not in its table, a function gives what it gives where it finds nothing.
+Import this before any module of `supervisor`: patterns become switchable when the modules compile them. A piece that is off does
+nothing: a signature or a pattern matches nothing, a row is missing from its table, and a function returns what it returns when it finds nothing:
 
-- predicate: gives False; a second piece of the same function (``… = True``) gives True, which is how a filter is switched off;
-- finder (``X | None``): gives None;
-- stage (``X`` in, ``X`` out): gives back what it was given;
-- collector (a list, tuple, mapping, set or iterator): gives an empty one;
-- action (gives nothing): does nothing.
+- predicate: returns False. A second piece of the same function (``… = True``) returns True, which switches a filter off.
+- finder (``X | None``): returns None.
+- stage (``X`` in, ``X`` out): returns its argument.
+- collector (a list, tuple, mapping, set or iterator): returns an empty one.
+- action (returns nothing): does nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# What hides secrets is not judged by what a text's verdict is.
+# A verdict does not show whether the code that hides secrets works, so that code is left out.
 PACKAGES = ("supervisor.diagnosis", "supervisor.sources.metrics", "supervisor.text")
 LEFT_OUT = ("supervisor.text.redact", "supervisor.text.secret_values", "supervisor.diagnosis.scan.matcher")
 
@@ -41,7 +41,7 @@ _traced: set[str] | None = None
 
 
 class Pattern:
-    """Stands in for a compiled pattern: `made` is the real one, one that never matches, or one that records."""
+    """A stand-in for a compiled pattern. `made` is the real pattern, one that never matches, or one that records."""
 
     def __init__(self, real: re.Pattern[Any]) -> None:
         self.real = real
@@ -77,7 +77,7 @@ class Pattern:
 
 
 class _Recording:
-    """A pattern that notes when it was asked and when it matched."""
+    """A pattern that records when it is used and when it matches."""
 
     def __init__(self, real: re.Pattern[Any], name: str, seen: Trace) -> None:
         self._real, self._name, self._seen = real, name, seen
@@ -122,7 +122,7 @@ class _Recording:
 
 
 def _compile(pattern: Any, flags: int = 0) -> Any:
-    """`re.compile` for the modules that are switched; all others get what they always get."""
+    """`re.compile`: switchable patterns for the switched modules, the usual ones for all others."""
     frame = sys._getframe(1)  # noqa: SLF001 - who compiles
     module = str(frame.f_globals.get("__name__", ""))
     lazily = module == "supervisor.text.patterns" and frame.f_code.co_name == "_pattern"
@@ -141,7 +141,7 @@ re.compile = _compile
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One thing that can be switched off. `lines`: how many lines of source it has. `off` switches it, `on` back."""
+    """One thing that can be switched off. `lines`: its lines of source. `off` switches it off, `on` on again."""
 
     kind: str
     name: str
@@ -155,7 +155,7 @@ class Piece:
 
 
 class Trace:
-    """What was reached while a text was judged, and what of it did something: names of pieces."""
+    """The names of the pieces that a text reached, and of those that did something."""
 
     def __init__(self) -> None:
         self.reached: set[str] = set()
@@ -163,7 +163,7 @@ class Trace:
 
 
 def modules() -> list[ModuleType]:
-    """All modules of the packages, imported."""
+    """Import and return all modules of the packages."""
     found = []
     for package in PACKAGES:
         root = importlib.import_module(package)
@@ -188,7 +188,7 @@ _RETURNS = tuple(dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function with what it gives when it is off. `same`: the parameter that a stage gives back."""
+    """A function, and what it returns when it is off. `same`: the parameter that a stage returns."""
 
     kind: str
     name: str
@@ -198,7 +198,7 @@ class Function:
     same: str = ""
 
     def code_off(self) -> CodeType:
-        """Its code while it is off, with the same signature, so that defaults stay what they are."""
+        """Its code while it is off, with the same signature, so that its defaults keep working."""
         code = self.made.__code__
         names = code.co_varnames
         at = code.co_argcount
@@ -220,7 +220,7 @@ class Function:
 
 
 def functions(module: ModuleType) -> Iterator[Function]:
-    """Each function and method of a module that can be off."""
+    """Each function and method of a module that can be switched off."""
     path = module.__file__
     assert path is not None
     for prefix, node in _definitions(ast.parse(Path(path).read_text(encoding="utf-8")), ""):
@@ -259,7 +259,7 @@ def _function_of(module: ModuleType, path: str) -> FunctionType | None:
 
 
 def _neutral(node: ast.FunctionDef) -> Iterator[tuple[str, str, str]]:
-    """(kind, what it gives when off, the parameter given back) by its annotations."""
+    """(kind, what it returns when off, the parameter to return), from its annotations."""
     if node.returns is None:
         return
     returned = ast.unparse(node.returns).strip("'\"")
@@ -295,7 +295,7 @@ def _element(annotation: str) -> str:
 
 
 class Watch:
-    """While it is on, notes in `seen` which of the functions were called and which did something."""
+    """Within this context, record in `seen` which of the functions were called and which did something."""
 
     def __init__(self, found: Iterable[Function], seen: Trace) -> None:
         self._seen = seen
@@ -347,7 +347,7 @@ class Watch:
 
 
 def named(value: object) -> str:
-    """What a row of a table is called: by its name, id, key or example."""
+    """The name of a table's row: its name, id, key or example."""
     for field in ("name", "id", "key", "example", "failure", "word"):
         if isinstance(found := getattr(value, field, None), str) and found:
             return found
@@ -363,7 +363,7 @@ def _is_row(value: object) -> bool:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """The parts of a table or a row, each with how it is reached."""
+    """The parts of a table or a row, each with the path to it."""
     if isinstance(value, tuple) and hasattr(type(value), "_fields"):
         fields: tuple[str, ...] = vars(type(value))["_fields"]
         yield from ((f".{name}", part) for name, part in zip(fields, value, strict=True))
@@ -385,7 +385,7 @@ def _walk(name: str, value: object, depth: int = 4) -> Iterator[tuple[str, objec
 
 
 def patterns(found: Iterable[ModuleType]) -> dict[str, Any]:
-    """Patterns by name: `Pattern` and `Lazy`, where they are first named."""
+    """Patterns (`Pattern` and `Lazy`) by the first name that is bound to them."""
     from supervisor.text.patterns import Lazy
 
     by_name: dict[str, Any] = {}
@@ -407,7 +407,7 @@ def patterns(found: Iterable[ModuleType]) -> dict[str, Any]:
 
 
 def _cached(module: ModuleType, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """The patterns that a cached function without arguments makes once."""
+    """The patterns that a cached function without arguments builds once."""
     from supervisor.text.patterns import Lazy
 
     wrapper = getattr(module, function.__name__, None)
@@ -446,7 +446,7 @@ def _without(table: Any, row: object) -> Any:
 
 
 class Switches:
-    """All pieces, and what tells which of them a text needs."""
+    """All pieces, and the recording that shows which of them a text needs."""
 
     def __init__(self) -> None:
         self.modules = modules()
@@ -462,12 +462,12 @@ class Switches:
         self.signature_off = ""
 
     def clear(self) -> None:
-        """Forget what was remembered of lines before."""
+        """Clear all caches of earlier lines."""
         for each in self.caches:
             each.cache_clear()
 
     def pieces(self) -> Iterator[Piece]:
-        """Everything that can be switched off, but for the signatures."""
+        """Every piece except the signatures."""
         for each in self.functions:
             off, real = each.code_off(), each.made.__code__
 
@@ -499,7 +499,7 @@ class Switches:
 
     @contextmanager
     def traced(self) -> Generator[Trace, None, None]:
-        """What is reached, and what does something, within."""
+        """Record what is reached, and what does something, within this context."""
         seen = Trace()
         self.clear()
         for name, pattern in self.patterns.items():
@@ -517,7 +517,7 @@ class Switches:
 
     @functools.cached_property
     def _row_functions(self) -> dict[str, list[Function]]:
-        """What of a row is called, by the row's name."""
+        """The functions and patterns of each row, by the row's name."""
         found: dict[str, list[Function]] = {}
         for name, _, _, row in self.rows:
             for how, part in _parts(row):
@@ -526,7 +526,7 @@ class Switches:
         return found
 
     def _rows_of(self, seen: Trace) -> None:
-        """A row did something where one of its functions or patterns did; one with neither may always have."""
+        """Count a row as active if one of its functions or patterns was; a row without any may always have been."""
         ids = {id(pattern): name for name, pattern in self.patterns.items()}
         for name, _, _, row in self.rows:
             names = [each.name for each in self._row_functions.get(name, ())]

@@ -1,8 +1,8 @@
-"""All labelled texts of the repository as one list: what is judged, and what is right.
+"""All labeled texts of the repository as one list: the inputs and the expected results.
 
-The labels: tests/corpus/data (failures.jsonl, real/, endings.txt, wordings.txt, healthy_lines.txt, metrics*.jsonl and every other ``*.jsonl`` there
-whose rows have a `text` and a label), and what tests/corpus derives from them: closing lines, warnings above, a scheduler's clean-up below, two jobs in
-a file, other layouts and what launchers and loggers put around a line. Of what is derived each record has one form, in turn.
+The labels come from tests/corpus/data (failures.jsonl, real/, endings.txt, wordings.txt, healthy_lines.txt, metrics*.jsonl and every other ``*.jsonl`` there
+whose rows have a `text` and a label), and from what tests/corpus derives from those: closing lines, warnings above, a scheduler's clean-up below, two jobs
+in a file, other layouts, and what launchers and loggers put around a line. Each record gets one derived form, in turn.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KNOWN = ("failures.jsonl", "metrics.jsonl", "metrics_more.jsonl", "metrics_unsee
 
 @dataclass(frozen=True)
 class Engine:
-    """What a scan needs; `matcher` may leave out a signature."""
+    """What a scan needs. `matcher` may omit a signature."""
 
     signatures: Signatures
     matcher: Matcher
@@ -47,7 +47,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was made of a text: `fields` by name, and for each label whether it was met (for metrics: how many values are not)."""
+    """The result for a text: `fields` by name, and for each label whether the result meets it (metrics: how many values do not)."""
 
     fields: Mapping[str, Any]
     marks: Mapping[str, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Text:
-    """One labelled text. `judge` reads it as the code stands."""
+    """One labeled text. `judge` reads it with the current code."""
 
     family: str
     id: str
@@ -68,7 +68,7 @@ class Text:
 
 
 def texts(scratch: Path, blobs: Path | None = None) -> list[Text]:
-    """All of them, in an order that stays. `blobs`: a folder with the texts of the wild manifests, named by their blobs."""
+    """All texts, in a fixed order. `blobs`: a folder with the texts of the wild manifests, named by their blobs."""
     return [
         *_excerpts(),
         *_real(scratch),
@@ -227,7 +227,7 @@ def _healthy_lines() -> Iterator[Text]:
 
 
 def _closing_lines() -> Iterator[Text]:
-    """What tests/corpus/test_closing_lines.py puts above and below a record; the label is that of the record."""
+    """Each record with the lines that tests/corpus/test_closing_lines.py puts above and below it; the record keeps its label."""
     every = records()
     failed = 0
     for number, record in enumerate(every):
@@ -260,7 +260,7 @@ def _layouts() -> Iterator[Text]:
         rewritten = LAYOUTS[layout](lines, cause)
         _, line = _place(record)
         line = rewritten.place[cause] if line else None
-        # Some of them give each line a rank of its own.
+        # Some wrappers give each line its own rank.
         yield _judged("layouts", f"{record['id']} {layout}", rewritten.data, _classes(record), None, line)
 
 
@@ -270,7 +270,7 @@ Rows = dict[int, dict[str, Any]]
 
 
 def _numbers(record: Mapping[str, Any], found: Rows) -> Outcome:
-    """The values by row; the marks count those that are missed and those that no label has."""
+    """The values by row; the marks count missed values and values without a label."""
     expected = {entry["line"]: entry for entry in record["expect"]}
     missed = sum(
         found.get(row, {}).get(key) is None or not equal(found[row][key], entry[key])
@@ -314,7 +314,7 @@ def _metrics() -> Iterator[Text]:
 
 
 def _traces(scratch: Path) -> Iterator[Text]:
-    """Flight-recorder dumps of 16 ranks; the label is which ranks a fault was injected into."""
+    """Flight-recorder dumps of 16 ranks; the label names the ranks with an injected fault."""
     with tarfile.open(DATA / "nvrx_fr_traces.tar.xz") as packed:
         packed.extractall(scratch, filter="data")
     for folder in sorted((scratch / "fr_traces").iterdir()):
@@ -334,7 +334,7 @@ def _trace(folder: Path, ranks: tuple[int, ...]) -> Text:
 
 
 def _others() -> Iterator[Text]:
-    """Files that were added beside those above: a row is judged by the labels that it has."""
+    """The other files: each row is judged by the labels that it has."""
     for path in sorted(DATA.glob("*.jsonl")):
         if path.name in KNOWN:
             continue
@@ -349,7 +349,7 @@ def _others() -> Iterator[Text]:
 
 
 def _wild(blobs: Path) -> Iterator[Text]:
-    """Whole public logs, of which the project has the labels alone."""
+    """Whole public logs; the project keeps only their labels."""
     for record in records(DATA / "wild" / "failures.jsonl"):
         if (path := blobs / str(record["blob"])).is_file():
             yield _judged("wild", record["blob"][:12], path.read_bytes(), _classes(record), *_place(record))

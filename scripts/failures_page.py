@@ -48,8 +48,9 @@ the rules below in order; the first that matches determines the root. If a rule 
 also matched, and the corrections. With `--json`, they are under the key `explanation`.
 """
 CORRECTED = """\
-Evidence outside the logs then corrects the root: in each stage, the first correction that applies. What the logs gave weighs as much as
-what it rests on: silence, the exit of a process, complaints of peers, a line that names a cause. A correction outranks it up to a weight.
+Evidence outside the logs can then correct the root. Each stage applies its first matching correction. The root weighs as much as the
+evidence behind it: silence, the exit of a process, complaints from peers, or a line that names a cause. A correction applies only up to
+the weight in the column *outranks at most*.
 """
 
 

@@ -55,7 +55,7 @@ EXIT_CODES = """\
 exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 stoker's usage or config · 3 refused ·
   4 gave up, retry budget spent · 5 stopped on request · 6 lost · 7 ended early, exit code 0 unexplained ·
   75 checkpointed, requeue me · 130 interrupted
-  93 in a SLURM job, in place of 1: do not requeue · 141 the reader of the output is gone
+  93 in a SLURM job, in place of 1: do not requeue · 141 the reader of the output went away
   diagnose: 0 healthy · 10 a failure · 11 no failure known, at least one unknown · 2 bad input"""
 
 

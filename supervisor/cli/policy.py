@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-retry", action="store_true", help="never restart by itself")
     parser.add_argument("--restart-from-scratch", action="store_true", help="a restart may begin at step 0")
     parser.add_argument(
-        "--trust-exit-code", action="store_true", help="exit code 0 is a success, whatever the logs show"
+        "--trust-exit-code", action="store_true", help="treat exit code 0 as success, whatever the logs show"
     )
     parser.add_argument(
         "--interactive", action="store_true", help="as if a person were there: hold, not fail"

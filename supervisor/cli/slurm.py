@@ -248,7 +248,7 @@ def _said_end(job: QueuedJob) -> bool:
     elif job.exit_code.startswith("93"):
         print("  exit 93: it would fail again, and was not requeued; `stoker diagnose` says why")
     elif job.exit_code.startswith("7:"):
-        print("  exit 7: it ended early with exit code 0, and was not requeued; `stoker diagnose` says more")
+        print("  exit 7: the job ended early with exit code 0 and was not requeued; see `stoker diagnose`")
     return False
 
 

@@ -68,7 +68,7 @@ _OUR_SIGNALS = {
 
 NOT_RESUMED_SURE = 0.9
 """Of an attempt that began below its checkpoint: steps that are counted from 0 at each start look alike."""
-LOADS_NOTHING = "Check which folder and which flag the script loads its checkpoint by: see the command in plan.json of the attempt."
+LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
 # Characters of what a verdict shows of a log: names and paths in advice come from there too.
 MOST_CAUSE = 600
 MOST_ADVICE = 800

@@ -580,4 +580,4 @@ class GuidedStart:
         """Refuses a file that could not be written."""
         job_file(choices)
         if choices.file in self.around.files:
-            raise JobError(f"{choices.file}: it exists and is left as it is: give another name with --out")
+            raise JobError(f"{choices.file}: already exists; give another name with --out")

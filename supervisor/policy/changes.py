@@ -58,7 +58,7 @@ def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     if path is None:
         return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
     if lost is not None:
-        return SpecChange(), f"resume from before the loss was no number at step {lost}, once: {path}"
+        return SpecChange(), f"resume once from before the loss became NaN or Inf at step {lost}: {path}"
     return SpecChange(), f"resume from the checkpoint before: {path}"
 
 

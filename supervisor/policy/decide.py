@@ -79,7 +79,7 @@ def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision 
     """What follows exit code 0: mostly success. None where the logs show a failure, which its rule answers."""
     failure, reason = (verdict.failure, verdict.reason) if verdict else (FailureClass.HEALTHY, None)
     if failure is FailureClass.NAN_LOSS:
-        return Decision(DecisionKind.FAIL, "it ended, but its loss is not a number", exit_code=EXIT_FAILED)
+        return Decision(DecisionKind.FAIL, "finished, but the loss is NaN or Inf", exit_code=EXIT_FAILED)
     if verdict is not None and reason is Reason.NO_STEP:
         return _hold(history, f"exit code 0, but: {verdict.title}", SpecChange())
     is_early = reason is Reason.ENDED_EARLY
@@ -161,7 +161,7 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
 def _not_resumed(history: PolicyInput) -> Decision:
     """An attempt that began below its checkpoint waits for a person, who may say that the script counts so."""
     if history.counter == RESTARTS and not history.now.misses_surely:
-        reason = "the script counts its steps from 0 at each start: restart from the newest checkpoint"
+        reason = "the script's step count starts over at 0: restart from the newest checkpoint"
         return Decision(DecisionKind.RESTART, reason, change=SpecChange())
     held = _hold(history, history.now.missed, SpecChange())
     return replace(held, asks=not history.now.misses_surely and not history.counter)
@@ -288,8 +288,8 @@ def _lost_again(history: PolicyInput) -> str | None:
         return None
     again, at = now.lost_at, now.resumed_at
     if at is not None and again - at <= 2 * (first - at):
-        return f"the loss was no number again at step {again}, within twice the {first - at} steps from checkpoint {at} to the first time"
-    return f"the loss was no number again at step {again}, and a run goes back for that once"
+        return f"the loss became NaN or Inf again at step {again}: too soon, as the first time came {first - at} steps after checkpoint {at}"
+    return f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only once a run"
 
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
@@ -338,7 +338,7 @@ def _why_not_resumed(history: PolicyInput) -> str:
     if history.not_now:
         return f"steps were made and {history.not_now}"
     if found is not None:
-        why = f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
+        why = f"{found} was found, but not the flag that resumes from it: name it (--resume-knob FLAG=PATH)"
         return _with_file(why, history)
     if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.

@@ -176,7 +176,7 @@ REASON_RULES: Final = MappingProxyType(
         (FailureClass.WORKER_CRASH, Reason.SILENT): _IF_PROGRESS,
         (FailureClass.UNKNOWN, Reason.ENDED_EARLY): Rule(
             Answer.STOP,
-            advice_if_not_restarted="its last lines show why it ended; continue it, or trust its exit code",
+            advice_if_not_restarted="read its last lines for the reason; then continue it, or trust its exit code",
             held_unwatched=False,
         ),
         (FailureClass.TERMINATED, Reason.TIME_LIMIT): Rule(

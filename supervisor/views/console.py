@@ -371,7 +371,7 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
         # A flag that would change nothing is not named.
         answers.append(f"{flags_text(question, one)} ({text})" if one.change is not None else text)
     of_batch = question.what is not Unread.COUNTER
-    why = "to restart smaller, answer" if of_batch else "to go on, answer, or set [policy] step_counter"
+    why = "to restart smaller, answer" if of_batch else "to continue, answer, or set [policy] step_counter"
     yield Level.WARNING, f"{why}: {question_text(question, english)} {' | '.join(answers)}"
 
 

@@ -229,9 +229,9 @@ def test_explain_names_what_other_evidence_corrected(
     shown = capsys.readouterr().out
     assert "  candidates (0)\n" in shown
     assert "    nothing_known: " in shown
-    assert "  corrected by other evidence\n    words_of_complaint: No signature knows the cause" in shown
+    assert "  corrected by other evidence\n    words_of_complaint: No signature matches the cause" in shown
     assert main(["diagnose", "--explain", "--lang", "zh", str(log)]) == 10
-    assert "No signature knows" not in capsys.readouterr().out
+    assert "No signature matches" not in capsys.readouterr().out
 
 
 APPENDED = f"nohup: ignoring input\n{STEPS}KeyError: 'labels'\nnohup: ignoring input\n{STEPS}{OOM}nohup: ignoring input\n{STEPS}"

@@ -205,7 +205,7 @@ def test_no_file_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     for name in ("train.toml", "broken.toml"):
         (folder / name).symlink_to("away")
     assert main(["init", "--yes", "--out", "broken.toml"]) == 2
-    assert "left as it is" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main(["init", "--yes"]) == 0
     assert (folder / "train-2.toml").is_file()
     assert not (folder / "away").exists()
@@ -222,7 +222,7 @@ def test_a_file_that_comes_meanwhile_is_not_overwritten(
 
     monkeypatch.setattr(os, "link", link)
     assert main(["init", "--yes"]) == 2
-    assert "left as it is" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (folder / "train.toml").read_text(encoding="utf-8") == "another's"
 
 

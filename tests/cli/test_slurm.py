@@ -126,7 +126,7 @@ def test_submitted_and_refused(tools: Path, capsys: pytest.CaptureFixture[str]) 
         ("PREEMPTED", "0:15", 1, "terminated (preempted)"),
         ("NODE_FAIL", "0:0", 1, "node failed: n2; submit again with --exclude"),
         ("FAILED", "93:0", 1, "it would fail again, and was not requeued"),
-        ("FAILED", "7:0", 1, "it ended early with exit code 0, and was not requeued"),
+        ("FAILED", "7:0", 1, "the job ended early with exit code 0 and was not requeued"),
     ],
 )
 def test_a_watched_job_ends(

@@ -74,7 +74,7 @@ def quiet_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.fault(
-    "hostile input", "the reader of what follows a run leaves, and no line comes", "it ends at once"
+    "hostile input", "the reader of `attach` goes away, and no line comes", "`attach` ends at once"
 )
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_attach_ends_with_its_reader_though_no_line_comes(quiet_run: Path, form: list[str]) -> None:
@@ -121,7 +121,7 @@ def test_metrics_of_a_pipe_end_with_their_reader_though_no_line_comes(tmp_path: 
 
 
 @pytest.mark.fault(
-    "processes", "the reader of `run --no-ui` leaves", "training continues, with its exit code"
+    "processes", "the reader of `run --no-ui` goes away", "training continues, and its exit code counts"
 )
 def test_a_run_without_a_screen_goes_on_and_keeps_its_code(tmp_path: Path) -> None:
     (tmp_path / "quiet.py").write_text(QUIET, encoding="utf-8")

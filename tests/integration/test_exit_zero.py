@@ -175,7 +175,7 @@ def test_a_watched_process_is_judged_by_the_same_words(tmp_path: Path) -> None:
             assert any("watching pid" in line for line in watcher.stdout)
             gate.touch()
             assert watcher.wait(60) == 7
-            assert "Ended with exit code 0 at step 10 of 100, and nothing says why" in watcher.stdout.read()
+            assert "Ended with exit code 0 at step 10 of 100, for no stated reason" in watcher.stdout.read()
     finally:
         process.kill()
         process.wait(30)
@@ -188,4 +188,4 @@ def test_in_slurm_the_code_stays_7_and_a_requeued_job_is_not_resumed(tmp_path: P
     assert stoker("run", "--no-ui", "--", *words, cwd=tmp_path, env=slurm).code == 7
     again = stoker("run", "--no-ui", "--", *words, cwd=tmp_path, env={**slurm, "SLURM_RESTART_COUNT": "1"})
     assert again.code == 7
-    assert "Ended with exit code 0 at step 10 of 100, and nothing says why: not started again" in again.err
+    assert "Ended with exit code 0 at step 10 of 100, for no stated reason: not started again" in again.err

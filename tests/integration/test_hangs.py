@@ -261,7 +261,7 @@ ON_DEMAND = ("--no-ui", "--end-hangs", "--nproc-per-node", "2", "--python", sys.
 
 
 @pytest.mark.fault(
-    "recovery", "seven kinds of deadlock, each behind heartbeats", "with both flags each is ended"
+    "recovery", "seven kinds of deadlock, each behind heartbeats", "with both flags, stoker ends each one"
 )
 def test_seven_deadlocks_behind_heartbeats_are_flagged_and_ended_where_a_person_wants_that(
     tmp_path: Path,
@@ -288,7 +288,7 @@ def test_seven_deadlocks_behind_heartbeats_are_flagged_and_ended_where_a_person_
 
 
 @pytest.mark.fault(
-    "recovery", "a healthy job makes no step for longer than the limit", "it is neither accused nor ended"
+    "recovery", "a healthy job completes no step for longer than the limit", "it is neither blamed nor ended"
 )
 def test_a_healthy_training_that_evaluates_saves_compiles_and_uploads_is_not_ended(tmp_path: Path) -> None:
     """Twelve phases without a step behind a heartbeat; those that show what they are last longer than the limit."""
@@ -305,7 +305,7 @@ def test_a_healthy_training_that_evaluates_saves_compiles_and_uploads_is_not_end
     assert accused.isdisjoint({"prose", "counted", "drawn"}), accused
 
 
-@pytest.mark.fault("recovery", "the first step never comes", "after --start-timeout the attempt is ended")
+@pytest.mark.fault("recovery", "the first step never comes", "the attempt ends after --start-timeout")
 def test_a_start_that_never_steps_is_ended_once_again_and_then_held(tmp_path: Path) -> None:
     flags = ("--no-ui", "--start-timeout", "8", "--restart-from-scratch", "--nproc-per-node", "1")
     (tmp_path / "stoker.toml").write_text("[hang]\ncountdown_s = 1.0\n", encoding="utf-8")

@@ -195,7 +195,7 @@ def test_what_was_given_is_not_asked() -> None:
         (Topic.SMALLER, "perhaps", "no, yes"),
         (Topic.FILE, "job.yaml", ".toml"),
         (Topic.FILE, "stoker.toml", "stoker.toml"),
-        (Topic.FILE, "taken.toml", "left as it is"),
+        (Topic.FILE, "taken.toml", "already exists"),
     ],
 )
 def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) -> None:

@@ -374,7 +374,7 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         (
             "train.py --batch_size 8 --accum_iter 2",
             {"train.py": ARGPARSE.replace("args.accum_iter", "2")},
-            "used nowhere",
+            "never used",
         ),
         ("train.py --batch_size 8 --accum_iter auto", {"train.py": ARGPARSE}, "not known"),
         (
@@ -401,12 +401,12 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ("train.py --batch_size 8", {"train.py": ONLY_COUNTED}, r"does not accumulate by --accum_iter \(read in train\.py:\d+\)"),
         ("train.py --batch_size 8 --amp", {"train.py": NOT_WITH_AMP}, "with these arguments the loop does not accumulate"),
         ("train.py --config c.yaml", {"train.py": ONLY_COUNTED, "c.yaml": "batch_size: 8\naccum_iter: 1\n"}, r"does not accumulate by c\.yaml#accum_iter"),
-        ("train.py --batch_size 8 --accum_iter 4", {"train.py": CUT_IN_LOOP}, r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)"),
-        ("train.py --accum_iter 4", {"train.py": CUT_IN_LOOP.replace("x[j::args.accum_iter]", "x.chunk(args.accum_iter)[j]")}, "cuts each batch"),
+        ("train.py --batch_size 8 --accum_iter 4", {"train.py": CUT_IN_LOOP}, r"splits each batch into --accum_iter pieces \(train\.py:\d+\)"),
+        ("train.py --accum_iter 4", {"train.py": CUT_IN_LOOP.replace("x[j::args.accum_iter]", "x.chunk(args.accum_iter)[j]")}, "splits each batch"),
         (
             "train.py --batch_size 8 --accum_iter 4",
             {"train.py": BY_HELPER.replace("(step(piece) / args.accum_iter)", "step(piece)")},
-            r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)",
+            r"splits each batch into --accum_iter pieces \(train\.py:\d+\)",
         ),
         ("train.py --batch_size 2 --augment", {"train.py": AT_LEAST_TWO}, r"--batch_size 1 would be refused by the script: train\.py:\d+"),
         ("train.py --max_num_tokens 90000 --accum_iter 4", {"train.py": TOKENS}, "may fill the batches in place of --batch_size"),

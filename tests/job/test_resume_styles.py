@@ -231,7 +231,7 @@ def test_a_number_is_not_set_where_the_other_half_of_its_path_has_no_value(
     alone = job("train.py", {"train.py": source}).knobs
     assert alone.resume_step is None
     if step != "--start_iter":  # a name that does not speak of resuming is told by its path alone
-        assert f"the path for {step} is made of {partner.replace('-', '_')} too" in alone.resumes
+        assert f"the path for {step} also needs {partner.replace('-', '_')}," in alone.resumes
     both = job(f"train.py --{partner} exps/a", {"train.py": source}).knobs
     assert both.resume_step == step
 

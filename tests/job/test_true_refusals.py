@@ -130,7 +130,7 @@ def test_a_declared_accumulation_that_may_cut_the_batch_is_refused(
     steps = line.split("--accumulation-knob ")[1].split()[0]
     assert f"{steps} " in plan.why
     assert "a smaller batch " in plan.why
-    assert plan.help == f"a larger {steps} alone"
+    assert plan.help == f"increase only {steps}"
 
 
 # An accumulation that the script derives from another batch setting.
@@ -246,7 +246,7 @@ def test_an_accumulation_that_is_parsed_and_does_nothing_is_refused(flags: str) 
     spec = job(f"{flags}train.py --grad_accum 4", {"train.py": PARSER + BOTH + UNUSED})
     plan = oom_plan(spec)
     assert isinstance(plan, OomRefusal), plan
-    assert plan.why.startswith("--grad_accum is declared in train.py:5 and used nowhere")
+    assert plan.why.startswith("--grad_accum is declared in train.py:5 but never used")
     assert spec.batch is None or spec.batch.global_batch == 8, "it multiplies nothing"
 
 
@@ -262,7 +262,7 @@ def test_an_accumulation_that_is_parsed_and_does_nothing_is_refused(flags: str) 
 def test_a_batch_that_is_parsed_and_does_nothing_is_refused(flags: str, source: str) -> None:
     plan = refused(f"{flags}train.py", {"train.py": source})
     assert plan.why.startswith(("--batch_size is declared in", "--batch-size is declared in"))
-    assert plan.why.endswith("and used nowhere")
+    assert plan.why.endswith("but never used")
     assert plan.help == "name it with --batch-knob"
 
 

@@ -113,7 +113,7 @@ def test_what_may_come_by_itself_is_only_flagged_for_ever(
     assert rules_told(bench) == ["late_may_come"]
     advice = [fact for fact in bench.told.facts if isinstance(fact, ev.Advisory) and fact.code != "stall"]
     assert advice[0].text.endswith(
-        f"and stoker does not end it: {why}; if it hangs, stop it: s, or `stoker stop`"
+        f"but stoker won't end it: {why}; if it hangs, stop it with s or `stoker stop`"
     )
     assert len(advice) == 4, "at 300 s, then ever less often"
     bench.health.close()

@@ -152,7 +152,7 @@ def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None
     known = policy_input(record, state, env={})
     assert known.newest_checkpoint == str(older)
     older.unlink()
-    with pytest.raises(NotResumableError, match="not whole any more"):
+    with pytest.raises(NotResumableError, match="checkpoint is incomplete"):
         next_plan(tmp_path, record, state)
     by_hand = msgspec.structs.replace(
         state, attempts=(msgspec.structs.replace(state.attempts[0], decided_by="ada"),)
@@ -441,7 +441,7 @@ def test_where_the_script_finds_its_newest_the_one_to_move_away_is_named(
     state, _, second = two_checkpoints(tmp_path, LOST)
     unsound = policy_input(record, state, env={}).unsound
     assert unsound == (
-        "the script takes its newest checkpoint, written after the loss was no number at step 8: "
+        "the script loads its newest checkpoint, written after the loss became NaN or Inf at step 8: "
         "move out/step_10.pt away, then restart"
     )
     second.rename(tmp_path / "bad.pt")
@@ -456,7 +456,7 @@ def test_nothing_begins_at_step_0_unasked_where_all_are_bad(tmp_path: Path) -> N
     by_person = ev.Decided(
         t=5.0, attempt=1, decision=Decision(DecisionKind.RESTART, "kim", change=SpecChange()), by="kim"
     )
-    with pytest.raises(NotResumableError, match=r"out/step_5.pt is no good to go on from"):
+    with pytest.raises(NotResumableError, match=r"cannot resume from out/step_5.pt"):
         next_plan(tmp_path, record, fold(state, by_person))
     again = Decision(DecisionKind.RESTART, "kim", change=SpecChange(from_scratch=True))
     next_plan(tmp_path, record, fold(state, replace_fields(by_person, decision=again)))

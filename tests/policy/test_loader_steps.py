@@ -143,16 +143,16 @@ NAN = replace(ended(F.NAN_LOSS, last=60, saved=(40,)), lost_at=57)
 @pytest.mark.parametrize(
     ("lost_at", "at", "why"),
     [
-        (57, 40, "again at step 57, within twice the 17 steps from checkpoint 40 to the first time"),
-        (74, 40, "again at step 74, within twice the 17 steps from checkpoint 40"),
-        (75, 40, "again at step 75, and a run goes back for that once"),
-        (900, 880, "again at step 900, and a run goes back for that once"),
+        (57, 40, "again at step 57: too soon, as the first time came 17 steps after checkpoint 40"),
+        (74, 40, "again at step 74: too soon, as the first time came 17 steps after"),
+        (75, 40, "again at step 75, and stoker goes back for that only once a run"),
+        (900, 880, "again at step 900, and stoker goes back for that only once a run"),
     ],
 )
 def test_a_run_goes_back_once_for_a_loss_that_is_no_number(lost_at: int, at: int, why: str) -> None:
     first = one(NAN, newest_checkpoint="c/40")
     assert (first.kind, first.change) == (DecisionKind.RESTART, SpecChange())
-    assert "before the loss was no number at step 57, once: c/40" in first.reason
+    assert "before the loss became NaN or Inf at step 57: c/40" in first.reason
     now = replace(NAN, lost_at=lost_at, resumed_at=at, last_step=lost_at + 3, checkpoint_steps=(at + 1,))
     again = PolicyInput((restarted(NAN, first), now), knobs=TRAINER, newest_checkpoint="c/40")
     assert decide(again).kind is DecisionKind.GIVE_UP
@@ -172,12 +172,12 @@ def test_a_crash_after_the_numbers_went_bad_goes_back_once_too() -> None:
         knobs=TRAINER,
         newest_checkpoint="c/40",
     )
-    assert "within twice the 17 steps" in decide(again).reason
+    assert "the first time came 17 steps after" in decide(again).reason
 
 
 @pytest.mark.parametrize("failure", [F.NAN_LOSS, F.WORKER_CRASH, F.NCCL_ERROR, F.CHECKPOINT_LOAD])
 def test_where_the_script_would_take_a_bad_checkpoint_it_waits_and_names_it(failure: F) -> None:
-    why = "the script takes its newest checkpoint, written after the loss was no number at step 57: move out/60 away, then restart"
+    why = "the script loads its newest checkpoint, written after the loss became NaN or Inf at step 57: move out/60 away, then restart"
     now = replace(ended(failure, last=66), lost_at=57)
     headless = one(now, Knobs(self_resuming=True), newest_checkpoint="c/40", unsound=why)
     assert (headless.kind, headless.exit_code) == (DecisionKind.FAIL, 1)

@@ -54,7 +54,7 @@ inputs = st.builds(
     loader=st.sampled_from(
         [LoaderKnobs(), LoaderKnobs(workers=("--num_workers", 4), pinned=("--pin", True))]
     ),
-    unsound=st.sampled_from(["", "the script takes its newest checkpoint, which cannot be loaded"]),
+    unsound=st.sampled_from(["", "the script picks its newest checkpoint, which cannot be loaded"]),
 )
 
 

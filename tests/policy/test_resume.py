@@ -69,7 +69,7 @@ def test_a_loss_that_is_no_number_goes_back_by_the_same_flag() -> None:
     attempt = ended(FailureClass.NAN_LOSS, last=18, saved=(5, 10))
     known = PolicyInput(attempts=(replace(attempt, lost_at=9),), knobs=BY_PATH, newest_checkpoint="/out/c-5")
     assert decide(known).change == SpecChange()
-    assert "resume from before the loss was no number at step 9, once: /out/c-5" in decide(known).reason
+    assert "resume once from before the loss became NaN or Inf at step 9: /out/c-5" in decide(known).reason
 
 
 MISSED = "did not resume: began at step 0; checkpoint 200 is kept as a copy: /r/attempts/2/.stoker-kept-200"
@@ -100,7 +100,7 @@ def test_an_answer_about_the_counter_decides_and_what_is_certain_is_not_asked() 
     known = PolicyInput(attempts=(CRASH, now), knobs=BY_PATH, newest_checkpoint="/out/c", interactive=True)
     goes_on = decide(replace(known, counter="restarts"))
     assert goes_on.kind is DecisionKind.RESTART
-    assert "counts its steps from 0 at each start" in goes_on.reason
+    assert "step count starts over at 0" in goes_on.reason
     stays = decide(replace(known, counter="continues"))
     assert (stays.kind, stays.asks) == (DecisionKind.HOLD, False)
     sure = decide(replace(known, counter="restarts", attempts=(CRASH, replace(now, misses_surely=True))))

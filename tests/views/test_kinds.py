@@ -285,7 +285,7 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "No progress for 10 s",
         "已 10 s 没有进展",
     ),
-    ([ev.StallEnded(t=2.0, attempt=1, stalled_s=12.4)], "it moves again, after 12 s", "12 s 后恢复进展"),
+    ([ev.StallEnded(t=2.0, attempt=1, stalled_s=12.4)], "Progress resumed after 12 s", "12 s 后恢复进展"),
     (
         [ev.LossNotFinite(t=2.0, attempt=1, value="nan", step=120, rank=0, last=1.25)],
         "the loss became nan at step 120 on rank 0, last 1.25",

@@ -156,10 +156,10 @@ PARTS = frozenset(
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 WHOLE = (
     "trial of 20 steps: finished at step 20",
-    "No progress for 310 s, and stoker does not end it: rank 1 sleeps in sleep() at my/train.py:30; if it hangs, stop it: s, or `stoker stop`",
-    "No progress for 310 s, and it is not ended: the job's process groups wait 3600 s (ended after 3600 s)",
-    "only flagged, stoker does not end it: rank 1 waits for a thread of its own that is at work in Event.wait() at my/train.py:30, and 2 other ranks; if it hangs, stop it with s",
-    "only flagged, stoker does not end it: rank 1 is waiting for data at my/train.py:30; if it hangs, stop it with s",
+    "No progress for 310 s, but stoker won't end it: rank 1 sleeps in sleep() at my/train.py:30; if it hangs, stop it with s or `stoker stop`",
+    "No progress for 310 s, not ended yet: the job's process groups wait 3600 s (will end after 3600 s)",
+    "reported only, stoker won't end it: rank 1 waits for a thread of its own that is at work in Event.wait() at my/train.py:30, and 2 other ranks; if it hangs, stop it with s",
+    "reported only, stoker won't end it: rank 1 is waiting for data at my/train.py:30; if it hangs, stop it with s",
     "rank 1 computes in fetch_it()",
     *(f"rank 1 {waiting.words} in call_it() at my/train.py:30" for waiting in WAITINGS),
     "No progress for 12 s (normally 1.2 s): 7 ranks in all_reduce at my/train.py:41, rank 3 in read_it() at my/data.py:41",
@@ -394,7 +394,7 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
         ("⚠ hang: ending in 27 s", "⚠ 卡死：27 s 后结束"),
         (", Esc keeps waiting", "，Esc 继续等待"),
         (
-            "only flagged, stoker does not end it: rank 1 sleeps in sleep() at a.py:3; if it hangs, stop it with s",
+            "reported only, stoker won't end it: rank 1 sleeps in sleep() at a.py:3; if it hangs, stop it with s",
             "只作提示，stoker 不会结束它：rank 1 在睡眠：sleep()，a.py:3；若确实卡死，请按 s 停止",
         ),
         ("GPU memory ran out on rank 1 (likely, not certain)", "显存不足（rank 1）（很可能，但不确定）"),

@@ -121,7 +121,7 @@ def write_new(path: Path, text: str) -> None:
     """
     try:
         if not create(path, text.encode()):
-            raise JobError(f"{path}: it exists and is left as it is: give another name with --out")
+            raise JobError(f"{path}: already exists; give another name with --out")
         path.chmod(0o666 & ~_umask())
     except (OSError, UnicodeEncodeError) as error:
         raise JobError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error

@@ -99,7 +99,7 @@ def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
         return spec
     if (known := _answered(exit_code_question(spec), env)) is None:
         return spec
-    note = f"exit code 0 of this script is a success whatever its logs show: you answered so on {known.day}"
+    note = f"exit code 0 of this script counts as a success, as you answered on {known.day}"
     return replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
 
 

@@ -180,7 +180,7 @@ LIMITS = (
         "notice_alone",
         lambda chosen: is_notice(chosen.item) and _end_not_shown(chosen),
         0.65,
-        "The line only mentions a failure that would be raised as an exception, and nothing shows that a program ended.",
+        "The line only mentions a failure that normally raises an exception, and nothing shows that a program ended.",
     ),
     Limit(
         "notice",

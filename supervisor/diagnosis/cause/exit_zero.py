@@ -1,7 +1,7 @@
-"""What an exit code of 0 is worth by what the logs show.
+"""Whether an exit code of 0 means success, judged by the logs.
 
-A shell's pipe, ``|| true``, srun and pdsh end with 0 whatever their program did, and a program may swallow its own failure. Three
-questions decide: does a program print this line by habit, did it continue below the line, and had it reached its planned end?
+A shell's pipe, ``|| true``, srun and pdsh exit with 0 whatever their program did, and a program may swallow its own failure. Three
+questions decide: do programs print this line routinely, did the program continue after it, and had it reached its planned end?
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from supervisor.diagnosis.scan.tracebacks import Frames, frames_above
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
-# The same total in so many lines of one counter is that of the whole training.
+# A total that this many lines of one counter show is the total of the whole training.
 LINES_OF_TOTAL = 3
-# Below a failure stand a shell's last words and the tracebacks of other ranks; so many lines more are a program that continued.
+# A shell's last words and the tracebacks of other ranks may follow a failure. With more lines than this, the program continued.
 MOST_BELOW = 20
 MOST_BELOW_SELDOM = 200
-# A traceback so deep whose head is out of view is one that nobody handled.
+# If the head of a traceback is out of view, one this deep was not handled.
 DEEP_FRAMES = 20
 _SELDOM_PRINTED = frozenset(
     (
@@ -52,7 +52,7 @@ _NAMED_STEP = Lazy(r"(?i)\b(?:step|iter(?:ation)?|update)s?\W{0,4}(\d{1,12})\b")
 
 
 class PlannedEnd(NamedTuple):
-    """How far a training came: to `done` of `total` steps or epochs. `is_reached`: at most a logging interval was missing."""
+    """How far the training got: `done` of `total` steps or epochs. `is_reached`: at most one logging interval was missing."""
 
     unit: str
     done: int
@@ -67,7 +67,7 @@ def is_asked(case: Case) -> bool:
 
 
 def planned_end(case: Case) -> PlannedEnd | None:
-    """How far the training came; None where the planned end of all of it is not known."""
+    """How far the training got; None if the planned end of the whole training is unknown."""
     job = case.job
     if job.last_step is not None and job.total_steps:
         counter = rf"(?<![\d.:/])(\d{{1,12}})\s?(?:/|of)\s?{job.total_steps}(?![\d./])"
@@ -80,28 +80,28 @@ def planned_end(case: Case) -> PlannedEnd | None:
         epoch, total = job.epochs
         counter = rf"(?i)\bep(?:och)?s?\W{{0,3}}(\d{{1,9}})\s?(?:/|of)\s?{total}(?![\d./])"
         counted = _counted(case.scans, counter, declared=False)
-        # Of the last epoch only the start is seen.
+        # The log shows only the start of the last epoch.
         if counted is not None and (done := max(epoch, counted.highest)) + counted.gap < total - 1:
             return PlannedEnd("epoch", done, total, job.final_checkpoint)
     return None
 
 
 class _Counted(NamedTuple):
-    """The highest state of a counter, and the largest distance between two."""
+    """The highest value of a counter, and the largest gap between two values."""
 
     highest: int
     gap: int
 
 
 def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None) -> _Counted | None:
-    """What the logs show of a counter; None where its total may be that of a part of the training."""
+    """What the logs show of a counter; None if its total may cover only a part of the training."""
     pattern = re.compile(counter)
     highest, gaps, is_counted, is_whole = 0, [1], False, False
     for scan in scans:
         counted = [(int(found[1]), text) for text in scan.step_lines() if (found := pattern.search(text))]
         plain = [count for count, text in counted if not is_bar(text)]
         if any(2 * after < before for before, after in pairwise(plain)):
-            return None  # it starts again with each epoch
+            return None  # it restarts with each epoch
         is_counted = is_counted or bool(counted)
         is_whole = is_whole or len(set(plain)) >= LINES_OF_TOTAL
         texts = (text for _, text in scan.tail_steps())
@@ -114,11 +114,11 @@ def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None
 
 
 def reached_end(case: Case, root: Root) -> bool:
-    """Whether the work was done: the planned end reached, or an evaluation had results before its last traceback, which it may have handled."""
+    """Whether the work was done: the planned end was reached, or an evaluation had results before a last traceback that it may have handled."""
     end = planned_end(case)
     if end is not None or case.job.last_step is not None:
         return end is not None and end.is_reached
-    as_own = case._replace(job=case.job._replace(is_code_own=True))  # then a traceback is a handled one
+    as_own = case._replace(job=case.job._replace(is_code_own=True))  # then a traceback counts as handled
     scans = (scan for scan in case.scans if scan.path == root.path)
     above = [text for scan in scans for number, text in scan.numbered_tail() if number < root.line]
     steps = (text for text in above if _TRAINS.search(text) or is_progress(text))
@@ -127,7 +127,7 @@ def reached_end(case: Case, root: Root) -> bool:
 
 
 def says_end(case: Case) -> bool:
-    """Whether the program says that it ends, or was told to. Among a shell's own lines a word for the end says nothing."""
+    """Whether the program reports its end, or was told to end. In a shell's output, a word such as *done* proves nothing."""
     if any(item.failure is FailureClass.TERMINATED for item in case.candidates):
         return True
     merged = not case.job.is_code_own
@@ -139,7 +139,7 @@ def says_end(case: Case) -> bool:
 
 
 def standing(case: Case, root: Root) -> bool:
-    """Whether evidence of a failure stands below which the program did not continue."""
+    """Whether there is evidence of a failure after which the program did not continue."""
     if standing_exit(case) is not None:
         return True
     end = planned_end(case)
@@ -151,12 +151,12 @@ def standing(case: Case, root: Root) -> bool:
         for item in case.candidates
     ):
         return True
-    # What the machine recorded has no line, and may be about another process.
+    # The machine's records have no line, and may concern another process.
     return root.line == 0 and root.chosen is None and is_missed
 
 
 def standing_exit(case: Case) -> Exit | None:
-    """A process that ended badly by its exit code, or by the word of its launcher or shell, where none continued below that."""
+    """The exit of a failed process, from its exit code or a report of its launcher or shell, if nothing continued after it."""
     bad = (item for item in case.launch.exits if item.code != 0 and item.code not in STOP_SIGNALS)
     return next((item for item in bad if item.hit.source < 0 or not _continued(case, item.hit)), None)
 
@@ -173,7 +173,7 @@ def ignored_by_make(case: Case) -> tuple[str, int, str] | None:
 
 
 def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:
-    """Whether a line is of a kind that a program does not print by habit, and that ended it."""
+    """Whether programs do not print such a line routinely, and it ended this one."""
     above = frames_above(item.hit)
     in_thread = bool(above.frames) and above.frames[0][0].endswith("threading.py")
     if item.soft or above.ignored or in_thread or not (item.is_cause or item.failure in _SELDOM_PRINTED):
@@ -184,12 +184,12 @@ def _is_evidence(item: Candidate, case: Case, is_missed: bool) -> bool:
         return True
     if item.failure in (FailureClass.TERMINATED, FailureClass.HANG) or above.caught or above.logged:
         return False
-    # Python itself ends with 1 where nobody handles an exception.
+    # Python itself exits with 1 after an unhandled exception.
     return (is_missed or not case.job.is_code_own) and _begins_at_top(above)
 
 
 def _begins_at_top(traceback: Frames) -> bool:
-    """Whether a traceback begins at the top of a program: no function of it handled the exception."""
+    """Whether a traceback begins at the top of a program, so that no function handled the exception."""
     frames = [frame for frame in traceback.frames if "runpy" not in frame[0]]
     if not traceback.found or not frames:
         return len(frames) >= DEEP_FRAMES
@@ -198,7 +198,7 @@ def _begins_at_top(traceback: Frames) -> bool:
 
 
 def _continued(case: Case, hit: Hit) -> bool:
-    """Whether a step, an epoch, a checkpoint or a metric stands below a line, or in the program's own stream its last words."""
+    """Whether a step, an epoch, a checkpoint or a metric follows a line, or, in the program's own stream, a closing line."""
     scan = case.scans[hit.source]
     below = [
         text

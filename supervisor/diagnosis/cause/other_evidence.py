@@ -1,8 +1,8 @@
-"""What is known beside the logs, and which of it outranks what the logs say: one table of corrections to the root.
+"""Evidence outside the logs, and when it outranks them: one table of corrections to the root.
 
-What the logs gave weighs as much as what it rests on (`Weight`): nothing at all, an exit code, peers' complaints, a line that names
-a cause. Each row of the table is one kind of evidence, and gives up to which weight it outranks the logs. In each stage, in
-order, the first row that applies changes the root; the next stage works on what it gave. So a later stage outranks an earlier one.
+The root from the logs weighs as much as the evidence behind it (`Weight`): nothing, an exit code, complaints of peers, or a line that
+names a cause. Each row of the table is one kind of evidence, with the highest weight that it outranks. Each stage applies the first
+row that matches, and the next stage starts from the result. So a later stage outranks an earlier one.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import SURELY_OVER
 from supervisor.text.decode import clean
 
-# The kind of an error is in its first words; some patterns take quadratic time over 50,000 characters without a blank.
+# The first words show the kind of an error. Some patterns take quadratic time on 50,000 characters without a space.
 _MESSAGE_CAP = 4096
 # Xids that NVIDIA documents as hardware faults or as asking for a reset (docs.nvidia.com/deploy/xid-errors).
 _HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
-# What a SIGKILL without any text is worth at most (see the rule `killed`).
+# The maximum confidence of a SIGKILL without any text (see the rule `killed`).
 BARE_KILL = 0.7
 SHM_FULL_SHARE = 0.98
-# SIGHUP, SIGINT, SIGKILL, SIGTERM. torchrun needs little memory: the kernel kills a rank first.
+# SIGHUP, SIGINT, SIGKILL, SIGTERM. torchrun needs little memory, so the kernel would kill a rank first.
 _FROM_OUTSIDE = frozenset((1, 2, 9, 15))
 LAUNCHER_SIGNAL = 0.85
-_WARNED = "requeue"  # the wire name of a stop that a batch system asked for (`run.events.StopWhy`)
-_RANK_DIED = "rank_died"  # likewise, of what was left once a part had failed
+_WARNED = "requeue"  # the wire name of a stop that a batch system requested (`run.events.StopWhy`)
+_RANK_DIED = "rank_died"  # likewise, of a stop of the rest after one part failed
 NEARLY_DONE = 0.9
-"""From here on the rest may have been too short for a script that prints every hundredth step to print one."""
+"""Past this share, a script that prints every hundredth step may have had no step left to print."""
 
 
 class Stage(IntEnum):
@@ -70,12 +70,12 @@ class Stage(IntEnum):
 
 
 class Weight(IntEnum):
-    """What a root rests on so far, the weakest first."""
+    """The evidence behind a root, from the weakest."""
 
-    SILENCE = 1  # no failure is reported, or none is known
-    EXIT = 2  # how a process ended, and no line
-    COMPLAINT = 3  # ranks that lost or awaited others
-    CAUSE = 4  # a line that names a cause, stacks, a loss that is no number
+    SILENCE = 1  # no failure is reported, or its class is unknown
+    EXIT = 2  # only how a process ended
+    COMPLAINT = 3  # ranks that lost or waited for others
+    CAUSE = 4  # a line that names a cause, stacks, or a NaN loss
 
 
 _ENDS = (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED)
@@ -83,7 +83,7 @@ _COMPLAINTS = (FailureClass.NCCL_ERROR, FailureClass.NCCL_TIMEOUT, FailureClass.
 
 
 def weight_of(root: Root) -> Weight:
-    """How much what the logs gave weighs against what is known beside them."""
+    """How much a root from the logs weighs against other evidence."""
     if root.failure in (FailureClass.UNKNOWN, FailureClass.HEALTHY):
         return Weight.SILENCE
     if root.failure in _COMPLAINTS:
@@ -93,7 +93,7 @@ def weight_of(root: Root) -> Weight:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """One way in which other evidence changes a root that weighs up to `outranks`. `when` and `then` look at the case and the root so far."""
+    """One way in which other evidence changes a root of at most the weight `outranks`. `when` and `then` take the case and the root so far."""
 
     name: str
     stage: Stage
@@ -113,21 +113,21 @@ def _replaced(
 
 
 _ERROR_FILE_BYTES = 1 << 20
-# A JSON string that may lack its end: `"message": "text…`.
+# A JSON string that may be cut off: `"message": "text…`.
 _HALF_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\["\\/bfnrt]|\\u[\da-fA-F]{4})*)')
 
 
 class RankError(NamedTuple):
-    """What a rank wrote of its own failure: raw text, and the whole second since the epoch; 0: not told."""
+    """What a rank wrote about its own failure: raw text, and the time in whole seconds since the epoch (0: unknown)."""
 
     message: str
     timestamp_s: int = 0
 
 
 def read_error_file(data: bytes) -> RankError | None:
-    """Read torchrun's error.json, whole or cut anywhere, as a rank leaves it that is killed meanwhile; None: it holds no message.
+    """Read torchrun's error.json, complete or cut off by a kill during the write. None: it holds no message.
 
-    ``torch.distributed.elastic.multiprocessing.errors`` writes it where the script's main is wrapped by ``@record``:
+    ``torch.distributed.elastic.multiprocessing.errors`` writes it if ``@record`` wraps the script's main:
     ``{"message": {"message": str, "extraInfo": {"py_callstack": str, "timestamp": "<whole seconds>"}}}``.
     """
     text = data[:_ERROR_FILE_BYTES].decode("utf-8", "replace")
@@ -153,7 +153,7 @@ def _may_ask_error_files(case: Case, root: Root) -> bool:
 
 
 def _from_error_files(case: Case, root: Root) -> Root:
-    """The earliest error file that is not about a peer; the root where none is."""
+    """The root of the earliest error file that is not about a peer; without one, the root as it is."""
     found: list[tuple[int, int, Root]] = []
     for place, file in enumerate(case.job.error_files):
         content = read_error_file(file.content)
@@ -195,7 +195,7 @@ def _cgroup_killed(case: Case, root: Root) -> bool:
 
 
 def _killed_by_somebody(case: Case, root: Root) -> bool:
-    # oom_kill in memory.events counts kills by any OOM killer (Linux, cgroup-v2.rst).
+    # oom_kill in memory.events counts the kills of every OOM killer (Linux, cgroup-v2.rst).
     counted_none = case.job.machine.cgroup_oom_kills == 0
     return counted_none and root.reason is Reason.KERNEL_KILL and root.confidence <= BARE_KILL
 
@@ -231,12 +231,12 @@ def _hard_xid(case: Case, root: Root) -> bool:
     return hard and (weight_of(root) <= Weight.COMPLAINT or root.failure is FailureClass.CUDA_ERROR)
 
 
-# Of a disk with less free than this, a traceback does not fit any more.
+# With less free space than this, a traceback no longer fits.
 FULL_BYTES = 16 * 1024
 
 
 def _disk_took_the_words(case: Case, root: Root) -> bool:
-    """Whether the logs cannot be written any more, and nothing else is known than an exit code or a reader of the output that is gone."""
+    """Whether the logs can no longer be written, and nothing is known but an exit code or a broken output pipe."""
     free_bytes = case.job.machine.disk_free_bytes
     if free_bytes is None or free_bytes >= FULL_BYTES:
         return False
@@ -246,19 +246,19 @@ def _disk_took_the_words(case: Case, root: Root) -> bool:
 
 
 def _launcher_killed(case: Case, root: Root) -> bool:
-    """Whether the launcher died by a signal, and the ranks only lost it or one another."""
+    """Whether a signal killed the launcher, and the ranks only lost it or one another."""
     lost = weight_of(root) is not Weight.EXIT and root.failure is not FailureClass.NCCL_TIMEOUT
     return case.job.launcher_signal is not None and lost
 
 
 def by_launchers_signal(case: Case, _root: Root) -> Root:
-    """The root that the launcher's own signal gives."""
+    """The root for the signal that ended the launcher."""
     if case.job.launcher_signal in _FROM_OUTSIDE:
         return Root(FailureClass.TERMINATED, Reason.OUTSIDE, confidence=LAUNCHER_SIGNAL)
     return Root(FailureClass.WORKER_CRASH, Reason.SIGNAL, confidence=LAUNCHER_SIGNAL)
 
 
-# -- the end, and what we know ourselves -----------------------------------------------------------
+# -- the end, and what stoker itself knows ---------------------------------------------------------
 
 
 def _aborted_at_exit(case: Case, root: Root) -> bool:
@@ -292,7 +292,7 @@ def _stopped_by_us(case: Case, root: Root) -> bool:
 
 
 def _ranks_never_met(case: Case, root: Root) -> bool:
-    """Whether what was left of an attempt was ended for a node that was gone, before any rank had begun."""
+    """Whether stoker ended the rest of an attempt because a node was gone, before any rank began."""
     job = case.job
     no_cause = root.failure in (FailureClass.TERMINATED, FailureClass.UNKNOWN, FailureClass.HEALTHY)
     no_rank = not (job.exit_codes or job.launcher_signal) and all(
@@ -302,7 +302,7 @@ def _ranks_never_met(case: Case, root: Root) -> bool:
 
 
 def _made_no_step(case: Case, root: Root) -> bool:
-    """Whether an attempt ended with exit code 0, but far from the end to which an earlier one had begun to train."""
+    """Whether an attempt exited with code 0 without a step, far from the end that an earlier attempt was training toward."""
     job = case.job
     if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
         return False
@@ -326,7 +326,7 @@ def _without_line(_case: Case, root: Root) -> bool:
 
 
 def _fails_with_zero(case: Case, root: Root) -> bool:
-    """Whether the logs show a failure of an attempt that ended by itself with exit code 0. A loss that is no number needs no other evidence."""
+    """Whether the logs show a failure of an attempt that exited on its own with code 0. A NaN loss needs no other evidence."""
     no_failure = (FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.NAN_LOSS)
     return root.failure not in no_failure and is_asked(case)
 
@@ -356,28 +356,28 @@ CORRECTIONS = (
         Stage.ERROR_FILES,
         when=_may_ask_error_files,
         then=_from_error_files,
-        why="No log names a cause, but a rank wrote one to torchrun's error file: the earliest that is not about a peer.",
+        why="No log names a cause, but torchrun's error files do; the earliest one that is not about a peer counts.",
     ),
     Correction(
         "memory_kill_counted",
         Stage.MACHINE,
         when=_cgroup_killed,
         then=_replaced(FailureClass.HOST_OOM, Reason.CGROUP_KILL, 0.96),
-        why="The job's memory record counted kills for want of memory.",
+        why="The job's memory counters show out-of-memory kills.",
     ),
     Correction(
         "no_memory_kill_counted",
         Stage.MACHINE,
         when=_killed_by_somebody,
         then=_replaced(FailureClass.WORKER_CRASH, Reason.SIGNAL, 0.85),
-        why="The job's memory record counted no kill for want of memory, so somebody else sent the SIGKILL.",
+        why="The job's memory counters show no out-of-memory kill, so somebody else sent the SIGKILL.",
     ),
     Correction(
         "worker_killed_with_memory_left",
         Stage.MACHINE,
         when=_worker_killed_by_somebody,
         then=_replaced(FailureClass.DATALOADER_WORKER, Reason.KILLED, 0.85),
-        why="A data worker was killed, but the job's memory record counted no kill for want of memory.",
+        why="A data worker was killed, but the job's memory counters show no out-of-memory kill.",
     ),
     Correction(
         "slurm_state",
@@ -406,7 +406,7 @@ CORRECTIONS = (
         Stage.MACHINE,
         when=_disk_took_the_words,
         then=_replaced(FailureClass.DISK_FULL, None, 0.8),
-        why="A process ended badly and printed no cause, and nothing can be written where its logs lie.",
+        why="A process failed without printing a cause, and the disk that holds its logs is full.",
         outranks=Weight.COMPLAINT,
     ),
     Correction(
@@ -414,7 +414,7 @@ CORRECTIONS = (
         Stage.MACHINE,
         when=_launcher_killed,
         then=by_launchers_signal,
-        why="The launcher itself was ended by a signal, and no rank reports a cause: the ranks ended for want of it.",
+        why="A signal ended the launcher itself, and no rank reports a cause: the ranks ended because they lost it.",
         outranks=Weight.COMPLAINT,
     ),
     Correction(
@@ -429,35 +429,35 @@ CORRECTIONS = (
         Stage.OWN_KNOWLEDGE,
         when=lambda case, root: _stopped_by_us(case, root) and _slurm(case) is not None,
         then=_by_slurm,
-        why="SLURM was ending the job, and stoker stopped the run for it.",
+        why="SLURM was ending the job, so stoker stopped the run.",
     ),
     Correction(
         "warned_of_limit",
         Stage.OWN_KNOWLEDGE,
         when=lambda case, root: _stopped_by_us(case, root) and case.job.stop_reason == _WARNED,
         then=lambda _case, _root: Root(FailureClass.TERMINATED, Reason.TIME_LIMIT, confidence=0.95),
-        why="The batch system warned of its limit, and stoker stopped the run for it.",
+        why="The batch system warned of its limit, so stoker stopped the run.",
     ),
     Correction(
         "stopped_by_stoker",
         Stage.OWN_KNOWLEDGE,
         when=_stopped_by_us,
         then=lambda _case, _root: Root(FailureClass.TERMINATED, Reason.USER, confidence=0.97),
-        why="stoker itself stopped the run, and no clear cause stands before that.",
+        why="stoker stopped the run, and the logs show no clear cause before that.",
     ),
     Correction(
         "node_never_came",
         Stage.OWN_KNOWLEDGE,
         when=_ranks_never_met,
         then=_replaced(FailureClass.RENDEZVOUS, None, 0.9),
-        why="The ranks had not met, and stoker ended the attempt because a node was gone.",
+        why="The ranks had not met yet, and stoker ended the attempt because a node was gone.",
     ),
     Correction(
         "made_no_step",
         Stage.OWN_KNOWLEDGE,
         when=_made_no_step,
         then=_replaced(FailureClass.UNKNOWN, Reason.NO_STEP, 0.9),
-        why="It ended with exit code 0 without a step, and an earlier attempt had not come to the last one.",
+        why="The attempt exited with code 0 without a step, and an earlier attempt had not reached the last one.",
         outranks=Weight.SILENCE,
     ),
     Correction(
@@ -465,7 +465,7 @@ CORRECTIONS = (
         Stage.WORDS,
         when=_barely_healthy,
         then=lambda case, root: guess(case, root, ended_at_once=True),
-        why="Below the last step stands a complaint that no signature knows; its words lead to a class that ends a process at once.",
+        why="An error that matches no signature follows the last step; its words point to a class that ends a process at once.",
         outranks=Weight.SILENCE,
     ),
     Correction(
@@ -473,7 +473,7 @@ CORRECTIONS = (
         Stage.WORDS,
         when=_without_line,
         then=guess,
-        why="No signature knows the cause; the class is guessed from the words of the clearest complaint.",
+        why="No signature matches the cause; the class is guessed from the words of the clearest error.",
         outranks=Weight.EXIT,
     ),
     Correction(
@@ -481,42 +481,42 @@ CORRECTIONS = (
         Stage.STACKS,
         when=lambda case, _root: case.job.hang is not None and case.job.hang.ended_for_it,
         then=hang_by_stacks,
-        why="stoker ended the run as a hang: the stacks that it took say who kept the others waiting.",
+        why="stoker ended the run as a hang; its stacks show which ranks kept the others waiting.",
     ),
     Correction(
         "stacks_of_timeout",
         Stage.STACKS,
         when=lambda case, _root: case.job.hang is not None,
         then=timeout_by_stacks,
-        why="Those that waited timed out: the stacks that stoker took before say for whom they waited.",
+        why="The waiting ranks timed out; the stacks that stoker took before show which ranks they waited for.",
     ),
     Correction(
         "flight_recorder",
         Stage.STACKS,
         when=recorder_applies,
         then=hang_by_recorder,
-        why="PyTorch's flight recorder wrote, rank by rank, which collective hangs and who did not come to it.",
+        why="PyTorch's flight recorder shows, rank by rank, which collective hangs and who did not join it.",
     ),
     Correction(
         "exit_zero_after_end",
         Stage.EXIT_ZERO,
         when=lambda case, root: _fails_with_zero(case, root) and reached_end(case, root) and standing(case, root),
         then=_replaced(FailureClass.HEALTHY, Reason.AT_EXIT, 0.94),
-        why="Exit code 0, and the training had reached its planned end, or an evaluation had its results, before the failure: a success, with a word on what followed.",
+        why="Exit code 0, and the failure came after the planned end of the training or the results of an evaluation: a success that names the failure.",
     ),
     Correction(
         "exit_zero_not_a_failure",
         Stage.EXIT_ZERO,
         when=lambda case, root: _fails_with_zero(case, root) and not standing(case, root),
         then=lambda _case, _root: Root(FailureClass.HEALTHY, confidence=0.94),
-        why="Exit code 0, and what the logs show of a failure is printed by habit too, or the program continued below it.",
+        why="Exit code 0, and the program prints such errors routinely, or it continued after this one.",
     ),
     Correction(
         "exit_zero_of_launcher",
         Stage.EXIT_ZERO,
         when=lambda case, root: root.failure is FailureClass.UNKNOWN and is_asked(case),
         then=_of_standing_exit,
-        why="Exit code 0, but a launcher or a shell reports that a process failed, and nothing continued below that.",
+        why="Exit code 0, but a launcher or a shell reports that a process failed, and nothing continued after that.",
         outranks=Weight.SILENCE,
     ),
     Correction(
@@ -524,14 +524,14 @@ CORRECTIONS = (
         Stage.PLANNED_END,
         when=_ended_early,
         then=_short_of_end,
-        why="Exit code 0, but the training stopped before its planned end: a failure where make ignored an exit code below its last step, else nothing says why.",
+        why="Exit code 0, but the training stopped before its planned end. It is a failure if make ignored an exit code below its last step; otherwise the logs give no reason.",
         outranks=Weight.SILENCE,
     ),
 )  # fmt: skip
 
 
 def corrected(case: Case, root: Root) -> tuple[Root, tuple[Correction, ...]]:
-    """The root as other evidence leaves it, and the corrections that changed it."""
+    """The root after all corrections, and the corrections that changed it."""
     applied: list[Correction] = []
     for stage in Stage:
         weight = weight_of(root)

@@ -335,7 +335,7 @@ RULES: tuple[Rule[Any], ...] = (
         "exit_code",
         when=_exit_code,
         then=_of_exit,
-        why="A process left with an unusual exit code or aborted, and nothing else is known.",
+        why="A process aborted or exited with an unusual code, and nothing else is known.",
         confidence=0.75,
     ),
     Rule(

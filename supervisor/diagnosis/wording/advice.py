@@ -14,9 +14,7 @@ from supervisor.text.patterns import Lazy
 
 # Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
-NO_STEP_ADVICE = (
-    "The script left by itself: its last lines, and what it resumed from, show why it had nothing more to do."
-)
+NO_STEP_ADVICE = "The script exited on its own. Its last lines, and the checkpoint it resumed from, show why it had nothing left to do."
 BARE_KILL_ADVICE = (
     "A SIGKILL leaves no message: check `dmesg` and the job's memory record (oom_kill in memory.events) at this "
     "time; without an entry there, a person or a scheduler sent it."

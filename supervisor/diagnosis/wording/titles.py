@@ -81,7 +81,7 @@ def title_of_no_step(attempt: int, step: int, total: int | None) -> str:
 
 def title_of_early_end(unit: str, done: int, total: int) -> str:
     """The headline of an attempt that ended with exit code 0 before its planned end, for no known reason."""
-    return f"Ended with exit code 0 at {unit} {done} of {total}, and nothing says why"
+    return f"Ended with exit code 0 at {unit} {done} of {total}, for no stated reason"
 
 
 def title_of_hung_stop(seen: SeenHang) -> str:

@@ -164,7 +164,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "policy.restart_from_scratch",
         group="retry",
     ),
-    Flag("--trust-exit-code", _SW, "exit code 0 is a success, whatever the logs show", group="retry"),
+    Flag("--trust-exit-code", _SW, "treat exit code 0 as success, whatever the logs show", group="retry"),
     Flag("--grace", _SE, "seconds a stop waits before SIGKILL", "S", "policy.grace_s", group="retry"),
     Flag(
         "--node-timeout",
@@ -178,7 +178,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--hang-timeout",
         _SE,
-        "least time without progress, in seconds, that is ended as a hang (default 300; 0: never)",
+        "end a hang after S seconds without progress, at the earliest (default 300; 0: never)",
         "S",
         "hang.act_s",
         group="retry",
@@ -186,7 +186,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--end-hangs",
         _SW,
-        "end a hang also where nobody watches and no resume is known, and a rank that computes as soon as others; with --hang-timeout, whatever the ranks do",
+        "end a hang even if nobody is watching and no resume is known, and don't wait longer for a rank that computes; with --hang-timeout, whatever the ranks do",
         "",
         "hang.end_hangs",
         group="retry",
@@ -194,7 +194,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--start-timeout",
         _SE,
-        "seconds from the launch to the first completed step, after which the attempt is ended as a hang (default: never)",
+        "end an attempt as a hang if no step completes within S seconds of its launch (default: never)",
         "S",
         "hang.start_timeout_s",
         group="retry",

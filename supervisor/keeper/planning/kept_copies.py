@@ -1,9 +1,9 @@
-"""A copy of the one checkpoint that an attempt resumes from, made before it: what the attempt then writes cannot reach it.
+"""Before an attempt resumes, the keeper copies its checkpoint, so that the attempt cannot overwrite it.
 
-A script that does not resume after all begins at step 0 and writes over what was there; `torch.save` truncates the file in place, so that a
-hard link would lose its bytes too. The copy lies in the attempt's own folder, hidden and under no name of a checkpoint: nowhere else is known
-not to be searched for the newest one. It shares its blocks with the original where the file system can (reflink); else it is a real copy, where
-twice its size is free; else it is said that there is none. It never keeps an attempt from being launched.
+A script that fails to resume begins at step 0 and overwrites its checkpoints. `torch.save` truncates the file in place, so a hard link
+would lose its bytes too. The copy lies in the attempt's own folder, hidden and without the name of a checkpoint, because a script might
+search any other folder for its newest one. It shares its blocks with the original if the file system supports reflinks. Otherwise it is a
+real copy if twice its size is free; if not, the journal says why there is none. A missing copy never blocks a launch.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from supervisor.sources.checkpoints import files_of
 
 KEPT_NAME: Final = ".stoker-kept-"
 FICLONE: Final = 0x40049409
-"""The ioctl of Linux that makes a file share another one's blocks: Btrfs, XFS, bcachefs, overlays on these."""
+"""The Linux ioctl that makes a file share the blocks of another: Btrfs, XFS, bcachefs, and overlays on these."""
 WAIT_S: Final = 0.5
-"""How long the loop itself waits for a copy: a reflink takes milliseconds."""
+"""How long the keeper's loop waits for a copy: a reflink takes milliseconds."""
 MOST_S: Final = 600.0
-"""A copy that takes longer is given up: 1 TB at 2 GB/s takes 500 s, and nothing trains meanwhile."""
+"""A longer copy is abandoned: 1 TB at 2 GB/s takes 500 s, and nothing trains meanwhile."""
 CHUNK_BYTES: Final = 16 << 20
 REMOVE_S: Final = 2.0
 
 
 class KeptCopies:
-    """Makes them beside the keeper's loop, and removes them. Used by the keeper's one thread."""
+    """Makes the copies in a thread of their own, and removes them. Only the keeper's thread calls this."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._ledger, self._clock = context, context.ledger, context.clock
@@ -51,7 +51,7 @@ class KeptCopies:
         self._done_for: tuple[int, Decision] | None = None
 
     def ready(self, backoff: Backoff) -> bool:
-        """Whether the next attempt may be launched: its checkpoint has a copy, or will have none. Looked at until it is."""
+        """Whether the next attempt may launch: its checkpoint has a copy, or will have none. Poll until it is True."""
         state = self._ledger.state
         number = len(state.attempts) + 1
         if self._done_for == (number, backoff.decision):
@@ -65,7 +65,7 @@ class KeptCopies:
             if self._clock.mono() - self._began > MOST_S:
                 self._given_up.set()
             if state.waiting is None:
-                text = "the checkpoint is copied before the attempt that resumes from it"
+                text = "copying the checkpoint before the next attempt resumes from it"
                 now, disk = self._clock.wall(), Precondition.DISK
                 self._ledger.emit(ev.WaitingFor(t=now, attempt=number - 1, precondition=disk, text=text))
             return False
@@ -75,7 +75,7 @@ class KeptCopies:
         return True
 
     def release(self, *, over: bool = False) -> None:
-        """Remove the copies that the journal does not speak of any more, and changed ones where a newer checkpoint was written or the run is `over`."""
+        """Remove copies that the journal no longer mentions, and changed copies once a newer checkpoint exists or the run is `over`."""
         state, folder = self._ledger.state, self._context.node.attempt(1).root.parent
         drop_copies(state, over=over)
         kept = {one.copy for one in state.kept}
@@ -84,16 +84,16 @@ class KeptCopies:
                 within(REMOVE_S, partial(_remove, copy), "stoker-remove")
 
     def close(self) -> None:
-        """Give up what is being copied."""
+        """Abandon the copy in progress."""
         self._given_up.set()
         self._copier.close(REMOVE_S)
 
     def _keep(self, state: RunState, number: int) -> ev.CheckpointKept | None:
-        """In the copier's thread; None where nothing is resumed from, or it has its copy from an attempt before."""
+        """Runs in the copier's thread. None: nothing to resume from, or an earlier attempt left a copy."""
         context, now = self._context, next_job(self._context.record.job, state)
         try:
             saved = next_resume_point(context.record, state, context.run, now, context.env).checkpoint
-        except JobError:  # which the launch says
+        except JobError:  # the launch reports it
             return None
         if saved is None:
             return None
@@ -108,7 +108,7 @@ class KeptCopies:
         return ev.CheckpointKept(t=t, attempt=number, step=step, path=path, copy=copy, why=why)
 
     def _copied(self, saved: ev.CheckpointCommitted, target: Path) -> str:
-        """Copy it; why that was not done, empty where it was."""
+        """Copy the checkpoint. Returns why that failed; empty: it is copied."""
         try:
             files = files_of(saved.path, saved.layout, saved.number)
             needed = sum(os.stat(file).st_size for file in files.values())
@@ -122,19 +122,19 @@ class KeptCopies:
                 with open(file, "rb") as source, open(copy, "xb") as made:
                     if not _shares_blocks(source, made):
                         if not has_room:
-                            return f"twice its {size(needed)} are not free at {target.parent}"
+                            return f"{target.parent} has less free space than twice its {size(needed)}"
                         while chunk := source.read(CHUNK_BYTES):
                             if self._given_up.is_set():
-                                return f"its {size(needed)} could not be copied within {MOST_S:.0f} s"
+                                return f"copying its {size(needed)} takes longer than {MOST_S:.0f} s"
                             made.write(chunk)
                 shutil.copystat(file, copy)
         except OSError as error:
             return error.strerror or str(error)
-        return "" if files else "none of its files is there"
+        return "" if files else "its files are gone"
 
 
 def _shares_blocks(source: IO[bytes], made: IO[bytes]) -> bool:
-    """Make a file share another one's blocks; False where the file system cannot."""
+    """Make a file share the blocks of another; False if the file system cannot."""
     try:
         fcntl.ioctl(made.fileno(), FICLONE, source.fileno())
     except OSError:

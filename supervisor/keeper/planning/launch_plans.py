@@ -354,7 +354,7 @@ def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
 def counter_question(job: JobSpec) -> BatchQuestion:
     """Whether the script counts its steps from 0 at each start, where its steps after a resume leave that open."""
     restarts = BatchAnswer(RESTARTS, refusal="restart from the newest checkpoint")
-    answers = restarts, BatchAnswer(CONTINUES, refusal="wait until it resumes")
+    answers = restarts, BatchAnswer(CONTINUES, refusal="wait: the resume needs a fix first")
     return BatchQuestion(Unread.COUNTER, "", None, answers, script_hash(job) or "")
 
 

@@ -149,10 +149,10 @@ def resume_point(
         lost = begins_at is None and not can_go_on(knobs, None)
         if lost and _stepped(state) and (bad := _passed_over(state, None)):
             raise NotResumableError(
-                f"{shown_path(job, bad[-1].path)} is no good to go on from: it would begin at step 0"
+                f"cannot resume from {shown_path(job, bad[-1].path)}: the script would begin at step 0"
             )
         if lost and _was_to_go_on(state):
-            raise NotResumableError("its newest checkpoint is not whole any more: it would begin at step 0")
+            raise NotResumableError("its newest checkpoint is incomplete: the script would begin at step 0")
         return ResumePoint(switch=_may_set_unseen(job, state, arguments))
     if by_hand:
         return ResumePoint(switch=False)
@@ -218,7 +218,7 @@ def unsound_text(
     if not finds_own or lost is None or not bad:
         return ""
     names = ", ".join(shown_path(job, one.path) for one in bad)
-    return f"the script takes its newest checkpoint, written after the loss was no number at step {lost}: move {names} away, then restart"
+    return f"the script loads its newest checkpoint, written after the loss became NaN or Inf at step {lost}: move {names} away, then restart"
 
 
 def _may_set_unseen(job: JobSpec, state: RunState, arguments: tuple[str, ...]) -> bool | None:

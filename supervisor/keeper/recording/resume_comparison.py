@@ -1,4 +1,4 @@
-"""After a resume: what the new attempt logs, against what was logged of the same steps before, out of the series of this run."""
+"""After a resume: compares what the new attempt logs with what earlier attempts logged for the same steps."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from supervisor.run.state import AttemptState, RunState
 
 LOOK_EVERY_S: Final = 1.0
 EARLY_ROWS: Final = (8, 24)
-"""At so many logged steps a difference that more of them would not change is recorded; anything else waits."""
+"""After this many logged steps, record a difference that further steps cannot change; anything else waits."""
 NEW_ROWS: Final = 20
-"""The last judgement takes all steps that were trained twice and so many beyond."""
+"""The final judgement uses all steps that were trained twice, and this many new ones."""
 MOST_ROWS: Final = 80
-"""Of a long overlap so many are enough."""
+"""Of a long overlap, this many steps are enough."""
 FIRST_KEPT: Final = 2_000
 LAST_KEPT: Final = 6_000
-"""Of a long training's steps: a schedule's beginning, and the stretch that may be trained twice."""
+"""Steps to keep of a long training: the start of the schedule, and the stretch that may be trained twice."""
 TAIL_BYTES: Final = 16 << 20
 HEAD_BYTES: Final = 1 << 20
 MOST_IN_A_SECOND: Final = 2_000
-"""4 MiB hold some 20 000 samples: fewer in one read are all that there are."""
+"""4 MiB hold about 20,000 samples, so a read with fewer reached the end."""
 
 OF_RATE: Final = frozenset({Difference.LEARNING_RATE, Difference.LR_RESTARTED, Difference.LR_COUNTED_TWICE})
 _RATE: Final = re.compile(
@@ -46,11 +46,11 @@ _RATE: Final = re.compile(
     re.IGNORECASE,
 )
 MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
-"""A step without one of these was not trained, or nothing was logged of it."""
+"""A step without any of these was not trained, or nothing about it was logged."""
 
 
 class ResumeComparison:
-    """One attempt after the other, from its first logged step to its judgement. Used by the keeper's one thread."""
+    """Judges each attempt in turn, from its first logged step on. Only the keeper's thread calls this."""
 
     def __init__(self, context: RunContext) -> None:
         self._node, self._record, self._env = context.node, context.record, context.env
@@ -60,7 +60,7 @@ class ResumeComparison:
         self._early = 0
 
     def look(self, state: RunState, *, final: bool = False) -> None:
-        """Judge the newest attempt once its log holds enough; `final`: it has ended, so that no more will come."""
+        """Judge the newest attempt once its log holds enough. `final`: it has ended, so no more will come."""
         view = state.attempt
         now = self._clock.mono()
         if (
@@ -82,7 +82,7 @@ class ResumeComparison:
             tables.done = final
             return
         if (missed := self._missed(state, view, tables)) is not None:
-            self._emit(missed)  # that it is another training is said with it
+            self._emit(missed)  # this implies that the training differs
             return
         last = max(tables.before)
         beyond = sum(step > last for step in tables.after)
@@ -99,20 +99,20 @@ class ResumeComparison:
                 self._record_judgement(state, view, found)
 
     def _missed(self, state: RunState, view: AttemptState, tables: _Tables) -> ev.ResumeMissed | None:
-        """That an attempt began below its checkpoint, unless the script is known to count its steps from 0 at each start."""
+        """The event for an attempt that began below its checkpoint; None if its script is known to start the step count over at 0."""
         at, job = view.resume_at, self._record.job
         if at is None or view.resumed_step is not None or self._record.node != LEADER:
             return None
         found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
         written_t = max(found, default=view.planned_t)
         seen = step_at(written_t, steps_seen(self._node.series))
-        # A checkpoint may be named by another count than the log's.
+        # The checkpoint's name may use another count than the log.
         reached = seen if seen is not None else max(tables.before)
         began = began_below(tables.before, tables.after, min(at, reached + 1))
         older = (c.step for c in state.checkpoints if c.attempt < view.number and c.step < min(tables.after))
         finds_own = job.knobs.self_resuming or job.knobs.resume is not None
         if began is None or (finds_own and began > 0 and any(step >= began for step in older)):
-            return None  # it may take an older one by itself, where the newest cannot be read
+            return None  # the script itself may fall back to an older one if it cannot read the newest
         by_epoch = tables.is_behind(written_t)
         counter = state.counter or job.retry.step_counter or self._remembered()
         went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
@@ -124,7 +124,7 @@ class ResumeComparison:
         return ev.ResumeMissed(t=t, attempt=number, step=at, began=began, certain=certain)
 
     def _remembered(self) -> str:
-        """What a person answered about this script's count in an earlier run; journalled, as this run goes by it."""
+        """The answer that a person gave about this script's step count in an earlier run; journalled, because it applies to this run too."""
         question = counter_question(self._record.job)
         known = recall_answer(question.script, question.key, self._env) if question.script else None
         if known is None:
@@ -134,7 +134,7 @@ class ResumeComparison:
         return known.value
 
     def _began_lower_before(self, state: RunState) -> bool:
-        """Whether an earlier attempt that loaded a checkpoint counted from below it."""
+        """Whether an earlier attempt loaded a checkpoint and began its count below it."""
         first, job = state.attempts[0], self._record.job
         given = start_checkpoint(job, job.entry_args)
         loaded = [(first, given.step)] if given is not None and not given.step_by_time else []
@@ -160,7 +160,7 @@ class ResumeComparison:
         )
 
     def _restart(self, state: RunState, view: AttemptState) -> Restart:
-        """What is known of the restart that made the attempt."""
+        """What is known about the restart that began the attempt."""
         before = next(
             (a for a in reversed(state.attempts) if a.number < view.number and a.first_step is not None), None
         )
@@ -182,7 +182,7 @@ class ResumeComparison:
 
 
 def _asked_rate(state: RunState, view: AttemptState) -> str:
-    """The learning-rate arguments of an attempt that a person typed again: ``--lr 1e-4``; empty where they are those of before."""
+    """The learning-rate arguments that a person changed for the attempt: ``--lr 1e-4``; empty if there are none."""
     before = next((a for a in reversed(state.attempts) if a.number < view.number), None)
     decision = before.decision if before is not None else None
     typed = decision.change.argv if decision is not None and decision.change is not None else None
@@ -193,7 +193,7 @@ def _asked_rate(state: RunState, view: AttemptState) -> str:
 
 
 def rate_arguments(argv: Sequence[str]) -> list[str]:
-    """The arguments of a command line that set a learning rate or its schedule, each with its value."""
+    """The command-line arguments that set a learning rate or its schedule, each with its value."""
     found = []
     for at, word in enumerate(argv):
         if _RATE.match(word):
@@ -203,27 +203,27 @@ def rate_arguments(argv: Sequence[str]) -> list[str]:
 
 
 def _from_scratch(before: AttemptState | None) -> bool:
-    """Whether the plan was to start from scratch."""
+    """Whether the attempt was planned to start from scratch."""
     decision = before.decision if before is not None else None
     return decision is not None and decision.change is not None and decision.change.from_scratch
 
 
 def _is_settled(compared: ev.ResumeCompared) -> bool:
-    """Whether the judgement of an earlier keeper, or of an early look, stands."""
+    """Whether an earlier keeper, or an early look, already reached a judgement."""
     return compared.result is not Sameness.UNKNOWN
 
 
 class _Tables:
-    """The logged steps of an attempt and of those before it; of those the newest that trained a step counts."""
+    """The logged steps of an attempt and of those before it. If several earlier ones trained a step, the newest counts."""
 
     def __init__(self, folder: Path, attempt: int) -> None:
         self.attempt, self.done = attempt, False
         self.before: dict[int, dict[str, float]] = {}
         self.after: dict[int, dict[str, float]] = {}
         self._totals: dict[bool, int] = {}
-        # Whether steps fell within an attempt; the number and the step of the newest one.
+        # Whether the step fell within an attempt; the number of the newest earlier attempt and its last step.
         self.falls, self._last = False, (0, 0.0)
-        # Of the attempts before: wall time and epoch, where the epoch changed.
+        # For the earlier attempts: wall time and epoch at each change of the epoch.
         self.epochs: list[tuple[float, float]] = []
         self.first_epoch: float | None = None
         head = SeriesReader(folder, METRICS)
@@ -233,19 +233,19 @@ class _Tables:
 
     @property
     def totals(self) -> tuple[int, int] | None:
-        """How many steps the script says there are, before and after."""
+        """The total steps that the script reports, before and after."""
         old, new = self._totals.get(False), self._totals.get(True)
         return (old, new) if old is not None and new is not None else None
 
     def is_behind(self, t: float) -> bool | None:
-        """Whether it began in an earlier epoch than that of the time `t`; None where epochs do not tell."""
+        """Whether the attempt began in an earlier epoch than that of the time `t`; None if the epochs do not show it."""
         epoch = next((epoch for seen_t, epoch in reversed(self.epochs) if seen_t <= t), None)
         if epoch is None or self.first_epoch is None or epoch <= self.epochs[0][1]:
             return None
         return self.first_epoch < epoch
 
     def read(self, *, final: bool) -> bool:
-        """Take in what was logged since the last call, at most 4 MiB of it unless `final`; True once that is all."""
+        """Read what was logged since the last call, at most 4 MiB unless `final`. True: reached the end."""
         while samples := self._reader.read():
             self._take(samples)
             if not final:
@@ -268,7 +268,7 @@ class _Tables:
             if "total_steps" in values:
                 self._totals[mine] = int(values["total_steps"])
             if MEASURED.isdisjoint(values):
-                continue  # tqdm draws 0/30 before it jumps to the step that it resumes from
+                continue  # tqdm draws 0/30 before it jumps to the resumed step
             (self.after if mine else self.before).setdefault(int(step), {}).update(values)
             epoch = values.get("epoch")
             if mine:

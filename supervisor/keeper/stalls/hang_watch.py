@@ -288,15 +288,15 @@ class HangWatch:
             )
         if due and ruling.reported:
             if ruling.until_s is not None:
-                text = f"No progress for {silence.silent_s:.0f} s, and it is not ended: {ruling.why} (ended after {ruling.until_s:.0f} s)"
+                text = f"No progress for {silence.silent_s:.0f} s, not ended yet: {ruling.why} (will end after {ruling.until_s:.0f} s)"
             else:
-                text = f"No progress for {silence.silent_s:.0f} s, and stoker does not end it: {ruling.why}; if it hangs, stop it: s, or `stoker stop`"
+                text = f"No progress for {silence.silent_s:.0f} s, but stoker won't end it: {ruling.why}; if it hangs, stop it with s or `stoker stop`"
             self._say([Advice(f"hang_{ruling.rule}", text)])
 
     def _act(self, ruling: Act, silence: Silence, now: float) -> bool:
         """Count down, look once more, and then end it."""
         newest = self._rounds[-1] if self._rounds else None
-        text = newest.stacks.text if newest is not None else "no stacks could be taken"
+        text = newest.stacks.text if newest is not None else "could not take any stacks"
         if self._countdown is None:
             # A person's own limit is not doubled by more than itself.
             left_s = self._settings.countdown_s
@@ -345,7 +345,7 @@ def _what_changed(before: Round, after: Round) -> str:
     """How two rounds differ, in words; empty: they are alike, and nothing worked in between."""
     if not alike(before.stacks, after.stacks):
         return "the stacks change"
-    return "data workers, disks or uploads are at work" if moved(before.activity, after.activity) else ""
+    return "data workers, disks or uploads are busy" if moved(before.activity, after.activity) else ""
 
 
 def _blind_words(place: RankPlace) -> str:

@@ -1,10 +1,10 @@
-"""Which lines of the ranks' logs are news: what a line says without its numbers, and how often it said that while steps were made.
+"""Which lines of the ranks' logs are news, judged by their words without numbers, and by how often they came while steps completed.
 
 A heartbeat thread, a tracker's status line, or one rank that keeps logging prints the same words in a hang as before it. An
-evaluation, a save, or a download prints words that no step printed. So a line is reduced to its *template*, its words without
-digits, and a template is familiar in a log once it was printed before and after a step. The time between those two lines, on
-average, is its usual interval. A familiar template is news only where it comes more than twice as often as usual, or within half
-of that interval after the last step: an evaluation is not made familiar by the evaluation before it.
+evaluation, a save, or a download prints words that no step printed. So each line is reduced to its *template*: its words without
+digits. A template is familiar in a log once it was printed both before and after a step. The average time between two such lines is
+its usual interval. A familiar template is news only if it comes more than twice as often as usual, or within half its interval after
+the last step. So one evaluation does not make the next one familiar.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from supervisor.run.events import Phase
 
 TEMPLATE_BYTES: Final = 300
 MOST_TEMPLATES: Final = 4096
-"""Of all logs of an attempt. Prose makes a template of every line, so those that no step made familiar go first."""
+"""For all logs of an attempt. In prose every line is a new template, so templates that no step made familiar go first."""
 FASTER: Final = 2.0
 SPARE: Final = 2.0
-"""So many times as often as usual, and so many lines more, a familiar template may come: lines are read in batches, not evenly."""
+"""A familiar template may come this many times as often as usual, plus this many lines: lines are read in uneven batches."""
 
 _DIGITS = b"0123456789"
-# Not a date, a version or a path.
+# A date, a version or a path does not match.
 _COUNTER = re.compile(rb"(?<![\d./-])(\d{1,9})(?:\s?/\s?| of )(\d{1,9})(?![\d./])")
-# What a line announces, in small letters, and a part of it that is found faster. A result, or the end of a phase, announces nothing.
+# What a lower-case line announces, with a substring that is faster to find. A result, or the end of a phase, announces nothing.
 _ANNOUNCED: Final = (
     (Phase.EVALUATING, b"val", re.compile(rb"\b(?:eval|evaluat(?:e|ing|ion)|validat(?:e|ing|ion))\b")),
     (Phase.CHECKPOINTING, b"ing", re.compile(rb"\b(?:saving|checkpointing)\b")),
     (Phase.COMPILING, b"compil", re.compile(rb"\b(?:re)?compil(?:e|ing|ation)\b")),
 )
 _RESULT = re.compile(rb"\d\.\d|\b(?:done|ended|finished|completed?|saved|took)\b")
-# The same in a stack, by the functions of a script and by the files of PyTorch that only work in such a phase. A compiled model
-# has frames of torch._dynamo in every step, and activation checkpointing is called checkpoint.
+# The same for a stack: functions of a script, and files of PyTorch that run only in such a phase. A compiled model has frames of
+# torch._dynamo in every step, and activation checkpointing has functions called checkpoint.
 _STANDS_IN: Final = (
     (Phase.EVALUATING, re.compile(r"(?i)(?:\b|_)(?:eval|validat)\w*@")),
     (
@@ -51,7 +51,7 @@ _STANDS_IN: Final = (
 
 
 class Printed(NamedTuple):
-    """A line of a log. `template`: of its words. `counter`: ``12/50``, where it shows one. `phase`: what it announces."""
+    """A line of a log. `template`: a hash of its words. `counter`: ``12/50``, if it shows one. `phase`: what it announces."""
 
     template: int
     counter: tuple[int, int] | None = None
@@ -59,17 +59,17 @@ class Printed(NamedTuple):
 
 
 class News(IntEnum):
-    """What a line shows of a run that makes no step. In this order, each is stronger than the one before."""
+    """What a line shows about a run that completes no step, from the weakest."""
 
-    NONE = 0  # it comes as it did while steps were made
-    REPEATED = 1  # no step printed it, but it was printed since the last one: an evaluation's lines, or somebody who waits
-    EARLY = 2  # they are familiar, and come sooner after the last step than they usually do: the next evaluation's, mostly
-    FRESH = 3  # these words were never printed before
-    COUNTED = 4  # a counter of its own went up
+    NONE = 0  # it comes as it did while steps completed
+    REPEATED = 1  # no step printed it, but it repeats since the last one: an evaluation's lines, or a rank that waits
+    EARLY = 2  # it is familiar, but comes sooner after the last step than usual: mostly the next evaluation
+    FRESH = 3  # these words are new
+    COUNTED = 4  # its counter went up
 
 
 def printed(raw: bytes) -> Printed:
-    """Reads a line."""
+    """Read a line."""
     head = raw[:TEMPLATE_BYTES].lower()
     found = _COUNTER.search(head) if b"/" in head or b" of " in head else None
     counter = (int(found[1]), int(found[2])) if found is not None else None
@@ -80,20 +80,20 @@ def printed(raw: bytes) -> Printed:
 
 
 def _is_word(token: bytes) -> bool:
-    """Whether it has no digit, and letters: a spinner and the length of a bar are no words."""
+    """Whether a token has letters and no digit: a spinner or a part of a bar is not a word."""
     return token.translate(None, _DIGITS) == token and (token.upper() != token or not token.isascii())
 
 
 def phase_in_stack(mark: str) -> Phase | None:
-    """The phase that a stack stands in, given as ``function@file:line`` joined by bars; None: a step, or not known."""
+    """The phase that a stack shows, given as ``function@file:line`` joined by bars; None: a step, or unknown."""
     return next((phase for phase, stands_in in _STANDS_IN if stands_in.search(mark)), None)
 
 
 class _Template:
-    """What is known of a template in one log. Times in seconds; `step`: how many steps had been seen at its last line.
+    """What is known about a template in one log. Times are in seconds. `step`: how many steps had completed at its last line.
 
-    `gaps` and `gaps_s`: how often, and for how long in all, a step lay between two of its lines. `count`: lines since the newest
-    such gap, which ended at `since`. `counted`: its counter's total, and how far that has come.
+    `gaps`, `gaps_s`: the number and total length of the gaps between its lines that contain a step. `count`: lines since the newest
+    such gap, which ended at `since`. `counted`: the total of its counter, and its highest value.
     """
 
     def __init__(self, now: float, step: int) -> None:
@@ -111,11 +111,11 @@ class Output:
         self._steps, self._step_at = 0, 0.0
 
     def step(self, now: float) -> None:
-        """A step was made."""
+        """A step completed."""
         self._steps, self._step_at = self._steps + 1, now
 
     def news(self, log: str, line: Printed, now: float) -> News:
-        """What a line of a log shows."""
+        """Judge a line of a log."""
         key = (log, line.template)
         known = self._templates.get(key)
         if known is None:
@@ -131,7 +131,7 @@ class Output:
         known.last = now
         known.count += 1
         went_up = self._went_up(known, line.counter)
-        # Of a log that an adopting keeper reads again the times are lost: then the interval is 0, and nothing comes too often.
+        # If an adopting keeper reads a log again, its times are lost: the interval is then 0, and nothing comes too often.
         usual_s = known.gaps_s / known.gaps if known.gaps else -1.0
         if (known.count - SPARE) * usual_s <= FASTER * (now - known.since) and known.gaps:
             is_early = known.count == 1 and usual_s > FASTER * (now - self._step_at)
@@ -140,7 +140,7 @@ class Output:
 
     @staticmethod
     def _went_up(known: _Template, counter: tuple[int, int] | None) -> bool:
-        """Whether its counter came further than ever since it began: what goes up and down is a reading."""
+        """Whether its counter exceeds its highest value so far: a number that goes up and down is a reading, not a counter."""
         if counter is None:
             return False
         done, total = counter

@@ -1,22 +1,21 @@
-"""When missing progress is a stall (reported, with stacks), and how long it must last at least before it may be ended as a hang (`ending`).
+"""When missing progress is flagged as a stall (with stacks), and how long a stall must last before it may be ended as a hang (`ending`).
 
-Two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change of the reported phase, an evaluation's own
-counter that goes up (``12/50``). *Output* is progress, or a line that is news by `output`: not a heartbeat. What counts for
-neither: CPU time of a rank itself. A rank that waits in NCCL spins on a core, as does one in an endless loop; one that reads from
-a slow disk uses none.
+There are two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change of the reported phase, or an
+evaluation's own counter that goes up (``12/50``). *Output* is progress, or a line that is news according to `output`: not a heartbeat.
+The CPU time of a rank itself counts for neither. A rank that waits in NCCL spins on a core, as does one in an endless loop; a rank
+that reads from a slow disk uses none.
 
-- A stall is *flagged* after max(flag_s, 3 x pace) without progress. Output that is news begins that time anew, but not for ever:
-  words that were never printed before, or come early (an evaluation's prose), until max(300 s, 10 x pace) after the last progress;
-  words that repeat since then (an evaluation's lines, or a rank that reports that it waits) until 5 times the flag's own time.
-  Of these only words that were never printed before end a stall that is flagged already. The first evaluation, save or compilation
-  that a line announces has no pace yet: 60 s.
-- It may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run came back from) without output.
-- Where a person gave both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first
-  completed step on. In an evaluation, a checkpoint or a compilation, reported, announced by a line or seen in the stacks, that is
-  max(S, 3 x the longest of these so far), and 600 s the first time. ``--start-timeout`` counts from the launch to the first step.
-- A run of which no five steps can be read has no progress clock: there every line counts for both, by the pace of the lines.
+- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts that time, within limits: words that
+  are new or come early (an evaluation's prose) until max(300 s, 10 x pace) after the last progress, and words that repeat since then
+  (an evaluation's lines, or a rank that reports that it waits) until 5 times the flag's own time. Only new words end a stall that is
+  already flagged. The first evaluation, save or compilation that a line announces has no known pace: its limit is 60 s.
+- A stall may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run recovered from) without output.
+- With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, from the first completed step on.
+  In an evaluation, a checkpoint or a compilation (reported, announced by a line, or seen in the stacks) the limit is max(S, 3 x the
+  longest such phase so far), or 600 s the first time. ``--start-timeout`` counts from the launch to the first step.
+- With fewer than five readable steps there is no progress clock: every line counts for both, by the pace of the lines.
 
-A false alarm is an act, and worse than a late one: where no pace is known, there is neither.
+A false alarm does harm, and is worse than a late alarm: without a known pace, a stall is neither flagged nor ended.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _PHASE_STAGES = {
     Phase.CHECKPOINTING: Stage.CHECKPOINT,
 }
 AGAIN_FACTOR = 2.0
-"""After a stall that ended by itself, only one this much longer is flagged in the same stage."""
+"""After a stall that ended on its own, only one this many times longer is flagged in the same stage."""
 PATIENT_FACTOR = 5.0
-"""Ending waits this much longer where a pace says least: a silent evaluation writes no line for minutes, and a start that
+"""Ending waits this many times longer where a pace says least: a silent evaluation prints nothing for minutes, and a start that
 loads a checkpoint or compiles may take far longer than the one before."""
 _PATIENT = frozenset((Stage.LOG, Stage.START, Stage.COMPILE))
 LINE_GAP_S = 1.0
@@ -53,7 +52,7 @@ MOVED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How long a stall may last now. `pace_s`: the 99th percentile behind it, 0 where a person's limit alone is. `act_s` None: never ended."""
+    """How long a stall may last now. `pace_s`: the 99th percentile behind it (0: only a person's limit). `act_s` None: never ended."""
 
     stage: Stage
     pace_s: float
@@ -63,10 +62,10 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the ranks' helper processes and disks did up to a moment: only differences mean anything.
+    """Totals of what the ranks' helper processes and disks did so far; only differences are meaningful.
 
-    `child_cpu_s`: CPU seconds of the ranks' own children (data workers, compilers). `io_bytes`: what the ranks and
-    those children read and wrote by system calls, and what they sent over TCP.
+    `child_cpu_s`: CPU seconds of the ranks' own children (data workers, compilers). `io_bytes`: bytes that the ranks and
+    those children read and wrote by system calls, and sent over TCP.
     """
 
     child_cpu_s: float = 0.0
@@ -76,13 +75,13 @@ class Activity:
 class StallWatch:
     """Follows one attempt's progress and output. Times are monotonic seconds of one clock.
 
-    `paces` outlives the attempt: the next one starts with what this one taught, also of silences that ended.
+    `paces` outlives the attempt: the next one starts with the paces of this one, including silences that ended.
 
     Attributes:
-        phase: what the attempt is doing, as far as it tells.
-        stepped: a step of this attempt is done.
-        flagged: the threshold that was passed, while the stall lasts.
-        last_sign: since when the time to the flag runs; a look from before it is of an earlier stall.
+        phase: what the attempt is doing, as far as it reports that.
+        stepped: this attempt has completed a step.
+        flagged: the threshold that was exceeded, while the stall lasts.
+        last_sign: when the time to the flag began; stacks from before it belong to an earlier stall.
     """
 
     flagged: Threshold | None
@@ -104,59 +103,59 @@ class StallWatch:
         self._over_s: float | None = None
 
     def step(self, now: float) -> None:
-        """A step of some rank was seen, done at `now`."""
+        """A rank completed a step at `now`."""
         if not self.stepped:
             self._paces.add(Stage.START, now - self._launched)
-            self.stepped, self._news = True, now  # how long a start took says nothing of later silences
+            self.stepped, self._news = True, now  # the length of a start says nothing about later silences
         elif self._last_step is not None and now > self._last_step:
             self._paces.add(Stage.STEP, now - self._last_step)
         if self._announced is not None:
             self._paces.add(self._announced[0], now - self._announced[1])
             self._announced = None
         self._output.step(now)
-        # A step is a step, whatever was said before: not every trainer says when a checkpoint is done.
+        # A step ends any phase: not every trainer reports when a checkpoint is done.
         self.enter(Phase.STEPPING, now)
         self._last_step = now
         self.progress(now)
 
     def enter(self, phase: Phase, now: float) -> None:
-        """The attempt reports that it does something else: what it did until now took so long."""
+        """The attempt reports another phase, which gives the duration of the previous one."""
         if phase is self.phase:
             return
         stage = _PHASE_STAGES.get(self.phase)
         if stage is not None and stage is not Stage.START:
             self._paces.add(stage, now - self._phase_since)
         self.phase, self._phase_since = phase, now
-        self._last_step = None  # the gap to the next step is partly another phase's
+        self._last_step = None  # part of the gap to the next step belongs to another phase
         self.progress(now)
 
     def progress(self, now: float) -> None:
-        """Something was done: a step, an epoch, a checkpoint, a part of an evaluation."""
+        """The attempt made progress: a step, an epoch, a checkpoint, a part of an evaluation."""
         if now > self._progress:
             self._progress = now
             self._speak(now)
             self._hold(now)
 
     def announce(self, phase: Phase, since: float | None = None) -> None:
-        """A line, or the stacks, show what no phase was reported for; it lasts until the next step. `since` None: the last progress."""
+        """A line or the stacks show an unreported phase; it lasts until the next step. `since` None: since the last progress."""
         stage = _PHASE_STAGES.get(phase)
         if self.stepped and stage is not None and self._announced is None:
             self._announced = stage, since if since is not None else self._progress
 
     def printed(self, log: str, lines: Iterable[Printed], now: float) -> None:
-        """Some rank wrote these lines to its log."""
+        """A rank wrote these lines to its log."""
         self.line(now)
         for line in lines:
             self._hear(line, self._output.news(log, line, now), now)
 
     def recall(self, log: str, lines: Iterable[Printed]) -> None:
-        """An earlier keeper saw them. When is not known, nor which steps lay between: what comes again is familiar."""
+        """Lines that an earlier keeper saw. Their times and the steps between them are unknown: what repeats counts as familiar."""
         for line in lines:
             self._output.news(log, line, self._launched)
             self._output.step(self._launched)
 
     def line(self, now: float) -> None:
-        """Some rank wrote to its log."""
+        """A rank wrote to its log."""
         if self._last_line is None:
             self._last_line = now
         elif now - self._last_line >= LINE_GAP_S:  # a burst of lines counts once
@@ -167,28 +166,28 @@ class StallWatch:
             self._hold(now)
 
     def finish(self, *, done: bool) -> None:
-        """Whether the last step is done: what comes then (a last save, an upload) has no pace."""
+        """Set whether the last step is done: what follows (a last save, an upload) has no pace."""
         self._finished = done
 
     def resume(self, phase: Phase | None, last_sign: float) -> None:
-        """A new keeper took over: what the old one had seen of a training that had stepped already."""
+        """A new keeper took over a training that has stepped: restore what the old keeper had seen."""
         self.phase = phase if phase is not None else Phase.STEPPING
         self.stepped = True
         self._progress = self._news = self.last_sign = last_sign
 
     def stalled_s(self, now: float) -> float:
-        """For how long there was no progress, or no line where lines are all that is known; before the first step, where that has a limit, since the launch."""
+        """Seconds without progress, or without a line if only lines are known; before the first step, if that has a limit, since the launch."""
         if self._counts_lines:
             return self.silent_s(now)
         waits = not self.stepped and self._settings.start_timeout_s > 0
         return max(0.0, now - (self._launched if waits else self._progress))
 
     def silent_s(self, now: float) -> float:
-        """For how long there was neither progress nor output that is news."""
+        """Seconds without progress and without output that is news."""
         return max(0.0, now - self._news)
 
     def asked_s(self) -> float | None:
-        """How long a person lets the attempt make no progress now; None: the default rules decide."""
+        """How long a person allows the attempt to make no progress now; None: the default rules decide."""
         settings = self._settings
         if not self.stepped:
             return settings.start_timeout_s or None
@@ -201,7 +200,7 @@ class StallWatch:
         return max(settings.act_s, FIRST_PHASE_S if longest_s is None else PHASE_FACTOR * longest_s)
 
     def threshold(self) -> Threshold | None:
-        """How long a stall may last in what the attempt does now; None: unknown, so for ever."""
+        """How long a stall may last in the current phase; None: unknown, so forever."""
         settings = self._settings
         if not settings.enabled or self._finished:
             return None
@@ -227,7 +226,7 @@ class StallWatch:
         return Threshold(stage, pace, flag, max(act, flag))
 
     def flag(self, now: float) -> Threshold | None:
-        """The threshold that the stall has just passed; None before, and after it was told once."""
+        """The threshold that the stall has just exceeded; None before that, and once it was returned."""
         if self.flagged is not None:
             return None
         limit = self.threshold()
@@ -237,19 +236,19 @@ class StallWatch:
         return limit
 
     def ended_s(self) -> float | None:
-        """How long a flagged stall lasted that has ended by itself; told once."""
+        """How long a flagged stall lasted that ended on its own; returned once."""
         over, self._over_s = self._over_s, None
         return over
 
     @property
     def _counts_lines(self) -> bool:
-        """Whether too few steps can be read for a pace, and no person gave a limit for them."""
+        """Whether too few steps are readable for a pace, and no person set a limit."""
         is_stepping = self.stepped and self.phase not in _PHASE_STAGES
         return is_stepping and self.asked_s() is None and self._paces.p99_s(Stage.STEP) is None
 
     def _stage(self) -> Stage:
         stage = _PHASE_STAGES.get(self.phase, Stage.STEP)
-        # The first step compiles, fills caches, waits for the slowest rank: it belongs to the start.
+        # The first step compiles, fills caches and waits for the slowest rank, so it belongs to the start.
         return stage if self.stepped or stage is Stage.COMPILE else Stage.START
 
     def _hear(self, line: Printed, news: News, now: float) -> None:
@@ -270,14 +269,14 @@ class StallWatch:
                 self._hold(now)
 
     def _speak(self, now: float) -> None:
-        """Output that is news: the run came back from a silence, after which later ones may be longer."""
+        """Note output that is news: the run recovered from a silence, so later ones may be as long."""
         if now > self._news:
             if self.stepped:
                 self._paces.returned(now - self._news)
             self._news = now
 
     def _hold(self, now: float) -> None:
-        """The flag's clock begins anew, and a flagged stall is over."""
+        """Restart the time to the flag; a flagged stall is over."""
         waits = not self.stepped and self._settings.start_timeout_s > 0
         if now <= self.last_sign or waits:
             return
@@ -289,9 +288,9 @@ class StallWatch:
 
 
 def moved(before: Activity, after: Activity) -> bool:
-    """Whether helpers or disks worked between two rounds: data being prepared, kernels compiled, a checkpoint written.
+    """Whether helpers or disks worked between two rounds: to prepare data, compile kernels or write a checkpoint.
 
-    A rank's own CPU time is left out (see above). Idle ranks write some kilobytes (heartbeats of NCCL and of the
+    A rank's own CPU time does not count (see above). Idle ranks write some kilobytes (heartbeats of NCCL and of the
     store), a data worker that waits uses a few milliseconds.
     """
     return (

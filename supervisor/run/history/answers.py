@@ -65,7 +65,7 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
 
 def exit_code_question(job: JobSpec) -> BatchQuestion:
     """Whether exit code 0 of this job's script is a success whatever its logs show; without a file the command line is the script."""
-    answer = BatchAnswer("trust", refusal="from now on exit code 0 of this script is a success")
+    answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
     script = hashlib.sha256(script_of(job)[1].encode("utf-8", "surrogatepass")).hexdigest()
     return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), script)
 

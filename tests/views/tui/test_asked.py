@@ -137,7 +137,7 @@ def test_a_restart_that_did_not_resume_says_where_the_copy_is_and_asks_how_the_s
     rec = Recording(tmp_path / "run")
     rec.launch("first launch")
     restarts = BatchAnswer("restarts", refusal="restart from the newest checkpoint")
-    answers = restarts, BatchAnswer("continues", refusal="wait until it resumes")
+    answers = restarts, BatchAnswer("continues", refusal="wait: the resume needs a fix first")
     question = BatchQuestion(Unread.COUNTER, "", None, answers, "abc")
     reason = (
         "did not resume: began at step 0; checkpoint 200 is kept as a copy: /r/attempts/1/.stoker-kept-200"
@@ -159,8 +159,8 @@ def test_a_restart_that_did_not_resume_says_where_the_copy_is_and_asks_how_the_s
         card = pane(app, "card")
         assert title in card
         assert "checkpoint 200 is kept as a copy: /r/attempts/1/.stoker-kept-200" in card
-        assert "does the script count its steps from 0 again at each start?" in card
-        assert "6      yes: its steps count from 0 at each start: restart from the newest checkpoint" in card
+        assert "does the script's step count start over at 0 after a resume?" in card
+        assert "6      yes: its step count starts over at 0: restart from the newest checkpoint" in card
         assert "then Enter restarts" not in card, "an answer alone decides"
         await pilot.press("6")
         await until(pilot, lambda: bool(requests(run)), "a request")

@@ -262,13 +262,13 @@ def test_a_screen_that_may_act_is_seen_by_the_keeper_until_it_is_left(tmp_path: 
             ev.OnlyFlagged(
                 t=0, attempt=1, rule="late_may_come", why="rank 1 sleeps in sleep() at data.py:41"
             ),
-            "stoker does not end it: rank 1 sleeps in sleep() at data.py:41; if it hangs, stop it with s",
+            "stoker won't end it: rank 1 sleeps in sleep() at data.py:41; if it hangs, stop it with s",
         ),
         (
             ev.OnlyFlagged(t=0, attempt=1, rule="late_computes", why="rank 1 computes", until_s=1800.0),
             "ended as a hang after 30 m 00 s at the earliest",
         ),
-        (ev.HangKept(t=0, attempt=1, by="ada"), "ada keeps waiting: this silence is not ended"),
+        (ev.HangKept(t=0, attempt=1, by="ada"), "ada keeps waiting, so stoker won't end this stall"),
     ],
 )
 def test_the_page_says_why_a_silence_is_not_ended(tmp_path: Path, fact: ev.Event, said: str) -> None:

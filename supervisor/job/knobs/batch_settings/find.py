@@ -142,20 +142,20 @@ def _checked(knobs: Knobs, given: Knobs, source: ScriptSource) -> Knobs:
     steps = knobs.accumulation
     for name, what in ((knobs.batch, "--batch-knob"), (steps, "--accumulation-knob")):
         if name is not None and (unused := source.unused(name)) is not None:
-            raise NoPlanError(f"{name} is declared in {unused} and used nowhere", f"name it with {what}")
+            raise NoPlanError(f"{name} is declared in {unused} but never used", f"name it with {what}")
     if steps is not None and given != Knobs() and knobs.batch_scope is not KnobScope.GLOBAL:
         _require_whole(steps, source.cuts_by(plain_last(steps).lower()))
         if given.accumulation is not None and may_cut(steps):
-            why = f"{steps} may cut each batch into pieces: a smaller batch would shrink the global batch"
-            raise NoPlanError(why, f"a larger {steps} alone")
+            why = f"{steps} may split each batch into pieces: a smaller batch would shrink the global batch"
+            raise NoPlanError(why, f"increase only {steps}")
     return knobs
 
 
 def _require_whole(steps: str, cut_at: str | None, batch: str | None = None) -> None:
     if cut_at is not None:
-        cuts = f"the source cuts each batch into {steps} pieces ({cut_at})"
+        cuts = f"the source splits each batch into {steps} pieces ({cut_at})"
         raise NoPlanError(
-            f"{cuts}: a smaller batch would shrink the global batch", f"a larger {steps} alone", batch
+            f"{cuts}: a smaller batch would shrink the global batch", f"increase only {steps}", batch
         )
 
 

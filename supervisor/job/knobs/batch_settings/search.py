@@ -293,9 +293,9 @@ class Search:
             why = f"no gradient accumulation beside {batch.name}: {NO_ACCUMULATION}"
             return NoPlanError(why, SMALLER_GLOBAL, batch.name)
         part = other if batch.role is Role.TOTAL else batch.name
-        knob = f"--batch-knob {part} --batch-scope per_rank, if a rank takes so many samples at once"
+        knob = f"--batch-knob {part} --batch-scope per_rank, if each rank takes that many samples at once"
         return NoPlanError(
-            f"the script may derive its accumulation from {batch.name} and {other}",
+            f"the script may compute its accumulation from {batch.name} and {other}",
             f"set {part} yourself" if batch.role is Role.MICRO else knob,
         )
 

@@ -36,7 +36,7 @@ def step_flag(
         if flag.is_switch or not (says_so or (is_number and _names_checkpoint(flag.dest, loaded))):
             continue
         if lost := loaded.unset_partner(flag.dest, unset):
-            why = f"the path for {name} is made of {lost} too, which has no value"
+            why = f"the path for {name} also needs {lost}, which has no value"
         else:
             return name, ""
     return None, why

@@ -69,11 +69,11 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
     """What comes of a stall if it lasts."""
     flagged = attempt.only_flagged
     if attempt.kept is not None:
-        return f"{attempt.kept.by} keeps waiting: this silence is not ended"
+        return f"{attempt.kept.by} keeps waiting, so stoker won't end this stall"
     if attempt.countdown is not None:
         return f"ended as a hang in {fm.duration(max(0.0, attempt.countdown.until - now))}"
     if flagged is not None and flagged.until_s is None:
-        return f"only flagged, stoker does not end it: {flagged.why}; if it hangs, stop it with s"
+        return f"reported only, stoker won't end it: {flagged.why}; if it hangs, stop it with s"
     if stall.act_s is None:
         return "never ended by itself"
     after_s = max(stall.act_s, flagged.until_s or 0.0) if flagged is not None else stall.act_s
