@@ -64,7 +64,7 @@ class Activity:
     """What the ranks' helper processes and disks did up to a moment: only differences mean anything.
 
     `child_cpu_s`: CPU seconds of the ranks' own children (data workers, compilers). `io_bytes`: what the ranks and
-    those children read and wrote by system calls, and what they sent over TCP.
+    those children read and wrote by system calls.
     """
 
     child_cpu_s: float = 0.0
