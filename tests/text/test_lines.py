@@ -43,14 +43,6 @@ def test_a_progress_flood_keeps_its_newest_state() -> None:
     assert line.text == "9999/10000 it"
 
 
-def test_reset_starts_a_new_file() -> None:
-    splitter = LineSplitter()
-    splitter.feed(b"one\ntw")
-    splitter.reset()
-    (line,) = splitter.feed(b"uno\n")
-    assert (line.offset, line.number, line.raw) == (0, 1, b"uno")
-
-
 @given(
     texts=st.lists(st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b".")), max_size=30),
     first=st.integers(-2, 35),
