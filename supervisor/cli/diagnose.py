@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from supervisor.cli.common import Parser, complain
@@ -18,11 +18,14 @@ from supervisor.cli.diagnosing.job_logs import (
     without_rank,
 )
 from supervisor.cli.diagnosing.own_signatures import own_rules_in, settings_files
-from supervisor.cli.diagnosing.verdict_json import earlier_jobs_to_wire, explanation_to_wire, to_wire
 from supervisor.cli.diagnosing.verdict_text import earlier_job_lines, explanation_lines, verdict_lines
+from supervisor.diagnosis.case import Case
+from supervisor.diagnosis.cause.confidence import ended_by
 from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.log_timeline import rows_of_one_form
-from supervisor.diagnosis.verdict import Examination, examine, with_metric_rows
+from supervisor.diagnosis.scan.signature_tables import strength_word
+from supervisor.diagnosis.verdict import EarlierJob, Examination, examine, with_metric_rows
 from supervisor.job.errors import JobError
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
@@ -252,3 +255,78 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
         [text for _, text in near]
     )  # before they are cut: half a token is recognised by nobody
     return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own
+
+
+# -- a verdict on the wire: the schema of --json, version 1, and what --explain adds to it ---------
+
+WIRE_SCHEMA = 1
+
+
+def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, object]:
+    """The JSON object of one job. Keys are never removed within a schema version."""
+    cause = verdict.cause
+    return {
+        "schema": WIRE_SCHEMA,
+        "path": path,
+        "attempt": attempt,
+        "failure": verdict.failure.value,
+        "reason": verdict.reason.value if verdict.reason is not None else None,
+        "confidence": verdict.confidence,
+        "rank": verdict.rank,
+        "ranks": list(verdict.ranks),
+        "node": verdict.node,
+        "local_rank": verdict.local_rank,
+        "title": verdict.title,
+        "cause": None if cause is None else {"path": cause.path, "line": cause.line, "text": cause.text},
+        "consequences": [
+            {"failure": item.failure.value, "rank": item.rank, "path": item.path, "line": item.line}
+            for item in verdict.consequences
+        ],
+        "advice": list(verdict.advice),
+        "action": verdict.action.value,
+        "fingerprint": verdict.fingerprint,
+    }
+
+
+def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
+    """The jobs that stand in the same file before the one that was judged: the value of the key `jobs`."""
+    return [
+        {
+            "first_line": job.first_line,
+            "last_line": job.last_line,
+            "failure": job.verdict.failure.value,
+            "reason": job.verdict.reason.value if job.verdict.reason is not None else None,
+            "confidence": job.verdict.confidence,
+            "rank": job.verdict.rank,
+            "title": job.verdict.title,
+            "line": job.verdict.cause.line if job.verdict.cause is not None else None,
+        }
+        for job in jobs
+    ]
+
+
+def explanation_to_wire(found: Examination) -> dict[str, object]:
+    """How a verdict was reached: the value of the key `explanation`, which is there with ``--explain`` alone."""
+    case, choice = found.case, found.choice
+    return {
+        "candidates": [_candidate(item, case) for item in case.candidates],
+        "rule": {"name": choice.rule.name, "why": choice.rule.why},
+        "yielded": [{"name": rule.name, "why": rule.why} for rule in choice.also_matched()],
+        "corrections": [{"name": item.name, "why": item.why} for item in found.corrections],
+        "ended": ended_by(case).value,
+        "limits": [{"name": item.name, "at_most": item.at_most, "why": item.why} for item in choice.limits()],
+    }
+
+
+def _candidate(item: Candidate, case: Case) -> dict[str, object]:
+    return {
+        "path": case.scans[item.source].path,
+        "line": item.line,
+        "rank": item.rank,
+        "text": redact_text(item.text.strip())[:600],
+        "signature": item.signature.id,
+        "failure": item.failure.value,
+        "role": item.signature.role.value,
+        "strength": strength_word(item.strength),
+        "warning": item.soft,
+    }

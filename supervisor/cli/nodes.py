@@ -25,8 +25,7 @@ from supervisor.text.decode import printable
 
 if TYPE_CHECKING:
     from supervisor.cluster.ssh.connection import Connections, SshError
-    from supervisor.cluster.ssh.hosts import Host
-    from supervisor.cluster.ssh.started import Started
+    from supervisor.cluster.ssh.hosts import Host, Started
     from supervisor.job.arguments.run_arguments import ParsedRun
 
 VERB: Final = "nodes"
@@ -127,8 +126,7 @@ def _hosts(args: argparse.Namespace) -> tuple[Host, ...]:
 
 
 def _place(args: argparse.Namespace, hosts: Sequence[Host], run_dir: str) -> Started:
-    from supervisor.cluster.ssh.hosts import BadHosts
-    from supervisor.cluster.ssh.started import Started
+    from supervisor.cluster.ssh.hosts import BadHosts, Started
 
     folder = os.path.abspath(args.dir or ".")
     config = os.path.abspath(os.path.expanduser(args.ssh_config)) if args.ssh_config else None
@@ -180,8 +178,7 @@ def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
 
 def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
     """The run that was started from here; or, by --hosts and --run-dir, one that was started anywhere."""
-    from supervisor.cluster.ssh.hosts import BadHosts
-    from supervisor.cluster.ssh.started import remembered
+    from supervisor.cluster.ssh.hosts import BadHosts, remembered
 
     if args.hosts is not None or args.hosts_file is not None:
         if args.run_dir is None:
@@ -297,8 +294,7 @@ def _begin(ways: Connections, start: _Start, board: _Board) -> int:
     """Node 0 first, which makes the run; then the others at once. Where one does not start, those that did are ended."""
     from supervisor.cli.starting.in_allocation import missing_flags
     from supervisor.cluster.ssh.connection import SshError
-    from supervisor.cluster.ssh.hosts import place_of
-    from supervisor.cluster.ssh.started import remember
+    from supervisor.cluster.ssh.hosts import place_of, remember
 
     started = start.started
     master = ways.address(LEADER)

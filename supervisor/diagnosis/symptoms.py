@@ -84,7 +84,6 @@ class Lead(NamedTuple):
     """A class that the symptom may be. `line`: the symptom is itself a line of that class."""
 
     failure: FailureClass
-    score: float
     line: bool = False
 
 
@@ -111,10 +110,10 @@ def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
     symptom = symptom[:MOST_CHARACTERS]
     name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
     if name in set(FailureClass):
-        return (Lead(FailureClass(name), 1.0),)
+        return (Lead(FailureClass(name)),)
     for one in known:
         if one.strength >= _FIRM and _shows(one, symptom):
-            return (Lead(one.failure, one.strength / 100, line=True),)
+            return (Lead(one.failure, line=True),)
     table = _table(known)
     found = [table[word] for word in _words(symptom) if word in table]
     if len(found) == 1 and max(found[0].values()) <= _SAMPLE:
@@ -122,7 +121,7 @@ def leads(symptom: str, known: tuple[Wording, ...]) -> tuple[Lead, ...]:
     scores = _scores(symptom, known)
     best = max(scores.values(), default=0.0)
     order = sorted(scores, key=lambda failure: -scores[failure])
-    return tuple(Lead(failure, scores[failure]) for failure in order if scores[failure] >= NEAR * best)
+    return tuple(Lead(failure) for failure in order if scores[failure] >= NEAR * best)
 
 
 def _shows(one: Wording, line: str) -> bool:

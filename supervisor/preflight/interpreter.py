@@ -136,19 +136,8 @@ except importlib.metadata.PackageNotFoundError:
 
 def installed_version(interpreter: str, package: str, env: Mapping[str, str]) -> str | None:
     """The version of a package in an interpreter's environment, without importing it; None where it is not known."""
-    try:
-        done = subprocess.run(
-            [interpreter, "-c", _ASK_VERSION, package],
-            capture_output=True,
-            timeout=ASK_TIMEOUT_S,
-            check=False,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            cwd="/",  # else what lies in the present folder would come before what is installed
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace").strip() or None
+    # In the present folder, what lies there would come before what is installed.
+    return _answer([interpreter, "-c", _ASK_VERSION, package], env, ASK_TIMEOUT_S, "/").strip() or None
 
 
 def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str:
@@ -170,18 +159,25 @@ def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str
 
 def torchrun_flags(interpreter: str, env: Mapping[str, str]) -> frozenset[str]:
     """Every flag that the target's ``torchrun --help`` lists; empty if it cannot be asked."""
+    text = _answer([interpreter, "-m", "torch.distributed.run", "--help"], env, HELP_TIMEOUT_S)
+    return frozenset(re.findall(r"--[a-z][\w-]*", text))
+
+
+def _answer(argv: list[str], env: Mapping[str, str], timeout_s: float, cwd: str | None = None) -> str:
+    """What a program prints on stdout; empty where it cannot be asked."""
     try:
         done = subprocess.run(
-            [interpreter, "-m", "torch.distributed.run", "--help"],
+            argv,
             capture_output=True,
-            timeout=HELP_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
             env=dict(env),
             stdin=subprocess.DEVNULL,
+            cwd=cwd,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return frozenset()
-    return frozenset(re.findall(r"--[a-z][\w-]*", done.stdout.decode("utf-8", "replace")))
+        return ""
+    return done.stdout.decode("utf-8", "replace")
 
 
 def _places(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from supervisor.job.errors import JobError
+from supervisor.sources.processes import listening_sockets, open_files
 
 TRIES: Final = 10
 # Above the well-known services, below Linux's default ephemeral range (32768-60999): the kernel hands out
 # ports of that range to any client at any moment, so that one found free there may be gone at launch.
 LOWEST: Final = 20_000
 HIGHEST: Final = 32_000
-_LISTEN_STATE: Final = "0A"
 
 
 def free_port(*, tries: int = TRIES) -> int:
@@ -59,49 +57,18 @@ def is_free(port: int) -> bool:
 
 def port_holder(port: int) -> str | None:
     """Who listens on `port`, such as ``python (pid 4711)``; None where /proc does not show it."""
-    inodes = _listening_inodes(port)
-    if not inodes:
+    wanted = {name for _, of, name in listening_sockets(os.getpid()) if of == port}
+    if not wanted:
         return None
     import psutil
 
-    wanted = {f"socket:[{inode}]" for inode in inodes}
     for process in psutil.process_iter():
-        if wanted & set(_descriptors(process.pid)):
+        if any(name in wanted for _, name in open_files(process.pid)):
             try:
                 return f"{process.name()} (pid {process.pid})"
             except psutil.Error:
                 return f"pid {process.pid}"
     return "a process of another user"
-
-
-def _descriptors(pid: int) -> Iterator[str]:
-    """What a process holds open; nothing for another user's or one that just ended."""
-    folder = f"/proc/{pid}/fd"
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        with contextlib.suppress(OSError):  # closed between listing and reading, as our own listing is
-            yield os.readlink(f"{folder}/{name}")
-
-
-def _listening_inodes(port: int) -> set[str]:
-    found: set[str] = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            rows = Path(table).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for row in rows:
-            fields = row.split()
-            if (
-                len(fields) > 9
-                and fields[3] == _LISTEN_STATE
-                and int(fields[1].rpartition(":")[2], 16) == port
-            ):
-                found.add(fields[9])
-    return found
 
 
 def _range_outside_ephemeral() -> tuple[int, int]:

@@ -15,8 +15,8 @@ from operator import itemgetter
 
 import msgspec
 
+from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import AttemptPaths, private
-from supervisor.run.regular import read_regular
 
 # Beyond this many points those that are close together are forgotten, the newest ones aside: a day of bursts stays a page of memory.
 MOST_POINTS = 512
@@ -113,12 +113,7 @@ def write_growth(attempt: AttemptPaths, logs: Mapping[str, GrowthClock]) -> None
 
 def read_growth(attempt: AttemptPaths) -> dict[str, GrowthClock]:
     """What the keeper saw of each log, by its path; nothing where it left nothing, or what cannot be."""
-    try:
-        logs = msgspec.json.decode(
-            read_regular(attempt.growth, MOST_BYTES), type=dict[str, list[tuple[int, float]]]
-        )
-    except (OSError, msgspec.MsgspecError):
-        return {}
+    logs = decoded_file(attempt.growth, dict[str, list[tuple[int, float]]], MOST_BYTES) or {}
     return {
         os.path.join(attempt.root, name): GrowthClock.recorded(points)
         for name, points in logs.items()

@@ -10,10 +10,20 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from supervisor.run.regular import read_regular
+
 T = TypeVar("T")
 # What decoding foreign bytes raises: broken UTF-8 is a ValueError, msgspec's own errors only in some versions (0.19: not); nesting
 # without end recurses.
 NOT_DECODED: Final = (ValueError, msgspec.DecodeError, RecursionError)
+
+
+def decoded_file(path: str | os.PathLike[str], kind: type[T], most_bytes: int = -1) -> T | None:
+    """What a regular file of JSON holds, of which at most so much is read; None where it is not there or makes no sense."""
+    try:
+        return msgspec.json.decode(read_regular(path, most_bytes), type=kind)
+    except (OSError, *NOT_DECODED):
+        return None
 
 
 def append_line(path: Path, record: msgspec.Struct) -> None:

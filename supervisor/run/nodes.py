@@ -22,13 +22,13 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.run.events import Outcome, StopWhy
-from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import NodePaths, make_private, replace_file, write_whole
 from supervisor.run.records import Decision, Verdict
 from supervisor.run.regular import read_regular
@@ -42,8 +42,6 @@ CONTINUED_WITHIN_S: Final = 30.0
 """A node that comes to a run that is over waits so long, `node_timeout_s` at most, for node 0 to continue it: both may be started at once."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _MOST_BYTES: Final = 1 << 22
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Want(StrEnum):
@@ -179,7 +177,7 @@ class Orders:
 
     def _newest_run(self, numbers: Sequence[int]) -> Order | None:
         for number in reversed(numbers):
-            order = _read(self._node.orders / f"{number}.json", Order)
+            order = decoded_file(self._node.orders / f"{number}.json", Order, _MOST_BYTES)
             if order is not None and order.want is Want.RUN:
                 return order
         return None
@@ -197,7 +195,7 @@ class Orders:
 
 def read_order(node: NodePaths) -> Order | None:
     """The newest order in node 0's folder; None: there is none, or it cannot be read now."""
-    return _read(node.order, Order)
+    return decoded_file(node.order, Order, _MOST_BYTES)
 
 
 # -- reports -----------------------------------------------------------------------------------------
@@ -214,7 +212,7 @@ def write_report(node: NodePaths, report: Report) -> None:
 
 def read_report(node: NodePaths) -> Report | None:
     """A node's report; None: there is none, or it cannot be read now."""
-    return _read(node.report, Report)
+    return decoded_file(node.report, Report, _MOST_BYTES)
 
 
 # -- heartbeats --------------------------------------------------------------------------------------
@@ -308,10 +306,3 @@ def _create_without_link(path: Path, data: bytes) -> bool:
     with os.fdopen(fd, "wb") as file:
         file.write(data)
     return True
-
-
-def _read(path: Path, kind: type[T]) -> T | None:
-    try:
-        return msgspec.json.decode(read_regular(path, _MOST_BYTES), type=kind)
-    except (OSError, *NOT_DECODED):
-        return None

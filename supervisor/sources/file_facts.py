@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from supervisor.sources.processes import open_files, read_proc
+
 MAX_ENTRIES = 10_000
 
 
@@ -24,26 +26,15 @@ def _writers(paths: Iterable[str]) -> Iterator[int]:
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
-        try:
-            fds = os.listdir(f"/proc/{entry}/fd")
-        except OSError:
-            continue
-        if any(_writes(entry, fd, wanted) for fd in fds):
-            yield int(entry)
+        pid = int(entry)
+        if any(path in wanted and _opened_for_writing(pid, fd) for fd, path in open_files(pid)):
+            yield pid
 
 
-def _writes(pid: str, fd: str, wanted: set[str]) -> bool:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/{fd}") in wanted and _opened_for_writing(pid, fd)
-    except OSError:
-        return False  # closed since the folder was listed
-
-
-def _opened_for_writing(pid: str, fd: str) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+def _opened_for_writing(pid: int, fd: str) -> bool:
+    for line in (read_proc(f"/proc/{pid}/fdinfo/{fd}", 4096) or b"").splitlines():
+        if line.startswith(b"flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
     return False
 
 

@@ -6,13 +6,16 @@ process and no other until the next boot. Nothing here ever signals a bare pid.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _ENVIRON_CAP_BYTES = 1 << 20
+_SOCKETS_CAP_BYTES = 1 << 24
+_LISTENS = "0A"
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -45,7 +48,7 @@ class ProcessStat:
 
 def boot_id() -> str | None:
     """The id of this boot of the machine (random(4)): a pid and a start time identify a process only within one boot."""
-    raw = _read("/proc/sys/kernel/random/boot_id", 64)
+    raw = read_proc("/proc/sys/kernel/random/boot_id", 64)
     return raw.decode("ascii", "replace").strip() if raw is not None else None
 
 
@@ -106,7 +109,7 @@ def parent_of(pid: int) -> int | None:
 
 def command_of(pid: int) -> str | None:
     """The kernel's name for a process (its first 15 bytes), whoever owns it; None when it is gone."""
-    raw = _read(f"/proc/{pid}/comm", 64)
+    raw = read_proc(f"/proc/{pid}/comm", 64)
     return raw.decode("utf-8", "replace").rstrip("\n") if raw else None
 
 
@@ -115,7 +118,7 @@ def read_environ(process: ProcessId) -> dict[str, str]:
 
     Also empty for an instant between fork and exec: ask again later.
     """
-    raw = _read(f"/proc/{process.pid}/environ", _ENVIRON_CAP_BYTES)
+    raw = read_proc(f"/proc/{process.pid}/environ", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
         return {}
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0"))
@@ -124,7 +127,7 @@ def read_environ(process: ProcessId) -> dict[str, str]:
 
 def read_cmdline(process: ProcessId) -> list[str]:
     """The process's argument vector; empty when it is gone or another user's."""
-    raw = _read(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
+    raw = read_proc(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
         return []
     return [os.fsdecode(part) for part in raw.rstrip(b"\0").split(b"\0")] if raw else []
@@ -144,7 +147,7 @@ def environment_value(pid: int, name: str) -> str | None:
     None where that cannot be known: another user's process, one that is gone or is just being started, or one whose
     environment was overwritten, as setproctitle does for a longer title (Ray and vLLM rename their workers so).
     """
-    raw = _read(f"/proc/{pid}/environ", _ENVIRON_CAP_BYTES)
+    raw = read_proc(f"/proc/{pid}/environ", _ENVIRON_CAP_BYTES)
     entries = [entry for entry in (raw or b"").split(b"\0") if b"=" in entry]
     if not entries:
         return None
@@ -189,7 +192,7 @@ def exit_code_of(process: ProcessId) -> int | None:
     Field 52 of ``/proc/<pid>/stat`` (Linux 3.5), which only the process's own user may read: it is 0 for others, so 0 counts
     only of one's own.
     """
-    raw = _read(f"/proc/{process.pid}/stat", 4096)
+    raw = read_proc(f"/proc/{process.pid}/stat", 4096)
     stat = _parse_stat(raw)
     if raw is None or stat is None or stat.state != "Z" or stat.start_time != process.start_time:
         return None
@@ -200,15 +203,44 @@ def exit_code_of(process: ProcessId) -> int | None:
         return None
 
 
-def catches_interrupt(pid: int) -> bool | None:
-    """Whether a process has a handler for SIGINT now; None when it is gone.
+def open_files(pid: int) -> Iterator[tuple[str, str]]:
+    """The descriptors of a process, and what each stands for: a path, ``socket:[4711]``; nothing for another user's or one that just ended."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        numbers = os.listdir(folder)
+    except OSError:
+        return
+    for number in numbers:
+        with contextlib.suppress(OSError):  # closed since the folder was listed, as our own listing is
+            yield number, os.readlink(f"{folder}/{number}")
 
-    Python sets one at its start and takes it away when it shuts down, after atexit and before it destroys its modules
+
+def listening_sockets(pid: int) -> Iterator[tuple[str, int, str]]:
+    """The TCP sockets that listen in a process's network namespace: address in hexadecimal, port, and as `open_files` names it."""
+    for table in ("tcp", "tcp6"):
+        raw = read_proc(f"/proc/{pid}/net/{table}", _SOCKETS_CAP_BYTES) or b""
+        for row in raw.decode("ascii", "replace").splitlines()[1:]:
+            fields = row.split()
+            if len(fields) > 9 and fields[3] == _LISTENS:
+                address, _, port = fields[1].partition(":")
+                yield address, int(port, 16), f"socket:[{fields[9]}]"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal stopped it, or a tracer holds it."""
+    stat = _read_stat(pid)
+    return stat is not None and stat.state in "Tt"
+
+
+def catches(pid: int, number: int) -> bool | None:
+    """Whether a process has a handler for a signal now; None when it is gone.
+
+    Python sets one for SIGINT at its start and takes it away when it shuts down, after atexit and before it destroys its modules
     (``_PySignal_Fini``): of torch that takes half a second and more until the process is gone.
     """
-    raw = _read(f"/proc/{pid}/status", 4096) or b""
+    raw = read_proc(f"/proc/{pid}/status", 4096) or b""
     caught = next((line.split()[1] for line in raw.splitlines() if line.startswith(b"SigCgt:")), None)
-    return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1) if caught is not None else None
+    return bool(int(caught, 16) >> (number - 1) & 1) if caught is not None else None
 
 
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
@@ -243,7 +275,7 @@ def _kill(pid: int, number: int) -> bool:
 
 
 def _read_stat(pid: int) -> ProcessStat | None:
-    return _parse_stat(_read(f"/proc/{pid}/stat", 4096))
+    return _parse_stat(read_proc(f"/proc/{pid}/stat", 4096))
 
 
 def _parse_stat(raw: bytes | None) -> ProcessStat | None:
@@ -258,7 +290,8 @@ def _parse_stat(raw: bytes | None) -> ProcessStat | None:
         return None
 
 
-def _read(path: str, cap_bytes: int) -> bytes | None:
+def read_proc(path: str, cap_bytes: int) -> bytes | None:
+    """A file of the kernel's (/proc, /sys); None where it is not there, or may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -107,23 +107,17 @@ def _stored(path: str, digest: str) -> Engine | None:
 
 def _store(path: str, packed: bytes, database: bytes) -> None:
     import contextlib
-    import tempfile
+    from pathlib import Path
+
+    from supervisor.run.paths import replace_file
 
     body = packed + database
     header = _MAGIC + b"%08x" % zlib.crc32(body) + b"\n" + str(len(packed)).encode() + b"\n"
-    temporary = None
-    try:
+    with contextlib.suppress(OSError):
         folder = os.path.dirname(path)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".signatures-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(header + body)
-        os.replace(temporary, path)
+        replace_file(Path(path), header + body)
         _drop_oldest(folder)
-    except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
 
 def _drop_oldest(folder: str) -> None:

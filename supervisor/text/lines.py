@@ -17,11 +17,6 @@ class Line(NamedTuple):
     was_cut: bool = False
 
     @property
-    def row(self) -> int:
-        """The line's number counted from 0: the newlines before it."""
-        return self.number - 1
-
-    @property
     def text(self) -> str:
         """The line, safe to show: see `decode.clean`."""
         text = clean(self.raw)
@@ -78,12 +73,6 @@ class LineSplitter:
     def finish(self) -> Line | None:
         """Close the stream: the half last line, if there is one."""
         return self._close() if self.open_bytes else None
-
-    def reset(self) -> None:
-        """Start again at offset 0, line 1: the file was truncated or replaced."""
-        self.offset = self.open_bytes = 0
-        self.number = 1
-        self._open, self._cut = b"", False
 
     def _extend(self, data: bytes) -> None:
         self.open_bytes += len(data)

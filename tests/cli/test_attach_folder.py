@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.attaching.folder_jobs import several_jobs
+from supervisor.cli.attaching.observe_target import several_jobs
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.main import main
 from supervisor.run.paths import RunPaths

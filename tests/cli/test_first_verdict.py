@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.attaching import first_verdict
-from supervisor.cli.attaching.first_verdict import tell_first_verdict
+from supervisor.cli.attaching import observe_target
+from supervisor.cli.attaching.observe_target import tell_first_verdict
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.clock import SystemClock
@@ -36,7 +36,7 @@ STEPS = "".join(f"step {n} loss {2 + 1 / n:.4f}\n" for n in range(1, 3_000))
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_observed, "LARGE_BYTES", 1 << 14)
-    monkeypatch.setattr(first_verdict, "TAIL_BYTES", 1 << 14)
+    monkeypatch.setattr(observe_target, "TAIL_BYTES", 1 << 14)
 
 
 def begun(

@@ -12,9 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.cli import common, policy, replay
+from supervisor.cli import common, diagnose, policy, replay
 from supervisor.cli.attaching import targets
-from supervisor.cli.diagnosing import verdict_json
 from supervisor.cli.diagnosing.job_logs import BadInputError
 from supervisor.cli.diagnosing.verdict_text import MOST_CONSEQUENCES, _consequence_lines, ranks_text
 from supervisor.cli.main import main
@@ -343,7 +342,7 @@ def test_a_candidate_on_the_wire() -> None:
         soft=False,
     )
     case = SimpleNamespace(scans=[SimpleNamespace(path="a.log")])
-    found = verdict_json._candidate(cast("Any", item), cast("Any", case))
+    found = diagnose._candidate(cast("Any", item), cast("Any", case))
     assert found["text"] == "x" * 600, "of a line of megabytes the beginning"
     assert (found["path"], found["line"], found["rank"], found["warning"]) == ("a.log", 7, 1, False)
     assert (found["signature"], found["failure"], found["role"]) == ("cuda-oom", "cuda_oom", "cause")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.cli.diagnosing.verdict_json import to_wire
+from supervisor.cli.diagnose import to_wire
 from supervisor.sources.signature_files import Engine
 from tests.corpus.scoring import DATA, records, verdict_on
 

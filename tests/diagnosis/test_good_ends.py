@@ -21,7 +21,6 @@ def scan(*ends: tuple[int, set[Trait]]) -> SourceScan:
             ),
             0,
             line,
-            0,
             "x",
             NOWHERE,
         )

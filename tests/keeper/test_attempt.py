@@ -300,7 +300,7 @@ def test_what_no_signal_reaches_is_reported_as_such_and_waited_for_no_longer(
 ) -> None:
     """State D cannot be made at will: the signals are left out, and the state of one of them is read as D."""
     monkeypatch.setattr("supervisor.keeper.process.attempt.kill_all", lambda pids, *_: list(pids))
-    monkeypatch.setattr("supervisor.keeper.process.stop_sequence.KILL_WAIT_S", 0.5)
+    monkeypatch.setattr("supervisor.keeper.process.attempt.KILL_WAIT_S", 0.5)
     with watched(tmp_path, fake_torchrun(tmp_path, 2)) as attempt:
         assert started(attempt)
         stuck = attempt.live.ranks[1]

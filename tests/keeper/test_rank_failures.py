@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from supervisor.keeper.monitoring.rank_failures import FRESH_S, RankFailures
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.records import FailureClass
-from supervisor.sources.processes import ProcessId, catches_interrupt, identify
+from supervisor.sources.processes import ProcessId, catches, identify
 from tests.conftest import wait_until
 from tests.keeper.fakes import FakeClock
 
@@ -31,7 +32,7 @@ sys.stdin.read()
 @pytest.fixture
 def rank() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", RANK], stdin=subprocess.PIPE)
-    assert wait_until(lambda: catches_interrupt(process.pid), 20), "it is up"
+    assert wait_until(lambda: catches(process.pid, signal.SIGINT), 20), "it is up"
     yield process
     process.kill()
     process.communicate()
@@ -172,7 +173,7 @@ def test_an_error_that_python_itself_ignores_explains_no_end(
     failures.observe(hit(clock.wall()))
     assert rank.stdin is not None
     rank.stdin.close()
-    assert wait_until(lambda: catches_interrupt(rank.pid) is False, 20)
+    assert wait_until(lambda: catches(rank.pid, signal.SIGINT) is False, 20)
     assert failures.look(view_of(), ranks, done=True) is None, (
         "after the last step every interpreter shuts down"
     )

@@ -16,8 +16,15 @@ from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import Background, BackgroundTask, within
 from supervisor.keeper.clock import SET_S, ClockWatch, of_others
 from supervisor.keeper.monitoring.observations import GpuSeen, Sampled, SensorFact
-from supervisor.keeper.monitoring.other_gpu_users import DEEPEST, WORTH_SAYING_BYTES, Use, _descends
-from supervisor.keeper.monitoring.sensors import Sensors, gpu_values, own_values
+from supervisor.keeper.monitoring.sensors import (
+    DEEPEST,
+    WORTH_SAYING_BYTES,
+    Sensors,
+    Use,
+    _descends,
+    gpu_values,
+    own_values,
+)
 from supervisor.keeper.recording.epoch_counters import MAX_COUNTERS, Counters, Places
 from supervisor.keeper.recording.recorder import RunningMinima
 from supervisor.keeper.recording.start_events import _world_size
@@ -300,7 +307,7 @@ def test_who_shares_a_gpu_is_said_where_it_matters() -> None:
 
 
 def test_a_process_is_the_runs_if_one_that_it_descends_from_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "supervisor.keeper.monitoring.other_gpu_users.parent_of"
+    module = "supervisor.keeper.monitoring.sensors.parent_of"
     monkeypatch.setattr(module, lambda pid: pid - 1)
     assert _descends(50, frozenset({50}))
     assert _descends(50, frozenset({10}))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from supervisor.keeper.process.stop_sequence import ASK_SHARE, KILL_WAIT_S, StopSequence
+from supervisor.keeper.process.attempt import ASK_SHARE, KILL_WAIT_S, StopSequence
 from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
 from supervisor.run import state as st
 from supervisor.run.access.control import Request, RequestArgs, Requester

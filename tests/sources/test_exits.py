@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from supervisor.sources.exits import ExitWatch
-from supervisor.sources.processes import ProcessId, catches_interrupt, exit_code_of, identify
+from supervisor.sources.processes import ProcessId, catches, exit_code_of, identify
 from tests.conftest import wait_until
 
 WAITS = "import sys; sys.stdin.read(); "
@@ -68,12 +69,12 @@ def test_an_interpreter_gives_its_handler_back_when_it_shuts_down() -> None:
         [sys.executable, "-c", f"import sys\n{code}\nsys.stdin.read()"], stdin=subprocess.PIPE
     )
     try:
-        assert wait_until(lambda: catches_interrupt(process.pid), 20)
+        assert wait_until(lambda: catches(process.pid, signal.SIGINT), 20)
         assert process.stdin is not None
         process.stdin.close()
-        assert wait_until(lambda: catches_interrupt(process.pid) is False, 20)
+        assert wait_until(lambda: catches(process.pid, signal.SIGINT) is False, 20)
         assert process.poll() is None, "it lives on, for as long as its modules take"
     finally:
         process.kill()
         process.wait()
-    assert catches_interrupt(process.pid) is None
+    assert catches(process.pid, signal.SIGINT) is None

@@ -18,7 +18,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: i
     if expected[-1] == b"":
         expected.pop()
     assert [line.raw for line in lines] == expected
-    assert [line.row for line in lines] == list(range(len(expected)))
+    assert [line.number for line in lines] == list(range(1, len(expected) + 1))
     for line in lines:
         assert data[line.offset : line.offset + len(line.raw)] == line.raw
 
@@ -32,7 +32,7 @@ def test_a_line_without_end_takes_no_memory() -> None:
     assert line.was_cut
     assert line.text.endswith("[cut]")
     (after,) = splitter.feed(b"next\n")
-    assert (after.offset, after.row, after.number) == (10_000_001, 1, 2)
+    assert (after.offset, after.number) == (10_000_001, 2)
 
 
 def test_a_progress_flood_keeps_its_newest_state() -> None:
@@ -41,14 +41,6 @@ def test_a_progress_flood_keeps_its_newest_state() -> None:
         splitter.feed(b"\r%d/10000 it" % step)
     (line,) = splitter.feed(b"\n")
     assert line.text == "9999/10000 it"
-
-
-def test_reset_starts_a_new_file() -> None:
-    splitter = LineSplitter()
-    splitter.feed(b"one\ntw")
-    splitter.reset()
-    (line,) = splitter.feed(b"uno\n")
-    assert (line.offset, line.number, line.raw) == (0, 1, b"uno")
 
 
 @given(

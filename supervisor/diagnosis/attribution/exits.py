@@ -199,7 +199,6 @@ _NO_LINE = Hit(
     Signature(-1, "exit-code", FailureClass.WORKER_CRASH, Role.CONFIRMATION, None, 30, "exit"),
     -1,
     0,
-    0,
     "",
     NOWHERE,
 )

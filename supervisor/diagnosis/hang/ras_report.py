@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from supervisor.text.numbers import whole
 
-_COMMUNICATOR = re.compile(r"^#(\d+-\d+) \(([0-9a-f]+)\)")
+_COMMUNICATOR = re.compile(r"^#\d+-\d+ \([0-9a-f]+\)")
 _KIND = re.compile(r"different (?:collective|(\w+)) operation counts")
 _MANY = re.compile(r"^\s+(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)")
 _NONE = re.compile(r"^\s+(\d+) ranks? ha(?:s|ve) not launched any operations")
@@ -24,7 +24,6 @@ _LISTED = re.compile(r"^\s+Rank (\d+) -- GPU")
 class RasLag:
     """Ranks of one communicator that launched fewer operations. `ranks` are ranks within that communicator."""
 
-    communicator: str
     ranks: tuple[int, ...]
     launched: int
     others_launched: int
@@ -41,7 +40,7 @@ class RasLag:
 def read_ras(text: str) -> tuple[RasLag, ...]:
     """Who is behind, by communicator; empty when all stand alike or this is no report."""
     found: list[RasLag] = []
-    name, operation = "", None
+    operation: str | None = None
     counts: dict[int, tuple[int, list[int]]] = {}
     current: int | None = None
 
@@ -51,12 +50,12 @@ def read_ras(text: str) -> tuple[RasLag, ...]:
             for count in sorted(counts)[:-1]:
                 ranks = counts[count][1]
                 if ranks:
-                    found.append(RasLag(name, tuple(ranks), count, most, operation))
+                    found.append(RasLag(tuple(ranks), count, most, operation))
 
     for line in text.splitlines():
-        if (head := _COMMUNICATOR.match(line)) is not None:
+        if _COMMUNICATOR.match(line) is not None:
             close()
-            name, operation, counts, current = head[1], None, {}, None
+            operation, counts, current = None, {}, None
         elif (kind := _KIND.search(line)) is not None:
             close()
             operation, counts, current = kind[1], {}, None

@@ -85,7 +85,7 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank is. `line_at` is the user's own line, `own` its frame; `mark` is equal for equal stacks.
+    """Where one rank is. `line_at` is the user's own line; `mark` is equal for equal stacks.
 
     `kind`: what it waits for; UNKNOWN wherever there is no Python stack.
     """
@@ -96,7 +96,6 @@ class RankPlace:
     line_at: str | None
     mark: str
     idle: bool | None = None
-    own: Frame | None = None
     kind: Kind = Kind.UNKNOWN
 
     @property
@@ -241,7 +240,7 @@ def _place(stack: RankStack) -> RankPlace:
         mark += f"||{_mark(hook)}"
         doing_there, _ = _doing(hook.frames)
         kind = _KINDS.get(doing_there) or kind_of_wait(hook, (), None, for_ever=None)
-    return RankPlace(stack.rank, doing, what, line_at, mark, thread.idle, own, kind)
+    return RankPlace(stack.rank, doing, what, line_at, mark, thread.idle, kind)
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:

@@ -15,7 +15,7 @@ from supervisor.text.numbers import whole
 
 _SPY_THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]+|\d+)(?: \(([^)]*)\))?(?:: "(.*)")?')
 _SPY_FRAME = re.compile(r"\s+(\S.*?) \((.*?)(?::(\d+))?\)\s*$")
-_FAULT_THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-f]+).*\(most recent call first\):")
+_FAULT_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _FAULT_FRAME = re.compile(r'\s+File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _INSTALLED = re.compile(
     r"(?:^|/)(?:site-packages|dist-packages)/|/python\d[.\d]*t?/|^<frozen|^<string>|\.so(?:\.|$)"
@@ -63,7 +63,6 @@ class ThreadStack:
     `at`: which of the lines that were parsed each frame is, from 0.
     """
 
-    name: str
     frames: tuple[Frame, ...]
     idle: bool | None = None
     is_main: bool = False
@@ -88,8 +87,7 @@ def _from_py_spy(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
 
     def close() -> None:
         if frames:
-            is_main = name == "MainThread"
-            found.append(ThreadStack(name, tuple(frames), idle, is_main=is_main, at=tuple(at)))
+            found.append(ThreadStack(tuple(frames), idle, is_main=name == "MainThread", at=tuple(at)))
 
     for index, line in enumerate(lines):
         if (head := _SPY_THREAD.match(line)) is not None:
@@ -109,17 +107,17 @@ def _from_py_spy(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
 
 def _from_faulthandler(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
     found: list[ThreadStack] = []
-    name, is_main, frames, at = "", False, list[Frame](), list[int]()
+    is_main, frames, at = False, list[Frame](), list[int]()
 
     def close() -> None:
         if frames:
-            found.append(ThreadStack(name, tuple(frames), is_main=is_main, at=tuple(at)))
+            found.append(ThreadStack(tuple(frames), is_main=is_main, at=tuple(at)))
 
     for index, line in enumerate(lines):
         if (head := _FAULT_THREAD.match(line)) is not None:
             close()
             # A signal's handler runs in the main thread (signal(7) lets any take it; CPython's main one does).
-            name, is_main, frames, at = head[2], head[1] == "Current thread", [], []
+            is_main, frames, at = head[1] == "Current thread", [], []
         elif (seen := _FAULT_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
             number = whole(seen[2]) if seen[2].isdecimal() else None
             frames.append(Frame(seen[3], seen[1], number))

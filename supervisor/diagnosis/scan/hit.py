@@ -24,7 +24,6 @@ class Hit(NamedTuple):
     signature: Signature
     source: int
     line: int
-    offset: int
     text: str
     origin: Origin
     before: bytes = b""

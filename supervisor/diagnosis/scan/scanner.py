@@ -84,7 +84,7 @@ class SourceScanner:
         self._index = index
         self._cutter = Cutter()
         self._first_line = self._line = first_line
-        self._offset = 0
+        self._bytes = 0
         self._past = b""
         self._head = b""
         self._tail = b""
@@ -120,8 +120,7 @@ class SourceScanner:
         if end is not None and all(hit.line != tail_line + end[0] for hit in hits):
             row, text, origin = end
             before, after = (b"\n".join(lines) for lines in (raw_tail[:row], raw_tail[row + 1 :]))
-            offset = self._offset - len(after) - len(raw_tail[row])
-            found = Hit(UNCAUGHT, self._index, tail_line + row, offset, text, origin.over(self.origin))
+            found = Hit(UNCAUGHT, self._index, tail_line + row, text, origin.over(self.origin))
             hits.append(found._replace(before=before[-BEFORE_BYTES:] + b"\n", after=after[:AFTER_BYTES]))
         hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
         above = enumerate(head[: max(tail_line - self._first_line, 0)], start=self._first_line)
@@ -131,7 +130,7 @@ class SourceScanner:
             self.origin,
             tuple(hits),
             last_line,
-            self._offset,
+            self._bytes,
             tuple(head),
             tuple(tail),
             tail_line,
@@ -156,16 +155,16 @@ class SourceScanner:
         self._open = [
             one._replace(below=one.below + text[: TRACEBACK_BYTES - len(one.below)]) for one in self._open
         ]
-        hits = self._hits(text, window, matched.matches) if matched.matches else []
+        hits = self._hits(text, matched.matches) if matched.matches else []
         hits += self._raised(hits)
         self._keep_or_wait(hits)
         self._line += window.count(b"\n")
-        self._offset += len(window) - matched.window.again
+        self._bytes += len(window) - matched.window.again
         self._past = _last(self._past, text, BEFORE_BYTES)
         self._tail = _last(self._tail, _without_redraws(text), TAIL_BYTES)
         return hits
 
-    def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
+    def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
         """The first hits of a signature, and of a flood the window's last few, so that it fills no memory."""
         rows = _Rows(text)
         hits: list[Hit] = []
@@ -186,11 +185,11 @@ class SourceScanner:
                 left[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)
             if left[index] <= 0:
                 later.setdefault(index, deque(maxlen=LAST_HITS)).append((end, index, start))
-            elif (hit := self._hit(text, window, end, index, rows.before(start), start)) is not None:
+            elif (hit := self._hit(text, end, index, rows.before(start), start)) is not None:
                 left[index] -= 1
                 hits.append(hit)
         for end, index, start in sorted(place for places in later.values() for place in places):
-            hit = self._hit(text, window, end, index, rows.before(start), start)
+            hit = self._hit(text, end, index, rows.before(start), start)
             if hit is not None:
                 hits.append(hit)
         return hits
@@ -239,7 +238,6 @@ class SourceScanner:
                     head._replace(
                         signature=UNCAUGHT,
                         line=number,
-                        offset=head.offset + (0 if one.in_line else len(one.line) + 1 + end.start),
                         text=end.text,
                         origin=end.origin.over(head.origin),
                         before=above[-BEFORE_BYTES:],
@@ -249,7 +247,7 @@ class SourceScanner:
         self._open = still
         return found
 
-    def _hit(self, text: bytes, window: bytes, end: int, index: int, rows: int, start: int) -> Hit | None:
+    def _hit(self, text: bytes, end: int, index: int, rows: int, start: int) -> Hit | None:
         stop = text.find(b"\n", end - 1)
         stop = len(text) if stop < 0 else stop
         shown = self._confirmed(index, text[start:stop], end - start)
@@ -260,7 +258,6 @@ class SourceScanner:
             self._entries[index],
             self._index,
             self._line + rows,
-            self._offset + (start if text is window else _start_of_row(window, rows)),
             message,
             origin.over(self.origin),
             (self._past + text[max(0, start - BEFORE_BYTES) : start])[-BEFORE_BYTES:]
@@ -361,13 +358,6 @@ class _Rows:
 def _unwrapped(text: bytes) -> bytes:
     """Kept lines of windows without any hit may still be a collector's records."""
     return unwrapped_records(text) if b'{"' in text else text
-
-
-def _start_of_row(window: bytes, rows: int) -> int:
-    place = 0
-    for _ in range(rows):
-        place = window.find(b"\n", place) + 1
-    return place
 
 
 def _last(before: bytes, window: bytes, size: int) -> bytes:

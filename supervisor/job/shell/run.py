@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from supervisor.job.shell import unknowns
 from supervisor.job.shell.builtins import BUILTINS, assign, printed, set_variable
 from supervisor.job.shell.expand import (
     MARKS,
@@ -43,6 +42,7 @@ from supervisor.job.shell.syntax import ShellError, parse_script
 from supervisor.job.shell.tree import (
     AndOr,
     Arithmetic,
+    Assign,
     Case,
     Commands,
     For,
@@ -53,10 +53,12 @@ from supervisor.job.shell.tree import (
     Pipeline,
     Simple,
     While,
+    first_words,
     leaves,
     local_names,
     plain,
     returns,
+    walk,
 )
 
 __all__ = ["NotKnownError", "ScriptRun", "Started", "follow", "shell_words"]
@@ -259,7 +261,7 @@ class _Shell:
         if any([s.same for s in new] != [s.same for s in starts[0]] for new in starts):
             raise NotKnownError(f"{self._file}:{line} decides only at the start which command is started")
         seen.started += starts[0] if starts else []
-        self._use(unknowns.merged(ends, before, f"{self._file}:{line}"))
+        self._use(merged(ends, before, f"{self._file}:{line}"))
 
     def _if(self, line: int, arms: Sequence[tuple[Commands, Commands]], otherwise: Commands | None) -> Status:
         if not arms:
@@ -345,7 +347,7 @@ class _Shell:
 
     def _repeat_unknown(self, line: int, node: Node, over: str, body: Commands, names: Sequence[str]) -> None:
         """A loop of which is not known how often it runs, and with what: what it sets is not known, and it must start no training."""
-        unknowns.forget(self._state, node, names, f"{self._file}:{line} sets it {over}")
+        forget(self._state, node, names, f"{self._file}:{line} sets it {over}")
         self._refuse_training(body, over)
 
     def _refuse_training(self, node: Node, how: str) -> None:
@@ -519,3 +521,56 @@ class _Shell:
         if not isinstance(last, Simple) or not last.words:
             return None
         return printed(shell._expand.fields(last.words), shell._state)
+
+
+# -- what is not known any more: after ways of which one is taken, and after loops -----------------
+
+
+def merged(ends: Sequence[State], before: State, at: str) -> State:
+    """One state for several that are possible."""
+    live = [state for state in ends if not state.ended]
+    if not live:
+        return replace(before, ended=True)
+    state = live[0]
+    for name in {n for s in live for n in s.variables}:
+        values = [s.variables.get(name) for s in live]
+        if any(value != values[0] for value in values):
+            why = f"{at} decides only at the start what {name} is"
+            state.variables[name] = unknown(f"${name}", why, one=all(map(_is_one_word, values)))
+    state.exported = set().union(*(s.exported for s in live))
+    if any(s.cwd != state.cwd for s in live):
+        state.cwd, state.why = None, f"{at} decides only at the start in which folder"
+    if any(s.args != state.args for s in live):
+        state.args, state.why = None, f"{at} decides only at the start which arguments are left"
+    return state
+
+
+def forget(state: State, node: Node, names: Sequence[str], why: str) -> None:
+    """Makes unknown what a command would set."""
+    found = [
+        *names,
+        *(n.name for n in walk(node) if isinstance(n, Assign)),
+        *(n.name for n in walk(node) if isinstance(n, For)),
+    ]
+    for word, simple in first_words(node):
+        if word in {"read", "getopts", "let", "unset", "mapfile", "readarray", "eval", "source", "."}:
+            found += ["".join(p.text for p in w) for w in simple.words[1:]]
+        if word in {"eval", "source", "."}:
+            raise NotKnownError(f"{why.partition(' ')[0]} has {word!r} in a loop")
+        if word in {"shift", "set"}:
+            state.args, state.why = None, why
+        if word in {"cd", "pushd", "popd"}:
+            state.cwd, state.why = None, why
+        if word in state.functions:
+            forget(state, state.functions[word].body, (), why)
+    for n in walk(node):
+        if isinstance(n, Arithmetic):
+            found += re.findall(r"[A-Za-z_]\w*", n.text)
+    for name in found:
+        if re.fullmatch(r"[A-Za-z_]\w*", name):
+            state.variables[name] = unknown(f"${name}", why, one=False)
+
+
+def _is_one_word(value: Value | None) -> bool:
+    """Whether a value is one word wherever it stands."""
+    return isinstance(value, str) and bool(value) and not (MARKS | set(" \t\n")) & set(value)

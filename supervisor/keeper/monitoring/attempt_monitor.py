@@ -98,12 +98,8 @@ class AttemptMonitor:
         saved: Callable[[], None],
         same_boot: bool,
     ) -> None:
-        self._run, self._node, self._record, self._env = (
-            context.run,
-            context.node,
-            context.record,
-            context.env,
-        )
+        self._run, self._node = context.run, context.node
+        self._record, self._env = context.record, context.env
         self._mark = context.mark
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
         self._judging, self._stepped, self._saved = judging, stepped, saved

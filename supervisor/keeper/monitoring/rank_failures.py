@@ -1,13 +1,14 @@
 """That a rank fails, as soon as its process shows it: long before its launcher has ended, and the verdict is there.
 
 An error in a log is no failure: scripts print exceptions that they have dealt with. It is one once the rank's interpreter shuts
-down after it (see `catches_interrupt`: 8 ms after an uncaught exception's last line, where torch then takes 0.5 s and more to be
+down after it (see `processes.catches`: 8 ms after an uncaught exception's last line, where torch then takes 0.5 s and more to be
 gone), or once its process is gone. The process says that a rank fails, its last error line says why.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, 
 from supervisor.run import events as ev
 from supervisor.run.regular import open_regular
 from supervisor.run.state import AttemptState, RankState
-from supervisor.sources.processes import ProcessId, catches_interrupt, is_alive
+from supervisor.sources.processes import ProcessId, catches, is_alive
 
 FRESH_S = 15.0
 """An error so old is no reason for an exit; atexit functions, as of trackers that upload, run before the interpreter shuts down."""
@@ -117,10 +118,10 @@ class RankFailures:
     def _shuts_down(self, local_rank: int, process: ProcessId) -> bool:
         """Whether the interpreter of a rank has given its handler of SIGINT back, which it had."""
         self._checks[local_rank] += 1
-        catches = catches_interrupt(process.pid)
-        if catches:
+        caught = catches(process.pid, signal.SIGINT)
+        if caught:
             self._caught.add(local_rank)
-        return catches is False and local_rank in self._caught and is_alive(process)
+        return caught is False and local_rank in self._caught and is_alive(process)
 
 
 def _event(

@@ -60,12 +60,8 @@ class Prober:
     """One a keeper, used by its one thread: `tick` until it returns True."""
 
     def __init__(self, context: RunContext, engine: Callable[[], Engine]) -> None:
-        self._run, self._node, self._record, self._env = (
-            context.run,
-            context.node,
-            context.record,
-            context.env,
-        )
+        self._run, self._node = context.run, context.node
+        self._record, self._env = context.record, context.env
         self._clock, self._emit, self._engine = context.clock, context.ledger.emit, engine
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None

@@ -12,6 +12,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
 from supervisor.preflight.ports import free_port
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
+from supervisor.sources.processes import owner_of
 
 # The first pid namespace's inode is fixed (linux/proc_ns.h, PROC_PID_INIT_INO). In another, the pids that the
 # GPU driver tells are not ours: a lookup would name somebody by chance.
@@ -72,9 +73,8 @@ def pids_are_the_drivers() -> bool:
 
 def user_of(pid: int) -> str | None:
     """Who owns a living process; None if it is gone or not to be seen."""
-    try:
-        uid = os.stat(f"/proc/{pid}").st_uid
-    except OSError:
+    uid = owner_of(pid)
+    if uid is None:
         return None
     try:
         return pwd.getpwuid(uid).pw_name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from supervisor.job.memory_fit import size
 from supervisor.job.spec import JobSpec
@@ -18,6 +17,7 @@ from supervisor.run.state import RunState
 from supervisor.sources.checkpoints import files_of
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
 from supervisor.sources.host.machine import disk_fill
+from supervisor.sources.processes import command_of
 
 POLL_S = 0.25
 # Contexts of a driver come and go by some 100 MiB; NVRx takes the same figure (nvidia-resiliency-ext).
@@ -117,7 +117,7 @@ def squatters(state: RunState, read: Callable[[], list[GpuSample]] | None = None
     """Who else holds memory on the GPUs, for people; empty for nobody."""
     dead = {rank.pid for rank in state.attempts[-1].ranks.values()} if state.attempts else set()
     found = [
-        f"GPU {sample.device.index}: pid {p.pid} ({_name(p.pid)}) holds {size(p.memory_used_bytes or 0)}"
+        f"GPU {sample.device.index}: pid {p.pid} ({command_of(p.pid) or 'not visible from here'}) holds {size(p.memory_used_bytes or 0)}"
         for sample in (read or read_gpus)()
         for p in sample.processes or ()
         if p.pid not in dead
@@ -137,13 +137,6 @@ def _is_new(pid: int, since_t: float | None) -> bool:
         return since_t is None or os.stat(f"/proc/{pid}").st_mtime >= since_t
     except OSError:
         return True
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return "not visible from here"
 
 
 def _disk(state: RunState, node: NodePaths) -> Missing | None:

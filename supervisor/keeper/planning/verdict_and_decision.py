@@ -95,13 +95,8 @@ def diagnose_attempt(
 
 def log_bytes(node: NodePaths, number: int) -> int:
     """How much the logs of attempt `number` hold."""
-    paths = node.attempt(number)
-    ranks = paths.rank_folders().values()
     total = 0
-    for path in (
-        paths.agent_log,
-        *(folder / f"{name}.log" for folder in ranks for name in ("stdout", "stderr")),
-    ):
+    for path in node.attempt(number).logs():
         with contextlib.suppress(OSError):
             total += path.stat().st_size
     return total

@@ -25,6 +25,7 @@ from supervisor.sources.processes import (
     command_of,
     descendants,
     environment_value,
+    open_files,
     owner_of,
     process_table,
 )
@@ -141,15 +142,5 @@ def _nested(
 
 def _keeps_another(pid: int, run_dir: str) -> bool:
     """Whether a process has the lock of another run's keeper open."""
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return False
-    for name in names:
-        try:
-            path = os.readlink(f"/proc/{pid}/fd/{name}")
-        except OSError:
-            continue
-        if path.endswith(f"/{LOCK_NAME}") and not path.startswith(f"{run_dir}/"):
-            return True
-    return False
+    paths = (path for _, path in open_files(pid))
+    return any(path.endswith(f"/{LOCK_NAME}") and not path.startswith(f"{run_dir}/") for path in paths)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.regular import read_regular
+from supervisor.run.jsonl import decoded_file
 
 TRIES = 5
 TRY_AGAIN_S = 0.03
@@ -97,10 +96,7 @@ def _locked(path: Path) -> int:
 
 def read_holder(path: Path) -> Holder | None:
     """Who wrote the lock file last, dead or alive."""
-    try:
-        return msgspec.json.decode(read_regular(path), type=Holder)
-    except (OSError, *NOT_DECODED):
-        return None
+    return decoded_file(path, Holder)
 
 
 def holder_here(path: Path) -> Holder | None:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.run.access.lock import keeper_is_alive
-from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.jsonl import decoded_file
 from supervisor.run.paths import RUN_SCHEMA, RunPaths
-from supervisor.run.regular import read_regular
 from supervisor.text.decode import printable
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
@@ -109,11 +108,8 @@ def newer_refusal(run: RunPaths, place: Place) -> str:
 def place_of(run: RunPaths) -> Place:
     """Where a run lies and was made. Cheap: of run.json only the path is read."""
     real = os.path.realpath(run.root)
-    try:
-        record = msgspec.json.decode(read_regular(Path(real, run.run_json.name)), type=_Recorded)
-    except (OSError, *NOT_DECODED):
-        return Place(real, None)
-    return Place(real, record.path, record.schema)
+    record = decoded_file(Path(real, run.run_json.name), _Recorded)
+    return Place(real, None) if record is None else Place(real, record.path, record.schema)
 
 
 def has_keeper(run: RunPaths, node: int = 0) -> bool:

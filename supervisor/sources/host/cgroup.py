@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from supervisor.sources.processes import read_proc
+
 # v1 shows "no limit" as the largest page-aligned number; nothing real comes near it.
 _NO_LIMIT_BYTES = 1 << 60
 
@@ -125,8 +127,4 @@ def _field(folder: str, name: str, key: str) -> int | None:
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16)
-    except OSError:
-        return ""
+    return (read_proc(path, 1 << 16) or b"").decode("utf-8", "replace")

@@ -14,13 +14,19 @@ import json
 import os
 import re
 
-from supervisor.sources.processes import ProcessId, environment_value, is_alive
+from supervisor.sources.processes import (
+    ProcessId,
+    environment_value,
+    is_alive,
+    listening_sockets,
+    open_files,
+    read_proc,
+)
 from supervisor.text.decode import clean
 
 THREAD = b"pt_workerserver"
 HANDLER = "dump_traceback"
 _CAP_BYTES = 1 << 18
-_LISTENS = "0A"
 _ANYWHERE = frozenset(("0" * 8, "0" * 32))
 _MAX_TASKS = 4096
 
@@ -94,30 +100,10 @@ def _has_thread(pid: int) -> bool:
         tasks = os.listdir(f"/proc/{pid}/task")[:_MAX_TASKS]
     except OSError:
         return False
-    return any(_read(f"/proc/{pid}/task/{task}/comm").rstrip(b"\n") == THREAD for task in tasks)
+    return any(read_proc(f"/proc/{pid}/task/{task}/comm", 64) == THREAD + b"\n" for task in tasks)
 
 
 def _open_ports(pid: int) -> set[int]:
     """The TCP ports on which a process listens at every address."""
-    try:
-        names = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return set()
-    sockets = {name[len("socket:[") : -1] for name in names if name.startswith("socket:[")}
-    found: set[int] = set()
-    for table in ("tcp", "tcp6"):
-        for line in _read(f"/proc/{pid}/net/{table}").decode("ascii", "replace").splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[3] == _LISTENS and fields[9] in sockets:
-                address, _, port = fields[1].partition(":")
-                if address in _ANYWHERE:
-                    found.add(int(port, 16))
-    return found
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(1 << 22)
-    except OSError:
-        return b""
+    own = {name for _, name in open_files(pid)}
+    return {port for address, port, name in listening_sockets(pid) if address in _ANYWHERE and name in own}

@@ -21,7 +21,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from supervisor.run.regular import open_regular
-from supervisor.sources.processes import ProcessId, is_alive, send_signal
+from supervisor.sources.processes import (
+    ProcessId,
+    catches,
+    is_alive,
+    is_stopped,
+    read_proc,
+    send_signal,
+)
 from supervisor.sources.stacks.debug_server import ask_debug_server, find_debug_server, has_stacks
 from supervisor.text.decode import clean
 
@@ -122,7 +129,7 @@ def collect_stacks(
     children: list[subprocess.Popen[bytes] | None] = []
     for process in processes:
         # ptrace would wait for a process that a signal has stopped.
-        asked = process not in served and is_alive(process) and not _is_stopped(process.pid)
+        asked = process not in served and is_alive(process) and not is_stopped(process.pid)
         children.append(_start(program, process) if asked and program is not None else None)
     found = [
         served.get(process) or _finish(process, child, deadline, installed=program is not None)
@@ -159,7 +166,7 @@ def _ask_servers(processes: Sequence[ProcessId], timeout_s: float) -> dict[Proce
     ports = {
         process: port
         for process in processes
-        if not _is_stopped(process.pid) and (port := find_debug_server(process)) is not None
+        if not is_stopped(process.pid) and (port := find_debug_server(process)) is not None
     }
     if not ports:
         return {}
@@ -180,7 +187,7 @@ def _ask_servers(processes: Sequence[ProcessId], timeout_s: float) -> dict[Proce
 
 def _by_faulthandler(stack: Stack, folder: Path) -> Stack:
     path = _fault_file(stack.process, folder)
-    if path is None or _is_stopped(stack.process.pid):
+    if path is None or is_stopped(stack.process.pid):
         return stack
     try:
         before = path.stat().st_size
@@ -215,19 +222,7 @@ def _fault_file(process: ProcessId, folder: Path) -> Path | None:
     path = folder / f"{process.pid}.txt"
     if not path.is_file():
         return None
-    caught = next((line.split()[1] for line in _status(process.pid) if line.startswith("SigCgt:")), "0")
-    return path if int(caught, 16) >> (FAULT_SIGNAL - 1) & 1 else None
-
-
-def _is_stopped(pid: int) -> bool:
-    return any(line.startswith("State:") and line.split()[1] in "Tt" for line in _status(pid))
-
-
-def _status(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+    return path if catches(process.pid, FAULT_SIGNAL) else None
 
 
 def _start(program: str, process: ProcessId, *options: str) -> subprocess.Popen[bytes] | None:
@@ -313,8 +308,4 @@ def _lines(raw: bytes) -> tuple[str, ...]:
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return clean(file.read(4096).replace(b"\n", b" "))
-    except OSError:
-        return ""
+    return clean((read_proc(path, 4096) or b"").replace(b"\n", b" "))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.regular import open_regular
+from supervisor.run.jsonl import decoded_file
+from supervisor.run.paths import replace_file
 
 MOST_BYTES = 1 << 16
 
@@ -52,21 +51,13 @@ def memory_of(app: object) -> Memory:
 
 def load(path: Path | None) -> Kept:
     """What was kept; nothing where there is no file, or one that makes no sense."""
-    if path is None:
-        return Kept()
-    try:
-        with open_regular(path) as file:
-            return msgspec.json.decode(file.read(MOST_BYTES), type=Kept)
-    except (OSError, *NOT_DECODED):
-        return Kept()
+    return (decoded_file(path, Kept, MOST_BYTES) if path is not None else None) or Kept()
 
 
 def save(path: Path | None, kept: Kept) -> None:
     """Keep it, by rename. A place that cannot be written costs the memory, never the session."""
     if path is None:
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part.write_bytes(msgspec.json.encode(kept) + b"\n")
-        part.replace(path)
+        replace_file(path, msgspec.json.encode(kept) + b"\n")

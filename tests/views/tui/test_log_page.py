@@ -17,7 +17,7 @@ from supervisor.views.logs.query import Query
 from supervisor.views.logs.sources import LogRef, Tone
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPage
-from supervisor.views.tui.logs.status import LogStatus
+from supervisor.views.tui.logs.screen import LogStatus
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import english
 from tests.views.tui.still import text_of

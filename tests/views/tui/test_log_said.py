@@ -17,7 +17,6 @@ from supervisor.views.tui import external_editor as outside
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv
 from supervisor.views.tui.logs import screen as log_screen
-from supervisor.views.tui.logs import status
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, shown
@@ -170,7 +169,7 @@ def test_what_was_said_ends_with_the_next_key_that_asks_or_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, _ = counted(tmp_path / "run", 500)
-    monkeypatch.setattr(status, "REMARK_S", 600.0)
+    monkeypatch.setattr(log_screen, "REMARK_S", 600.0)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await opened(app, pilot)

@@ -30,7 +30,7 @@ from supervisor.views.model.history import Track, single
 from supervisor.views.model.run_list import RunRow
 from supervisor.views.model.snapshot import Machine, Rank, Snapshot
 from supervisor.views.tui.dashboard import bars, devices, header, node_rows, ranks, tiles, timeline
-from supervisor.views.tui.dashboard.trends import TrendPanel, trends
+from supervisor.views.tui.dashboard.panes import TrendPanel, trends
 from supervisor.views.tui.widgets import footer
 from supervisor.views.tui.widgets.paint import TextStyle, cells
 from supervisor.views.tui.widgets.panel import Panel, View

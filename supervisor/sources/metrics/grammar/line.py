@@ -76,9 +76,6 @@ _LED = re.compile(
     r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
     re.IGNORECASE,
 )
-# "[Avg. Loss, Acc]: [6.21, 0.5]": names, and behind them as many values.
-_NAMED_LIST = re.compile(r"[\[(]([^\W\d][^\[\]()\d]*,[^\[\]()\d]*)[\])]\s*[:=]\s*[\[(]([^\[\]()]*)[\])]")
-_OF_LIST = re.compile(r"[-+]?\d[\d.eE+-]*")
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d|\), tensor\(")
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
@@ -179,7 +176,6 @@ class _Walker:
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
         self._line = LineValues(masked, bar, evaluates=evaluates)
         self._name_to_come = ""  # a name whose value comes behind a counter
-        self._listed = _named_of_list(masked)
         self.by_digits = False  # what a pair counts depends on its digits
         self._sums_up = False  # "time=45 minutes …": the line sums up an epoch
 
@@ -252,8 +248,6 @@ class _Walker:
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             line.add(RANK, token, 5, WHOLE)
             return
-        if (name := self._listed.get(token.start)) is not None:
-            token = token._replace(name=name, bare=False, before=f"{name}: ")
         token = self._named_elsewhere(token)
         if not token.name or _is_letter(token, place):
             reading = nameless(line.text, token, place, alone=not line.readings, evaluates=line.evaluates)
@@ -337,17 +331,6 @@ class _Walker:
             return True  # "Train: 0.31 loss"
         # "loss --- train: 2.31 val: 2.42": the first word is for both.
         return _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name)) is not None
-
-
-def _named_of_list(masked: str) -> dict[int, str]:
-    """The names of values that stand in a list behind the list of their names, by where each value begins."""
-    found: dict[int, str] = {}
-    for match in _NAMED_LIST.finditer(masked) if ", " in masked else ():
-        names = [name.strip(" '\"") for name in match[1].split(",")]
-        begins = [value.start() for value in _OF_LIST.finditer(masked, *match.span(2))]
-        if len(names) == len(begins) and all(names):
-            found |= dict(zip(begins, names, strict=True))
-    return found
 
 
 def _evaluates(line: LineValues, token: Token, place: int) -> bool:

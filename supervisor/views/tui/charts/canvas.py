@@ -5,6 +5,7 @@ Dots follow Unicode's braille patterns block (U+2800; dot numbering of ISO/TR 11
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 
@@ -101,12 +102,13 @@ class Canvas:
         shown |= self._marks
         columns = self.columns
         return [
-            _spans([shown.get(cell, _EMPTY) for cell in range(start, start + columns)])
+            row_of([shown.get(cell, _EMPTY) for cell in range(start, start + columns)])
             for start in range(0, self.rows * columns, columns)
         ]
 
 
-def _spans(cells: list[tuple[str, TextStyle]]) -> Row:
+def row_of(cells: Iterable[tuple[str, TextStyle]]) -> Row:
+    """Cells in one style side by side as one span."""
     return tuple(
         Span("".join([character for character, _ in run]), style)
         for style, run in groupby(cells, itemgetter(1))

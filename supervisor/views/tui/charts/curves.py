@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress, groupby
-from operator import itemgetter
+from itertools import compress
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, assert_never
 
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from supervisor.views import format as fm
 from supervisor.views.model.history import SMOOTH_SHARE, Point, Track, lives_on, smooth
 from supervisor.views.tui.charts.axes import Axis, axis_for, is_ascending, places, span_of, value_of
-from supervisor.views.tui.charts.canvas import Canvas
+from supervisor.views.tui.charts.canvas import Canvas, row_of
 from supervisor.views.tui.charts.plotting import (
     Bucket,
     Scale,
@@ -481,10 +480,7 @@ def _below(taken: list[tuple[int, str, TextStyle]], width: int) -> Row:
         before, after = max(start - 1, 0), min(start + len(text) + 1, width)
         if len(text) <= width and all(character == " " for character, _ in line[before:after]):
             line[start : start + len(text)] = [(character, style) for character in text]
-    return tuple(
-        Span("".join([character for character, _ in run]), style)
-        for style, run in groupby(line, itemgetter(1))
-    )
+    return row_of(line)
 
 
 def readout(
