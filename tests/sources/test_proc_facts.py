@@ -106,30 +106,20 @@ def test_what_ranks_and_their_children_read_and_wrote(child: subprocess.Popen[by
     assert activity.io_bytes([]) == 0
 
 
-def test_an_upload_of_a_file_counts_while_a_slow_receiver_takes_it(tmp_path: Path) -> None:
-    (tmp_path / "weights.pt").write_bytes(bytes(3_000_000))
-    done = threading.Event()
-
-    def upload(sender: socket.socket) -> None:
-        with sender, (tmp_path / "weights.pt").open("rb") as file:
-            while part := file.read(1 << 16):
-                sender.sendall(part)
-        done.set()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_what_a_rank_sent_over_tcp_counts_once_it_was_acknowledged(
+    family: socket.AddressFamily, host: str
+) -> None:
+    with socket.create_server((host, 0), family=family) as server:
         sender = socket.create_connection(server.getsockname()[:2])
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         receiver, _ = server.accept()
-        before = activity.io_bytes([me()])
-        threading.Thread(target=upload, args=(sender,), daemon=True).start()
-        with receiver:
-            taken = 0
-            while taken < 2_500_000:
-                taken += len(receiver.recv(1 << 16))
-            assert activity.io_bytes([me()]) - before >= 2_000_000, "seen before it has ended"
-            while receiver.recv(1 << 16):
-                pass
-        assert done.wait(10)
+        with sender, receiver:
+            name = f"socket:[{os.fstat(sender.fileno()).st_ino}]"
+            assert name in activity._sockets(os.getpid())
+            sender.sendall(bytes(100_000))
+            # The opening of the connection counts as one byte.
+            assert wait_until(lambda: activity._sent_bytes().get(name) == 100_001, 10)
+            assert activity.io_bytes([me()]) > 100_000
 
 
 def test_a_process_that_is_gone_did_nothing() -> None:
