@@ -7,14 +7,13 @@ import os
 import socket
 import struct
 from collections.abc import Iterable
-from pathlib import Path
 
-from supervisor.sources.processes import ProcessId, descendants, is_alive
+from supervisor.sources.processes import ProcessId, descendants, is_alive, read_proc
 
 # linux/sock_diag.h, inet_diag.h.
 _SOCK_DIAG, _BY_FAMILY, _INFO = 4, 20, 2
 # System calls, and besides what a mapped file reads from the disk, which is none.
-_COUNTED = frozenset(("rchar", "wchar", "read_bytes"))
+_COUNTED = frozenset((b"rchar", b"wchar", b"read_bytes"))
 
 
 def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
@@ -44,8 +43,8 @@ def io_bytes(ranks: Iterable[ProcessId]) -> int:
 
 def _ticks(pid: int) -> tuple[int, int]:
     """A process's own clock ticks, and those of its children that it has waited for."""
-    text = _read(pid, "stat")
-    fields = text[text.rfind(")") + 2 :].split()
+    raw = read_proc(f"/proc/{pid}/stat", 4096) or b""
+    fields = raw[raw.rfind(b")") + 2 :].split()
     try:
         # utime, stime, cutime, cstime are fields 14 to 17 of stat; the first here is field 3.
         return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
@@ -55,9 +54,9 @@ def _ticks(pid: int) -> tuple[int, int]:
 
 def _io(pid: int) -> int:
     total = 0
-    for line in _read(pid, "io").splitlines():
-        name, _, value = line.partition(":")
-        if name in _COUNTED and value.strip().isdecimal():
+    for line in (read_proc(f"/proc/{pid}/io", 4096) or b"").splitlines():
+        name, _, value = line.partition(b":")
+        if name in _COUNTED:
             total += int(value)
     return total
 
@@ -98,10 +97,3 @@ def _sent_bytes() -> dict[str, int]:
                         attribute += max(length + 3 & ~3, 4)
                     at += size + 3 & ~3
     return found
-
-
-def _read(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
