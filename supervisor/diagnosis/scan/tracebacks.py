@@ -400,6 +400,15 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
     return None
 
 
+def _at_import(paths: list[tuple[str, str]]) -> bool:
+    """Whether an installed package raised while it was being imported: nothing but module bodies stand above."""
+    return (
+        len(paths) >= 2
+        and ("site-packages/" in paths[-1][0] or "dist-packages/" in paths[-1][0])
+        and all(name == "<module>" or path.startswith("<frozen importlib") for path, name in paths)
+    )
+
+
 class _FrameRule(NamedTuple):
     """What a frame shows: `paths` are parts of its file's path, `names` its function; empty: any.
 
@@ -462,6 +471,8 @@ def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
     paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
     # A wrapper around any function that is not to be compiled, or is compiled already: it raises nothing of its own.
     paths = [frame for frame in paths if not frame[0].endswith("torch/_dynamo/eval_frame.py")]
+    if _at_import(paths):
+        return FailureClass.IMPORT_ERROR
     for place, (path, name) in enumerate(reversed(paths)):
         for rule in _FRAME_RULES:
             if rule.matches(path, name) and not (rule.innermost and place):

@@ -270,7 +270,7 @@ class Observer(Powerless):
             self._reading = LastReading(self._logs, self._clock)
 
     def _take_back(self) -> None:
-        """What the end of the log alone seemed to show before this process watched it (`cli.attaching.first_verdict`) does not hold."""
+        """What the end of the log alone seemed to show before this process watched it (`cli.attaching.observe_target`) does not hold."""
         attempt = self.state.attempt
         if attempt is not None and attempt.ended_t is not None and self._closed is None:
             self.emit(ev.LogQuiet(t=self._clock.wall(), attempt=ATTEMPT))
