@@ -133,11 +133,12 @@ class Facts:
             return True  # the program was started all the same, and waited for something else
         if item.has(Trait.SHELL_KILL) and self._launcher_ends(item, Trait.KILLS_PEERS):
             return True
-        if self._is_clean_up(item) or self._is_stopped_loader(item):
-            return True
+        return self._is_clean_up(item) or self._is_stopped_loader(item) or self._is_explained_abort(item)
+
+    def _is_explained_abort(self, item: Candidate) -> bool:
+        """Whether a process sent SIGABRT to itself, after saying why."""
         if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
             return False
-        # A process sends SIGABRT to itself, after saying why.
         return any(
             other is not item
             and (
