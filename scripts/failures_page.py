@@ -19,7 +19,7 @@ from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     parse_tables,
 )
 from supervisor.diagnosis.wording.class_texts import class_texts  # noqa: E402
-from supervisor.policy.rules import done_about  # noqa: E402
+from supervisor.policy.rule_words import done_about  # noqa: E402
 from supervisor.run.failures import FailureClass  # noqa: E402
 from supervisor.sources.signature_files import read_tables  # noqa: E402
 

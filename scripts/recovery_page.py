@@ -9,13 +9,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "recovery.md"
 sys.path.insert(0, str(ROOT))
 
-from supervisor.policy.rules import (  # noqa: E402
-    REASON_RULES,
-    RULES,
-    WORDS,
-    Answer,
-    Rule,
-)
+from supervisor.policy.rule_words import WORDS  # noqa: E402
+from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402
 from tests.integration.matrix import MATRIX  # noqa: E402
 
 

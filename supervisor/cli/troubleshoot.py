@@ -19,7 +19,7 @@ from supervisor.diagnosis.symptoms import (
     wordings,
 )
 from supervisor.diagnosis.wording.class_texts import class_texts
-from supervisor.policy.rules import rules_about
+from supervisor.policy.rule_words import rules_about
 from supervisor.run.failures import FailureClass
 from supervisor.sources.signature_files import read_tables
 from supervisor.text.decode import printable

@@ -138,7 +138,7 @@ def test_exit_0_without_a_step_far_from_the_end_is_no_success(engine: Engine) ->
     verdict = judge(engine, job)
     assert (verdict.failure, verdict.reason) == (FailureClass.UNKNOWN, Reason.NO_STEP)
     assert verdict.title == "Ended without a step: attempt 1 had reached step 30 of 90"
-    assert "what it resumed from" in verdict.advice[0]
+    assert "the checkpoint it resumed from" in verdict.advice[0]
     for known in (
         {"earlier_step": None},
         {"earlier_step": (1, 81)},  # a script that prints every tenth step had nothing more to print

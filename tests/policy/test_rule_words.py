@@ -9,18 +9,8 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import ClassOverride
-from supervisor.policy.rules import (
-    REASON_RULES,
-    RULES,
-    WORDS,
-    Answer,
-    Rule,
-    done_about,
-    override_for,
-    rule_for,
-    rules_about,
-    sentence,
-)
+from supervisor.policy.rule_words import WORDS, done_about, rules_about, sentence
+from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule, override_for, rule_for
 from supervisor.run.records import FailureClass, Precondition, Reason
 
 F = FailureClass

@@ -50,7 +50,7 @@ RECORDS = [
     ROOT / "diagnosis/hang/hang_verdict.py",
     ROOT / "cli/diagnosing/verdict_text.py",
     ROOT / "views/trial_report.py",
-    *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "loader_steps")),
+    *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes")),
     *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate", "paired")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(
@@ -66,7 +66,7 @@ RECORDS = [
     ROOT / "keeper/process/takeover.py",
     ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",
-    ROOT / "keeper/monitoring/other_gpu_users.py",
+    ROOT / "keeper/monitoring/sensors.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "places")),
     ROOT / "views/model/cause_context.py",

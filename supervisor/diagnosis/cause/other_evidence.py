@@ -524,7 +524,7 @@ CORRECTIONS = (
         Stage.PLANNED_END,
         when=_ended_early,
         then=_short_of_end,
-        why="Exit code 0, but the training stopped before its planned end. It is a failure if make ignored an exit code below its last step; otherwise the logs give no reason.",
+        why="Exit code 0, but the training stopped before its planned end: a failure if make ignored an exit code below its last step, else nothing says why.",
         outranks=Weight.SILENCE,
     ),
 )  # fmt: skip
