@@ -148,7 +148,7 @@ def test_a_restart_that_begins_again_is_stopped_and_its_checkpoint_is_safe(
     at = state.kept[0].step
     assert at in range(30, 41), "where its name says no step, it is that of its time"
     assert f"failed: did not resume: began at step 0; checkpoint {at} is kept as a copy: {copy}" in out
-    assert "does the script count its steps from 0" in out
+    assert "does the script's step count start over at 0 after a resume" in out
     assert "[policy] step_counter" in out
     assert len(state.attempts) == 2
     stopped = state.attempts[1]
@@ -178,7 +178,7 @@ def test_a_flag_whose_folder_is_not_given_is_not_set(tmp_path: Path) -> None:
     code, out, state = headless(tmp_path, script, "--batch_size", "8", "--output_dir", "out")
     assert code == 1, out
     assert len(state.attempts) == 1
-    assert "the path for --resume-step is made of continue_dir too, which has no value" in out
+    assert "the path for --resume-step also needs continue_dir, which has no value" in out
     assert not (tmp_path / "None").exists()
 
 
