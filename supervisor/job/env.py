@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,8 +49,8 @@ class EnvChange:
     reason: str
 
 
-INJECTED: Final = str(Path(__file__).parent.parent / "inject")
-"""The folder with the sitecustomize.py that registers Python's faulthandler in a rank."""
+INSTRUMENT: Final = str(Path(__file__).parent.parent / "instrument" / "on_path")
+"""The folder with the sitecustomize.py that measures inside a rank, and registers Python's faulthandler there."""
 
 
 def environment(
@@ -103,10 +103,7 @@ def environment_layers(
         for given, at in beaten:
             put(name, given, f"yours ({at})")
         put(name, value, f"yours ({origin})")
-    if spec.hang.faulthandler:
-        own = next((change for change in reversed(changes) if change.name == "PYTHONPATH"), None)
-        rest = own.value if own is not None else base.get("PYTHONPATH")
-        put("PYTHONPATH", _joined(INJECTED, rest), "hang.faulthandler: ranks can be asked for their stacks")
+    changes += _instrumentation(spec, base, changes)
     twin = _allocator_twin(spec)
     if twin is not None:
         put(twin.name, twin.value, twin.reason)
@@ -117,6 +114,31 @@ def environment_layers(
     for name, value in (extra or {}).items():
         put(name, value, extra_reason)
     return changes
+
+
+def _instrumentation(
+    spec: JobSpec, base: Mapping[str, str], earlier: Sequence[EnvChange]
+) -> Iterator[EnvChange]:
+    """What puts the instrumentation into the job's Python processes, and says what it may do there."""
+    own = {change.name: change.value for change in earlier}
+    measures = (
+        spec.instrument
+        and spec.entry_kind is not EntryKind.TRAINER
+        and (own.get("STOKER_INSTRUMENT") or base.get("STOKER_INSTRUMENT")) != "0"
+    )
+    if not (measures or spec.hang.faulthandler):
+        return
+    why = "batch, steps and checkpoints are measured in the process (--no-instrument: not)"
+    if spec.hang.faulthandler:
+        yield EnvChange("STOKER_FAULTHANDLER", "1", "hang.faulthandler: ranks can be asked for their stacks")
+    if not measures:
+        why = "hang.faulthandler: ranks can be asked for their stacks"
+        yield EnvChange("STOKER_INSTRUMENT", "0", "nothing is measured in the process")
+    rest = own.get("PYTHONPATH", base.get("PYTHONPATH"))
+    yield EnvChange("PYTHONPATH", _joined(INSTRUMENT, rest), why)
+    if measures and "SLURM_PROCID" in base:  # in a job of sbatch every process has one, which is no rank's
+        step = f"{base.get('SLURM_STEP_ID', '')}:{base['SLURM_PROCID']}"
+        yield EnvChange("STOKER_SLURM_STEP", step, "tells a rank's SLURM_PROCID from stoker's own")
 
 
 def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:

@@ -440,6 +440,7 @@ class JobSpec:
     `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
     `question`: what of the batch could not be read and a person may answer; `if_answered`: knobs and batch with each of its answers.
     `answered`: an answer of an earlier run that is used here.
+    `instrument`: its processes are measured from inside; the bundled trainer reports by itself.
     `expected_memory_bytes`: the most that its configuration expects a rank to hold on a GPU; None: it says nothing, or was changed.
     `env` is the user's own environment delta (from config or --env). `origins` has a row
     for each source (flag, env, file, default) of each setting: of one setting the last is in effect, those before it it overrode.
@@ -467,6 +468,7 @@ class JobSpec:
     fit: FitSettings | None = None
     trial: TrialSettings | None = None
     hang: HangSettings = field(default_factory=HangSettings)
+    instrument: bool = True
     expected_memory_bytes: int | None = None
     libuv: bool = True
     torch_local_path: str | None = None

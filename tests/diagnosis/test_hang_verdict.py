@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenGroup, SeenHang
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.env import INJECTED, applied, environment
+from supervisor.job.env import INSTRUMENT, applied, environment
 from supervisor.job.spec import EntryKind, HangSettings, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
@@ -280,12 +282,14 @@ def test_a_hang_counts_only_where_the_attempt_was_ended_for_it(why: ev.StopWhy) 
 
 
 def test_faulthandler_comes_before_what_pythonpath_holds_already_and_only_when_asked_for() -> None:
-    plain = JobSpec("x", EntryKind.SCRIPT, "x.py")
+    plain = JobSpec("x", EntryKind.SCRIPT, "x.py", instrument=False)
     base = {"PYTHONPATH": "/mine"}
     assert applied(base, environment(plain, base=base, wire={}))["PYTHONPATH"] == "/mine"
-    asked = JobSpec("x", EntryKind.SCRIPT, "x.py", hang=HangSettings(faulthandler=True))
+    asked = replace(plain, hang=HangSettings(faulthandler=True))
     changes = environment(asked, base=base, wire={})
-    assert applied(base, changes)["PYTHONPATH"] == f"{INJECTED}:/mine"
+    child = applied(base, changes)
+    assert child["PYTHONPATH"] == f"{INSTRUMENT}:/mine"
+    assert (child["STOKER_FAULTHANDLER"], child["STOKER_INSTRUMENT"]) == ("1", "0")
     assert any("faulthandler" in change.reason for change in changes)
 
 

@@ -136,7 +136,7 @@ def test_the_installed_program_and_packages_of_the_same_names_leave_each_other_a
     modules = tuple(
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in files
-        if "/inject/" not in name
+        if "/on_path/" not in name
     )
     folder = tmp_path / "user"
     folder.mkdir()

@@ -138,6 +138,12 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         group="screen",
     ),
     Flag(
+        "--no-instrument",
+        _SW,
+        "measure nothing inside the training processes (docs/instrumentation.md)",
+        group="screen",
+    ),
+    Flag(
         "--max-retries",
         _IN,
         "restarts as it was, without progress, before giving up; a plan that changes the job (a smaller batch, another port)"

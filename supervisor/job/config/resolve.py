@@ -136,6 +136,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         retry=retry,
         timing=_timing(look),
         hang=_hang(look),
+        instrument=_instrument(inputs, look),
         fit=_fit(look, inputs.parsed.entry_args),
         trial=trial,
         expected_memory_bytes=_expected_memory(look),
@@ -435,6 +436,14 @@ def _timing(look: Resolver) -> Timing:
         hold_s=look.get("policy.hold_s"),
         node_timeout_s=look.get("policy.node_timeout_s"),
     )
+
+
+def _instrument(inputs: JobInputs, look: Resolver) -> bool:
+    enabled: bool = look.get("instrument.enabled")
+    if inputs.parsed.switch("no_instrument"):
+        enabled = False
+        look.note("instrument.enabled", enabled, "flag --no-instrument")
+    return enabled
 
 
 def _hang(look: Resolver) -> HangSettings:

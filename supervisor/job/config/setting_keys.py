@@ -79,6 +79,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "hang.end_hangs": Setting(_S, "end a hang even if nobody is watching and no resume is known, and don't wait longer for ranks that compute; with an act_s of your own, whatever the ranks do", _HANG.end_hangs),
     "hang.start_timeout_s": Setting(_F, "end an attempt as a hang if no step completes this long after its launch; 0: never", _HANG.start_timeout_s, range=_NATURAL),
     "hang.faulthandler": Setting(_S, "ranks register Python's faulthandler at their start, for where py-spy may not attach", _HANG.faulthandler),
+    "instrument.enabled": Setting(_S, "measure batch, steps, checkpoints and memory inside the training processes", default=True),
     "ui.theme": Setting(_T, "colours of the screen; default: the theme chosen last with the key T, else dark", choices=("dark", "light", "safe")),
     "ui.ascii": Setting(_S, "no glyph beyond ASCII on the screen; default: by the terminal"),
     "ui.lang": Setting(_T, "language of the screen; default: by LANG", choices=("en", "zh")),

@@ -1,0 +1,80 @@
+# ruff: noqa: INP001 - a folder on PYTHONPATH, no package of ours
+"""Starts stoker's instrumentation in every Python process of a job; the launch plan puts this folder first on PYTHONPATH.
+
+``STOKER_INSTRUMENT=0`` refuses the measurements; ``STOKER_FAULTHANDLER=1`` asks for Python's faulthandler. The two are independent.
+The environment's own sitecustomize, which this one hides, always runs, and runs as it would have.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = "_stoker_instrument"
+
+
+def _start(telemetry):  # type: (str) -> None
+    """Load the finder, and nothing else: a process that imports no parser and no torch pays for one small module."""
+    package = type(sys)(_PACKAGE)
+    vars(package).update(__path__=[os.path.dirname(_HERE)], telemetry=telemetry)
+    sys.modules[_PACKAGE] = package
+    __import__(_PACKAGE + ".imports")
+    sys.modules[_PACKAGE + ".imports"].start()
+
+
+def _register_faulthandler(telemetry):  # type: (str) -> None
+    """On SIGUSR2 a rank writes its stacks to ``<attempt>/stacks/<pid>.txt``.
+
+    faulthandler's handler is C and writes even while the interpreter waits in a collective
+    (docs.python.org/3/library/faulthandler.html). A script that takes the signal for itself later wins: the signal is then never sent.
+    """
+    if "LOCAL_RANK" not in os.environ:
+        return
+    with open("/proc/%d/environ" % os.getppid(), "rb") as parent:
+        if b"\0LOCAL_RANK=" in parent.read():
+            return  # a data worker or a compiler of a rank, not the rank
+    import faulthandler
+    import signal
+
+    if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+        return
+    folder = os.path.join(os.path.dirname(telemetry), "stacks")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    file = open(os.path.join(folder, "%d.txt" % os.getpid()), "ab", buffering=0)  # noqa: SIM115 - open for ever
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
+    # faulthandler keeps the file, and with it the descriptor that its handler writes to.
+
+
+def _quietly(function, telemetry):  # type: (object, str) -> None
+    """Nothing here may keep a training from starting: an error is one line in the instrumentation's own log."""
+    try:
+        function(telemetry)  # type: ignore[operator]
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the training goes on
+        try:
+            os.makedirs(telemetry, mode=0o700, exist_ok=True)
+            path = os.path.join(telemetry, "instrument.log")
+            with open(path, "a", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+                log.write("%d %s: %s\n" % (os.getpid(), type(error).__name__, error))
+        except BaseException:  # noqa: BLE001, S110
+            pass
+
+
+def _run_the_next_one():  # type: () -> None
+    """The sitecustomize that this one hides, if there is one."""
+    import _frozen_importlib  # importlib.util is the same, but importing it takes 4 ms
+    import _frozen_importlib_external
+
+    others = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
+    spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = _frozen_importlib.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_folder = os.environ.get("STOKER_TELEMETRY_DIR")
+if _folder:
+    if os.environ.get("STOKER_FAULTHANDLER") == "1":
+        _quietly(_register_faulthandler, _folder)
+    if os.environ.get("STOKER_INSTRUMENT", "1") == "1":
+        _quietly(_start, _folder)
+_run_the_next_one()

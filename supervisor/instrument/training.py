@@ -1,0 +1,396 @@
+"""Batches drawn, the shapes that the model sees, backward passes, optimizer steps, and the time and memory of a step.
+
+The hooks are PyTorch's own where it has them (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`); the rest are
+wrappers that call the original first. Tensors are asked for their shape alone, and none is kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import functools
+import itertools
+import linecache
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from .imports import environment
+from .wire import quietly, watch, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .wire import Look
+
+CLOSE_STEPS = 4
+"""Steps that are recorded one by one, with the shapes of every forward; then the forward hook is done."""
+RECORD_S = 1.0
+"""Later steps are summed up into one record in this time."""
+MAX_LOADERS = 40
+MAX_FORWARDS = 200_000
+"""Modules called without any optimizer step, after which the forward hook gives up: a process that evaluates does not pay on."""
+
+MAX_CHARACTERS = 120
+"""Of the text of a call ``…Loader(…, batch_size=…)``: only names, operators and these functions are written."""
+_OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+_ALLOWED = (*_OPERATIONS, ast.Name, ast.Attribute, ast.Constant, ast.Load)
+_CALLS = ("int", "max", "min", "round", "len")
+
+
+class Loader:
+    """One DataLoader: its number, and what was drawn from it since the last step."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.batches = 0
+        self.samples = 0
+        self.sizes: Any = None
+        self.shown = 0.0
+
+
+class Training:
+    """What this process did since its last optimizer step."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        compiler = torch.compiler if hasattr(torch.compiler, "is_compiling") else torch._dynamo.external_utils
+        self.compiling = compiler.is_compiling
+        self.thread = threading.get_ident()
+        self.loaders: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
+        self.iterators: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
+        self.numbered = 0
+        self.last_loader: Any = None
+        self.feeding: set[Loader] = set()
+        self.within = 0
+        """Calls of `next` and of `backward` that go on: a forward in them is a transform's, or a recomputation."""
+        self.armed = True
+        self.forward_calls = 0
+        self.hook: Any = None
+        self.backwards_ever = 0
+        self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """The number of backward passes before the last step of each."""
+        self.main: Any = None
+        self.strange_steps = 0
+        self.last_step_at: float | None = None
+        self.since: Any = collections.Counter()
+        self.sums: Any = collections.Counter()
+        """What a `step` record counts: since the last step, and since the last record."""
+        self.flushed_at = 0.0
+
+    def loader_made(self, args: Any, _kwargs: Any) -> Look:
+        """`DataLoader.__init__`."""
+        yield
+        if self.numbered >= MAX_LOADERS:
+            return
+        held = args[0]
+        self.numbered += 1
+        self.loaders[held] = Loader(self.numbered)
+        own = held.__dict__
+        frame = sys._getframe(2)
+        wire.record(
+            "loader",
+            id=self.numbered,
+            batch_size=_number(own.get("batch_size")),
+            sampler_batch_size=_number(getattr(own.get("batch_sampler"), "batch_size", None)),
+            workers=_number(own.get("num_workers")),
+            at=place_outside(frame),
+            expression=batch_expression(frame),
+        )
+
+    def iterator_made(self, args: Any, _kwargs: Any) -> Look:
+        """`DataLoader._get_iterator`: which loader an iterator belongs to."""
+        result = yield
+        loader = self.loaders.get(args[0])
+        if loader is not None:
+            self.iterators[result] = loader
+
+    def batch_asked(self, args: Any, _kwargs: Any) -> Look:
+        """`_BaseDataLoaderIter.__next__`. A thread that prefetches calls it, too: that is no wait of the training."""
+        own = threading.get_ident() == self.thread
+        self.within += own
+        began = time.perf_counter()
+        try:
+            batch = yield
+        finally:
+            self.within -= own
+        loader = self.iterators.get(args[0])
+        if loader is None:
+            return
+        self.since["data_wait_s"] += time.perf_counter() - began if own else 0.0
+        if loader is not self.last_loader:
+            self.armed = True
+            self.last_loader = loader
+        loader.batches += 1
+        shapes = shapes_in(batch)
+        if not shapes:
+            return
+        loader.samples += shapes[0][0] if shapes[0] else 0
+        now = time.monotonic()
+        sizes = [shape[:1] for shape in shapes]
+        if wire.step < CLOSE_STEPS or (sizes != loader.sizes and now >= loader.shown + RECORD_S):
+            wire.record("shape", step=wire.step, loader=loader.number, shapes=shapes, of="batch")
+            loader.sizes, loader.shown = sizes, now
+
+    def forward_begins(self, module: Any, inputs: Any) -> None:
+        """Before a module's forward, outside of compiled code."""
+        if wire.step >= CLOSE_STEPS or wire.off:
+            return
+        self.forward_calls += 1
+        if self.forward_calls > MAX_FORWARDS:
+            self.unhook()
+            return
+        trains = self.armed and not self.within and module.training and self.torch.is_grad_enabled()
+        if not trains or next(module.parameters(), None) is None:
+            return
+        wire.start_reporting()
+        shapes = shapes_in(inputs)
+        if not shapes:
+            return  # called by keywords: the first of its children that is given a tensor tells
+        self.armed = False
+        loader = self.last_loader
+        if loader is not None:
+            # A script may keep its iterator alone, and the DataLoader is then collected.
+            self.feeding.add(loader)
+        number = None if loader is None else loader.number
+        wire.record("shape", step=wire.step, loader=number, shapes=shapes, of="forward")
+
+    def unhook(self) -> None:
+        """Take the forward hook away: it has seen enough, or something is to be compiled, which may read the environment."""
+        environment.leave()
+        hook, self.hook = self.hook, None
+        if hook is not None:
+            hook.remove()
+
+    def backward_called(self, _args: Any, _kwargs: Any) -> Look:
+        """`torch.autograd.backward`."""
+        self.within += 1
+        try:
+            yield
+        finally:
+            self.within -= 1
+        self.since["micro_steps"] += 1
+        self.backwards_ever += 1
+        self.armed = True
+
+    def compile_called(self, _args: Any, _kwargs: Any) -> Look:
+        """`torch.compile`. With a global hook in place a compiled module warns at each call, and dynamo takes other paths.
+
+        So the hook goes before the first compilation. From then on compiled modules are looked at where they are called, outside of
+        what is compiled: `OptimizedModule.__call__`, and the attribute that `Module.compile` sets, which is never pickled.
+        """
+        self.unhook()
+        owner = __import__("torch._dynamo.eval_frame", fromlist=["OptimizedModule"]).OptimizedModule
+        if "__call__" in owner.__dict__ and not hasattr(owner.__call__, "__wrapped__"):
+            owner.__call__ = self.looking(owner.__call__)
+        yield
+
+    def compiled_in_place(self, args: Any, _kwargs: Any) -> Look:
+        """`Module.compile`."""
+        self.unhook()
+        yield
+        args[0]._compiled_call_impl = self.looking(args[0]._compiled_call_impl, args[0])
+
+    def looking(self, original: Any, *module: Any) -> Any:
+        """`original`, which calls a compiled module, and is looked at; `module` where it is not the first argument."""
+        compiling = self.compiling
+
+        @functools.wraps(original)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if not compiling():
+                with quietly("compiled"):
+                    held, *inputs = module + args
+                    self.forward_begins(held, (inputs, kwargs))
+            return original(*args, **kwargs)
+
+        return called
+
+    def stepped(self, optimizer: Any) -> None:
+        """After `Optimizer.step`: sum up what happened since the last one, and write it if it is time.
+
+        A step without a backward pass before it only creates state, and is none.
+        """
+        if self.optimizers.get(optimizer, 0) == self.backwards_ever:
+            return
+        self.optimizers[optimizer] = self.backwards_ever
+        main = self.main() if self.main is not None else None
+        if main is not optimizer and main is not None:
+            self.strange_steps += 1
+            if self.strange_steps <= 3:
+                return  # a GAN's second optimizer; after four in a row the first one is no longer used
+        self.main = weakref.ref(optimizer)
+        self.strange_steps = 0
+        wire.start_reporting()
+        wire.step += 1
+        now = time.perf_counter()
+        since = self.since
+        since.update(steps=1, micro_steps=0, data_wait_s=0.0)
+        if self.feeding:
+            since["batches"] = sum(loader.batches for loader in self.feeding)
+            since["samples"] = sum(loader.samples for loader in self.feeding)
+        if self.last_step_at is not None:
+            since["step_time_s"] = now - self.last_step_at
+        self.last_step_at = now
+        for loader in [*self.loaders.values(), *self.feeding]:
+            loader.batches = loader.samples = 0
+        self.sums.update(since)
+        since.clear()
+        self.sums["optimizer_step"] = optimizer_step(optimizer.state)
+        if wire.step <= CLOSE_STEPS or now - self.flushed_at >= RECORD_S:
+            wire.flush()
+        if wire.step == CLOSE_STEPS:
+            self.unhook()
+
+    def flush(self) -> None:
+        """Write the sums since the last record. Times are sums over `steps`; the memory peak is the process's so far."""
+        if not self.sums:
+            return
+        sums, self.sums = self.sums, collections.Counter()
+        self.flushed_at = time.perf_counter()
+        wire.record("step", step=wire.step, memory_peak_bytes=memory_peak(self.torch), **sums)
+
+    def scaler_stepped(self, args: Any, _kwargs: Any) -> Look:
+        """`GradScaler.step`: where the optimizer did not step, gradients were not finite, and the step was skipped."""
+        if len(args) < 2:
+            return
+        before = self.optimizers.get(args[1])
+        yield
+        if self.optimizers.get(args[1]) == before:
+            self.since["skipped"] += 1
+            self.flushed_at = 0.0
+
+    def group_made(self, _args: Any, kwargs: Any) -> Look:
+        """`init_process_group`."""
+        yield
+        timeout = kwargs.get("timeout")
+        wire.start_reporting(timeout_s=timeout.total_seconds() if timeout is not None else None)
+
+
+def watch_torch(torch: Any) -> None:
+    """Install the hooks, once torch is imported. What one release of torch lacks takes nothing from the rest."""
+    from . import checkpoints
+
+    training = Training(torch)
+    compiling = training.compiling
+    wire.writers.append(training.flush)
+
+    def before_forward(module: Any, inputs: Any) -> None:
+        if compiling():  # first of all: whatever else dynamo reads here becomes a guard, and a recompile
+            return
+        with quietly("forward"):
+            training.forward_begins(module, inputs)
+
+    def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if compiling() or wire.off:
+            return
+        with quietly("step"):
+            training.stepped(optimizer)
+
+    with quietly("data"):
+        data = torch.utils.data.dataloader
+        watch(data.DataLoader, "__init__", training.loader_made)
+        watch(data.DataLoader, "_get_iterator", training.iterator_made)
+        watch(data._BaseDataLoaderIter, "__next__", training.batch_asked)
+    with quietly("forward"):
+        training.hook = torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
+        watch(torch, "compile", training.compile_called)
+        watch(torch.nn.Module, "compile", training.compiled_in_place)
+    with quietly("steps"):
+        watch(torch.autograd, "backward", training.backward_called)
+        watch(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), "step", training.scaler_stepped)
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
+    with quietly("group"):
+        if torch.distributed.is_available():
+            group = torch.distributed.distributed_c10d
+            watch(group, "init_process_group", training.group_made, torch.distributed)
+    with quietly("checkpoints"):
+        checkpoints.watch_torch(torch)
+
+
+def shapes_in(value: Any) -> list[list[int]]:
+    """The shapes of the first four tensors in a batch or in a call's arguments."""
+    return list(itertools.islice(_shapes(value, 3), 4))
+
+
+def _shapes(value: Any, depth: int) -> Iterator[list[int]]:
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        if shape and all(type(size) is int for size in shape):  # not a symbolic one
+            yield list(shape)
+        return
+    if not isinstance(value, (list, tuple)):
+        items = getattr(value, "data", value)  # transformers' BatchEncoding keeps a dict there
+        value = list(items.values()) if isinstance(items, dict) else []
+    for held in value[:16] if depth else []:
+        yield from _shapes(held, depth - 1)
+
+
+def optimizer_step(state: Any) -> Any:
+    """The count that an optimizer's `state` has of its own steps; None where it has none, or has it on a device."""
+    first = next(iter(state.values()), None)
+    step: Any = first.get("step") if isinstance(first, dict) else None
+    if isinstance(step, (int, float)) or (type(step).__name__ == "Tensor" and step.device.type == "cpu"):
+        return int(step)
+    return None
+
+
+def memory_peak(torch: Any) -> int:
+    """The highest memory so far in bytes: CUDA's own counter where CUDA is in use, else the process's resident memory."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.max_memory_allocated())
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _number(value: Any) -> Any:
+    return value if type(value) is int else None
+
+
+def place_outside(frame: Any) -> Any:
+    """``file:line`` of the first caller that is no part of `torch`."""
+    while frame.f_back is not None and "%storch%s" % (os.sep, os.sep) in frame.f_code.co_filename:
+        frame = frame.f_back
+    return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+
+
+def batch_expression(frame: Any) -> Any:
+    """The text of ``batch_size=…`` in the call ``…Loader(…)`` that `frame` makes: names and operators only, else None."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:
+        return None
+    line, end_line, column, end_column = list(positions())[frame.f_lasti // 2]
+    lines = linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line] if line and end_line else []
+    if not lines or column is None or end_column is None:
+        return None
+    data = "".join(lines).encode("utf-8")  # columns are counted in bytes
+    data = data[column : len(data) - len(lines[-1].encode("utf-8")) + end_column]
+    try:
+        call = ast.parse(data.decode("utf-8"), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(call, ast.Call) or not _name(call.func).endswith("Loader"):
+        return None
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "batch_size"] + call.args[1:2]
+    if not given or not _is_arithmetic(given[0]):
+        return None
+    text = ast.unparse(given[0])
+    return text if len(text) <= MAX_CHARACTERS else None
+
+
+def _name(node: Any) -> Any:
+    return getattr(node, "attr", None) or getattr(node, "id", None) or ""
+
+
+def _is_arithmetic(node: Any) -> Any:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and _name(part.func) in _CALLS and not part.keywords:
+            continue
+        if not isinstance(part, _ALLOWED):
+            return False
+        if isinstance(part, ast.Constant) and not isinstance(part.value, (int, float)):
+            return False  # a text may be anything
+    return True

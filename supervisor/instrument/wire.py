@@ -1,0 +1,220 @@
+"""Records of what was seen, from this process to ``measured<rank>.jsonl`` in the telemetry folder (docs/telemetry.md).
+
+They are kept in memory until the process shows that it trains: a launcher, an agent, a data worker never writes one. Each record is
+one line in one write to a file that is opened for it: a script may close every descriptor that it did not open.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import sys
+import time
+from contextlib import contextmanager, suppress
+
+TYPE_CHECKING = False  # typing takes milliseconds to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, Generator
+
+    Look = Generator[None, Any, None]
+    """A generator that `watch` runs around a call."""
+
+MAX_FILE_BYTES = 8 << 20
+"""Then the file is renamed to ``….1``; two are kept."""
+MAX_KEPT = 2000
+"""Records held before training is seen; what comes after them is left out."""
+MAX_NOTES = 20
+"""Errors of our own in one process; after as many it measures no more."""
+# A number under such a name is not written (a PIN, a numeric password). supervisor/text/secret_values.py has the whole rule; a test
+# compares the two on the names that it is tested with.
+_SECRET = re.compile(
+    r"password|passwd|passphrase|secret|credential|webhook|apikey|bearer|authorization"
+    r"|(?:key|token|creds|pwd|pgpass|requirepass|masterauth)(?:_|$)|(?:^|[_.])(?:pass|pin|auth|pat|sig|signature|sas|cookies?)\d*$"
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option, variable or key of this name may hold a secret: then its value is not looked at."""
+    return _SECRET.search(_CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
+
+
+class Wire:
+    """The records of this process. `folder`: the telemetry folder."""
+
+    def __init__(self) -> None:
+        self.folder: Any = getattr(sys.modules.get(__name__.partition(".")[0]), "telemetry", None)
+        self.off = False
+        self.reporting = False
+        self.pid = os.getpid()
+        self.kept: list[dict[str, Any]] = []
+        self.notes = 0
+        self.step = 0
+        self.writers: list[Callable[[], None]] = []
+        """Functions that write what is held back; called now and then, and at exit."""
+        self.at_start: list[Callable[[], None]] = []
+
+    def record(self, kind: Any, **keys: Any) -> None:
+        """Write a record, or keep it until training is seen. `keys` that are None are left out."""
+        if self.off:
+            return
+        entry = {"v": 1, "t_wall": time.time(), "t_mono": time.monotonic(), "kind": kind}
+        entry.update((name, value) for name, value in keys.items() if value is not None)
+        if self.reporting:
+            self._write([entry])
+        elif len(self.kept) < MAX_KEPT:
+            self.kept.append(entry)
+
+    def start_reporting(self, timeout_s: Any = None) -> None:
+        """Training was seen: from now on this process reports; a data worker never does. `timeout_s`: the process group's."""
+        if self.off or self.reporting:
+            return
+        data = sys.modules.get("torch.utils.data")
+        if data is not None and data.get_worker_info() is not None:
+            self.off = True
+            return
+        for function in self.at_start:
+            with quietly("at_start"):
+                function()
+        self.reporting = True
+        script = getattr(sys.modules.get("__main__"), "__file__", None)
+        script = os.path.abspath(script) if isinstance(script, str) else None
+        keys = {"pid": self.pid, "source": "instrument", "script": script, "timeout_s": timeout_s}
+        self.record("phase", phase="loading", **place(), **keys)
+        kept, self.kept = self.kept, []
+        self._write(kept)
+        atexit.register(self._end)
+
+    def forked(self) -> None:
+        """In a fork of a process that reports, nothing is measured; another one starts anew."""
+        if self.reporting:
+            self.off = True
+        self.pid = os.getpid()
+
+    def note(self, where: str, error: Any) -> None:
+        """An error of the instrumentation's own. It says the class and the place, never the text: that may hold a value."""
+        self.notes += 1
+        place = error.__traceback__
+        while place.tb_next is not None:
+            place = place.tb_next
+        self.record("note", code=type(error).__name__, where="%s:%s" % (where, place.tb_lineno))
+        if self.notes >= MAX_NOTES:
+            self.off = True
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        for function in self.writers:
+            with quietly("flush"):
+                function()
+
+    def _end(self) -> None:
+        if os.getpid() != self.pid:
+            return
+        with quietly("exit"):
+            self.flush()
+            # Set after an uncaught exception, unset after one that the script swallowed.
+            kind = getattr(sys, "last_type", None)
+            name = None if kind is None else kind.__name__
+            self.record("exit", step=self.step, reason="exception" if name else "done", exception=name)
+
+    def _write(self, entries: list[dict[str, Any]]) -> None:
+        if os.getpid() != self.pid:
+            return
+        import json
+
+        rank = place()["rank"]
+        path = os.path.join(self.folder, "measured%d.jsonl" % rank)
+        entries = [dict(entry, rank=rank) for entry in entries]
+        lines = [json.dumps(entry, separators=(",", ":"), allow_nan=False) + "\n" for entry in entries]
+        data = "".join(lines).encode("utf-8", "replace")
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                size = os.fstat(file).st_size
+                if os.write(file, data) < len(data):
+                    os.write(file, b"\n")  # the disk is full: the torn line stands alone
+            finally:
+                os.close(file)
+            if size > MAX_FILE_BYTES:
+                os.replace(path, path + ".1")
+        except OSError:
+            return  # no room, no folder: nothing is measured, and training does not hear of it
+
+
+wire = Wire()
+os.register_at_fork(after_in_child=wire.forked)
+
+
+@contextmanager
+def quietly(where: Any) -> Iterator[Any]:
+    """Nothing of ours raises into the script. Ctrl-C and `SystemExit`, which a signal may raise here, are the script's."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - that is the purpose
+        try:
+            wire.note(where, error)
+        except Exception:  # noqa: BLE001
+            wire.off = True
+
+
+def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> None:
+    """Replace `owner.name`, where there is one: the generator `look(args, kwargs)` runs to its `yield`, which gives the result.
+
+    What stands before the `yield` runs before the call, what stands behind it after the call; a generator that returns at once looks
+    no further. The original is called with whatever it is given: its errors and its result are the script's. Where it raises, the
+    generator is closed, so that a `finally` in it runs. `aliases` are other modules that have the function under the same name.
+    """
+    original = getattr(owner, name, None)
+    if original is None:  # another release
+        return
+
+    @functools.wraps(original)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        if wire.off:
+            return original(*args, **kwargs)
+        looking = None
+        with quietly(name):
+            looking = look(args, kwargs)
+            next(looking, None)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            if looking is not None:
+                with quietly(name):
+                    looking.close()
+            raise
+        if looking is not None and not wire.off:
+            with quietly(name), suppress(StopIteration):
+                looking.send(result)
+        return result
+
+    # It can be pickled by its name, and is found in the sets of functions that `os` has.
+    if isinstance(owner, type(sys)):
+        observed.__module__ = owner.__name__
+    for holder in (owner, *aliases):
+        setattr(holder, name, observed)
+    for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+        if original in known:
+            known.add(observed)
+
+
+def place() -> dict[str, Any]:
+    """`rank`, `world_size` and `backend` as the process group has them, else as the launcher says them, else rank 0.
+
+    In an `sbatch` job every process has a SLURM_PROCID: it is a rank's only where it is not the keeper's own.
+    """
+    group = sys.modules.get("torch.distributed")
+    if group is not None and group.is_available() and group.is_initialized():
+        size, backend = int(group.get_world_size()), str(group.get_backend())
+        return {"rank": int(group.get_rank()), "world_size": size, "backend": backend}
+    own = (os.environ.get("SLURM_STEP_ID", ""), os.environ.get("SLURM_PROCID", ""))
+    names = ["RANK", "LOCAL_RANK"]
+    if ":".join(own) != os.environ.get("STOKER_SLURM_STEP", ":"):
+        names.append("SLURM_PROCID")
+    said = [int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()]
+    world = os.environ.get("WORLD_SIZE", "")
+    return {"rank": said[0] if said else 0, "world_size": int(world) if world.isdigit() else None}

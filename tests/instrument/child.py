@@ -1,0 +1,77 @@
+"""Starts real Python processes with the instrumentation in them, or without, and reads what they reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[2] / "supervisor" / "instrument"
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass
+class Ended:
+    """A process that ended: its exit code, its streams, and the records of all ranks in the order of their files."""
+
+    code: int
+    out: str
+    err: str
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind."""
+        return [record for record in self.records if record["kind"] == kind]
+
+
+def run(
+    arguments: list[str | Path],
+    folder: Path,
+    *,
+    measured: bool = True,
+    telemetry: Path | None = None,
+    python: str | Path = sys.executable,
+    timeout_s: float = 280,
+    **environment: str,
+) -> Ended:
+    """Run Python with `arguments` in `folder`, which is made; ``measured=False`` refuses the instrumentation."""
+    folder.mkdir(parents=True, exist_ok=True)
+    telemetry = telemetry or folder / "telemetry"
+    own = {
+        "STOKER_TELEMETRY_DIR": str(telemetry),
+        "STOKER_INSTRUMENT": "1" if measured else "0",
+        "PYTHONPATH": str(PACKAGE / "on_path"),
+        "OMP_NUM_THREADS": "1",
+        **environment,
+    }
+    done = subprocess.run(
+        [str(python), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr, read(telemetry))
+
+
+def read(telemetry: Path) -> list[dict[str, Any]]:
+    """The records in a telemetry folder."""
+    paths = [
+        path for path in sorted(telemetry.glob("measured*.jsonl*")) if path.is_file()
+    ]  # /dev/full is endless
+    lines = [line for path in paths for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def without_ours(text: str) -> str:
+    """Tracebacks without the frames of the instrumentation's wrappers, which are the one thing that may differ."""
+    ours = re.escape(str(PACKAGE))
+    frames = rf'  File "[^"\n]*{ours}[^"\n]*", line .*\n(?:    .*\n|  \[Previous .*\n)*'
+    return re.sub(frames, "", text)

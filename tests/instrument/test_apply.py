@@ -1,0 +1,262 @@
+"""A plan's values reach the script: its words, its environment, what its configuration file is parsed to. Nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.instrument.child import Ended, run
+from tests.instrument.test_settings import TRAINS
+
+BATCH = {"words": ["--batch-size", "-b"], "name": "batch_size", "value": 4, "style": "space"}
+SHOWS = "import sys, json\nprint(json.dumps(sys.argv[1:]))\n" + TRAINS
+
+
+def apply(words: list[str], *options: dict[str, Any], **rest: Any) -> str:
+    """The plan for a process whose whole command line was `words` in the first attempt."""
+    return json.dumps({"argv": words, "options": list(options), **rest})
+
+
+def planned(
+    folder: Path, words: list[str], *options: dict[str, Any], recorded: list[str] | None = None, **rest: Any
+) -> Ended:
+    """``python train.py WORDS`` under a plan; `recorded`: what the words were in the first attempt."""
+    first = ["train.py", *(words if recorded is None else recorded)]
+    environment = rest.pop("environment", {})
+    plan = apply([sys.executable, *first], *options, **rest)
+    return run(["train.py", *words], folder, STOKER_APPLY=plan, **environment)
+
+
+def answers(ended: Ended) -> list[tuple[Any, ...]]:
+    """What each `applied` says."""
+    assert (ended.code, ended.of("note")) == (0, []), ended.err
+    return [(one["by"], one["name"], one.get("before"), one["after"]) for one in ended.of("applied")]
+
+
+HYDRA = {"words": ["trainer.batch"], "name": "trainer.batch", "value": 4, "style": "hydra"}
+SWITCH = {"words": ["--resume"], "name": "resume", "value": True, "style": "space"}
+
+
+@pytest.mark.parametrize(
+    ("option", "words", "changed", "before"),
+    [
+        (BATCH, "--batch-size 8 --lr 1", "--batch-size 4 --lr 1", 8),
+        (BATCH, "--batch-size=8", "--batch-size=4", 8),
+        (BATCH, "-b 8", "-b 4", 8),
+        (BATCH, "-b8 x", "-b4 x", 8),
+        (BATCH, "--lr 1", "--lr 1 --batch-size=4", None),
+        (BATCH, "--lr 1 -- x", "--lr 1 --batch-size=4 -- x", None),
+        (BATCH, "--batch-size-eval 8", "--batch-size-eval 8 --batch-size=4", None),
+        ({**BATCH, "words": ["-b"]}, "--lr 1", "--lr 1 -b 4", None),
+        (HYDRA, "trainer.batch=8 lr=1", "trainer.batch=4 lr=1", 8),
+        (HYDRA, "+trainer.batch=8", "+trainer.batch=4", 8),
+        (HYDRA, "lr=1", "lr=1 trainer.batch=4", None),
+        (SWITCH, "--lr 1", "--lr 1 --resume", None),
+        ({**SWITCH, "value": "/tmp", "words": ["--load"]}, "--load --lr 1", "--load /tmp --lr 1", None),
+    ],
+)  # fmt: skip
+def test_words_are_replaced_or_added(
+    tmp_path: Path, option: dict[str, Any], words: str, changed: str, before: int | None
+) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    ended = planned(tmp_path, words.split(), option)
+    assert json.loads(ended.out) == changed.split()
+    assert answers(ended) == [("argv", option["name"], before, option["value"])]
+
+
+def test_the_words_are_there_before_the_first_line_and_the_parser_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser(); p.add_argument('--batch-size', type=int, default=32)\n"
+        "print(p.parse_args().batch_size)" + TRAINS
+    )
+    ended = planned(tmp_path, [], {**BATCH, "words": ["--batch-size"]})
+    assert ended.out == "4\n"
+    record = next(one for one in ended.of("setting") if one["by"] == "argparse")
+    assert (record["value"], record["given"]) == (4, True)
+    assert [one["value"] for one in ended.of("setting") if one["by"] == "argv"] == [4]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_changed"),
+    [
+        (["--batch-size", "8", "--name", "x"], True),
+        (["--batch-size", "16", "--name", "x"], True),  # the keeper's own words already hold the plan
+        (["--name", "x"], True),
+        (["--batch-size", "8", "--name", "y"], False),
+        (["--batch-size", "8", "--name", "x", "--local_rank=1"], True),
+        (["--batch-size", "8"], False),
+    ],
+)
+def test_only_the_process_that_was_recorded_is_changed(
+    tmp_path: Path, recorded: list[str], is_changed: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    ended = planned(tmp_path, ["--batch-size", "8", "--name", "x"], BATCH, recorded=recorded)
+    assert json.loads(ended.out)[1] == ("4" if is_changed else "8")
+    assert len(answers(ended)) == is_changed
+
+
+def test_a_wrapper_that_has_the_script_s_words_behind_its_own_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    (tmp_path / "wrapper.py").write_text(
+        "import subprocess, sys, json\nprint(sys.argv[1:], flush=True)\n"
+        "subprocess.run([sys.executable, '-u', *sys.argv[1:]], check=True)"
+    )
+    plan = apply([sys.executable, "-u", "train.py", "--batch-size", "8"], BATCH)
+    ended = run(["-u", "wrapper.py", "train.py", "--batch-size", "8"], tmp_path, STOKER_APPLY=plan)
+    assert ended.out == "['train.py', '--batch-size', '8']\n" + '["--batch-size", "4"]\n'
+    assert answers(ended) == [("argv", "batch_size", 8, 4)]
+
+
+def test_a_module_is_changed_as_a_script_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    plan = apply([sys.executable, "-m", "train", "-b", "8"], BATCH)
+    assert run(["-m", "train", "-b", "8"], tmp_path, STOKER_APPLY=plan).out == '["-b", "4"]\n'
+
+
+def test_variables_are_set(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, json\nprint(os.environ['BATCH'], os.environ['WORD'])" + TRAINS
+    )
+    environment = {"BATCH": "8", "WORD": "hunter2"}
+    ended = planned(tmp_path, [], environ={"BATCH": "4", "WORD": "hunter3"}, environment=environment)
+    assert ended.out == "4 hunter3\n"
+    applied = {one["name"]: one for one in ended.of("applied")}
+    assert (applied["BATCH"]["before"], applied["BATCH"]["after"]) == (8, 4)
+    assert {"before", "after"}.isdisjoint(applied["WORD"])
+    assert [one["value"] for one in ended.of("setting") if one["by"] == "env"] == [4]
+
+
+FILES = {
+    "yaml": ("yaml.safe_load({})", "train: {batch_size: 8}\nlist: [{n: 1}]\n"),
+    "json": ("json.load({})", '{"train": {"batch_size": 8}, "list": [{"n": 1}]}'),
+    "toml": ("tomllib.load({}.detach())", "list = [{n = 1}]\n[train]\nbatch_size = 8\n"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("as_text", [False, True])
+def test_the_first_parse_of_a_file_is_changed_and_the_file_is_not(
+    tmp_path: Path, kind: str, as_text: bool
+) -> None:
+    load, text = FILES[kind]
+    path, other = tmp_path / f"train.{kind}", tmp_path / f"other.{kind}"
+    path.write_text(text)
+    other.write_text(text.replace("8", "7"))
+    if as_text:
+        load = {
+            "yaml": "yaml.safe_load({}.read())",
+            "json": "json.loads({}.read())",
+            "toml": "tomllib.loads({}.read())",
+        }[kind]
+    module = "tomllib" if kind == "toml" else kind
+    calls = "".join(
+        f"print({load.format(f'open({name!r})')})\n" for name in (other.name, path.name, path.name)
+    )
+    (tmp_path / "train.py").write_text(f"import {module}\n{calls}" + TRAINS)
+    keys = [("train.batch_size", 4), ("train.accum", 2), ("list.0.n", 3), ("absent.deep.key", 1)]
+    files = [{"path": str(path), "key": key, "value": value} for key, value in keys]
+    ended = planned(tmp_path, [], files=files)
+    lines = [eval(line) for line in ended.out.splitlines()]
+    assert lines[1] == {"train": {"batch_size": 4, "accum": 2}, "list": [{"n": 3}]}
+    assert [lines[0]["train"], lines[2]["train"]] == [{"batch_size": 7}, {"batch_size": 8}]
+    assert answers(ended) == [
+        (kind, "train.batch_size", 8, 4),
+        (kind, "train.accum", None, 2),
+        (kind, "list.0.n", 1, 3),
+    ]
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "plan", ["{", "[]", '{"options": []}', '{"argv": 3}', '{"argv": ["x"], "options": [{}]}']
+)
+def test_a_broken_plan_changes_nothing(tmp_path: Path, plan: str) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    ended = run(["train.py", "-b", "8"], tmp_path, STOKER_APPLY=plan)
+    assert (ended.code, ended.out, ended.err, ended.of("applied")) == (0, '["-b", "8"]\n', "", [])
+
+
+def test_children_of_spawn_answer_too(tmp_path: Path) -> None:
+    (tmp_path / "conf.json").write_text('{"accum": 8}')
+    (tmp_path / "train.py").write_text(
+        "import multiprocessing\n"
+        "def work(rank):\n"
+        "    import argparse, json, os, sys\n"
+        "    os.environ['RANK'] = str(rank)\n"
+        "    print(sys.argv[1:], json.load(open('conf.json')), os.environ['BATCH'], flush=True)\n"
+        + TRAINS.replace("\n", "\n    ")
+        + "\nif __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=work, args=(1,)); child.start(); child.join()\n"
+    )
+    files = [{"path": str(tmp_path / "conf.json"), "key": "accum", "value": 4}]
+    ended = planned(tmp_path, ["-b", "8"], BATCH, files=files, environ={"BATCH": "4"})
+    assert ended.out == "['-b', '4'] {'accum': 4} 4\n", ended.err
+    assert answers(ended) == [("env", "BATCH", 4, 4), ("argv", "batch_size", 4, 4), ("json", "accum", 8, 4)]
+
+
+def test_a_refused_instrumentation_applies_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    plan = apply([sys.executable, "train.py", "-b", "8"], BATCH)
+    assert run(["train.py", "-b", "8"], tmp_path, measured=False, STOKER_APPLY=plan).out == '["-b", "8"]\n'
+
+
+TRAINING = """
+import argparse, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+p = argparse.ArgumentParser(); p.add_argument("-b", "--batch-size", type=int, default=16); p.add_argument("--accum", type=int, default=1)
+a = p.parse_args(); dist.init_process_group("gloo"); model = DDP(torch.nn.Linear(4, 2)); opt = torch.optim.SGD(model.parameters(), 0.1)
+data = iter(torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=a.batch_size))
+for step in range(2):
+    for _ in range(a.accum): model(next(data)).sum().backward()
+    opt.step(); opt.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.e2e
+def test_two_ranks_of_torchrun_train_as_planned(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(TRAINING)
+    own = [sys.executable, "-u", "train.py", "--batch-size", "8"]
+    accum = {"words": ["--accum"], "name": "accum", "value": 2, "style": "space"}
+    port = random.randrange(20000, 40000)
+    launch: list[str | Path] = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        f"--master-port={port}",
+        *own[2:],
+    ]
+    ended = run(launch, tmp_path, STOKER_APPLY=apply(own, {**BATCH, "value": 4}, accum))
+    assert sorted(answers(ended)) == sorted(2 * [("argv", "batch_size", 8, 4), ("argv", "accum", None, 2)])
+    for rank in (0, 1):
+        records = [one for one in ended.records if one["rank"] == rank]
+        shapes = [one["shapes"] for one in records if one["kind"] == "shape" and one["of"] == "forward"]
+        assert shapes == 4 * [[[4, 4]]]
+        assert [one["micro_steps"] for one in records if one["kind"] == "step"] == [2, 2]
+        parsed = {
+            one["name"]: one["value"]
+            for one in records
+            if one["kind"] == "setting" and one["by"] == "argparse"
+        }
+        assert parsed == {"batch_size": 4, "accum": 2}
+
+
+def test_an_unset_plan_loads_nothing(tmp_path: Path) -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys; print('_stoker_instrument.apply' in sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert loaded.stdout == "False\n"
+    assert (
+        run(["-c", "import json, sys; print('_stoker_instrument.apply' in sys.modules)"], tmp_path).out
+        == "False\n"
+    )

@@ -1,0 +1,76 @@
+"""Two ranks behind torchrun, and compiled models, with the instrumentation and without it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.instrument.child import PACKAGE, SCRIPTS, run, without_ours
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(("backend", "more"), [("aot_eager", "more"), ("inductor", "less")])
+def test_compiled_models_keep_losses_graphs_and_breaks(backend: str, more: str, tmp_path: Path) -> None:
+    if backend == "inductor" and shutil.which("g++") is None:
+        pytest.skip("inductor compiles C++ for a CPU: g++ is not here")
+    pair = [
+        run(
+            [SCRIPTS / "compiled.py", backend, more],
+            tmp_path / str(measured),
+            measured=measured,
+            timeout_s=280,
+            TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
+            TORCH_LOGS="recompiles,graph_breaks",
+        )
+        for measured in (False, True)
+    ]
+    without, with_it = pair
+    assert without.code == 0, without.err
+    assert with_it.out.splitlines() == without.out.splitlines()
+    assert with_it.err.count("Recompiling function") == without.err.count("Recompiling function") > 0
+    assert str(PACKAGE) not in with_it.err, "dynamo neither cuts nor compiles anything of ours"
+    assert with_it.of("note") == []
+    assert len({record["pid"] for record in with_it.of("phase")}) == 1, "no compile worker reports"
+    assert with_it.of("exit")[0]["step"] >= 14
+
+
+def test_two_ranks_train_and_end_as_they_would_have(tmp_path: Path) -> None:
+    pair = []
+    for measured in (False, True):
+        folder = tmp_path / str(measured)
+        command: list[str | Path] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command.append(SCRIPTS / "ranks.py")
+        pair.append((folder, run(command, folder, measured=measured)))
+    (one, without), (other, with_it) = pair
+    assert (with_it.code, without.code) == (0, 0)
+    assert sorted(with_it.out.splitlines()) == sorted(without.out.splitlines())
+    assert len(without.out.splitlines()) == 6, without.err
+    assert warnings(with_it.err) == warnings(without.err)
+    for name in ["ddp.pt", "sharded/__0_0.distcp", "sharded/__1_0.distcp"]:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    phases = with_it.of("phase")
+    assert sorted(record["rank"] for record in phases) == [0, 1], "two ranks, and no agent"
+    assert {(record["world_size"], record["backend"]) for record in phases} == {(2, "gloo")}
+    assert sorted((record["rank"], record["reason"]) for record in with_it.of("exit")) == [
+        (0, "done"),
+        (1, "done"),
+    ]
+    assert {record["path"] for record in with_it.of("saved")} == {
+        str(other / "ddp.pt"),
+        str(other / "sharded"),
+    }
+    came_back = [record for record in with_it.of("loaded") if record.get("optimizer_state")]
+    assert {(record["rank"], record["path"], record["optimizer_step"]) for record in came_back} >= {
+        (0, str(other / "sharded"), 6),
+        (1, str(other / "sharded"), 6),
+    }
+    assert with_it.of("note") == []
+
+
+def warnings(text: str) -> list[str]:
+    """What was warned of, by kind and file."""
+    return sorted(re.findall(r"(\S+\.py:\d+): (\w*Warning)", without_ours(text)))
