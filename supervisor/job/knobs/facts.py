@@ -1,0 +1,358 @@
+"""The facts of one attempt, as its processes wrote them: settings, loaders, shapes, steps, paths; bounded, however long it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from supervisor.job.knobs.setting_names import is_resume, last_part, plain, says_resume
+
+STEPS_THAT_AGREE: Final = 3
+"""A warm-up may ramp the accumulation (1, 2, 4, 8): as many steps in a row make it a fact."""
+MOST_SETTINGS: Final = 1000
+MOST_SHAPES: Final = 64
+MOST_LOADERS: Final = 40
+MOST_PATHS: Final = 64
+MOST_CANDIDATES: Final = 6
+CLOSE_STEPS: Final = 4
+"""So many steps are recorded one by one, with every batch and every forward (supervisor/instrument/training.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option, variable or key of a file that was read.
+
+    Attributes:
+        by: what read it (argv, argparse, click, tyro, absl, fire, hydra, env, yaml, json, toml, deepspeed, main).
+        name: in full, dotted where it is nested.
+        words: the words of a command line that set it.
+        value: a number, a truth value, a path that exists or a word of a closed list; None where it is none of these.
+        type: its Python type's name.
+        empty: an empty text, or None.
+        given: False where it has its default; None where that is not known.
+        file: the file that it was read from.
+    """
+
+    by: str
+    name: str
+    words: tuple[str, ...] = ()
+    value: int | float | str | None = None
+    type: str = ""
+    empty: bool = False
+    given: bool | None = None
+    file: str | None = None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether somebody can set it: not a variable of the script, nor a number that DeepSpeed works out."""
+        return self.by not in {"main", "deepspeed"}
+
+    @property
+    def number(self) -> int | None:
+        """Its value as a count, None where it is none."""
+        return self.value if type(self.value) is int and self.value > 0 else None
+
+
+@dataclass(slots=True)
+class Loader:
+    """One DataLoader of a rank."""
+
+    batch_size: int | None = None
+    workers: int | None = None
+    at: str | None = None
+    text: str | None = None
+    fed: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """First shapes of its batches, and how often each came."""
+    forwards: int = 0
+    drawn: Counter[int] = field(default_factory=Counter)
+    """Batches by step, of the steps that are recorded one by one."""
+
+    @property
+    def lead(self) -> int:
+        """The largest leading dimension of its batches; 0: none was drawn."""
+        return max((shape[0] for shape in self.fed), default=0)
+
+
+@dataclass(slots=True)
+class _Count:
+    """A count a step: the newest that so many steps in a row agreed on."""
+
+    value: int = 0
+    run: int = 0
+    agreed: int | None = None
+
+    def add(self, total: int, steps: int) -> None:
+        each, rest = divmod(total, steps)
+        if rest or not each:
+            self.value = self.run = 0
+            return
+        self.run = self.run + steps if each == self.value else steps
+        self.value = each
+        if self.run >= STEPS_THAT_AGREE:
+            self.agreed = each
+
+
+@dataclass(slots=True)
+class Rank:
+    """What one rank's process did."""
+
+    pid: int | None = None
+    world_size: int | None = None
+    loaders: dict[int, Loader] = field(default_factory=dict)
+    forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    steps: int = 0
+    batches: _Count = field(default_factory=_Count)
+    backwards: _Count = field(default_factory=_Count)
+    close_steps: int = 0
+    """Steps that were recorded one by one, and the backward passes in them."""
+    close_backwards: int = 0
+
+    def add(self, kind: str, record: Mapping[str, object]) -> None:
+        """Take a record of this rank."""
+        match kind:
+            case "phase":
+                self.world_size = _whole(record.get("world_size")) or self.world_size
+            case "loader":
+                self._loader(record)
+            case "shape":
+                self._shape(record)
+            case "step":
+                steps = max((_whole(record.get("steps")) or 1) + (_whole(record.get("skipped")) or 0), 1)
+                self.steps += steps
+                batches, backwards = _whole(record.get("batches")), _whole(record.get("micro_steps"))
+                for count, total in ((self.batches, batches), (self.backwards, backwards)):
+                    if total is not None:
+                        count.add(total, steps)
+                if (_whole(record.get("step")) or 0) <= CLOSE_STEPS:
+                    self.close_steps += 1
+                    self.close_backwards += backwards or 0
+            case _:
+                pass
+
+    def _loader(self, record: Mapping[str, object]) -> None:
+        number = _whole(record.get("id"))
+        if number is None or (number not in self.loaders and len(self.loaders) >= MOST_LOADERS):
+            return
+        loader = self.loaders.setdefault(number, Loader())
+        if "length" in record and "at" not in record:
+            return
+        loader.batch_size = _whole(record.get("batch_size")) or _whole(record.get("sampler_batch_size"))
+        loader.workers = _whole(record.get("workers"))
+        loader.at, loader.text = _text(record.get("at")), _text(record.get("expression"))
+
+    def _shape(self, record: Mapping[str, object]) -> None:
+        shapes = record.get("shapes")
+        first = shapes[0] if isinstance(shapes, Sequence) and shapes else None
+        shape = tuple(size for size in first if type(size) is int) if isinstance(first, Sequence) else ()
+        if not shape:
+            return
+        loader = self.loaders.get(_whole(record.get("loader")) or 0)
+        forward = record.get("of") == "forward"
+        counts = self.forwards if forward else loader.fed if loader is not None else None
+        if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
+            counts[shape] += 1
+        if loader is not None and forward:
+            loader.forwards += 1
+        elif loader is not None and (step := _whole(record.get("step")) or 0) < CLOSE_STEPS:
+            loader.drawn[step] += 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What most of the training forwards were given."""
+        return self.forwards.most_common(1)[0][0] if self.forwards else ()
+
+    @property
+    def loader(self) -> Loader | None:
+        """The loader whose batches precede the training forwards; None where what it gave has run out long since."""
+        feeding = max(self.loaders.values(), key=lambda loader: loader.forwards, default=None)
+        if feeding is None or 2 * feeding.forwards < self.forwards.total():
+            return None
+        seldom = self.close_steps >= STEPS_THAT_AGREE and 2 * len(feeding.drawn) < self.close_steps
+        return None if seldom and not self.pieces(feeding) else feeding
+
+    def pieces(self, loader: Loader) -> int:
+        """Into how many pieces the loop cuts a batch of `loader`; 0: into none. Each has a backward pass of its own."""
+        lead = self.shape[0] if self.shape else 0
+        if not lead or 2 * lead > loader.lead:
+            return 0
+        pieces = -(-loader.lead // lead)
+        return pieces if abs(loader.drawn.total() * pieces - self.close_backwards) <= pieces else 0
+
+
+class ResumeBy(StrEnum):
+    """How a script seems to resume. None of them is certain before a restart has loaded what was saved."""
+
+    PATH_OPTION = "path_option"
+    """An option's value was the path that was loaded."""
+    OPTION = "option"
+    """Its name and type say that it takes a checkpoint."""
+    ITSELF = "itself"
+    """It looked for what it later saved, or loads its newest without an option."""
+    ASK = "ask"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeProposal:
+    """How to resume, to be confirmed by the `loaded` records after a restart."""
+
+    by: ResumeBy
+    setting: Setting | None = None
+    candidates: tuple[Setting, ...] = ()
+
+
+class Facts:
+    """The facts of one attempt, record by record. What it holds is bounded, however long the attempt runs."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, Rank] = {}
+        self._settings: dict[tuple[str, str, str | None], Setting] = {}
+        self.loaded: dict[str, None] = {}
+        self.sought = False
+        """Whether the script looked for a checkpoint where it later wrote one."""
+        self.restored = False
+        """Whether an optimizer's state came back before the first step."""
+        self.saved: dict[str, None] = {}
+
+    def add(self, record: Mapping[str, object]) -> None:
+        """Take one decoded record; unknown kinds and malformed values are left out."""
+        number, kind = _whole(record.get("rank")) or 0, _text(record.get("kind")) or ""
+        rank = self.by_rank.setdefault(number, Rank())
+        match kind:
+            case "setting":
+                self._setting(record)
+            case "saved" | "loaded" | "sought":
+                self._path(kind, record)
+            case "phase":
+                pid = _whole(record.get("pid"))
+                if rank.pid not in {pid, None}:
+                    # The process that had this rank has gone, and so has its training.
+                    rank = self.by_rank[number] = Rank()
+                rank.pid = pid
+                rank.add(kind, record)
+            case _:
+                rank.add(kind, record)
+
+    def _setting(self, record: Mapping[str, object]) -> None:
+        by, name, file = _text(record.get("by")), _text(record.get("name")), _text(record.get("file"))
+        if by is None or name is None:
+            return
+        if len(self._settings) >= MOST_SETTINGS and (by, name, file) not in self._settings:
+            return
+        words, value, given = record.get("words"), record.get("value"), record.get("given")
+        # A parser that runs twice is right the second time: its defaults then come from a file that names them.
+        self._settings[by, name, file] = Setting(
+            by,
+            name,
+            tuple(str(word) for word in words) if isinstance(words, Sequence) else (),
+            value if isinstance(value, int | float | str) else None,
+            _text(record.get("type")) or "",
+            record.get("empty") is True or record.get("type") == "NoneType",
+            given if isinstance(given, bool) else None,
+            file,
+        )
+
+    def _path(self, kind: str, record: Mapping[str, object]) -> None:
+        path = _text(record.get("path"))
+        if kind == "sought":
+            # Whether a folder is there is asked before it is made, too: only a list of what it holds looks for a checkpoint.
+            listed = record.get("by") in {"listdir", "scandir", "iterdir", "glob", "rglob"}
+            self.sought = self.sought or listed or record.get("saved", path) == path
+        elif path is not None:
+            held = self.saved if kind == "saved" else self.loaded
+            if (kind == "saved" or not record.get("step")) and len(held) < MOST_PATHS:
+                held[path] = None
+        if kind == "loaded" and record.get("optimizer_state") is True and not record.get("step"):
+            self.restored = True
+
+    @property
+    def resume(self) -> ResumeProposal:
+        """How the script seems to resume."""
+        for setting in self.settings:
+            path = setting.value
+            if not isinstance(path, str) or not (is_resume(setting.name) or self.restored):
+                continue  # weights alone are a pretrained model's
+            if any(loaded == path or loaded.startswith(path + "/") for loaded in self.loaded):
+                return ResumeProposal(ResumeBy.PATH_OPTION, setting)
+        if self.sought or any(path in self.saved for path in self.loaded):
+            return ResumeProposal(ResumeBy.ITSELF)
+        fits = [
+            s
+            for s in self.settings
+            if is_resume(s.name) and (s.empty or (s.type == "bool" and says_resume(s.name)))
+        ]
+        fits.sort(key=lambda s: is_resume(s.name), reverse=True)
+        if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
+            return ResumeProposal(ResumeBy.OPTION, fits[0], tuple(fits[:MOST_CANDIDATES]))
+        return ResumeProposal(ResumeBy.ASK if fits else ResumeBy.UNKNOWN, None, tuple(fits[:MOST_CANDIDATES]))
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Each setting once."""
+        return one_each(self._settings.values())
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks that reported, by number."""
+        return tuple(
+            rank
+            for _, rank in sorted(self.by_rank.items())
+            if rank.pid is not None or rank.steps or rank.forwards
+        )
+
+
+_FILES: Final = frozenset(("yaml", "json", "toml"))
+
+
+def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
+    """Settings that several parsers saw, once each: a parser's result, then a word of argv, the environment, a file, a variable.
+
+    A file's value goes where the command line gave one of that name: a library's own `default.yaml` is no setting of this run.
+    """
+    kept: list[Setting] = []
+    by_key: dict[str, list[int]] = {}
+    for setting in sorted(settings, key=_source):
+        keys = {last_part(setting.name), *_names(setting)}
+        near = sorted({at for key in keys for at in by_key.get(key, ())})
+        at = next((at for at in near if _is_same(kept[at], setting)), None)
+        if at is None:
+            for key in keys:
+                by_key.setdefault(key, []).append(len(kept))
+            kept.append(setting)
+        elif setting.by == "argv":
+            held = kept[at]
+            kept[at] = replace(held, words=tuple(dict.fromkeys(held.words + setting.words)), given=True)
+    return tuple(kept)
+
+
+def _names(setting: Setting) -> set[str]:
+    return {plain(name) for name in (setting.name, *setting.words)}
+
+
+def _is_same(held: Setting, setting: Setting) -> bool:
+    """Whether `setting` says nothing beside `held`, whose source is believed first."""
+    named = not _names(held).isdisjoint(_names(setting))
+    if setting.by in _FILES and held.by in _FILES:
+        return named and held.number == setting.number
+    if (
+        setting.by in _FILES
+    ):  # a default of the parser hides no value of a file: the script may take it from there
+        given = held.given is not False or held.number == setting.number
+        return given and (named or last_part(held.name) == last_part(setting.name))
+    return named or (setting.by == "main" and last_part(held.name) == last_part(setting.name))
+
+
+def _source(setting: Setting) -> int:
+    """The order in which the sources of a setting are believed."""
+    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in _FILES else 0)
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

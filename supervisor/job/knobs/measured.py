@@ -1,0 +1,479 @@
+"""What the training processes were seen to do, as a batch and the settings that make it.
+
+The records are those of ``measured<rank>.jsonl`` (docs/telemetry.md). A number is measured, or it is asked for, or it is refused; nothing
+is guessed. A setting is found by its value and by its name together: alone, the value fits the number of heads as well, and the name fits
+a setting that another one overrides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from supervisor.job.batch import BatchUnit
+from supervisor.job.knobs.facts import (
+    MOST_CANDIDATES,
+    STEPS_THAT_AGREE,
+    Facts,
+    Loader,
+    Rank,
+    ResumeProposal,
+    Setting,
+)
+from supervisor.job.knobs.setting_names import (
+    BatchName,
+    attributes_in,
+    batch_name,
+    is_accumulation,
+    is_one_name,
+    is_other,
+    is_sequence_length,
+    is_tokens,
+    is_total,
+    is_workers,
+    last_part,
+    plain,
+)
+from supervisor.job.spec import KnobScope
+
+
+class Verdict(StrEnum):
+    """What became of one question."""
+
+    MEASURED = "measured"
+    ASKED = "asked"
+    REFUSED = "refused"
+
+
+class Why(StrEnum):
+    """The rule that answered a question, or that left it open."""
+
+    LOADER = "loader"
+    """The training loader's batch size."""
+    FED = "fed"
+    """The loader states none; each of its batches had this size."""
+    PIECES = "pieces"
+    """The loop cuts a loader's batch, with one backward pass a piece."""
+    FIRST_DIMENSION = "first_dimension"
+    """No loader: the model's input has a batch setting's value there."""
+    SECOND_DIMENSION = "second_dimension"
+    TOKENS = "tokens"
+    """A budget of tokens: batches differ in size and stay below a setting that counts tokens."""
+    BATCHES = "batches"
+    """Batches drawn between two optimizer steps."""
+    BACKWARDS = "backwards"
+    """Backward passes between two optimizer steps."""
+    CALL_TEXT = "call_text"
+    """The loader's call names the setting."""
+    NAME_AND_VALUE = "name_and_value"
+    DERIVED = "derived"
+    """The accumulation follows from a total, which stays as it is."""
+    NO_ACCUMULATION = "no_accumulation"
+    """No setting accumulates: the micro-batch alone can change, and the global batch with it."""
+    SEVERAL = "several"
+    """Several settings have a fitting name and value."""
+    SEVERAL_LOADERS = "several_loaders"
+    BY_NAME = "by_name"
+    """The name fits; no complete step has shown the value."""
+    BY_VALUE = "by_value"
+    """The value fits; the name says nothing."""
+    ARITHMETIC = "arithmetic"
+    """The loader's call computes the size from these."""
+    SCOPE = "scope"
+    """The value is the micro-batch times the ranks, and times the accumulation, which are equal."""
+    GLOBAL_VARIABLE = "global_variable"
+    """A variable of the script has the value; what sets it was not seen."""
+    UNCONFIRMED = "unconfirmed"
+    """Several backward passes a step, without a loader or a setting that says what they are."""
+    NOTHING_SEEN = "nothing_seen"
+    UNKNOWN_SHAPE = "unknown_shape"
+    NO_STEP = "no_step"
+    TOO_FEW_STEPS = "too_few_steps"
+    CHANGING = "changing"
+    RANKS_DIFFER = "ranks_differ"
+    FIXED_IN_CODE = "fixed_in_code"
+    """No setting that was seen has the value."""
+    WITHOUT_BATCH = "without_batch"
+    """What it would be compared with is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict on one question. `candidates` are for whoever is asked, the likeliest first."""
+
+    verdict: Verdict
+    why: Why
+    candidates: tuple[Setting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBatch:
+    """One attempt's batch.
+
+    Attributes:
+        micro_batch: samples of one forward and backward pass on a rank; with `unit` tokens, the budget of a batch.
+        accumulation: such passes in one optimizer step.
+        world_size: ranks.
+        global_batch: their product, in `unit`.
+        sequence_length: tokens of a sample, where a setting says so too.
+        unit: what `micro_batch` counts.
+        setting: makes the micro-batch.
+        scope: what `setting` counts.
+        counts_accumulation: `setting` is the total of an optimizer step; the micro-batch follows from the accumulation.
+        accumulation_setting: makes the accumulation; a name, "derived", "none", or None where it is not known.
+        accumulation_knob: the setting of that name.
+        accumulation_scope: what it counts: a rank's passes, or those of all ranks.
+        workers: the setting that makes the training loader's worker processes.
+        resume: how the script resumes, as far as one attempt shows.
+        loader_at: ``file:line`` of the training loader's call.
+        loader_text: the text of its batch size.
+        micro, accumulated, set_by, accumulated_by: the verdicts on micro-batch, accumulation and their two settings.
+    """
+
+    micro_batch: int | None
+    accumulation: int | None
+    world_size: int | None
+    global_batch: int | None
+    sequence_length: int | None
+    unit: BatchUnit
+    setting: Setting | None
+    scope: KnobScope | None
+    counts_accumulation: bool
+    accumulation_setting: str | None
+    accumulation_knob: Setting | None
+    accumulation_scope: KnobScope | None
+    workers: Setting | None
+    resume: ResumeProposal
+    loader_at: str | None
+    loader_text: str | None
+    micro: Finding
+    accumulated: Finding
+    set_by: Finding
+    accumulated_by: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    micro: int | None
+    times: int | None
+    world: int | None
+    local_world: int | None
+    length: int | None
+    unit: BatchUnit
+    uncut: int | None = None
+    """The loader's batch, where the loop cuts it: a setting of that value makes this one, whatever it is in micro-batches."""
+
+    def scope(self, value: int | None) -> KnobScope | None:
+        """What a setting of this value counts, if it makes the micro-batch."""
+        if value is None or self.micro is None or value == self.uncut:
+            return None
+        if value == self.micro:
+            return KnobScope.PER_RANK
+        if value == self.micro * (self.world or 1):
+            return KnobScope.GLOBAL
+        return KnobScope.PER_NODE if value == self.micro * (self.local_world or 1) else None
+
+    def is_whole(self, value: int | None) -> bool:
+        """Whether `value` is what one optimizer step sees: on all ranks or on one, in samples or in tokens."""
+        if value is None or self.micro is None or self.times is None:
+            return False
+        on_rank = self.micro * self.times
+        wholes = {on_rank * (self.world or 1)} | ({on_rank} if self.times > 1 else set())
+        return value in wholes | {whole * (self.length or 1) for whole in wholes}
+
+    @property
+    def whole(self) -> int | None:
+        """One optimizer step on all ranks."""
+        if self.micro is None or self.times is None or self.world is None:
+            return None
+        return self.micro * self.times * self.world
+
+    def is_unclear(self, value: int | None) -> bool:
+        """Whether `value` is the micro-batch times the ranks and, as there are as many passes, a rank's whole step, too."""
+        world = self.world or 1
+        return world > 1 and world == self.times and self.micro is not None and value == self.micro * world
+
+    def is_global(self, value: int | None) -> bool:
+        """Whether `value` is the samples of one optimizer step on all ranks."""
+        return value is not None and value == self.whole and value != self.uncut
+
+
+def measured_batch(facts: Facts, *, local_world_size: int | None = None) -> MeasuredBatch:
+    """What follows from the facts so far.
+
+    Args:
+        facts: one attempt's.
+        local_world_size: ranks on a node, where it is known.
+    """
+    settings, ranks = facts.settings, facts.ranks
+    first = ranks[0] if ranks else Rank()
+    loader = first.loader
+    world = max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
+    micro, unit, seen = _micro_batch(first, settings)
+    if _differ(micro, (_micro_batch(rank, settings)[0] for rank in ranks)):
+        micro, seen = None, _refused(Why.RANKS_DIFFER)
+    times, accumulated = _accumulation(first, micro, world, settings)
+    if _differ(times, (_accumulation(rank, micro, world, settings)[0] for rank in ranks)):
+        times, accumulated = None, _refused(Why.RANKS_DIFFER)
+    fed_by = loader or Loader()
+    uncut = fed_by.batch_size if seen.why is Why.PIECES else None
+    numbers = _Numbers(micro, times, world, local_world_size, _length(first), unit, uncut)
+    setting, scope, set_by = _setting_of(numbers, settings, loader)
+    knob, answer, accumulated_by = _accumulation_setting(numbers, settings, setting)
+    has_length = any(is_sequence_length(s.name) and s.number == numbers.length for s in settings)
+    knob_scope = KnobScope.PER_RANK if knob is not None and knob.number == times else KnobScope.GLOBAL
+    return MeasuredBatch(
+        micro_batch=micro,
+        accumulation=times,
+        world_size=world,
+        global_batch=numbers.whole,
+        sequence_length=numbers.length if has_length else None,
+        unit=unit,
+        setting=setting,
+        scope=scope,
+        counts_accumulation=setting is not None and _is_total(setting, numbers, settings),
+        accumulation_setting=answer,
+        accumulation_knob=knob,
+        accumulation_scope=None if knob is None else knob_scope,
+        workers=_workers(loader, settings),
+        resume=facts.resume,
+        loader_at=fed_by.at,
+        loader_text=fed_by.text,
+        micro=seen,
+        accumulated=accumulated,
+        set_by=set_by,
+        accumulated_by=accumulated_by,
+    )
+
+
+def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
+    """Whether another rank has another number. One that knows none yet is behind, and differs not."""
+    return any(number not in {first, None} for number in of_ranks)
+
+
+def _measured(why: Why) -> Finding:
+    return Finding(Verdict.MEASURED, why)
+
+
+def _asked(why: Why, candidates: Sequence[Setting]) -> Finding:
+    return Finding(Verdict.ASKED, why, tuple(candidates[:MOST_CANDIDATES]))
+
+
+def _refused(why: Why) -> Finding:
+    return Finding(Verdict.REFUSED, why)
+
+
+def _open(why: Why, candidates: Sequence[Setting]) -> Finding:
+    """Asked, where there is something to ask about."""
+    return _asked(why, candidates) if candidates else _refused(why)
+
+
+def _fit(setting: Setting) -> BatchName:
+    """How well a setting's name, or a long word that sets it, fits the training batch."""
+    fits = [batch_name(setting.name), *(batch_name(word) for word in setting.words if word.startswith("--"))]
+    return max(fits)
+
+
+def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, BatchUnit, Finding]:
+    loader, shape = rank.loader, rank.shape
+    samples = BatchUnit.SAMPLES
+    if not shape:
+        return None, samples, _refused(Why.NOTHING_SEEN)
+    if loader is None:
+        return _micro_by_name(shape, settings)
+    if rank.pieces(loader):
+        return shape[0], samples, _measured(Why.PIECES)
+    if _joins_loaders(rank, loader):
+        return None, samples, _asked(Why.SEVERAL_LOADERS, ())
+    if loader.batch_size is not None:
+        if loader.lead > 1 and loader.batch_size == loader.lead * (rank.world_size or 1) > loader.lead:
+            return (
+                None,
+                samples,
+                _asked(Why.SCOPE, ()),
+            )  # one batch split among the ranks, or rows packed into fewer
+        return loader.batch_size, samples, _measured(Why.LOADER)
+    if len(loader.fed) == 1 and loader.fed.total() >= STEPS_THAT_AGREE:
+        return loader.lead, samples, _measured(Why.FED)
+    most = max((prod(fed) for fed in loader.fed), default=0)
+    budgets = [s.number for s in settings if s.number and is_tokens(s.name) and most <= s.number < 2 * most]
+    if len(budgets) == 1:
+        return budgets[0], BatchUnit.TOKENS, _measured(Why.TOKENS)
+    return None, samples, _refused(Why.UNKNOWN_SHAPE)
+
+
+def _micro_by_name(
+    shape: tuple[int, ...], settings: Sequence[Setting]
+) -> tuple[int | None, BatchUnit, Finding]:
+    """Without a loader: the first or the second dimension (time comes first in some), where a batch setting has its value."""
+    named = [setting for setting in settings if setting.number is not None and _fit(setting)]
+    for size, why in zip(shape[:2], (Why.FIRST_DIMENSION, Why.SECOND_DIMENSION), strict=False):
+        equal = [setting for setting in named if setting.number == size]
+        if any(_fit(setting) > BatchName.ODD for setting in equal):
+            return size, BatchUnit.SAMPLES, _measured(why)
+        if equal:  # a word of the script's own beside `batch`: a normalization's, a replay buffer's
+            return None, BatchUnit.SAMPLES, _asked(Why.BY_NAME, equal)
+    return None, BatchUnit.SAMPLES, _open(Why.UNKNOWN_SHAPE, named)
+
+
+def _joins_loaders(rank: Rank, loader: Loader) -> bool:
+    """Whether batches of several loaders go through the model, in turns or joined (labelled and unlabelled samples)."""
+    others = [other for other in rank.loaders.values() if other is not loader]
+    in_turns = (o for o in others if o.batch_size != loader.batch_size and 2 * o.forwards > loader.forwards)
+    if any(in_turns):
+        return True
+    unrelated = len(loader.fed) == 1 and all(size % loader.lead for size in rank.shape[:2])
+    return unrelated and any(len(other.drawn) >= STEPS_THAT_AGREE for other in others)
+
+
+def _accumulation(
+    rank: Rank, micro: int | None, world: int | None, settings: Sequence[Setting]
+) -> tuple[int | None, Finding]:
+    if not rank.steps:
+        by_name = [setting for setting in settings if is_accumulation(setting.name)]
+        return None, _open(Why.NO_STEP, by_name)
+    by_batches = rank.loader is not None and not rank.pieces(rank.loader)
+    times = (rank.batches if by_batches else rank.backwards).agreed
+    if times is None:
+        return None, _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
+    if rank.loader is None and times > 1:  # two losses of a GAN and two passes of SAM are no accumulation
+        numbers = _Numbers(micro, times, world, None, _length(rank), BatchUnit.SAMPLES)
+        _, answer, finding = _accumulation_setting(numbers, settings, None)
+        if answer in {None, "none"}:
+            return None, _asked(Why.UNCONFIRMED, finding.candidates)
+    return times, _measured(Why.BATCHES if by_batches else Why.BACKWARDS)
+
+
+def _length(rank: Rank) -> int | None:
+    """The second dimension of a two-dimensional input: of token ids, the length of a sample."""
+    return rank.shape[1] if len(rank.shape) == 2 else None
+
+
+def _setting_of(
+    numbers: _Numbers, settings: Sequence[Setting], loader: Loader | None
+) -> tuple[Setting | None, KnobScope | None, Finding]:
+    named = sorted((setting for setting in settings if _fit(setting)), key=_fit, reverse=True)
+    if numbers.micro is None:
+        return None, None, _open(Why.WITHOUT_BATCH, named)
+    if numbers.unit is BatchUnit.TOKENS:
+        budget = next(s for s in settings if is_tokens(s.name) and s.number == numbers.micro)
+        return budget, KnobScope.PER_RANK, _measured(Why.TOKENS)
+    text = "" if loader is None or numbers.uncut is not None else loader.text or ""
+    in_call = _in_call(text, settings)
+    if in_call:
+        fits = [s for s in in_call if numbers.scope(s.number) is not None and (_fit(s) or is_one_name(text))]
+        why = Why.CALL_TEXT
+        if not fits:
+            return None, None, _asked(Why.ARITHMETIC, in_call)
+    else:
+        fits, why = _fitting(numbers, named), Why.NAME_AND_VALUE
+    given = [s for s in fits if s.is_input]
+    others = _of_other_names(numbers, settings)
+    return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
+
+
+def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings with a fitting value whose name says nothing: only good to ask about."""
+    return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
+
+
+def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Finding:
+    """The verdict where no option, variable of the environment or key has a fitting name and value.
+
+    A constant that the loader's call itself names is the code's; another variable may be set by an executed configuration.
+    """
+    if not fits:
+        return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
+    fixed = plain(text) in {plain(setting.name) for setting in fits}
+    return _refused(Why.FIXED_IN_CODE) if fixed else _asked(Why.GLOBAL_VARIABLE, fits)
+
+
+def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
+    """Settings that the text of the loader's call names."""
+    named = attributes_in(text)
+    return [s for s in settings if s.number is not None and last_part(s.name) in named]
+
+
+def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
+    """Those whose value makes the micro-batch on a rank, a node or all ranks; else those that are the whole step's."""
+    direct = [s for s in named if numbers.scope(s.number) is not None]
+    return direct or [s for s in named if numbers.is_global(s.number)]
+
+
+def _best(
+    numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why
+) -> tuple[Setting | None, KnobScope | None, Finding]:
+    """The one of several settings with a fitting name and value whose name says most, the best name first; else a question."""
+    first = given[0]
+    best = [s for s in given if _fit(s) == _fit(first) or _fit(first) <= BatchName.BARE]
+    scope = numbers.scope(first.number) or KnobScope.GLOBAL
+    nearer = [s for s in given if s.number == numbers.micro and _fit(s) > BatchName.ODD and s not in best]
+    if len(best) > 1 or (nearer and scope is not KnobScope.PER_RANK):
+        return None, None, _asked(Why.SEVERAL, [*best, *nearer, *others])
+    if numbers.is_unclear(first.number) or _name_says_other(first, scope, numbers.world or 1):
+        return None, None, _asked(Why.SCOPE, best)
+    return first, scope, _measured(why)
+
+
+def _name_says_other(setting: Setting, scope: KnobScope, world: int) -> bool:
+    """Whether a name says one rank's and the value says all ranks', or the other way round."""
+    if scope is KnobScope.PER_RANK:
+        return is_total(setting.name) and world > 1
+    return _fit(setting) is BatchName.ONE_RANK
+
+
+def _is_total(setting: Setting, numbers: _Numbers, settings: Sequence[Setting]) -> bool:
+    """Whether the batch setting counts the accumulation, too; DeepSpeed's `train_batch_size` always does."""
+    by_deepspeed = last_part(setting.name) == "train_batch_size" and any(
+        s.by == "deepspeed" for s in settings
+    )
+    return by_deepspeed or (numbers.unit is BatchUnit.SAMPLES and numbers.scope(setting.number) is None)
+
+
+def _may_be_batch(setting: Setting) -> bool:
+    """Whether a setting of another name is worth asking about."""
+    says_other = is_accumulation(setting.name) or is_other(setting.name)
+    return setting.is_input and setting.by != "env" and not says_other
+
+
+def _accumulation_setting(
+    numbers: _Numbers, settings: Sequence[Setting], batch: Setting | None
+) -> tuple[Setting | None, str | None, Finding]:
+    """The setting, its name or "derived" or "none", and the verdict."""
+    named = [s for s in settings if is_accumulation(s.name) and s is not batch]
+    if numbers.times is None:
+        return None, None, _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
+    values = {numbers.times, numbers.times * (numbers.world or 1)}
+    fits = [s for s in named if s.number in values and s.is_input]
+    if len(fits) == 1:
+        return fits[0], fits[0].name, _measured(Why.NAME_AND_VALUE)
+    if named:
+        return None, None, _asked(Why.SEVERAL if fits else Why.BY_NAME, fits or named)
+    others = [s for s in settings if s is not batch and s.is_input]
+    return _without_accumulation(numbers, others, values)
+
+
+def _without_accumulation(
+    numbers: _Numbers, others: Sequence[Setting], values: set[int]
+) -> tuple[Setting | None, str | None, Finding]:
+    """The verdict where no name accumulates: a total from which it follows, something else of its value, or nothing."""
+    several = numbers.times is not None and numbers.times > 1
+    wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
+    if (several and wholes) or any(is_total(s.name) for s in wholes):
+        return None, "derived", Finding(Verdict.MEASURED, Why.DERIVED, tuple(wholes[:1]))
+    if not several:
+        return None, "none", _measured(Why.NO_ACCUMULATION)
+    # Something makes it: the code, or a configuration that was not seen.
+    equal = [s for s in others if s.number in values and _may_be_batch(s)]
+    return None, None, _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)
+
+
+def _workers(loader: Loader | None, settings: Sequence[Setting]) -> Setting | None:
+    if loader is None or loader.workers is None:
+        return None
+    return next(
+        (s for s in settings if is_workers(s.name) and s.value == loader.workers and type(s.value) is int),
+        None,
+    )

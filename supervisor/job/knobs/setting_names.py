@@ -1,0 +1,160 @@
+"""What a setting's name says of it, whoever wrote the script: a batch, an accumulation, a checkpoint, workers."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from itertools import pairwise
+from typing import Final
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_BATCH: Final = _set("batch batchsize bs bsz micro mb mbs mbsz gbs nbs tbs minibatch microbatch")
+_EVALUATION: Final = _set(
+    "eval evaluation evaluate val valid validation test testing dev infer inference pred predict prediction vbs ebs"
+)
+_NO_SIZE: Final = _set(
+    "step steps epoch epochs every freq frequency interval worker workers warmup iter iters idx index id seed dim heads"
+    " layers hidden width vocab seq length lr model embed embd classes channels depth"
+)
+_ONE_RANK: Final = _set("micro microbatch mbs mbsz device gpu local rank core process")
+_SIZE: Final = _set("size sz value n num train training per") | _ONE_RANK
+_PLAIN: Final = (
+    _BATCH | _SIZE | _set("mini global total effective samples data loader dataloader b world of the")
+)
+_TOTAL: Final = _set("global total effective gbs nbs tbs nominal")
+_ACCUMULATION: Final = _set("ga gas gacc")
+_SEQUENCE: Final = _set("seq seqlen sequence block context ctx length len seqlength bptt")
+# Where several take a checkpoint, the word that says it best comes first.
+_RESUME: Final = ("resume", "restore", "restart", "init_from", "ckpt", "checkpoint", "load")
+_NO_RESUME: Final = _set(
+    "save every interval freq steps step dir folder output best bit keep limit strict total gradient activation data"
+    " dataset only enable checkpointing"
+)
+
+
+class BatchName(IntEnum):
+    """How well a name fits a micro-batch: the higher, the better."""
+
+    NONE = 0
+    ODD = 1
+    """It has a batch word among words of the script's own (`norm_batch`, `replay_batch_size`)."""
+    BARE = 2
+    TRAIN = 3
+    ONE_RANK = 4
+    """It says that it is one rank's (`micro_batch_size`, `per_device_train_batch_size`)."""
+
+
+def words_in(name: str) -> tuple[str, ...]:
+    """``--trainBatchSize`` → train, batch, size."""
+    return tuple(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))
+
+
+def plain(name: str) -> str:
+    """A name without the spelling that parsers change: ``--batch-size`` and ``batch_size`` are one."""
+    return name.lstrip("-+").replace("-", "_").lower()
+
+
+def last_part(name: str) -> str:
+    """``trainer.batch_size`` → batch_size."""
+    return plain(name).rpartition(".")[2]
+
+
+def batch_name(name: str) -> BatchName:
+    """Whether `name` may be the training batch's; for ``batch.size`` the part before counts, too."""
+    *sections, last = (set(words_in(part)) for part in name.split("."))
+    above = set().union(*sections)
+    if _EVALUATION & (above | last) or is_accumulation(name):
+        return BatchName.NONE
+    words = last | sections[-1] if sections and last <= _SIZE and sections[-1] & _BATCH else last
+    if not words & _BATCH or words & _NO_SIZE:
+        return BatchName.NONE
+    if not words <= _PLAIN:
+        return BatchName.ODD
+    if words & _ONE_RANK:
+        return BatchName.ONE_RANK
+    return BatchName.TRAIN if (words | above) & {"train", "training"} else BatchName.BARE
+
+
+def is_total(name: str) -> bool:
+    """Whether a batch setting's name says that it counts a whole step."""
+    return not _TOTAL.isdisjoint(words_in(name))
+
+
+def is_accumulation(name: str) -> bool:
+    """Whether `name` says how many passes one optimizer step sums up."""
+    words = words_in(name)
+    if _EVALUATION.intersection(words):
+        return False
+    last = words_in(name.rpartition(".")[2])
+    pairs = set(pairwise(last))
+    return (
+        any("accum" in word for word in last)
+        or not _ACCUMULATION.isdisjoint(last)
+        or bool(pairs & {("update", "freq"), ("iter", "size")})
+    )
+
+
+def is_tokens(name: str) -> bool:
+    """Whether `name` is a budget of tokens for a batch."""
+    words = set(words_in(name))
+    return bool(words & {"token", "tokens"}) and not words & (
+        _EVALUATION | {"new", "vocab", "id", "special", "num"}
+    )
+
+
+def is_sequence_length(name: str) -> bool:
+    """Whether `name` may be the length of a sample in tokens."""
+    words = set(words_in(name.rpartition(".")[2]))
+    return bool(words & _SEQUENCE)
+
+
+def is_other(name: str) -> bool:
+    """Whether `name` plainly holds something else: steps, heads, workers, anything of an evaluation."""
+    other = not _NO_SIZE.isdisjoint(words_in(last_part(name))) or is_workers(name)
+    return other or not _EVALUATION.isdisjoint(words_in(name))
+
+
+def is_workers(name: str) -> bool:
+    """Whether `name` is a number of worker processes."""
+    return any(word.startswith("worker") for word in words_in(name)) or plain(name).endswith("workers")
+
+
+def is_resume(name: str) -> int:
+    """How well `name` fits an option that takes a checkpoint: 0 not at all, the higher the better."""
+    words = words_in(name)
+    if _NO_RESUME.intersection(words):
+        return 0
+    text = "_".join(words)
+    ranks = (
+        len(_RESUME) - at
+        for at, word in enumerate(_RESUME)
+        if word in words or ("_" in word and word in text)
+    )
+    return max(ranks, default=0)
+
+
+def says_resume(name: str) -> bool:
+    """Whether a switch of this name resumes: it says so itself, and does not speak of checkpoints alone."""
+    return not {"resume", "restore", "restart"}.isdisjoint(words_in(name))
+
+
+def attributes_in(expression: str) -> frozenset[str]:
+    """The names that are taken from an object in ``args.batch_size // world``: batch_size.
+
+    A bare name is a variable of the helper that makes the loader, and an attribute of `self` may come from anywhere.
+    """
+    found = re.findall(r"\b([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)", expression)
+    return frozenset(
+        name.rpartition(".")[2].lower()
+        for name in found
+        if name.partition(".")[0] not in {"self", "cls"} or name.count(".") > 1
+    )
+
+
+def is_one_name(expression: str) -> bool:
+    """Whether `expression` computes nothing: ``args.zeta``."""
+    return re.fullmatch(r"(int\()?[A-Za-z_][\w.]*\)?", expression) is not None

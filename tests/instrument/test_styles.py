@@ -1,0 +1,51 @@
+"""Six scripts run on two ranks with the instrumentation, as it is and unchanged: their facts give their batch and its settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import supervisor
+from supervisor.job.knobs.facts import Facts
+from supervisor.job.knobs.measured import measured_batch
+from tests.instrument.truths import QUESTIONS, STYLES, Truth, answers, right, truths
+
+ON_PATH = Path(supervisor.__file__).parent / "instrument" / "on_path"
+# A global batch that the script divides, rows packed into one, environment variables, a YAML file, a scaler that skips a step, a loop
+# that cuts its batches.
+LIVE = ("s02_imagenet", "s14_packed", "s20_env", "s23_yaml", "s31_yolo", "h01_cut")
+TRUTHS = [truth for truth in truths("truth.jsonl") + truths("hard.jsonl") if truth["name"] in LIVE]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth["name"])
+def test_a_live_run_gives_its_batch_and_its_settings(truth: Truth, tmp_path: Path) -> None:
+    telemetry = tmp_path / "telemetry"
+    *variables, _ = shlex.split(truth["launch"])
+    ours = {"STOKER_TELEMETRY_DIR": str(telemetry), "PYTHONPATH": str(ON_PATH), "OUTD": str(tmp_path / "out")}
+    given = dict(word.split("=", 1) for word in variables if "=" in word)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [*torchrun, str(STYLES / f"{truth['name']}.py"), *shlex.split(truth["args"])],
+        cwd=STYLES,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **ours, **given},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    facts = Facts()
+    for rank in range(2):
+        for line in (telemetry / f"measured{rank}.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            assert record["kind"] != "note", record
+            facts.add(record)
+    found = {question: answer for question, (answer, _) in answers(measured_batch(facts)).items()}
+    assert found == {question: right(truth, question) for question in QUESTIONS}

@@ -1,0 +1,50 @@
+"""What is true of the scripts in ``styles``, and how an answer is compared with it.
+
+A truth is one line of ``truth.jsonl`` (32 styles of public projects) or ``hard.jsonl`` (eight made to mislead): how the script is
+launched, its micro-batch and accumulation, which settings make them, and how it resumes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from supervisor.job.batch import BatchUnit
+from supervisor.job.knobs.measured import MeasuredBatch, Verdict
+from supervisor.job.knobs.setting_names import plain
+
+STYLES = Path(__file__).parent / "styles"
+QUESTIONS = ("micro", "accumulation", "setting", "scope", "accumulation_setting")
+Truth = dict[str, Any]
+
+
+def truths(file: str) -> list[Truth]:
+    return [json.loads(line) for line in (STYLES / file).read_text().splitlines()]
+
+
+def answers(batch: MeasuredBatch) -> dict[str, tuple[object, Verdict]]:
+    """Each question's answer as the truths spell it, and its verdict. A budget of tokens is no number of samples."""
+    micro = batch.micro_batch if batch.unit is BatchUnit.SAMPLES else None
+    setting = plain(batch.setting.name) if batch.setting is not None else None
+    scope = batch.scope.value if batch.scope is not None else None
+    accumulates = plain(batch.accumulation_setting) if batch.accumulation_setting is not None else None
+    found = (micro, batch.accumulation, setting, scope, accumulates)
+    findings = (batch.micro, batch.accumulated, batch.set_by, batch.set_by, batch.accumulated_by)
+    return {
+        question: (answer, finding.verdict)
+        for question, answer, finding in zip(QUESTIONS, found, findings, strict=True)
+    }
+
+
+def right(truth: Truth, question: str) -> object:
+    value = truth[question]
+    return plain(value) if isinstance(value, str) else value
+
+
+def wrong(truth: Truth, batch: MeasuredBatch) -> list[tuple[str, object]]:
+    return [
+        (question, answer)
+        for question, (answer, verdict) in answers(batch).items()
+        if verdict is Verdict.MEASURED and answer != right(truth, question)
+    ]

@@ -1,0 +1,365 @@
+"""Facts of real two-rank runs, recorded: what follows from them is right or asked, and never wrong.
+
+``tests/instrument/styles`` has the scripts, ``truth.jsonl`` (32 styles of public projects) and ``hard.jsonl`` (eight made to mislead)
+what is true of them, and ``tests/job/measured`` the records of one run each.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts, ResumeBy
+from supervisor.job.knobs.measured import MeasuredBatch, Verdict, Why, measured_batch
+from supervisor.job.knobs.setting_names import BatchName, attributes_in, batch_name, is_accumulation
+from supervisor.job.spec import KnobScope
+from tests.instrument.truths import QUESTIONS, answers, right, truths, wrong
+
+RECORDED = Path(__file__).parent / "measured"
+USUAL, HARD = truths("truth.jsonl"), truths("hard.jsonl")
+Record = dict[str, Any]
+
+
+@cache
+def recorded(name: str) -> tuple[Record, ...]:
+    with gzip.open(RECORDED / f"{name}.jsonl.gz", "rt") as file:
+        return tuple(json.loads(line) for line in file)
+
+
+def derived(records: Iterable[Mapping[str, object]], local_world_size: int | None = None) -> MeasuredBatch:
+    facts = Facts()
+    for record in records:
+        facts.add(record)
+    return measured_batch(facts, local_world_size=local_world_size)
+
+
+@pytest.mark.parametrize("truth", USUAL + HARD, ids=lambda truth: truth["name"])
+def test_no_style_is_answered_wrongly(truth: Record) -> None:
+    assert wrong(truth, derived(recorded(truth["name"]))) == []
+
+
+@pytest.mark.parametrize("truth", USUAL + HARD, ids=lambda truth: truth["name"])
+def test_no_style_is_answered_wrongly_while_its_first_steps_are_measured(truth: Record) -> None:
+    facts = Facts()
+    for record in recorded(truth["name"]):
+        facts.add(record)
+        if record["kind"] != "setting":
+            assert wrong(truth, measured_batch(facts)) == [], record
+
+
+def test_of_32_styles_at_least_31_are_right_in_each_question() -> None:
+    missed: dict[str, list[str]] = {question: [] for question in QUESTIONS}
+    for truth in USUAL:
+        for question, (answer, _) in answers(derived(recorded(truth["name"]))).items():
+            if answer != right(truth, question):
+                missed[question].append(truth["name"])
+    assert all(len(names) <= 1 for names in missed.values()), missed
+
+
+def test_the_hard_ones_give_their_batch_or_the_candidates() -> None:
+    found = {truth["name"]: derived(recorded(truth["name"])) for truth in HARD}
+    assert {name: batch.micro_batch for name, batch in found.items()} == {
+        "h01_cut": 4,
+        "h02_ppo": None,
+        "h03_pk": 16,
+        "h04_two": 8,
+        "h05_preset": 8,
+        "h06_json": 8,
+        "h07_pyconfig": 8,
+        "h08_oom": 16,
+    }
+    assert found["h01_cut"].accumulation_setting == "derived"
+    assert [s.name for s in found["h02_ppo"].micro.candidates] == ["norm_batch"]
+    assert {s.name for s in found["h04_two"].set_by.candidates} == {"batch_size", "mini_batch_size"}
+    assert found["h05_preset"].set_by.verdict is not Verdict.MEASURED
+    assert found["h08_oom"].set_by.verdict is Verdict.MEASURED
+    assert (found["h08_oom"].accumulated.verdict, found["h08_oom"].accumulated.why) == (
+        Verdict.ASKED,
+        Why.NO_STEP,
+    )
+    assert [s.name for s in found["h08_oom"].accumulated_by.candidates] == ["grad_accum"]
+
+
+@pytest.mark.parametrize(
+    ("style", "by", "name"),
+    [
+        ("s01_plain", ResumeBy.OPTION, "resume"),
+        ("s02_imagenet", ResumeBy.OPTION, "resume"),
+        ("s05_hf", ResumeBy.OPTION, "resume_from_checkpoint"),
+        ("s06_accel", ResumeBy.OPTION, "resume_from_checkpoint"),
+        ("s07_lightning", ResumeBy.OPTION, "ckpt"),
+        ("s10_timm", ResumeBy.OPTION, "resume"),
+        ("s16_tyro", ResumeBy.OPTION, "resume"),
+        ("s20_env", ResumeBy.ITSELF, None),
+        ("s23_yaml", ResumeBy.OPTION, "train.resume"),
+        ("s29_fsdp2", ResumeBy.OPTION, "load"),
+        ("s24_const", ResumeBy.UNKNOWN, None),
+    ],
+)
+def test_how_a_style_seems_to_resume(style: str, by: ResumeBy, name: str | None) -> None:
+    resume = derived(recorded(style)).resume
+    assert (resume.by, resume.setting.name if resume.setting is not None else None) == (by, name)
+
+
+def phase(rank: int = 0, world: int = 2, pid: int = 1) -> Record:
+    return {"kind": "phase", "rank": rank, "pid": pid, "world_size": world}
+
+
+def setting(name: str, value: object, by: str = "argparse", **keys: object) -> Record:
+    return {
+        "kind": "setting",
+        "rank": 0,
+        "by": by,
+        "name": name,
+        "value": value,
+        "type": type(value).__name__,
+        **keys,
+    }
+
+
+def loader(size: int | None, **keys: object) -> Record:
+    return {
+        "kind": "loader",
+        "rank": 0,
+        "id": 1,
+        "batch_size": size,
+        "workers": 0,
+        "at": "train.py:9",
+        **keys,
+    }
+
+
+def steps(counts: Iterable[int], size: int = 8, *, loader: int | None = 1, rank: int = 0) -> list[Record]:
+    """Records of steps, each of so many batches of `size`."""
+    records: list[Record] = []
+    for step, count in enumerate(counts):
+        shape = {"kind": "shape", "rank": rank, "step": step, "shapes": [[size, 16]]}
+        for _ in range(count if step < 4 else 0):
+            records += [{**shape, "loader": loader, "of": "batch"}] if loader is not None else []
+            records.append({**shape, "loader": loader, "of": "forward"})
+        batches = {"batches": count} if loader is not None else {}
+        records.append(
+            {"kind": "step", "rank": rank, "step": step + 1, "steps": 1, "micro_steps": count, **batches}
+        )
+    return records
+
+
+def test_accumulation_is_known_once_three_steps_agree_and_follows_a_ramp() -> None:
+    start = [phase(), loader(8)]
+    assert derived([*start, *steps([2, 2])]).accumulated == derived([*start, *steps([4, 2])]).accumulated
+    assert derived([*start, *steps([2, 2])]).accumulated.why is Why.TOO_FEW_STEPS
+    assert derived([*start, *steps([1, 2, 4, 8])]).accumulated.why is Why.CHANGING
+    assert derived([*start, *steps([1, 2, 4, 8, 8, 8])]).accumulation == 8
+
+
+def test_a_sum_of_steps_and_a_skipped_step_count_as_steps() -> None:
+    later = {"kind": "step", "rank": 0, "step": 7, "steps": 2, "skipped": 1, "micro_steps": 12, "batches": 12}
+    assert derived([phase(), loader(8), *steps([4]), later]).accumulation == 4
+
+
+def test_three_backward_passes_without_a_loader_are_no_accumulation_by_themselves() -> None:
+    run = [phase(), setting("batch_size", 8), *steps([3, 3, 3, 3], loader=None)]
+    assert derived(run).accumulated.why is Why.UNCONFIRMED
+    assert derived([setting("grad_accum", 3), *run]).accumulation == 3
+    assert derived([setting("total_batch_size", 48), *run]).accumulation_setting == "derived"
+
+
+def test_the_first_dimension_alone_is_no_batch() -> None:
+    run = [phase(), *steps([1, 1, 1, 1], 35, loader=None)]
+    assert derived(run).micro.why is Why.UNKNOWN_SHAPE
+    assert derived([setting("bptt", 35), setting("batch_size", 16), *run]).micro_batch == 16
+    assert derived([setting("bptt", 35), setting("batch_size", 16), *run]).micro.why is Why.SECOND_DIMENSION
+
+
+def test_scopes() -> None:
+    def scope(value: int, times: int = 1, world: int = 4, local: int | None = None) -> MeasuredBatch:
+        records = [phase(world=world), setting("batch_size", value), loader(8), *steps([times] * 4)]
+        return derived(records, local)
+
+    assert scope(8).scope is KnobScope.PER_RANK
+    assert scope(32).scope is KnobScope.GLOBAL
+    assert scope(16, local=2).scope is KnobScope.PER_NODE
+    whole = scope(96, times=3)
+    assert (whole.scope, whole.counts_accumulation) == (KnobScope.GLOBAL, True)
+    # 32 is 8 × 4 ranks, or 8 × 4 passes on each.
+    assert (scope(32, times=4).set_by.verdict, scope(32, times=4).set_by.why) == (Verdict.ASKED, Why.SCOPE)
+
+
+def test_a_given_word_beats_a_file_of_a_library_and_a_default_does_not() -> None:
+    run = [phase(), loader(8), *steps([1] * 4)]
+    library = setting(
+        "batch", 16, "yaml", file="/lib/default.yaml"
+    )  # 8 × 2 ranks: it would fit as a global batch
+    found = derived([library, setting("batch", 8, "argv", given=True), *run])
+    assert found.setting is not None
+    assert (found.setting.by, found.scope) == ("argv", KnobScope.PER_RANK)
+    own = setting("train.batch_size", 8, "yaml", file="/job/own.yaml")
+    found = derived([own, setting("batch_size", 32, given=False), *run])
+    assert found.setting is not None
+    assert found.setting.name == "train.batch_size"
+
+
+def test_a_variable_of_the_script_is_asked_about_and_a_constant_of_the_call_is_the_codes() -> None:
+    run = [phase(), setting("BATCH_SIZE", 8, "main"), *steps([1] * 4)]
+    assert derived([loader(8, expression="n"), *run]).set_by.why is Why.GLOBAL_VARIABLE
+    fixed = derived([loader(8, expression="BATCH_SIZE"), *run]).set_by
+    assert (fixed.verdict, fixed.why) == (Verdict.REFUSED, Why.FIXED_IN_CODE)
+
+
+def test_ranks_that_differ_are_refused_and_a_new_process_of_a_rank_starts_anew() -> None:
+    run = [phase(), loader(8), *steps([1] * 4)]
+    other = [phase(1), {**loader(4), "rank": 1}, *steps([1] * 4, 4, rank=1)]
+    assert derived([*run, *other]).micro.why is Why.RANKS_DIFFER
+    assert derived([*run, phase(pid=2), loader(4), *steps([2] * 4, 4)]).micro_batch == 4
+
+
+def test_two_loaders_whose_batches_are_joined_are_asked_about() -> None:
+    """Labelled and unlabelled samples go through the model together."""
+    records: list[Record] = [phase(), loader(8), {**loader(56), "id": 2}]
+    for step in range(4):
+        shape = {"kind": "shape", "rank": 0, "step": step}
+        records += [
+            {**shape, "loader": 1, "of": "batch", "shapes": [[8, 16]]},
+            {**shape, "loader": 2, "of": "batch", "shapes": [[56, 16]]},
+            {**shape, "loader": 2, "of": "forward", "shapes": [[64, 16]]},
+            {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1, "batches": 1},
+        ]
+    assert derived(records).micro.why is Why.SEVERAL_LOADERS
+
+
+def test_a_piece_with_a_step_of_its_own_is_a_whole_pass() -> None:
+    """Reinforcement learning from a loader: one batch of 32 gives four steps of 8."""
+    records: list[Record] = [phase(world=4), loader(32), setting("batch_size", 32)]  # 8 × 4 ranks, too
+    for step in range(8):
+        shape = {"kind": "shape", "rank": 0, "step": step, "loader": 1}
+        if step == 0:
+            records.append({**shape, "of": "batch", "shapes": [[32, 16]]})
+        if step < 4:
+            records.append({**shape, "of": "forward", "shapes": [[8, 16]]})
+        batches = 1 if step % 4 == 0 else 0
+        records.append(
+            {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1, "batches": batches}
+        )
+    found = derived(records)
+    assert (found.micro_batch, found.accumulation, found.micro.why) == (8, 1, Why.PIECES)
+    assert found.set_by.verdict is not Verdict.MEASURED
+
+
+def test_a_loader_that_ran_before_training_feeds_none_of_it() -> None:
+    """A script that evaluates from a loader, then trains on batches of its own."""
+    before = {"kind": "shape", "rank": 0, "step": 0, "loader": 1, "of": "batch", "shapes": [[64, 16]]}
+    records: list[Record] = [
+        phase(),
+        loader(64),
+        setting("eval_batch_size", 64),
+        setting("batch_size", 48),
+        before,
+    ]
+    for step in range(4):
+        shape = {"kind": "shape", "rank": 0, "step": step, "loader": 1, "of": "forward", "shapes": [[48, 16]]}
+        passes = {"kind": "step", "rank": 0, "step": step + 1, "steps": 1, "micro_steps": 1}
+        records += [shape, {**passes, "batches": 1 if step == 0 else 0}]
+    found = derived(records)
+    assert (found.micro_batch, found.micro.why) == (48, Why.FIRST_DIMENSION)
+
+
+def test_two_fitting_settings_that_count_differently_are_asked_about() -> None:
+    run = [phase(), loader(8), *steps([1] * 4)]
+    both = derived([setting("train_batch_size", 16), setting("batch_size", 8), *run])
+    assert (both.set_by.verdict, both.set_by.why) == (Verdict.ASKED, Why.SEVERAL)
+    micro = derived([setting("micro_batch_size", 8), setting("global_batch_size", 16), *run])
+    assert (micro.setting.name if micro.setting else None, micro.accumulation_setting) == (
+        "micro_batch_size",
+        "derived",
+    )
+
+
+def test_a_number_that_deepspeed_works_out_is_no_setting_and_its_total_counts_the_accumulation() -> None:
+    made = [
+        setting("train_micro_batch_size_per_gpu", 8, "deepspeed"),
+        setting("train_batch_size", 16, "deepspeed"),
+    ]
+    found = derived([phase(), setting("train_batch_size", 16, "json"), *made, loader(8), *steps([1] * 4)])
+    assert found.setting is not None
+    assert (found.setting.by, found.setting.name, found.counts_accumulation) == (
+        "json",
+        "train_batch_size",
+        True,
+    )
+
+
+def test_a_pretrained_model_that_is_loaded_is_no_resume() -> None:
+    run = [phase(), setting("weights", "/job/base.pt", "argparse")]
+    load = {"kind": "loaded", "rank": 0, "path": "/job/base.pt", "step": 0}
+    assert derived([*run, load]).resume.by is ResumeBy.UNKNOWN
+    assert derived([*run, {**load, "optimizer_state": True}]).resume.by is ResumeBy.PATH_OPTION
+
+
+def test_a_folder_that_is_made_was_not_looked_for() -> None:
+    sought = {"kind": "sought", "rank": 0, "path": "/job/out", "saved": "/job/out/a.pt", "step": 4}
+    assert derived([phase(), {**sought, "by": "isdir"}]).resume.by is ResumeBy.UNKNOWN
+    assert derived([phase(), {**sought, "by": "listdir"}]).resume.by is ResumeBy.ITSELF
+    assert (
+        derived([phase(), {**sought, "by": "exists", "path": "/job/out/a.pt"}]).resume.by is ResumeBy.ITSELF
+    )
+
+
+def test_what_is_kept_is_bounded_and_malformed_records_say_nothing() -> None:
+    facts = Facts()
+    facts.add(phase())
+    for number in range(5 * MOST_SETTINGS):
+        facts.add(setting(f"x{number}", number))
+        facts.add({"kind": "shape", "rank": 0, "step": number, "shapes": [[number + 1, 2]], "of": "forward"})
+    assert len(facts.settings) == MOST_SETTINGS
+    assert len(facts.ranks[0].forwards) <= MOST_SHAPES
+    for bad in (
+        {},
+        {"kind": 3},
+        {"kind": "shape", "shapes": "x"},
+        {"kind": "shape", "shapes": [["x"]], "of": "forward"},
+        {"kind": "step", "steps": -1, "skipped": 1, "micro_steps": 3},
+        {"kind": "saved", "path": 7},
+        {"kind": "loader", "id": "one"},
+        {"kind": "setting", "by": "argv", "name": 4},
+    ):
+        facts.add(bad)
+    assert measured_batch(facts).micro_batch is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fit"),
+    [
+        ("--per_device_train_batch_size", BatchName.ONE_RANK),
+        ("micro_batch_size", BatchName.ONE_RANK),
+        ("trainBatchSize", BatchName.TRAIN),
+        ("train_dataloader.batch_size", BatchName.TRAIN),
+        ("training.batch.size", BatchName.TRAIN),
+        ("BATCH", BatchName.BARE),
+        ("bs", BatchName.BARE),
+        ("replay_batch_size", BatchName.ODD),
+        ("val_dataloader.batch_size", BatchName.NONE),
+        ("evaluation.batch.size", BatchName.NONE),
+        ("num_batch_workers", BatchName.NONE),
+        ("accumulate_grad_batches", BatchName.NONE),
+        ("model.size", BatchName.NONE),
+        ("debatch", BatchName.NONE),
+    ],
+)
+def test_names_that_fit_a_batch(name: str, fit: BatchName) -> None:
+    assert batch_name(name) is fit
+
+
+def test_names_that_accumulate_and_names_in_a_call() -> None:
+    assert all(
+        map(is_accumulation, ("ga", "--gas", "update-freq", "trainer.accumulate_grad_batches", "grad_accum"))
+    )
+    assert not any(
+        map(is_accumulation, ("eval_accumulation_steps", "gamma", "gain", "update_every", "accuracy"))
+    )
+    assert attributes_in("int(args.batch_size / world) * self.n * self.cfg.m") == {"batch_size", "m"}
