@@ -132,7 +132,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         row.history or "-",
         str(run.root),
         given_name(job, state.name, listed),
-        batch_of(attempt.batch if attempt is not None else None),
+        batch_of(attempt.shown_batch if attempt is not None else None),
         newest_rate(state, command),
         " ".join(command),
         _ended_text(state),
@@ -185,7 +185,7 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
     state = read_state(run.node().journal)
     job = _job_of(run)
     attempt = state.attempt
-    batch = attempt.batch if attempt is not None else None
+    batch = attempt.shown_batch if attempt is not None else None
     return {
         "run": run.run_id,
         "name": given_name(job, state.name, listed) or None,

@@ -209,6 +209,35 @@ class TrainerReady(JournalEvent, frozen=True, kw_only=True, tag="trainer_ready")
     memory_base_bytes: int | None = None
 
 
+class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured"):
+    """What the instrumentation measured of the batch; written again when an answer changes. None: not known.
+
+    `micro_batch`: samples of one forward of one rank; with `unit` "tokens", the most tokens of it. `accumulation`: micro-batches a step. `setting`: the option, variable or key that
+    makes the micro-batch, `scope` what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from
+    a global batch) or ``none``. `how`: the rule behind each answer. `candidates`: settings to ask about, where several fit.
+    """
+
+    attempt: int
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    world_size: int | None = None
+    global_batch: int | None = None
+    unit: str = ""
+    sequence_length: int | None = None
+    setting: str | None = None
+    scope: str | None = None
+    accumulation_setting: str | None = None
+    how: dict[str, str] = {}
+    candidates: tuple[str, ...] = ()
+
+    @property
+    def batch(self) -> BatchSpec | None:
+        """The batch, where all of its parts are known."""
+        if not (self.micro_batch and self.accumulation and self.world_size) or self.unit:
+            return None
+        return BatchSpec(self.micro_batch, self.accumulation, self.world_size)
+
+
 class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
     """One a second at most; each field may be unknown. `minima`: step and loss of each running minimum since the one before.
 
@@ -857,6 +886,7 @@ Event: TypeAlias = (
     | RankStarted
     | PhaseChanged
     | TrainerReady
+    | BatchMeasured
     | Progress
     | CheckpointCommitted
     | CheckpointKept

@@ -396,6 +396,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.TrainerReady: lambda s, event: _edit(
         s, event.attempt, resumed_step=event.resumed_step, memory_base_bytes=event.memory_base_bytes
     ),
+    ev.BatchMeasured: _kept_as("measured"),
     ev.Progress: _progress,
     ev.CheckpointCommitted: _checkpoint_committed,
     ev.CheckpointKept: lambda s, event: replace(s, kept=(*s.kept, event), waiting=None),

@@ -136,7 +136,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
     fail, from then on; taken back where that rank ended well or steps continue. `slow_rank`: the newest finding.
     `not_finite` and `finite_again`: where its loss first became nan or inf, and where it first was a number after that.
-    `missed`: it began below the checkpoint that it was to go on from.
+    `missed`: it began below the checkpoint that it was to go on from. `measured`: its batch as its processes had it.
     `step_at_evidence`: its last step when the newest line that a signature matched was journalled.
     """
 
@@ -189,6 +189,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     not_finite: ev.LossNotFinite | None = None
     finite_again: ev.LossFinite | None = None
     missed: ev.ResumeMissed | None = None
+    measured: ev.BatchMeasured | None = None
     memory_kills: int | None = None
     found_over: bool = False
     log_checked: bool = False
@@ -199,6 +200,11 @@ class AttemptState(Part, frozen=True, kw_only=True):
     log_read_bytes: int | None = None
     log_size_bytes: int | None = None
     node_exits: dict[int, int | None] = {}
+
+    @property
+    def shown_batch(self) -> BatchSpec | None:
+        """The batch that its processes were measured to have; else the planned one."""
+        return (self.measured.batch if self.measured is not None else None) or self.batch
 
     @property
     def reads_on(self) -> bool:

@@ -88,6 +88,15 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
     )
 
 
+def measured_record(line: bytes) -> dict[str, Any] | None:
+    """One line of the instrumentation as it stands; None for a half line or anything else. Its reader takes nothing on trust."""
+    try:
+        document: Any = msgspec.json.decode(line)
+    except NOT_DECODED:
+        return None
+    return document if isinstance(document, dict) and isinstance(document.get("kind"), str) else None
+
+
 def _lenient(line: bytes) -> Any:
     """Python's own writer puts a bare NaN where JSON has none."""
     if b"NaN" not in line and b"Infinity" not in line:

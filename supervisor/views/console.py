@@ -298,6 +298,12 @@ def _launch(event: ev.LaunchIntended) -> Iterable[Line]:
     yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
 
 
+def _measured(event: ev.BatchMeasured) -> Iterable[Line]:
+    if (batch := event.batch) is not None:
+        setting = f", set by {event.setting}" if event.setting else ""
+        yield Level.INFO, f"measured: {batch_text(batch)}{setting}"
+
+
 def _checkpoint(event: ev.CheckpointCommitted) -> Iterable[Line]:
     what = "found:" if event.step_by_time else "committed"
     yield Level.INFO, f"checkpoint {what} {step_place(str(event.step), event.step_by_time)}"
@@ -403,6 +409,7 @@ MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.PreflightFound: _finding,
     ev.LaunchIntended: _launch,
     ev.AttemptStarted: _attempt_started,
+    ev.BatchMeasured: _measured,
     ev.CheckpointCommitted: _checkpoint,
     ev.EvidenceSeen: _evidence,
     ev.RankFailing: _failing,
@@ -603,7 +610,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
     if attempt.started_t is not None and attempt.ended_t is not None:
         span = f" after {attempt.ended_t - attempt.started_t:.0f} s"
     steps = "no step" if attempt.last_step is None else f"steps {attempt.first_step}–{attempt.last_step}"
-    batch = f", {batch_text(attempt.batch)}" if attempt.batch else ""
+    batch = f", {batch_text(attempt.shown_batch)}" if attempt.shown_batch else ""
     code = "unknown" if attempt.exit_code is None else attempt.exit_code
     cut = f", {unread_text(attempt)}" if attempt.has_unread else ""
     lines = [f"attempt {attempt.number} {steps}, exit {code}{span}{cut}{batch}"]

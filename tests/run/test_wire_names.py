@@ -36,7 +36,7 @@ WORDS = {
     "Tone": "info good warn bad",
 }  # fmt: skip
 TAGS = """
-advisory attempt_ended attempt_started backoff_started batch_answered batch_asked batch_fitted change_planned checkpoint_committed checkpoint_kept
+advisory attempt_ended attempt_started backoff_started batch_answered batch_asked batch_fitted batch_measured change_planned checkpoint_committed checkpoint_kept
 clock_set decided diagnosed evidence_seen gpu_found hang_countdown hang_found hang_kept hang_withdrawn held keeper_left
 keeper_started launch_cleared launch_intended log_quiet logs_dated loss_finite loss_not_finite memory_measured node_seen note_added only_flagged phase_changed
 preflight_found probe_ended probe_started processes_gone processes_left progress rank_exited rank_failing rank_started recovered request_done

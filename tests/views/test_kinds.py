@@ -545,6 +545,13 @@ ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
     (ev.PreflightFound(t=1.0, finding=Finding(FindingLevel.OK, "port", "port 7 is free")), []),
     (ev.TrainerReady(t=1.0, attempt=1, resumed_step=0), ["resumed at step 0"]),
     (
+        ev.BatchMeasured(
+            t=1.0, attempt=1, micro_batch=8, accumulation=2, world_size=2, global_batch=32, setting="--bs"
+        ),
+        ["measured: micro-batch 8 × accumulation 2 × 2 ranks = global batch 32, set by --bs"],
+    ),
+    (ev.BatchMeasured(t=1.0, attempt=1, micro_batch=8), []),
+    (
         ev.ProcessesGone(t=1.0, attempt=1, exit_code=None),
         ["attempt 1: its processes have ended, exit code unknown; reading its logs"],
     ),

@@ -15,6 +15,7 @@ from supervisor.keeper.monitoring.checkpoint_owners import concurrent_runs
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.monitoring.last_reading import LastReading
+from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
@@ -119,6 +120,7 @@ class AttemptMonitor:
             redact=context.ledger.redactor.text,
             journal_bytes=lambda: context.ledger.size,
         )
+        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock)
         self._viewers = Viewers(context.run.control)
         self._health = Health(
             context.node,
@@ -206,6 +208,10 @@ class AttemptMonitor:
             if isinstance(observation, RankGone) and observation.exit_code is not None:
                 self._live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
+        self._measured.hear(observation)
+        self._take(observation)
+
+    def _take(self, observation: Observation) -> None:
         self._recorder.record(self._number, observation)
         self._health.observe(observation)
 
@@ -276,6 +282,9 @@ class AttemptMonitor:
             job=self._record.job,
         )
         self._recorder.begin(number, adopted=adopted)
+        self._measured.begin(
+            number, next_job(self._record.job, self._ledger.state).job.nproc_per_node, adopted=adopted
+        )
         self._collector.start()
         return self._collector
 
@@ -316,6 +325,7 @@ class AttemptMonitor:
                 collector.add_rank(fact)
         self._look_for_failure(live)
         collector.look()
+        self._measured.look()
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
         now = self._clock.mono()
@@ -501,6 +511,7 @@ class AttemptMonitor:
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()
         self._live = self._collector = self._ending = None
+        self._measured.look(is_over=True)
         self._recorder.flush()
         self._stepped(self._ledger.state)
         view, code = self._ledger.state.attempt, ending.exit_code

@@ -103,14 +103,15 @@ class Collector:
                 self.logs.follow(LogKey(name, LogKind.RANK, origin), str(self._paths.root / name))
 
     def look(self) -> None:
-        """Find telemetry files that appeared since."""
+        """Find files of telemetry and of measurements that appeared since."""
         if not self._paths.telemetry.is_dir():
             return
-        for path in self._paths.telemetry.glob("rank*.jsonl"):
-            digits = path.stem.removeprefix("rank")
-            if digits.isdigit():
-                key = LogKey(f"telemetry/{path.name}", LogKind.TELEMETRY, Origin(rank=int(digits)))
-                self.logs.follow(key, str(path))
+        for path in self._paths.telemetry.glob("*.jsonl"):
+            for stem, kind in (("rank", LogKind.TELEMETRY), ("measured", LogKind.MEASURED)):
+                digits = path.stem.removeprefix(stem)
+                if digits != path.stem and digits.isdigit():
+                    key = LogKey(f"telemetry/{path.name}", kind, Origin(rank=int(digits)))
+                    self.logs.follow(key, str(path))
 
     def agent_is_ending(self) -> bool:
         """True once torchrun has logged that it ends its workers because one failed (not because of a signal)."""

@@ -23,6 +23,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
     LOSSES,
     EvidenceHit,
+    FactSeen,
     LinesSeen,
     Observation,
     StepHint,
@@ -49,6 +50,7 @@ from supervisor.sources.tail.tailer import (
     Tailer,
     TailNote,
 )
+from supervisor.sources.telemetry import measured_record
 from supervisor.text.decode import clean
 from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
@@ -92,6 +94,7 @@ class LogKind(Enum):
     RANK = auto()  # evidence and metrics
     AGENT = auto()  # the launcher's own words: evidence, unless the ranks' logs said it before
     TELEMETRY = auto()  # the trainer's JSON lines
+    MEASURED = auto()  # the instrumentation's
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,10 @@ class LogWatch:
                 for line in batch.lines:
                     for seen in from_telemetry(line.raw, rank=key.origin.rank, clock=self._clock):
                         self._put(seen)
+            case LogKind.MEASURED:
+                for line in batch.lines:
+                    if (record := measured_record(line.raw)) is not None:
+                        self._put(FactSeen(self._clock.wall(), key.origin.rank or 0, record))
             case LogKind.AGENT:
                 self._on_agent(batch.data)
                 # What torchrun reports of its ranks was in their own logs before: said once is enough.

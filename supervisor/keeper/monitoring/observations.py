@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from supervisor.keeper.clock import Clock, of_others
 from supervisor.policy.health.output import Printed
@@ -80,6 +80,16 @@ class PhaseSeen:
     phase: Phase
     step: int | None
     from_telemetry: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FactSeen:
+    """A record of the instrumentation in a rank's process (docs/telemetry.md)."""
+
+    t: float
+    rank: int
+    record: dict[str, Any]
+    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +189,7 @@ Observation: TypeAlias = (
     | StepHint
     | LinesSeen
     | PhaseSeen
+    | FactSeen
     | ReadySeen
     | CheckpointSeen
     | WarningSeen

@@ -23,6 +23,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,
+    FactSeen,
     GpuSeen,
     LinesSeen,
     Observation,
@@ -268,7 +269,7 @@ class Recorder:
                 )
             case EvidenceHit():
                 self._evidence(attempt, seen)
-            case RankGone() | LinesSeen():
+            case RankGone() | LinesSeen() | FactSeen():
                 return  # the attempt that lives tells the one, its health hears the other
             case Sampled():
                 self._append(seen.stream, seen.t, seen.key, attempt, seen.values)

@@ -304,7 +304,7 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
     if count is not None and state.mode != "observed":
         ranks = f" · {count} rank{'s' if count != 1 else ''}"
         parts.append(Span(tr(ranks), TextStyle.DIM))
-    batch = state.attempt.batch if state.attempt else None
+    batch = state.attempt.shown_batch if state.attempt else None
     forms = batch_forms(batch) if batch is not None else ()
     left = room - cells(tuple(parts))
     text = next((text for form in forms if cells((Span(text := f" · {tr(form)}"),)) <= left), "")

@@ -110,7 +110,7 @@ def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
 def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     job = record.job
     knobs = snapshot.state.answered_job(job).knobs
-    batch = snapshot.state.attempt.batch if snapshot.state.attempt else job.batch
+    batch = snapshot.state.attempt.shown_batch if snapshot.state.attempt else job.batch
     torch = f"torch {record.torch_version}" if record.torch_version else tr("torch not seen")
     facts = [
         ("directory", job.cwd),

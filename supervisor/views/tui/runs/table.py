@@ -484,7 +484,7 @@ def _line(
         "took": fm.duration(found.duration_s(now)),
         "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
         "tries": str(len(state.attempts)),
-        "batch": batch_of(state.attempt.batch if state.attempt else None),
+        "batch": batch_of(state.attempt.shown_batch if state.attempt else None),
         "lr": newest_rate(state, found.command),
         "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
     }

@@ -1,0 +1,136 @@
+"""The instrumentation's records of the attempt that lives: its batch, and steps for a script that prints none.
+
+The process is right for the batch. The script's own counter, where it prints one, stays the step that is shown and that checkpoints are
+named by: so the counted steps are used only where the logs have shown none for `SILENT_S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from supervisor.job.batch import BatchUnit
+from supervisor.job.knobs.facts import Facts, Setting
+from supervisor.job.knobs.measured import MeasuredBatch, Verdict, measured_batch
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
+from supervisor.run import events as ev
+from supervisor.run.state import RunState
+
+LOOK_S: Final = 0.5
+SILENT_S: Final = 20.0
+"""A script that logs at all has logged a step by then, counted from its first one."""
+OPEN_STEPS: Final = 20
+"""After so many steps what is not known yet is journalled as not known."""
+
+
+class MeasuredFacts:
+    """Used by the keeper's one thread. `emit` writes an event, `observe` takes a step as if a log had shown it."""
+
+    def __init__(
+        self, emit: Callable[[ev.Event], None], observe: Callable[[Observation], None], clock: Clock
+    ) -> None:
+        self._emit, self._observe, self._clock = emit, observe, clock
+        self.begin(0, None)
+
+    def begin(self, attempt: int, local_world_size: int | None, *, adopted: RunState | None = None) -> None:
+        """A new attempt, or one `adopted` with the state it was left in: what is journalled is not written again."""
+        self._attempt, self._local_world = attempt, local_world_size
+        self._facts = Facts()
+        self._is_new, self._next_look = False, 0.0
+        view = adopted.attempt if adopted is not None else None
+        self._journalled = view.measured if view is not None else None
+        self._logs_step = view is not None and view.first_step is not None
+        self._first_step_at: float | None = None
+        self._waiting: StepSeen | None = None
+
+    def hear(self, seen: Observation) -> None:
+        """Take a record; or note that a log, or the trainer's own telemetry, names steps."""
+        if isinstance(seen, StepSeen):
+            self._logs_step = self._logs_step or "step" in seen.values
+        elif isinstance(seen, FactSeen):
+            self._facts.add({**seen.record, "rank": seen.rank})
+            self._is_new = True
+            if seen.record["kind"] == "step" and not self._logs_step:
+                self._count(seen)
+
+    def look(self, *, is_over: bool = False) -> None:
+        """Journal what follows from the records, once it is settled, and again when it changes. `is_over`: no more will come."""
+        now = self._clock.mono()
+        if is_over and self._waiting is not None and not self._logs_step:
+            self._observe(self._waiting)  # a script that was over before it could have logged a step
+        if not is_over and (not self._is_new or now < self._next_look):
+            return
+        self._is_new, self._next_look = False, now + LOOK_S
+        found = measured_batch(self._facts, local_world_size=self._local_world)
+        steps = max((rank.steps for rank in self._facts.ranks), default=0)
+        is_settled = found.accumulated.verdict is Verdict.MEASURED or steps >= OPEN_STEPS or is_over
+        if found.micro_batch is None or not is_settled:
+            return
+        event = _event(found, self._attempt, self._clock.wall())
+        if self._journalled is None or event != _at(self._journalled, event.t):
+            self._journalled = event
+            self._emit(event)
+
+    def _count(self, seen: FactSeen) -> None:
+        """Pass a counted step on; until the logs were silent for long enough, hold the newest."""
+        record = seen.record
+        now = self._clock.mono()
+        if self._first_step_at is None:
+            self._first_step_at = now
+        # Of a resumed attempt the process counts from 1; an optimizer with a state of its own counts over all attempts.
+        step = record.get("optimizer_step") or (record.get("step") if self._attempt == 1 else None)
+        if not isinstance(step, int):
+            return
+        values = {"step": float(step)}
+        steps, took_s = record.get("steps"), record.get("step_time_s")
+        if isinstance(steps, int) and isinstance(took_s, int | float) and steps > 0 and took_s > 0:
+            values["step_time_s"] = took_s / steps
+            samples = record.get("samples")
+            if isinstance(samples, int):
+                values["samples_per_sec"] = samples * max(len(self._facts.ranks), 1) / took_s
+        peak = record.get("memory_peak_bytes")
+        if isinstance(peak, int):
+            values["memory_peak_bytes"] = float(peak)
+        log = f"telemetry/measured{seen.rank}.jsonl"
+        self._waiting = StepSeen(seen.t, seen.rank, values, from_telemetry=False, log=log)
+        if now - self._first_step_at >= SILENT_S:
+            self._observe(self._waiting)
+
+
+def _event(found: MeasuredBatch, attempt: int, t: float) -> ev.BatchMeasured:
+    answers = {
+        "micro_batch": found.micro,
+        "accumulation": found.accumulated,
+        "setting": found.set_by,
+        "accumulation_setting": found.accumulated_by,
+    }
+    return ev.BatchMeasured(
+        t=t,
+        attempt=attempt,
+        micro_batch=found.micro_batch,
+        accumulation=found.accumulation,
+        world_size=found.world_size,
+        global_batch=found.global_batch,
+        unit=found.unit.value if found.unit is BatchUnit.TOKENS else "",
+        sequence_length=found.sequence_length,
+        setting=_spelled(found.setting) if found.setting is not None else None,
+        scope=found.scope.value if found.scope is not None else None,
+        accumulation_setting=_spelled(found.accumulation_knob)
+        if found.accumulation_knob is not None
+        else found.accumulation_setting,
+        how={name: f"{answer.verdict}: {answer.why}" for name, answer in answers.items()},
+        candidates=tuple(_spelled(setting) for setting in found.set_by.candidates),
+    )
+
+
+def _spelled(setting: Setting) -> str:
+    """A setting as a person writes it: its longest option word, else its name."""
+    return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
+
+
+def _at(event: ev.BatchMeasured, t: float) -> ev.BatchMeasured:
+    """The same answers at another time."""
+    return replace(event, t=t)
