@@ -89,12 +89,14 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
 
 
 def measured_record(line: bytes) -> dict[str, Any] | None:
-    """One line of the instrumentation as it stands; None for a half line or anything else. Its reader takes nothing on trust."""
+    """One line of the instrumentation; None for a half line, a count that no float holds exactly, or anything else."""
     try:
         document: Any = msgspec.json.decode(line)
     except NOT_DECODED:
         return None
-    return document if isinstance(document, dict) and isinstance(document.get("kind"), str) else None
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        return None
+    return None if any(type(held) is int and abs(held) >= 1 << 53 for held in document.values()) else document
 
 
 def _lenient(line: bytes) -> Any:

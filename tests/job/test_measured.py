@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts, ResumeBy
 from supervisor.job.knobs.measured import MeasuredBatch, Verdict, Why, measured_batch
@@ -363,3 +365,29 @@ def test_names_that_accumulate_and_names_in_a_call() -> None:
         map(is_accumulation, ("eval_accumulation_steps", "gamma", "gain", "update_every", "accuracy"))
     )
     assert attributes_in("int(args.batch_size / world) * self.n * self.cfg.m") == {"batch_size", "m"}
+
+
+NUMBER = st.one_of(st.integers(-2, 9), st.none(), st.just("8"), st.floats(0, 8), st.booleans())
+RECORD = st.fixed_dictionaries(
+    {"kind": st.sampled_from(("phase", "setting", "loader", "shape", "step", "saved", "loaded", "sought", "exit"))},
+    optional={
+        "rank": NUMBER, "pid": NUMBER, "world_size": NUMBER, "id": NUMBER, "batch_size": NUMBER, "workers": NUMBER, "step": NUMBER, "steps": NUMBER,
+        "skipped": NUMBER, "batches": NUMBER, "micro_steps": NUMBER, "loader": NUMBER, "value": NUMBER, "path": st.sampled_from(("/a", "/a/b", 7, None)),
+        "shapes": st.one_of(NUMBER, st.lists(st.one_of(NUMBER, st.lists(NUMBER, max_size=3)), max_size=2)),
+        "of": st.sampled_from(("batch", "forward")),
+        "by": st.sampled_from(("argv", "yaml", "main", "env", 3)), "name": st.sampled_from(("batch_size", "accum", "max_tokens", "resume", "workers", "x", 1)),
+        "words": st.one_of(NUMBER, st.lists(st.one_of(st.just("--batch-size"), NUMBER), max_size=2)), "expression": st.sampled_from(("args.batch_size // 2", "(", 4)),
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(RECORD, max_size=14))
+def test_no_records_raise(records: list[Record]) -> None:
+    """They are a job's: whatever stands in the file, the supervisor process lives on."""
+    derived(records)
+
+
+def test_a_batch_without_samples_is_no_error() -> None:
+    shape = {"kind": "shape", "step": 0, "loader": 1, "shapes": [[0, 4]]}
+    derived([{"kind": "loader", "id": 1}, {**shape, "of": "batch"}, {**shape, "of": "forward"}])

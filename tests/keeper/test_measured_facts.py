@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.keeper.monitoring.measured_facts import SILENT_S, MeasuredFacts
+from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
+from supervisor.keeper.monitoring import measured_facts
+from supervisor.keeper.monitoring.measured_facts import MOST_LOOK_S, SILENT_S, MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold, replay
+from supervisor.sources.telemetry import measured_record
 from supervisor.views.console import event_lines
 from tests.keeper.fakes import FakeClock
 
@@ -153,3 +157,34 @@ def test_what_is_no_record_breaks_nothing() -> None:
     attempt.facts.look(is_over=True)
     assert attempt.events == []
     assert attempt.steps == []
+
+
+def test_settled_answers_are_derived_again_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    derived: list[float] = []
+    attempt = Attempt()
+
+    def count(*args: Any, **named: Any) -> MeasuredBatch:
+        derived.append(attempt.clock.now)
+        return measured_batch(*args, **named)
+
+    monkeypatch.setattr(measured_facts, "measured_batch", count)
+    attempt.train(2400)  # 20 minutes
+    assert len(derived) < 60
+    assert all(after - before <= MOST_LOOK_S + 0.5 for before, after in pairwise(derived))
+    assert len(attempt.events) == 1
+
+
+def test_the_rate_of_samples_counts_ranks_on_other_nodes() -> None:
+    attempt = Attempt()
+    attempt.record(0, kind="phase", pid=100, world_size=8)
+    attempt.train(60, first=2, ranks=1)
+    assert attempt.steps[-1].values["samples_per_sec"] == pytest.approx(128.0), (
+        "8 samples in 0.5 s on each of 8 ranks"
+    )
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"kind":"step","step":1' + b"0" * 400 + b"}", b'{"kind":3}', b"[]", b'{"kind":"st']
+)
+def test_a_line_that_is_no_record_is_left_out(line: bytes) -> None:
+    assert measured_record(line) is None

@@ -137,8 +137,6 @@ class Rank:
         if number is None or (number not in self.loaders and len(self.loaders) >= MOST_LOADERS):
             return
         loader = self.loaders.setdefault(number, Loader())
-        if "length" in record and "at" not in record:
-            return
         loader.batch_size = _whole(record.get("batch_size")) or _whole(record.get("sampler_batch_size"))
         loader.workers = _whole(record.get("workers"))
         loader.at, loader.text = _text(record.get("at")), _text(record.get("expression"))
@@ -302,6 +300,12 @@ class Facts:
             for _, rank in sorted(self.by_rank.items())
             if rank.pid is not None or rank.steps or rank.forwards
         )
+
+    @property
+    def world_size(self) -> int | None:
+        """All ranks, those on other nodes too, as far as these say; None before one reported."""
+        ranks = self.ranks
+        return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 
 
 _FILES: Final = frozenset(("yaml", "json", "toml"))

@@ -210,7 +210,7 @@ def measured_batch(facts: Facts, *, local_world_size: int | None = None) -> Meas
     settings, ranks = facts.settings, facts.ranks
     first = ranks[0] if ranks else Rank()
     loader = first.loader
-    world = max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
+    world = facts.world_size
     micro, unit, seen = _micro_batch(first, settings)
     if _differ(micro, (_micro_batch(rank, settings)[0] for rank in ranks)):
         micro, seen = None, _refused(Why.RANKS_DIFFER)
@@ -324,7 +324,9 @@ def _joins_loaders(rank: Rank, loader: Loader) -> bool:
     in_turns = (o for o in others if o.batch_size != loader.batch_size and 2 * o.forwards > loader.forwards)
     if any(in_turns):
         return True
-    unrelated = len(loader.fed) == 1 and all(size % loader.lead for size in rank.shape[:2])
+    unrelated = (
+        len(loader.fed) == 1 and loader.lead > 0 and all(size % loader.lead for size in rank.shape[:2])
+    )
     return unrelated and any(len(other.drawn) >= STEPS_THAT_AGREE for other in others)
 
 

@@ -19,7 +19,8 @@ from supervisor.keeper.monitoring.observations import FactSeen, Observation, Ste
 from supervisor.run import events as ev
 from supervisor.run.state import RunState
 
-LOOK_S: Final = 0.5
+LOOK_S, MOST_LOOK_S = 0.5, 30.0
+"""Seconds between two derivations, which take up to 55 ms: each that changes no settled answer doubles the time to the next."""
 SILENT_S: Final = 20.0
 """A script that logs at all has logged a step by then, counted from its first one."""
 OPEN_STEPS: Final = 20
@@ -39,7 +40,7 @@ class MeasuredFacts:
         """A new attempt, or one `adopted` with the state it was left in: what is journalled is not written again."""
         self._attempt, self._local_world = attempt, local_world_size
         self._facts = Facts()
-        self._is_new, self._next_look = False, 0.0
+        self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
         self._logs_step = view is not None and view.first_step is not None
@@ -63,16 +64,18 @@ class MeasuredFacts:
             self._observe(self._waiting)  # a script that was over before it could have logged a step
         if not is_over and (not self._is_new or now < self._next_look):
             return
-        self._is_new, self._next_look = False, now + LOOK_S
+        self._is_new, self._next_look = False, now + self._apart_s
         found = measured_batch(self._facts, local_world_size=self._local_world)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.verdict is Verdict.MEASURED or steps >= OPEN_STEPS or is_over
         if found.micro_batch is None or not is_settled:
             return
         event = _event(found, self._attempt, self._clock.wall())
-        if self._journalled is None or event != _at(self._journalled, event.t):
-            self._journalled = event
-            self._emit(event)
+        if self._journalled is not None and event == replace(self._journalled, t=event.t):
+            self._apart_s = min(2 * self._apart_s, MOST_LOOK_S)
+            return
+        self._journalled, self._apart_s = event, LOOK_S
+        self._emit(event)
 
     def _count(self, seen: FactSeen) -> None:
         """Pass a counted step on; until the logs were silent for long enough, hold the newest."""
@@ -90,7 +93,7 @@ class MeasuredFacts:
             values["step_time_s"] = took_s / steps
             samples = record.get("samples")
             if isinstance(samples, int):
-                values["samples_per_sec"] = samples * max(len(self._facts.ranks), 1) / took_s
+                values["samples_per_sec"] = samples * (self._facts.world_size or 1) / took_s
         peak = record.get("memory_peak_bytes")
         if isinstance(peak, int):
             values["memory_peak_bytes"] = float(peak)
@@ -129,8 +132,3 @@ def _event(found: MeasuredBatch, attempt: int, t: float) -> ev.BatchMeasured:
 def _spelled(setting: Setting) -> str:
     """A setting as a person writes it: its longest option word, else its name."""
     return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
-
-
-def _at(event: ev.BatchMeasured, t: float) -> ev.BatchMeasured:
-    """The same answers at another time."""
-    return replace(event, t=t)
