@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.job.batch import BatchUnit
-from supervisor.job.knobs.measured import MeasuredBatch, Verdict
+from supervisor.job.knobs.measured import Certainty, MeasuredBatch
 from supervisor.job.knobs.setting_names import plain
 
 STYLES = Path(__file__).parent / "styles"
@@ -23,7 +23,7 @@ def truths(file: str) -> list[Truth]:
     return [json.loads(line) for line in (STYLES / file).read_text().splitlines()]
 
 
-def answers(batch: MeasuredBatch) -> dict[str, tuple[object, Verdict]]:
+def answers(batch: MeasuredBatch) -> dict[str, tuple[object, Certainty]]:
     """Each question's answer as the truths spell it, and its verdict. A budget of tokens is no number of samples."""
     micro = batch.micro_batch if batch.unit is BatchUnit.SAMPLES else None
     setting = plain(batch.setting.name) if batch.setting is not None else None
@@ -32,7 +32,7 @@ def answers(batch: MeasuredBatch) -> dict[str, tuple[object, Verdict]]:
     found = (micro, batch.accumulation, setting, scope, accumulates)
     findings = (batch.micro, batch.accumulated, batch.set_by, batch.set_by, batch.accumulated_by)
     return {
-        question: (answer, finding.verdict)
+        question: (answer, finding.certainty)
         for question, answer, finding in zip(QUESTIONS, found, findings, strict=True)
     }
 
@@ -46,5 +46,5 @@ def wrong(truth: Truth, batch: MeasuredBatch) -> list[tuple[str, object]]:
     return [
         (question, answer)
         for question, (answer, verdict) in answers(batch).items()
-        if verdict is Verdict.MEASURED and answer != right(truth, question)
+        if verdict is Certainty.MEASURED and answer != right(truth, question)
     ]

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts, ResumeBy
-from supervisor.job.knobs.measured import MeasuredBatch, Verdict, Why, measured_batch
+from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, measured_batch
 from supervisor.job.knobs.setting_names import BatchName, attributes_in, batch_name, is_accumulation
 from supervisor.job.spec import KnobScope
 from tests.instrument.truths import QUESTIONS, answers, right, truths, wrong
@@ -79,10 +79,10 @@ def test_the_hard_ones_give_their_batch_or_the_candidates() -> None:
     assert found["h01_cut"].accumulation_setting == "derived"
     assert [s.name for s in found["h02_ppo"].micro.candidates] == ["norm_batch"]
     assert {s.name for s in found["h04_two"].set_by.candidates} == {"batch_size", "mini_batch_size"}
-    assert found["h05_preset"].set_by.verdict is not Verdict.MEASURED
-    assert found["h08_oom"].set_by.verdict is Verdict.MEASURED
-    assert (found["h08_oom"].accumulated.verdict, found["h08_oom"].accumulated.why) == (
-        Verdict.ASKED,
+    assert found["h05_preset"].set_by.certainty is not Certainty.MEASURED
+    assert found["h08_oom"].set_by.certainty is Certainty.MEASURED
+    assert (found["h08_oom"].accumulated.certainty, found["h08_oom"].accumulated.why) == (
+        Certainty.ASKED,
         Why.NO_STEP,
     )
     assert [s.name for s in found["h08_oom"].accumulated_by.candidates] == ["grad_accum"]
@@ -190,7 +190,10 @@ def test_scopes() -> None:
     whole = scope(96, times=3)
     assert (whole.scope, whole.counts_accumulation) == (KnobScope.GLOBAL, True)
     # 32 is 8 × 4 ranks, or 8 × 4 passes on each.
-    assert (scope(32, times=4).set_by.verdict, scope(32, times=4).set_by.why) == (Verdict.ASKED, Why.SCOPE)
+    assert (scope(32, times=4).set_by.certainty, scope(32, times=4).set_by.why) == (
+        Certainty.ASKED,
+        Why.SCOPE,
+    )
 
 
 def test_a_given_word_beats_a_file_of_a_library_and_a_default_does_not() -> None:
@@ -211,7 +214,7 @@ def test_a_variable_of_the_script_is_asked_about_and_a_constant_of_the_call_is_t
     run = [phase(), setting("BATCH_SIZE", 8, "main"), *steps([1] * 4)]
     assert derived([loader(8, expression="n"), *run]).set_by.why is Why.GLOBAL_VARIABLE
     fixed = derived([loader(8, expression="BATCH_SIZE"), *run]).set_by
-    assert (fixed.verdict, fixed.why) == (Verdict.REFUSED, Why.FIXED_IN_CODE)
+    assert (fixed.certainty, fixed.why) == (Certainty.REFUSED, Why.FIXED_IN_CODE)
 
 
 def test_ranks_that_differ_are_refused_and_a_new_process_of_a_rank_starts_anew() -> None:
@@ -250,7 +253,7 @@ def test_a_piece_with_a_step_of_its_own_is_a_whole_pass() -> None:
         )
     found = derived(records)
     assert (found.micro_batch, found.accumulation, found.micro.why) == (8, 1, Why.PIECES)
-    assert found.set_by.verdict is not Verdict.MEASURED
+    assert found.set_by.certainty is not Certainty.MEASURED
 
 
 def test_a_loader_that_ran_before_training_feeds_none_of_it() -> None:
@@ -274,7 +277,7 @@ def test_a_loader_that_ran_before_training_feeds_none_of_it() -> None:
 def test_two_fitting_settings_that_count_differently_are_asked_about() -> None:
     run = [phase(), loader(8), *steps([1] * 4)]
     both = derived([setting("train_batch_size", 16), setting("batch_size", 8), *run])
-    assert (both.set_by.verdict, both.set_by.why) == (Verdict.ASKED, Why.SEVERAL)
+    assert (both.set_by.certainty, both.set_by.why) == (Certainty.ASKED, Why.SEVERAL)
     micro = derived([setting("micro_batch_size", 8), setting("global_batch_size", 16), *run])
     assert (micro.setting.name if micro.setting else None, micro.accumulation_setting) == (
         "micro_batch_size",

@@ -10,6 +10,7 @@ WORDS = {
     "EntryKind": "script module command trainer",
     "FlagKind": "switch text int seconds",
     "KeyType": "whole number number text true or false",
+    "Certainty": "measured asked refused",
     "KnobScope": "per_rank per_node global unknown",
     "Measure": "allocator device resident",
     "Place": "argument environment file",
@@ -17,7 +18,6 @@ WORDS = {
     "Role": "micro node batch total accumulation",
     "Topic": "script arguments python ranks nodes address batch smaller resume file",
     "Unread": "scope micro accumulation counter exit_code",
-    "Verdict": "measured asked refused",
     "Why": "loader fed pieces first_dimension second_dimension tokens batches backwards call_text name_and_value derived"
     " no_accumulation several several_loaders by_name by_value arithmetic scope global_variable unconfirmed nothing_seen"
     " unknown_shape no_step too_few_steps changing ranks_differ fixed_in_code without_batch",

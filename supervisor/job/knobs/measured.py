@@ -39,7 +39,7 @@ from supervisor.job.knobs.setting_names import (
 from supervisor.job.spec import KnobScope
 
 
-class Verdict(StrEnum):
+class Certainty(StrEnum):
     """What became of one question."""
 
     MEASURED = "measured"
@@ -100,10 +100,10 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """The verdict on one question. `candidates` are for whoever is asked, the likeliest first."""
+class Derivation:
+    """The answer to one question and how certain it is. `candidates` are for whoever is asked, the likeliest first."""
 
-    verdict: Verdict
+    certainty: Certainty
     why: Why
     candidates: tuple[Setting, ...] = ()
 
@@ -129,7 +129,7 @@ class MeasuredBatch:
         resume: how the script resumes, as far as one attempt shows.
         loader_at: ``file:line`` of the training loader's call.
         loader_text: the text of its batch size.
-        micro, accumulated, set_by, accumulated_by: the verdicts on micro-batch, accumulation and their two settings.
+        micro, accumulated, set_by, accumulated_by: how certain micro-batch, accumulation and their two settings are.
     """
 
     micro_batch: int | None
@@ -148,10 +148,10 @@ class MeasuredBatch:
     resume: ResumeProposal
     loader_at: str | None
     loader_text: str | None
-    micro: Finding
-    accumulated: Finding
-    set_by: Finding
-    accumulated_by: Finding
+    micro: Derivation
+    accumulated: Derivation
+    set_by: Derivation
+    accumulated_by: Derivation
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,19 +253,19 @@ def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
     return any(number not in {first, None} for number in of_ranks)
 
 
-def _measured(why: Why) -> Finding:
-    return Finding(Verdict.MEASURED, why)
+def _measured(why: Why) -> Derivation:
+    return Derivation(Certainty.MEASURED, why)
 
 
-def _asked(why: Why, candidates: Sequence[Setting]) -> Finding:
-    return Finding(Verdict.ASKED, why, tuple(candidates[:MOST_CANDIDATES]))
+def _asked(why: Why, candidates: Sequence[Setting]) -> Derivation:
+    return Derivation(Certainty.ASKED, why, tuple(candidates[:MOST_CANDIDATES]))
 
 
-def _refused(why: Why) -> Finding:
-    return Finding(Verdict.REFUSED, why)
+def _refused(why: Why) -> Derivation:
+    return Derivation(Certainty.REFUSED, why)
 
 
-def _open(why: Why, candidates: Sequence[Setting]) -> Finding:
+def _open(why: Why, candidates: Sequence[Setting]) -> Derivation:
     """Asked, where there is something to ask about."""
     return _asked(why, candidates) if candidates else _refused(why)
 
@@ -276,7 +276,7 @@ def _fit(setting: Setting) -> BatchName:
     return max(fits)
 
 
-def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, BatchUnit, Finding]:
+def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, BatchUnit, Derivation]:
     loader, shape = rank.loader, rank.shape
     samples = BatchUnit.SAMPLES
     if not shape:
@@ -306,7 +306,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, B
 
 def _micro_by_name(
     shape: tuple[int, ...], settings: Sequence[Setting]
-) -> tuple[int | None, BatchUnit, Finding]:
+) -> tuple[int | None, BatchUnit, Derivation]:
     """Without a loader: the first or the second dimension (time comes first in some), where a batch setting has its value."""
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     for size, why in zip(shape[:2], (Why.FIRST_DIMENSION, Why.SECOND_DIMENSION), strict=False):
@@ -332,7 +332,7 @@ def _joins_loaders(rank: Rank, loader: Loader) -> bool:
 
 def _accumulation(
     rank: Rank, micro: int | None, world: int | None, settings: Sequence[Setting]
-) -> tuple[int | None, Finding]:
+) -> tuple[int | None, Derivation]:
     if not rank.steps:
         by_name = [setting for setting in settings if is_accumulation(setting.name)]
         return None, _open(Why.NO_STEP, by_name)
@@ -355,7 +355,7 @@ def _length(rank: Rank) -> int | None:
 
 def _setting_of(
     numbers: _Numbers, settings: Sequence[Setting], loader: Loader | None
-) -> tuple[Setting | None, KnobScope | None, Finding]:
+) -> tuple[Setting | None, KnobScope | None, Derivation]:
     named = sorted((setting for setting in settings if _fit(setting)), key=_fit, reverse=True)
     if numbers.micro is None:
         return None, None, _open(Why.WITHOUT_BATCH, named)
@@ -381,8 +381,8 @@ def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Sett
     return [s for s in settings if numbers.scope(s.number) is not None and not _fit(s) and _may_be_batch(s)]
 
 
-def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Finding:
-    """The verdict where no option, variable of the environment or key has a fitting name and value.
+def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
+    """What is known where no option, variable of the environment or key has a fitting name and value.
 
     A constant that the loader's call itself names is the code's; another variable may be set by an executed configuration.
     """
@@ -406,7 +406,7 @@ def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
 
 def _best(
     numbers: _Numbers, given: Sequence[Setting], others: Sequence[Setting], why: Why
-) -> tuple[Setting | None, KnobScope | None, Finding]:
+) -> tuple[Setting | None, KnobScope | None, Derivation]:
     """The one of several settings with a fitting name and value whose name says most, the best name first; else a question."""
     first = given[0]
     best = [s for s in given if _fit(s) == _fit(first) or _fit(first) <= BatchName.BARE]
@@ -442,8 +442,8 @@ def _may_be_batch(setting: Setting) -> bool:
 
 def _accumulation_setting(
     numbers: _Numbers, settings: Sequence[Setting], batch: Setting | None
-) -> tuple[Setting | None, str | None, Finding]:
-    """The setting, its name or "derived" or "none", and the verdict."""
+) -> tuple[Setting | None, str | None, Derivation]:
+    """The setting, its name or "derived" or "none", and how certain that is."""
     named = [s for s in settings if is_accumulation(s.name) and s is not batch]
     if numbers.times is None:
         return None, None, _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
@@ -459,12 +459,12 @@ def _accumulation_setting(
 
 def _without_accumulation(
     numbers: _Numbers, others: Sequence[Setting], values: set[int]
-) -> tuple[Setting | None, str | None, Finding]:
-    """The verdict where no name accumulates: a total from which it follows, something else of its value, or nothing."""
+) -> tuple[Setting | None, str | None, Derivation]:
+    """What is known where no name accumulates: a total from which it follows, something else of its value, or nothing."""
     several = numbers.times is not None and numbers.times > 1
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):
-        return None, "derived", Finding(Verdict.MEASURED, Why.DERIVED, tuple(wholes[:1]))
+        return None, "derived", Derivation(Certainty.MEASURED, Why.DERIVED, tuple(wholes[:1]))
     if not several:
         return None, "none", _measured(Why.NO_ACCUMULATION)
     # Something makes it: the code, or a configuration that was not seen.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchUnit
 from supervisor.job.knobs.facts import Facts, Setting
-from supervisor.job.knobs.measured import MeasuredBatch, Verdict, measured_batch
+from supervisor.job.knobs.measured import Certainty, MeasuredBatch, measured_batch
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
 from supervisor.run import events as ev
@@ -67,7 +67,7 @@ class MeasuredFacts:
         self._is_new, self._next_look = False, now + self._apart_s
         found = measured_batch(self._facts, local_world_size=self._local_world)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
-        is_settled = found.accumulated.verdict is Verdict.MEASURED or steps >= OPEN_STEPS or is_over
+        is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
         if found.micro_batch is None or not is_settled:
             return
         event = _event(found, self._attempt, self._clock.wall())
@@ -124,7 +124,7 @@ def _event(found: MeasuredBatch, attempt: int, t: float) -> ev.BatchMeasured:
         accumulation_setting=_spelled(found.accumulation_knob)
         if found.accumulation_knob is not None
         else found.accumulation_setting,
-        how={name: f"{answer.verdict}: {answer.why}" for name, answer in answers.items()},
+        how={name: f"{answer.certainty}: {answer.why}" for name, answer in answers.items()},
         candidates=tuple(_spelled(setting) for setting in found.set_by.candidates),
     )
 
