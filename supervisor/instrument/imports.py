@@ -1,4 +1,4 @@
-"""Calls a function of ours once a module of somebody else's has finished importing; imports none of them by itself."""
+"""Runs a function of ours once a watched module has been imported. Imports none of the watched modules itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ else:  # what importlib holds, without importing warnings and more
     from _frozen_importlib_external import SourceFileLoader
 
 PACKAGE = "_stoker_instrument"
-# Module of the script's world -> (module of ours, function of ours, what that looks at); where this is empty, the function is given
-# the imported module.
+# Watched module -> (our module, our function, the callable that it observes). If the callable is empty, our function is given the
+# imported module.
 WATCHED = {
     "argparse": ("settings", "argparse_parsed", "ArgumentParser.parse_known_args"),
     "click": ("settings", "click_made", "Command.make_context"),
@@ -45,7 +45,7 @@ MAX_READ = 200
 
 
 def is_user_code(frame: Any) -> Any:
-    """Whether a frame is of the script and its own modules: not of an installed package, the standard library, or ours."""
+    """Whether a frame belongs to the script or its own modules, not to an installed package, the standard library, or us."""
     file = frame.f_code.co_filename
     if file.startswith("<"):  # python -c; a frozen module; code that a library makes
         return frame.f_globals.get("__name__") == "__main__"
@@ -53,9 +53,9 @@ def is_user_code(frame: Any) -> Any:
 
 
 class Environment:
-    """Digits that the script reads in `os.environ`, as name: (text, False for the default that the script gives).
+    """Numbers that the script reads from `os.environ`, as name: (text, False if it is the default that the script gives).
 
-    It is installed before the script's first line, and leaves when training is seen: nothing of it is then compiled into a graph.
+    It is installed before the script's first line and removed when training is seen, so that none of it is compiled into a graph.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Environment:
             setattr(type(os.environ), name, self.reading(self.originals[name]))
 
     def reading(self, original: Any) -> Any:
-        """`original`, and a look at what it read. `get` calls `__getitem__`: where that found nothing, its default is what is read."""
+        """Wrap `original` to see what it read. `get` calls `__getitem__`; if that found nothing, the default is what was read."""
 
         def read(environ: Any, key: Any, *default: Any, **named: Any) -> Any:
             value = original(environ, key, *default, **named)
@@ -89,7 +89,7 @@ class Environment:
         self.originals = {}
 
     def seen(self, key: Any, value: Any, given: Any) -> None:
-        """A variable was read; it counts if the script itself did it, and it is a number."""
+        """Note a variable that was read, if the script itself read it and it is a number."""
         try:
             if key in self.read or len(self.read) >= MAX_READ or not str(value).isdigit():
                 return
@@ -98,23 +98,23 @@ class Environment:
                 frame = frame.f_back
             if is_user_code(frame):
                 self.read[key] = (value, given)
-        except Exception:  # noqa: BLE001 - then nothing is known of the environment
+        except Exception:  # noqa: BLE001 - then the environment is not measured
             self.leave()
 
 
 environment = Environment()
 
 
-# Python attributes a warning to the nearest caller whose file has "importlib" and "_bootstrap" in its name left out, and dynamo
-# neither compiles nor traces into a file of this beginning. So a warning that torch.load gives for its caller still names the
-# script's line, and a compiled function that calls backward() is cut and compiled as it would have been.
+# When Python attributes a warning, it skips callers whose file name contains "importlib" and "_bootstrap". Dynamo does not trace into
+# files with this prefix. So a warning that torch.load issues for its caller still names the script's line, and a compiled function
+# that calls backward() is split exactly as it would have been.
 UNSEEN = "<frozen importlib._bootstrap> of stoker: "
-# Hooks of torch that dynamo traces as a part of the function which it compiles. Their first statement leaves then; a function that
-# it may not trace would cut the graph.
+# Dynamo traces these hooks as part of the function that it compiles, and their first statement then returns. A hook that dynamo
+# may not trace would break the graph.
 TRACED = ("before_forward", "after_step", "called")
 
 
-class Loader(SourceFileLoader):
+class UnseenLoader(SourceFileLoader):
     """Loads a module of ours from its source or its ``.pyc``, with another file name in its code."""
 
     def get_code(self, fullname: Any) -> Any:
@@ -129,26 +129,26 @@ def _unseen(code: Any) -> Any:
 
 
 class Finder:
-    """First on `sys.meta_path`: finds what the others find, and has the loader tell when the module is there."""
+    """First on `sys.meta_path`: finds what the other finders find, and makes the loader call us when the module is imported."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, tuple[str, str, str]] = {}
 
     def find_spec(self, name: Any, path: Any = None, target: Any = None) -> Any:
-        """The spec that another finder gives, its loader wrapped; None for every module that is not watched."""
+        """The spec that another finder gives, with its loader wrapped. None for every module that is not watched."""
         if name.startswith(PACKAGE + "."):
             file = os.path.join(os.path.dirname(os.path.abspath(__file__)), name[len(PACKAGE) + 1 :] + ".py")
-            ours: Any = ModuleSpec(name, Loader(name, file), origin=file)
+            ours: Any = ModuleSpec(name, UnseenLoader(name, file), origin=file)
             ours.has_location = True  # it gets a __file__, and its .pyc is used
             return ours
         entry = self.waiting.pop(name, None)
         if entry is None:
             return None
-        spec = find_spec(name, path, target)  # it asks this finder, too, which no longer knows the name
+        spec = find_spec(name, path, target)  # this finder is asked too, and no longer knows the name
         if spec is None:
             self.waiting[name] = entry  # a script may make it importable later
             return None
-        # Builtin and frozen modules share one loader, a class; one with slots takes no function of ours.
+        # Builtin and frozen modules share one loader, which is a class. A loader with slots cannot be wrapped.
         loader = spec.loader
         if isinstance(loader, type) or not hasattr(loader, "__dict__"):
             return spec
@@ -169,14 +169,14 @@ def _ours(name: str) -> Any:
 
 
 def run(entry: tuple[str, str, str], module: Any) -> None:
-    """Call the function of ours that `entry` names; an error of it is noted, and is nobody else's business."""
+    """Call the function that `entry` names. An error in it is noted and goes no further."""
     ours, function, target = entry
     try:
         wire = _ours("wire")
         if PACKAGE + ".apply" in sys.modules:
             _ours("apply").argv_is_there()
         _ours("settings").begin()
-    except Exception:  # noqa: BLE001 - no wire, no measurements; the script knows nothing of either
+    except Exception:  # noqa: BLE001 - without the wire nothing is measured, and the script goes on
         return
     with wire.quietly(function):
         look = getattr(_ours(ours), function)
@@ -190,7 +190,7 @@ def run(entry: tuple[str, str, str], module: Any) -> None:
 
 
 def start() -> None:
-    """Watch for the modules of `WATCHED`; those that stand imported already are patched at once."""
+    """Watch for the modules in `WATCHED`. Those that are already imported are patched at once."""
     environment.enter()
     finder = Finder()
     sys.meta_path.insert(0, finder)

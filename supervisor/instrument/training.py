@@ -1,7 +1,7 @@
 """Batches drawn, the shapes that the model sees, backward passes, optimizer steps, and the time and memory of a step.
 
-The hooks are PyTorch's own where it has them (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`); the rest are
-wrappers that call the original first. Tensors are asked for their shape alone, and none is kept.
+PyTorch's own hooks are used where they exist (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`). The rest are
+wrappers. Only the shape of a tensor is read, and no tensor is kept.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from .wire import Look
 
 CLOSE_STEPS = 4
-"""Steps that are recorded one by one, with the shapes of every forward; then the forward hook is done."""
+"""The first steps are recorded one by one, with the shapes of every forward. Then the forward hook is removed."""
 RECORD_S = 1.0
-"""Later steps are summed up into one record in this time."""
+"""Later steps are summed into one record per this many seconds."""
 MAX_LOADERS = 40
 MAX_FORWARDS = 200_000
-"""Modules called without any optimizer step, after which the forward hook gives up: a process that evaluates does not pay on."""
+"""After this many module calls without an optimizer step the forward hook is removed: a process that only evaluates pays no more."""
 
 MAX_CHARACTERS = 120
 """Of the text of a call ``…Loader(…, batch_size=…)``: only names, operators and these functions are written."""
@@ -66,7 +66,7 @@ class Training:
         self.last_loader: Any = None
         self.feeding: set[Loader] = set()
         self.within = 0
-        """Calls of `next` and of `backward` that go on: a forward in them is a transform's, or a recomputation."""
+        """Calls of `next` and `backward` in progress. A forward inside them is a transform or a recomputation."""
         self.armed = True
         self.forward_calls = 0
         self.hook: Any = None
@@ -109,7 +109,7 @@ class Training:
             self.iterators[result] = loader
 
     def batch_asked(self, args: Any, _kwargs: Any) -> Look:
-        """`_BaseDataLoaderIter.__next__`. A thread that prefetches calls it, too: that is no wait of the training."""
+        """`_BaseDataLoaderIter.__next__`. A prefetching thread calls it too, and then training does not wait."""
         own = threading.get_ident() == self.thread
         self.within += own
         began = time.perf_counter()
@@ -149,17 +149,17 @@ class Training:
         wire.start_reporting()
         shapes = shapes_in(inputs)
         if not shapes:
-            return  # called by keywords: the first of its children that is given a tensor tells
+            return  # called with keywords: its first child that is given a tensor shows the shape
         self.armed = False
         loader = self.last_loader
         if loader is not None:
-            # A script may keep its iterator alone, and the DataLoader is then collected.
+            # If the script keeps only the iterator, the DataLoader is garbage collected.
             self.feeding.add(loader)
         number = None if loader is None else loader.number
         wire.record("shape", step=wire.step, loader=number, shapes=shapes, of="forward")
 
     def unhook(self) -> None:
-        """Take the forward hook away: it has seen enough, or something is to be compiled, which may read the environment."""
+        """Remove the forward hook, after the first steps or before a compilation, and the reading of the environment with it."""
         environment.leave()
         hook, self.hook = self.hook, None
         if hook is not None:
@@ -177,10 +177,10 @@ class Training:
         self.armed = True
 
     def compile_called(self, _args: Any, _kwargs: Any) -> Look:
-        """`torch.compile`. With a global hook in place a compiled module warns at each call, and dynamo takes other paths.
+        """`torch.compile`. With a global hook a compiled module warns at each call, and dynamo takes other paths.
 
-        So the hook goes before the first compilation. From then on compiled modules are looked at where they are called, outside of
-        what is compiled: `OptimizedModule.__call__`, and the attribute that `Module.compile` sets, which is never pickled.
+        So the hook is removed before the first compilation. From then on compiled modules are observed where they are called, outside
+        the compiled code: `OptimizedModule.__call__`, and the attribute that `Module.compile` sets, which is never pickled.
         """
         self.unhook()
         owner = __import__("torch._dynamo.eval_frame", fromlist=["OptimizedModule"]).OptimizedModule
@@ -195,7 +195,7 @@ class Training:
         args[0]._compiled_call_impl = self.looking(args[0]._compiled_call_impl, args[0])
 
     def looking(self, original: Any, *module: Any) -> Any:
-        """`original`, which calls a compiled module, and is looked at; `module` where it is not the first argument."""
+        """Observe `original`, which calls a compiled module. `module`: the module, if it is not the first argument."""
         compiling = self.compiling
 
         @functools.wraps(original)
@@ -209,9 +209,9 @@ class Training:
         return called
 
     def stepped(self, optimizer: Any) -> None:
-        """After `Optimizer.step`: sum up what happened since the last one, and write it if it is time.
+        """After `Optimizer.step`: add up what happened since the last step, and write it when due.
 
-        A step without a backward pass before it only creates state, and is none.
+        A step with no backward pass before it only creates state and does not count.
         """
         if self.optimizers.get(optimizer, 0) == self.backwards_ever:
             return
@@ -220,7 +220,7 @@ class Training:
         if main is not optimizer and main is not None:
             self.strange_steps += 1
             if self.strange_steps <= 3:
-                return  # a GAN's second optimizer; after four in a row the first one is no longer used
+                return  # a GAN's second optimizer; four in a row mean that the first one is no longer used
         self.main = weakref.ref(optimizer)
         self.strange_steps = 0
         wire.start_reporting()
@@ -253,7 +253,7 @@ class Training:
         wire.record("step", step=wire.step, memory_peak_bytes=memory_peak(self.torch), **sums)
 
     def scaler_stepped(self, args: Any, _kwargs: Any) -> Look:
-        """`GradScaler.step`: where the optimizer did not step, gradients were not finite, and the step was skipped."""
+        """`GradScaler.step`: if the optimizer did not step, gradients were not finite and the step was skipped."""
         if len(args) < 2:
             return
         before = self.optimizers.get(args[1])
@@ -270,7 +270,7 @@ class Training:
 
 
 def watch_torch(torch: Any) -> None:
-    """Install the hooks, once torch is imported. What one release of torch lacks takes nothing from the rest."""
+    """Install the hooks once torch is imported. A part that a release of torch lacks does not affect the others."""
     from . import checkpoints
 
     training = Training(torch)
@@ -278,7 +278,7 @@ def watch_torch(torch: Any) -> None:
     wire.writers.append(training.flush)
 
     def before_forward(module: Any, inputs: Any) -> None:
-        if compiling():  # first of all: whatever else dynamo reads here becomes a guard, and a recompile
+        if compiling():  # first: anything else that dynamo reads here becomes a guard
             return
         with quietly("forward"):
             training.forward_begins(module, inputs)
@@ -329,7 +329,7 @@ def _shapes(value: Any, depth: int) -> Iterator[list[int]]:
 
 
 def optimizer_step(state: Any) -> Any:
-    """The count that an optimizer's `state` has of its own steps; None where it has none, or has it on a device."""
+    """An optimizer's own step count in its `state`. None if it keeps none, or keeps it on a device."""
     first = next(iter(state.values()), None)
     step: Any = first.get("step") if isinstance(first, dict) else None
     if isinstance(step, (int, float)) or (type(step).__name__ == "Tensor" and step.device.type == "cpu"):
@@ -338,7 +338,7 @@ def optimizer_step(state: Any) -> Any:
 
 
 def memory_peak(torch: Any) -> int:
-    """The highest memory so far in bytes: CUDA's own counter where CUDA is in use, else the process's resident memory."""
+    """Peak memory so far, in bytes: CUDA's own counter if CUDA is in use, else the resident memory of the process."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
     import resource
@@ -351,7 +351,7 @@ def _number(value: Any) -> Any:
 
 
 def place_outside(frame: Any) -> Any:
-    """``file:line`` of the first caller that is no part of `torch`."""
+    """``file:line`` of the first caller outside `torch`."""
     while frame.f_back is not None and "%storch%s" % (os.sep, os.sep) in frame.f_code.co_filename:
         frame = frame.f_back
     return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)

@@ -1,7 +1,7 @@
 """Records of what was seen, from this process to ``measured<rank>.jsonl`` in the telemetry folder (docs/telemetry.md).
 
-They are kept in memory until the process shows that it trains: a launcher, an agent, a data worker never writes one. Each record is
-one line in one write to a file that is opened for it: a script may close every descriptor that it did not open.
+Records stay in memory until the process is seen to train, so a launcher, an agent or a data worker never writes one. Each record is
+one line, in one write, to a file that is opened just for it: some scripts close every descriptor that they did not open.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 8 << 20
 """Then the file is renamed to ``….1``; two are kept."""
 MAX_KEPT = 2000
-"""Records held before training is seen; what comes after them is left out."""
+"""Records held before training is seen. Later ones are dropped."""
 MAX_NOTES = 20
-"""Errors of our own in one process; after as many it measures no more."""
-# A number under such a name is not written (a PIN, a numeric password). supervisor/text/secret_values.py has the whole rule; a test
-# compares the two on the names that it is tested with.
+"""Errors of our own in one process. After this many, it stops measuring."""
+# A number with such a name is not written (a PIN, a numeric password). supervisor/text/secret_values.py has the full rule; a test
+# compares the two on the names that the full rule is tested with.
 _SECRET = re.compile(
     r"password|passwd|passphrase|secret|credential|webhook|apikey|bearer|authorization"
     r"|(?:key|token|creds|pwd|pgpass|requirepass|masterauth)(?:_|$)|(?:^|[_.])(?:pass|pin|auth|pat|sig|signature|sas|cookies?)\d*$"
@@ -38,7 +38,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option, variable or key of this name may hold a secret: then its value is not looked at."""
+    """Whether an option, variable or key with this name may hold a secret. Its value is then never read."""
     return _SECRET.search(_CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
 
 
@@ -54,7 +54,7 @@ class Wire:
         self.notes = 0
         self.step = 0
         self.writers: list[Callable[[], None]] = []
-        """Functions that write what is held back; called now and then, and at exit."""
+        """Functions that write pending records; called from time to time, and at exit."""
         self.at_start: list[Callable[[], None]] = []
 
     def record(self, kind: Any, **keys: Any) -> None:
@@ -69,7 +69,7 @@ class Wire:
             self.kept.append(entry)
 
     def start_reporting(self, timeout_s: Any = None) -> None:
-        """Training was seen: from now on this process reports; a data worker never does. `timeout_s`: the process group's."""
+        """Start to report, because training was seen; a data worker never does. `timeout_s`: the process group's."""
         if self.off or self.reporting:
             return
         data = sys.modules.get("torch.utils.data")
@@ -89,13 +89,13 @@ class Wire:
         atexit.register(self._end)
 
     def forked(self) -> None:
-        """In a fork of a process that reports, nothing is measured; another one starts anew."""
+        """A fork of a reporting process measures nothing. Any other fork starts over."""
         if self.reporting:
             self.off = True
         self.pid = os.getpid()
 
     def note(self, where: str, error: Any) -> None:
-        """An error of the instrumentation's own. It says the class and the place, never the text: that may hold a value."""
+        """Record an error of our own: its class and its place, never its text, which may hold a value."""
         self.notes += 1
         place = error.__traceback__
         while place.tb_next is not None:
@@ -105,7 +105,7 @@ class Wire:
             self.off = True
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write pending records."""
         for function in self.writers:
             with quietly("flush"):
                 function()
@@ -136,13 +136,13 @@ class Wire:
             try:
                 size = os.fstat(file).st_size
                 if os.write(file, data) < len(data):
-                    os.write(file, b"\n")  # the disk is full: the torn line stands alone
+                    os.write(file, b"\n")  # the disk is full: end the torn line
             finally:
                 os.close(file)
             if size > MAX_FILE_BYTES:
                 os.replace(path, path + ".1")
         except OSError:
-            return  # no room, no folder: nothing is measured, and training does not hear of it
+            return  # no space or no folder: the records are lost, and training goes on
 
 
 wire = Wire()
@@ -151,7 +151,7 @@ os.register_at_fork(after_in_child=wire.forked)
 
 @contextmanager
 def quietly(where: Any) -> Iterator[Any]:
-    """Nothing of ours raises into the script. Ctrl-C and `SystemExit`, which a signal may raise here, are the script's."""
+    """Keep our errors out of the script. Ctrl-C and `SystemExit`, which a signal may raise here, belong to the script."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - that is the purpose
@@ -182,7 +182,7 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
             next(looking, None)
         try:
             result = original(*args, **kwargs)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: raised again below
             if looking is not None:
                 with quietly(name):
                     looking.close()

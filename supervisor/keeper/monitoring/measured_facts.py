@@ -1,7 +1,7 @@
 """The instrumentation's records of the attempt that lives: its batch, and steps for a script that prints none.
 
-The process is right for the batch. The script's own counter, where it prints one, stays the step that is shown and that checkpoints are
-named by: so the counted steps are used only where the logs have shown none for `SILENT_S`.
+For the batch, the process is right. For the step, the script's own counter is, if it prints one: checkpoints are named by it. So the
+counted steps are used only if the logs have shown no step for `SILENT_S`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from supervisor.run.state import RunState
 LOOK_S, MOST_LOOK_S = 0.5, 30.0
 """Seconds between two derivations, which take up to 55 ms: each that changes no settled answer doubles the time to the next."""
 SILENT_S: Final = 20.0
-"""A script that logs at all has logged a step by then, counted from its first one."""
+"""Seconds from the first step. A script that logs steps has logged one by then."""
 OPEN_STEPS: Final = 20
-"""After so many steps what is not known yet is journalled as not known."""
+"""After this many steps, unknown answers are journalled as unknown."""
 
 
 class MeasuredFacts:
@@ -37,7 +37,7 @@ class MeasuredFacts:
         self.begin(0, None)
 
     def begin(self, attempt: int, local_world_size: int | None, *, adopted: RunState | None = None) -> None:
-        """A new attempt, or one `adopted` with the state it was left in: what is journalled is not written again."""
+        """A new attempt, or one `adopted` with the state it was left in: what the journal has is not written again."""
         self._attempt, self._local_world = attempt, local_world_size
         self._facts = Facts()
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
@@ -58,10 +58,10 @@ class MeasuredFacts:
                 self._count(seen)
 
     def look(self, *, is_over: bool = False) -> None:
-        """Journal what follows from the records, once it is settled, and again when it changes. `is_over`: no more will come."""
+        """Journal the batch once it is settled, and again when it changes. `is_over`: no more records will come."""
         now = self._clock.mono()
         if is_over and self._waiting is not None and not self._logs_step:
-            self._observe(self._waiting)  # a script that was over before it could have logged a step
+            self._observe(self._waiting)  # the script ended before it could have logged a step
         if not is_over and (not self._is_new or now < self._next_look):
             return
         self._is_new, self._next_look = False, now + self._apart_s
@@ -78,12 +78,12 @@ class MeasuredFacts:
         self._emit(event)
 
     def _count(self, seen: FactSeen) -> None:
-        """Pass a counted step on; until the logs were silent for long enough, hold the newest."""
+        """Pass a counted step on. Until the logs have been silent for long enough, only keep the newest."""
         record = seen.record
         now = self._clock.mono()
         if self._first_step_at is None:
             self._first_step_at = now
-        # Of a resumed attempt the process counts from 1; an optimizer with a state of its own counts over all attempts.
+        # In a resumed attempt the process counts from 1 again. The count in an optimizer's state continues over all attempts.
         step = record.get("optimizer_step") or (record.get("step") if self._attempt == 1 else None)
         if not isinstance(step, int):
             return
