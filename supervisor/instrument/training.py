@@ -125,14 +125,15 @@ class Training:
             self.armed = True
             self.last_loader = loader
         loader.batches += 1
-        shapes = shapes_in(batch)
+        shapes, dtypes = tensors_in(batch)
         if not shapes:
             return
         loader.samples += shapes[0][0] if shapes[0] else 0
         now = time.monotonic()
         sizes = [shape[:1] for shape in shapes]
         if wire.step < CLOSE_STEPS or (sizes != loader.sizes and now >= loader.shown + RECORD_S):
-            wire.record("shape", step=wire.step, loader=loader.number, shapes=shapes, of="batch")
+            keys = {"shapes": shapes, "dtypes": dtypes, "of": "batch"}
+            wire.record("shape", step=wire.step, loader=loader.number, **keys)
             loader.sizes, loader.shown = sizes, now
 
     def forward_begins(self, module: Any, inputs: Any) -> None:
@@ -147,7 +148,7 @@ class Training:
         if not trains or next(module.parameters(), None) is None:
             return
         wire.start_reporting()
-        shapes = shapes_in(inputs)
+        shapes, dtypes = tensors_in(inputs)
         if not shapes:
             return  # called with keywords: its first child that is given a tensor shows the shape
         self.armed = False
@@ -156,7 +157,7 @@ class Training:
             # If the script keeps only the iterator, the DataLoader is garbage collected.
             self.feeding.add(loader)
         number = None if loader is None else loader.number
-        wire.record("shape", step=wire.step, loader=number, shapes=shapes, of="forward")
+        wire.record("shape", step=wire.step, loader=number, shapes=shapes, dtypes=dtypes, of="forward")
 
     def unhook(self) -> None:
         """Remove the forward hook, after the first steps or before a compilation, and the reading of the environment with it."""
@@ -310,22 +311,23 @@ def watch_torch(torch: Any) -> None:
         checkpoints.watch_torch(torch)
 
 
-def shapes_in(value: Any) -> list[list[int]]:
-    """The shapes of the first four tensors in a batch or in a call's arguments."""
-    return list(itertools.islice(_shapes(value, 3), 4))
+def tensors_in(value: Any) -> tuple[list[list[int]], list[str]]:
+    """The shapes of the first four tensors in a batch or in a call's arguments, and their types, e.g. "int64"."""
+    found = list(itertools.islice(_tensors(value, 3), 4))
+    return [shape for shape, _ in found], [dtype for _, dtype in found]
 
 
-def _shapes(value: Any, depth: int) -> Iterator[list[int]]:
+def _tensors(value: Any, depth: int) -> Iterator[tuple[list[int], str]]:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         if shape and all(type(size) is int for size in shape):  # not a symbolic one
-            yield list(shape)
+            yield list(shape), str(getattr(value, "dtype", "")).rpartition(".")[2]
         return
     if not isinstance(value, (list, tuple)):
         items = getattr(value, "data", value)  # transformers' BatchEncoding keeps a dict there
         value = list(items.values()) if isinstance(items, dict) else []
     for held in value[:16] if depth else []:
-        yield from _shapes(held, depth - 1)
+        yield from _tensors(held, depth - 1)
 
 
 def optimizer_step(state: Any) -> Any:

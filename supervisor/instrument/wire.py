@@ -82,7 +82,9 @@ class Wire:
         self.reporting = True
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         script = os.path.abspath(script) if isinstance(script, str) else None
+        local = os.environ.get("LOCAL_WORLD_SIZE", "")
         keys = {"pid": self.pid, "source": "instrument", "script": script, "timeout_s": timeout_s}
+        keys["local_world_size"] = int(local) if local.isdigit() else None
         self.record("phase", phase="loading", **place(), **keys)
         kept, self.kept = self.kept, []
         self._write(kept)

@@ -239,8 +239,9 @@ def test_two_ranks_of_torchrun_train_as_planned(tmp_path: Path) -> None:
     assert sorted(answers(ended)) == sorted(2 * [("argv", "batch_size", 8, 4), ("argv", "accum", None, 2)])
     for rank in (0, 1):
         records = [one for one in ended.records if one["rank"] == rank]
-        shapes = [one["shapes"] for one in records if one["kind"] == "shape" and one["of"] == "forward"]
-        assert shapes == 4 * [[[4, 4]]]
+        shapes = [one for one in records if one["kind"] == "shape" and one["of"] == "forward"]
+        assert [(one["shapes"], one["dtypes"]) for one in shapes] == 4 * [([[4, 4]], ["float32"])]
+        assert [one["local_world_size"] for one in records if one["kind"] == "phase"] == [2]
         assert [one["micro_steps"] for one in records if one["kind"] == "step"] == [2, 2]
         parsed = {
             one["name"]: one["value"]
