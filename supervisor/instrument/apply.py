@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+_HIDDEN = "<redacted>"
+"""The journal has this for a secret in the recorded words (supervisor/text/redact.py): any text may stand there."""
 _SPAWNED = "--multiprocessing-fork"
 _OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
 """Words in which the command lines of ranks of one attempt may differ."""
@@ -58,7 +60,7 @@ def argv_is_there() -> None:
 
 def loaded(by: str, file: str | None, result: object) -> None:
     """A loader returns `result` for a file: the first time, the planned keys are set in it."""
-    for entry in [entry for entry in plan.files if file is not None and _is_same(entry["path"], file)]:
+    for entry in [entry for entry in plan.files if file is not None and _is_same(file, entry["path"])]:
         holder, last = _holder(result, entry["key"])
         if holder is not None:
             plan.files.remove(entry)
@@ -85,10 +87,12 @@ def _is_planned(own: list[str], recorded: list[str], options: list[Any]) -> bool
     return len(rests[0]) == len(rests[1]) and all(map(_is_same, *rests))
 
 
-def _is_same(one: str, other: str) -> bool:
-    return one == other or (
-        os.path.basename(one) == os.path.basename(other) and os.path.realpath(one) == os.path.realpath(other)
-    )
+def _is_same(own: str, recorded: str) -> bool:
+    if _HIDDEN in recorded:
+        around = map(re.escape, recorded.split(_HIDDEN))
+        return re.fullmatch(".*".join(around), own, re.DOTALL) is not None
+    same_name = os.path.basename(own) == os.path.basename(recorded)
+    return own == recorded or (same_name and os.path.realpath(own) == os.path.realpath(recorded))
 
 
 def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | None, list[str]]]:

@@ -1,7 +1,7 @@
 """Checkpoints that were written and loaded, by path, and the paths that the script looked for before it trained.
 
-An attempt whose plan is not confirmed yet has ``STOKER_CONFIRM``, the path of a file: each save waits for that file before its first
-byte, `CONFIRM_S` in all. A file that the script opened by itself is there, and empty, before `torch.save` is called: that is not held up.
+An attempt whose plan is not confirmed yet has the variable ``STOKER_CONFIRM``: each save waits, before its first byte, for the file
+``confirmed`` in the telemetry folder, at most `CONFIRM_S`. A file that the script itself opened is empty before `torch.save` is called.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from .imports import is_user_code
 from .training import RECORD_S, optimizer_step
-from .wire import watch, wire
+from .wire import is_data_worker, watch, wire
 
 if TYPE_CHECKING:
     from .wire import Look
 
 CONFIRM_S = 20.0
-"""How long the saves of one process wait, all together."""
+"""How long the saves of one process wait, all together. Then they go on, and a `note` says so."""
 POLL_S = 0.02
 MAX_SOUGHT = 500
 MAX_SOUGHT_AT = 20
@@ -46,29 +46,23 @@ class Checkpoints:
         self.sought: dict[Any, str] = {}
         self.sought_at: collections.Counter[Any] = collections.Counter()
         self.waited_s = 0.0
-        self.confirmed = False
+        self.awaited = os.path.join(wire.folder, "confirmed") if os.environ.get("STOKER_CONFIRM") else None
 
     def wait(self) -> None:
         """Before a save: wait for the keeper's word that this attempt is what was planned, or that it ends the attempt."""
-        awaited = os.environ.get("STOKER_CONFIRM")
-        if self.confirmed or not awaited or wire.off or self.waited_s >= CONFIRM_S:
-            return
-        data = sys.modules.get("torch.utils.data")
-        if data is not None and data.get_worker_info() is not None:
+        if self.awaited is None or wire.off or is_data_worker():
             return
         if self.loaded is not None or "RANK" in os.environ or "LOCAL_RANK" in os.environ:
             wire.start_reporting()  # a save before the first step is judged by what was loaded
-        wire.flush()
-        began = time.monotonic()
-        try:
-            while not _exists(awaited):
-                if self.waited_s + time.monotonic() - began >= CONFIRM_S:
-                    wire.record("note", code="unconfirmed_save", where="step %d" % wire.step)
-                    return
-                time.sleep(POLL_S)
-            self.confirmed = True
-        finally:
+        wire.flush()  # what the keeper judges by
+        while not _exists(self.awaited):
+            if self.waited_s >= CONFIRM_S:
+                wire.record("note", code="unconfirmed_save", where="step %d" % wire.step)
+                break
+            began = time.monotonic()
+            time.sleep(POLL_S)
             self.waited_s += time.monotonic() - began
+        self.awaited = None
 
     def save_ended(self, path: str, step: int) -> None:
         """A checkpoint is at `path`, with the state after `step` optimizer steps of this process."""

@@ -72,8 +72,7 @@ class Wire:
         """Start to report, because training was seen; a data worker never does. `timeout_s`: the process group's."""
         if self.off or self.reporting:
             return
-        data = sys.modules.get("torch.utils.data")
-        if data is not None and data.get_worker_info() is not None:
+        if is_data_worker():
             self.off = True
             return
         for function in self.at_start:
@@ -202,6 +201,12 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
     for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if original in known:
             known.add(observed)
+
+
+def is_data_worker() -> bool:
+    """Whether this is a worker process of a DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 def place() -> dict[str, Any]:

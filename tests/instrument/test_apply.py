@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.text.redact import HIDDEN
 from tests.instrument.child import Ended, run
 from tests.instrument.test_settings import TRAINS
 
@@ -100,6 +101,26 @@ def test_only_the_process_that_was_recorded_is_changed(
     ended = planned(tmp_path, ["--batch-size", "8", "--name", "x"], BATCH, recorded=recorded)
     assert json.loads(ended.out)[1] == ("4" if is_changed else "8")
     assert len(answers(ended)) == is_changed
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_changed"),
+    [
+        (f"--api-key {HIDDEN} -b 8", True),
+        (f"--api-key=sk-{HIDDEN} -b 8", False),
+        (f"--{HIDDEN} {HIDDEN} -b 8", True),
+        (f"--api-key x{HIDDEN}z -b 8", False),
+        (f"{HIDDEN} -b 8", False),
+        (f"--api-key (s|{HIDDEN} -b 8", False),
+    ],
+)
+def test_a_word_that_the_journal_hides_may_be_anything(
+    tmp_path: Path, recorded: str, is_changed: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    ended = planned(tmp_path, ["--api-key", "(s3cr\net", "-b", "8"], BATCH, recorded=recorded.split())
+    assert json.loads(ended.out)[-1] == ("4" if is_changed else "8")
+    assert "s3cr" not in str(ended.records)
 
 
 def test_a_wrapper_that_has_the_script_s_words_behind_its_own_is_left_alone(tmp_path: Path) -> None:
@@ -242,6 +263,10 @@ def test_two_ranks_of_torchrun_train_as_planned(tmp_path: Path) -> None:
         shapes = [one for one in records if one["kind"] == "shape" and one["of"] == "forward"]
         assert [(one["shapes"], one["dtypes"]) for one in shapes] == 4 * [([[4, 4]], ["float32"])]
         assert [one["local_world_size"] for one in records if one["kind"] == "phase"] == [2]
+        kinds = [one["kind"] for one in records]
+        assert kinds.index("phase") < kinds.index("applied") < kinds.index("shape"), (
+            "said before the first step"
+        )
         assert [one["micro_steps"] for one in records if one["kind"] == "step"] == [2, 2]
         parsed = {
             one["name"]: one["value"]
