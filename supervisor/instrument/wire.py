@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 TYPE_CHECKING = False  # typing takes milliseconds to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any, Generator
+    from typing import Any
 
-    Look = Generator[None, Any, None]
-    """A generator that `watch` runs around a call."""
+Look = object
+"""A generator that `watch` runs around a call: it yields once, and is sent the result."""
 
 MAX_FILE_BYTES = 8 << 20
 """Then the file is renamed to ``….1``; two are kept."""
@@ -34,12 +34,12 @@ _SECRET = re.compile(
     r"password|passwd|passphrase|secret|credential|webhook|apikey|bearer|authorization"
     r"|(?:key|token|creds|pwd|pgpass|requirepass|masterauth)(?:_|$)|(?:^|[_.])(?:pass|pin|auth|pat|sig|signature|sas|cookies?)\d*$"
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def is_secret(name: str) -> bool:
     """Whether an option, variable or key with this name may hold a secret. Its value is then never read."""
-    return _SECRET.search(_CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
+    return _SECRET.search(CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
 
 
 class Wire:
@@ -72,7 +72,8 @@ class Wire:
         """Start to report, because training was seen; a data worker never does. `timeout_s`: the process group's."""
         if self.off or self.reporting:
             return
-        if is_data_worker():
+        data = sys.modules.get("torch.utils.data")
+        if data is not None and data.get_worker_info() is not None:
             self.off = True
             return
         for function in self.at_start:
@@ -112,13 +113,10 @@ class Wire:
                 function()
 
     def _end(self) -> None:
-        if os.getpid() != self.pid:
-            return
         with quietly("exit"):
             self.flush()
             # Set after an uncaught exception, unset after one that the script swallowed.
-            kind = getattr(sys, "last_type", None)
-            name = None if kind is None else kind.__name__
+            name = getattr(getattr(sys, "last_type", None), "__name__", None)
             self.record("exit", step=self.step, reason="exception" if name else "done", exception=name)
 
     def _write(self, entries: list[dict[str, Any]]) -> None:
@@ -201,12 +199,6 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
     for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if original in known:
             known.add(observed)
-
-
-def is_data_worker() -> bool:
-    """Whether this is a worker process of a DataLoader."""
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None
 
 
 def place() -> dict[str, Any]:
