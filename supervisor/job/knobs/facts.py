@@ -17,6 +17,7 @@ MOST_SHAPES: Final = 64
 MOST_LOADERS: Final = 40
 MOST_PATHS: Final = 64
 MOST_CANDIDATES: Final = 6
+_EMBEDDED: Final = (["int64"], ["int32"])
 CLOSE_STEPS: Final = 4
 """So many steps are recorded one by one, with every batch and every forward (supervisor/instrument/training.py)."""
 
@@ -101,8 +102,12 @@ class Rank:
 
     pid: int | None = None
     world_size: int | None = None
+    local_world_size: int | None = None
+    """Ranks on this node, if the launcher says so."""
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    token_ids: set[tuple[int, ...]] = field(default_factory=set)
+    """Of these, the two-dimensional ones of the integer types that an embedding takes."""
     steps: int = 0
     batches: _Count = field(default_factory=_Count)
     backwards: _Count = field(default_factory=_Count)
@@ -115,6 +120,7 @@ class Rank:
         match kind:
             case "phase":
                 self.world_size = _whole(record.get("world_size")) or self.world_size
+                self.local_world_size = _whole(record.get("local_world_size"))
             case "loader":
                 self._loader(record)
             case "shape":
@@ -152,6 +158,9 @@ class Rank:
         counts = self.forwards if forward else loader.fed if loader is not None else None
         if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
             counts[shape] += 1
+            types = record.get("dtypes")
+            if forward and len(shape) == 2 and isinstance(types, Sequence) and types[:1] in _EMBEDDED:
+                self.token_ids.add(shape)
         if loader is not None and forward:
             loader.forwards += 1
         elif loader is not None and (step := _whole(record.get("step")) or 0) < CLOSE_STEPS:
