@@ -215,6 +215,7 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     `micro_batch`: samples of one forward of one rank; with `unit` "tokens", the most tokens of it. `accumulation`: micro-batches a step. `setting`: the option, variable or key that
     makes the micro-batch, `scope` what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from
     a global batch) or ``none``. `how`: the rule behind each answer. `candidates`: settings to ask about, where several fit.
+    `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.measured_resume.ResumeWay`.
     """
 
     attempt: int
@@ -229,6 +230,10 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     accumulation_setting: str | None = None
     how: dict[str, str] = {}
     candidates: tuple[str, ...] = ()
+    resume: str | None = None
+    resume_setting: str | None = None
+    resume_how: str = ""
+    resume_candidates: tuple[str, ...] = ()
 
     @property
     def batch(self) -> BatchSpec | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.measured_resume import with_answered_resume, with_measured_resume
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import RESTARTS
 from supervisor.run import events as ev
@@ -342,7 +343,7 @@ class RunState(Part, frozen=True, kw_only=True):
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
     `kept`: the copies of checkpoints that there are, and which have none. `counter`: what a person answered about the script's count
-    of its steps, `RESTARTS` or `CONTINUES`.
+    of its steps, `RESTARTS` or `CONTINUES`; `resumes`: how it resumes, as `with_answered_resume` takes it.
     `nodes`: what was seen last of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
     """
@@ -371,6 +372,7 @@ class RunState(Part, frozen=True, kw_only=True):
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
     kept: tuple[ev.CheckpointKept, ...] = ()
     counter: str = ""
+    resumes: str = ""
     probes: tuple[ev.ProbeEnded, ...] = ()
     probing: ev.ProbeStarted | None = None
     fitted: ev.BatchFitted | None = None
@@ -426,14 +428,22 @@ class RunState(Part, frozen=True, kw_only=True):
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """The job with what a person answered about its batch since it was started."""
+        """The job with what a person answered about its batch and its resume since it was started, and with the resume that was measured."""
         answer, question = self.answer, job.question
-        if answer is None or question is None:
-            return job
-        for known, (knobs, batch) in zip(question.answers, job.if_answered, strict=False):
-            if known.value == answer.value:
-                return dataclasses.replace(job, knobs=knobs, batch=batch)
-        return job
+        if answer is not None and question is not None:
+            outcomes = zip(question.answers, job.if_answered, strict=False)
+            found = next((outcome for known, outcome in outcomes if known.value == answer.value), None)
+            job = dataclasses.replace(job, knobs=found[0], batch=found[1]) if found is not None else job
+        knobs = with_answered_resume(job.knobs, self.resumes)
+        if (seen := self.resume_measured) is not None:
+            knobs = with_measured_resume(knobs, seen.resume, seen.resume_setting, seen.resume_how)
+        return dataclasses.replace(job, knobs=knobs) if knobs is not job.knobs else job
+
+    @property
+    def resume_measured(self) -> ev.BatchMeasured | None:
+        """The newest measurement that shows how the script resumes."""
+        measured = (a.measured for a in reversed(self.attempts))
+        return next((seen for seen in measured if seen is not None and seen.resume is not None), None)
 
     @property
     def open_question(self) -> BatchQuestion | None:

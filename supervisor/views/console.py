@@ -375,9 +375,12 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
     for one in question.answers:
         text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"
         # A flag that would change nothing is not named.
-        answers.append(f"{flags_text(question, one)} ({text})" if one.change is not None else text)
-    of_batch = question.what is not Unread.COUNTER
-    why = "to restart smaller, answer" if of_batch else "to continue, answer, or set [policy] step_counter"
+        has_flag = one.change is not None or question.what is Unread.RESUME
+        answers.append(f"{flags_text(question, one)} ({text})" if has_flag else text)
+    why = {
+        Unread.COUNTER: "to continue, answer, or set [policy] step_counter",
+        Unread.RESUME: "to continue, answer, or name the flag with --resume-knob FLAG=PATH",
+    }.get(question.what, "to restart smaller, answer")
     yield Level.WARNING, f"{why}: {question_text(question, english)} {' | '.join(answers)}"
 
 

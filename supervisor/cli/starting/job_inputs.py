@@ -20,8 +20,14 @@ from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
+from supervisor.job.knobs.measured_resume import with_answered_resume
 from supervisor.job.spec import AnswerGiven, BatchQuestion, EntryKind, JobSpec, RetrySettings
-from supervisor.run.history.answers import exit_code_question, recall_answer
+from supervisor.run.history.answers import (
+    exit_code_question,
+    is_resume_answer,
+    recall_answer,
+    resume_question,
+)
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
 
@@ -90,7 +96,18 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
-    return Job(parsed, _with_trust(spec, env))
+    return Job(parsed, _with_resume(_with_trust(spec, env), env))
+
+
+def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with the way to resume that a person answered for its script in an earlier run, where no setting names one."""
+    known = None if spec.knobs.resume_is_set else _answered(resume_question(spec), env)
+    if known is None or spec.knobs.self_resuming or not is_resume_answer(known.value):
+        return spec
+    words = known.question.flag(known.value)
+    note = f"how this script resumes is known, as you answered on {known.day}: {words}"
+    knobs = with_answered_resume(spec.knobs, known.value)
+    return replace(spec, knobs=knobs, notes=(*spec.notes, note), answered=spec.answered or known)
 
 
 def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:

@@ -273,7 +273,8 @@ class Facts:
             path = setting.value
             if not isinstance(path, str) or not (is_resume(setting.name) or self.restored):
                 continue  # weights alone are a pretrained model's
-            if any(loaded == path or loaded.startswith(path + "/") for loaded in self.loaded):
+            within = is_resume(setting.name) and any(loaded.startswith(path + "/") for loaded in self.loaded)
+            if path in self.loaded or within:  # of another name it may be the folder that is written to
                 return ResumeProposal(ResumeBy.PATH_OPTION, setting)
         if self.sought or any(path in self.saved for path in self.loaded):
             return ResumeProposal(ResumeBy.ITSELF)
@@ -308,7 +309,7 @@ class Facts:
         return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 
 
-_FILES: Final = frozenset(("yaml", "json", "toml"))
+FILES: Final = frozenset(("yaml", "json", "toml"))
 
 
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
@@ -339,10 +340,10 @@ def _names(setting: Setting) -> set[str]:
 def _is_same(held: Setting, setting: Setting) -> bool:
     """Whether `setting` says nothing beside `held`, whose source is believed first."""
     named = not _names(held).isdisjoint(_names(setting))
-    if setting.by in _FILES and held.by in _FILES:
+    if setting.by in FILES and held.by in FILES:
         return named and held.number == setting.number
     if (
-        setting.by in _FILES
+        setting.by in FILES
     ):  # a default of the parser hides no value of a file: the script may take it from there
         given = held.given is not False or held.number == setting.number
         return given and (named or last_part(held.name) == last_part(setting.name))
@@ -351,7 +352,7 @@ def _is_same(held: Setting, setting: Setting) -> bool:
 
 def _source(setting: Setting) -> int:
     """The order in which the sources of a setting are believed."""
-    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in _FILES else 0)
+    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in FILES else 0)
 
 
 def _whole(value: object) -> int | None:

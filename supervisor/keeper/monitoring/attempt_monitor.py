@@ -105,12 +105,14 @@ class AttemptMonitor:
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
         self._judging, self._stepped, self._saved = judging, stepped, saved
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock)
         self._found = FoundCheckpoints(
             context.record.job,
             context.clock,
             context.ledger.emit,
             context.node.series,
             lambda since_t: concurrent_runs(context.run, since_t, context.env),
+            self._measured,
         )
         self._recorder = Recorder(
             context.node.series,
@@ -120,7 +122,6 @@ class AttemptMonitor:
             redact=context.ledger.redactor.text,
             journal_bytes=lambda: context.ledger.size,
         )
-        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock)
         self._viewers = Viewers(context.run.control)
         self._health = Health(
             context.node,
@@ -209,6 +210,7 @@ class AttemptMonitor:
                 self._live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
         self._measured.hear(observation)
+        self._found.hear(observation)
         self._take(observation)
 
     def _take(self, observation: Observation) -> None:
@@ -423,7 +425,8 @@ class AttemptMonitor:
 
     def _can_resume(self) -> bool:
         """Whether a restart would resume from a checkpoint, or may start from scratch."""
-        job, saved = self._record.job, self._ledger.state.resumable
+        state = self._ledger.state
+        job, saved = state.answered_job(self._record.job), state.resumable
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:

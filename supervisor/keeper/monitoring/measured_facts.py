@@ -6,6 +6,7 @@ counted steps are used only if the logs have shown no step for `SILENT_S`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchUnit
 from supervisor.job.knobs.facts import Facts, Setting
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, measured_batch
+from supervisor.job.knobs.measured_resume import resume_way
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
 from supervisor.run import events as ev
@@ -23,6 +25,7 @@ LOOK_S, MOST_LOOK_S = 0.5, 30.0
 """Seconds between two derivations, which take up to 55 ms: each that changes no settled answer doubles the time to the next."""
 SILENT_S: Final = 20.0
 """Seconds from the first step. A script that logs steps has logged one by then."""
+MOST_STEPS: Final = 4096
 OPEN_STEPS: Final = 20
 """After this many steps, unknown answers are journalled as unknown."""
 
@@ -45,6 +48,10 @@ class MeasuredFacts:
         self._journalled = view.measured if view is not None else None
         self._logs_step = view is not None and view.first_step is not None
         self._first_step_at: float | None = None
+        self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
+        """Wall time and step of the newest that were counted; empty where the script logs its own."""
+        self._before = 0 if attempt == 1 else None
+        """Steps of earlier attempts, by the count in an optimizer's state, which continues over all of them."""
         self._waiting: StepSeen | None = None
 
     def hear(self, seen: Observation) -> None:
@@ -57,6 +64,10 @@ class MeasuredFacts:
             if seen.record["kind"] == "step" and not self._logs_step:
                 self._count(seen)
 
+    def step_after(self, counted: int) -> int | None:
+        """The training's step after so many optimizer steps of a process of this attempt; None where it is not known, or logged."""
+        return None if self._logs_step or self._before is None else self._before + counted
+
     def look(self, *, is_over: bool = False) -> None:
         """Journal the batch once it is settled, and again when it changes. `is_over`: no more records will come."""
         now = self._clock.mono()
@@ -68,9 +79,9 @@ class MeasuredFacts:
         found = measured_batch(self._facts, local_world_size=self._local_world)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
-        if found.micro_batch is None or not is_settled:
-            return
         event = _event(found, self._attempt, self._clock.wall())
+        if not is_settled or (event.micro_batch is None and event.resume is None):
+            return
         if self._journalled is not None and event == replace(self._journalled, t=event.t):
             self._apart_s = min(2 * self._apart_s, MOST_LOOK_S)
             return
@@ -83,11 +94,14 @@ class MeasuredFacts:
         now = self._clock.mono()
         if self._first_step_at is None:
             self._first_step_at = now
-        # In a resumed attempt the process counts from 1 again. The count in an optimizer's state continues over all attempts.
-        step = record.get("optimizer_step") or (record.get("step") if self._attempt == 1 else None)
-        if not isinstance(step, int):
+        counted, in_state = record.get("step"), record.get("optimizer_step")
+        if isinstance(counted, int) and isinstance(in_state, int) and in_state:
+            self._before = in_state - counted
+        step = self.step_after(counted) if isinstance(counted, int) else None
+        if step is None:
             return
         values = {"step": float(step)}
+        self.steps.append((seen.t, step))
         steps, took_s = record.get("steps"), record.get("step_time_s")
         if isinstance(steps, int) and isinstance(took_s, int | float) and steps > 0 and took_s > 0:
             values["step_time_s"] = took_s / steps
@@ -110,6 +124,7 @@ def _event(found: MeasuredBatch, attempt: int, t: float) -> ev.BatchMeasured:
         "setting": found.set_by,
         "accumulation_setting": found.accumulated_by,
     }
+    way = resume_way(found.resume)
     return ev.BatchMeasured(
         t=t,
         attempt=attempt,
@@ -126,6 +141,10 @@ def _event(found: MeasuredBatch, attempt: int, t: float) -> ev.BatchMeasured:
         else found.accumulation_setting,
         how={name: f"{answer.certainty}: {answer.why}" for name, answer in answers.items()},
         candidates=tuple(_spelled(setting) for setting in found.set_by.candidates),
+        resume=way.resume,
+        resume_setting=way.setting,
+        resume_how=way.how,
+        resume_candidates=way.candidates,
     )
 
 
