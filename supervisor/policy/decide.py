@@ -241,7 +241,7 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
         held = _hold(history, f"{failure.value}: {forbidden}", change)
-        return replace(held, asks=_resume_can_be_asked(history))
+        return replace(held, asks=forbidden != rule.advice_if_not_restarted and _resume_can_be_asked(history))
     if change.batch is not None and history.old_batch:
         return _hold(history, f"{failure.value}: {history.old_batch}", SpecChange())
     if not history.resume_known and history.given_start is None:

@@ -515,6 +515,10 @@ class RequestRefused(JournalEvent, frozen=True, kw_only=True, tag="request_refus
     reason: str
 
 
+ON_OOM = "oom_"
+"""Before `restarts` or `ends`: the code of an advisory on what an out-of-memory failure would do."""
+
+
 class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
     """Something worth knowing while the run is healthy. `code` names its kind, so that it is not repeated."""
 

@@ -49,7 +49,7 @@ with open(f"told.{rank}.jsonl", "a") as told:
     print(json.dumps([first, source and os.path.relpath(source)]), file=told)
 model = DDP(model)
 dist.barrier()
-data = DataLoader(TensorDataset(torch.randn(4096, 8), torch.randint(0, 2, (4096,))), batch_size=a.rho)
+data = DataLoader(TensorDataset(torch.randn(4096, 8), torch.randint(0, 2, (4096,))), batch_size=SIZE)
 for step, (x, y) in enumerate(data, first + 1):
     torch.nn.functional.cross_entropy(model(x), y).backward()
     opt.step(); opt.zero_grad()
@@ -59,6 +59,10 @@ for step, (x, y) in enumerate(data, first + 1):
         os.replace(target + "~", target)
     dist.barrier()
     time.sleep(0.25)  # a save a second is told at once
+    if step == 13 and rank == 1 and RUNS_OUT:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 15.00 GiB of which 1.00 GiB is free."
+        )
     if step == 13 and rank == 1 and not first:
         faulthandler.disable(); os.kill(os.getpid(), signal.SIGSEGV)
     if step == 24:
@@ -70,10 +74,16 @@ LOOKS = "target if os.path.exists(target) else None"
 NAMED = 'p.add_argument("--restore-state", default=None)'
 
 
-def written(folder: Path, extra: str = "", source: str = "None") -> Path:
+def written(
+    folder: Path, extra: str = "", source: str = "None", *, size: str = "a.rho", runs_out: bool = False
+) -> Path:
     """`folder` with the script in it."""
     folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(SCRIPT.replace("EXTRA", extra).replace("SOURCE", source))
+    parts = {"EXTRA": extra, "SOURCE": source, "SIZE": size, "RUNS_OUT": str(runs_out)}
+    text = SCRIPT
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    (folder / "train.py").write_text(text)
     return folder
 
 
@@ -146,3 +156,17 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
     assert done.code == 0, done.out + done.err
     assert "you answered on 2" in done.out
     assert told(folder) == [[0, None], [10, "heap/zeta.q7"]]
+
+
+def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_line(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", size="(4, 8, 16)[a.rho // 8]", runs_out=True)
+    done, _, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    assert done.code == 1, done.out + done.err
+    missing = "--batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH"
+    lines = done.out.splitlines()
+    said = [at for at, line in enumerate(lines) if line.endswith(f"the 8 samples is not known; {missing}")]
+    died = next(at for at, line in enumerate(lines) if "[ERROR]" in line)
+    assert len(said) == 1, done.out
+    assert said[0] < died
+    assert lines[-1] == f"stoker run {missing} --nproc-per-node 2 --python {sys.executable} train.py"
+    assert len(state.attempts) == 1

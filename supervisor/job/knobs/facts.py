@@ -269,13 +269,9 @@ class Facts:
     @property
     def resume(self) -> ResumeProposal:
         """How the script seems to resume."""
-        for setting in self.settings:
-            path = setting.value
-            if not isinstance(path, str) or not (is_resume(setting.name) or self.restored):
-                continue  # weights alone are a pretrained model's
-            within = is_resume(setting.name) and any(loaded.startswith(path + "/") for loaded in self.loaded)
-            if path in self.loaded or within:  # of another name it may be the folder that is written to
-                return ResumeProposal(ResumeBy.PATH_OPTION, setting)
+        option = next(filter(self._is_loaded_from, self.settings), None)
+        if option is not None:
+            return ResumeProposal(ResumeBy.PATH_OPTION, option)
         if self.sought or any(path in self.saved for path in self.loaded):
             return ResumeProposal(ResumeBy.ITSELF)
         fits = [
@@ -287,6 +283,16 @@ class Facts:
         if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
             return ResumeProposal(ResumeBy.OPTION, fits[0], tuple(fits[:MOST_CANDIDATES]))
         return ResumeProposal(ResumeBy.ASK if fits else ResumeBy.UNKNOWN, None, tuple(fits[:MOST_CANDIDATES]))
+
+    def _is_loaded_from(self, setting: Setting) -> bool:
+        """Whether a setting's value is the checkpoint that was loaded.
+
+        Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
+        """
+        path, says_so = setting.value, is_resume(setting.name) > 0
+        if not isinstance(path, str) or not (says_so or self.restored):
+            return False
+        return path in self.loaded or (says_so and any(one.startswith(f"{path}/") for one in self.loaded))
 
     @property
     def settings(self) -> tuple[Setting, ...]:

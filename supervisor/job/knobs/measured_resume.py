@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from supervisor.job.knobs.facts import FILES, MOST_PATHS, Facts, ResumeBy, ResumeProposal, Setting
-from supervisor.job.knobs.places import ENV
 from supervisor.job.spec import BY_ITSELF, NEVER, Knobs
 
 FLAG: Final = "flag"
@@ -20,6 +19,7 @@ SELF: Final = "self"
 PATH: Final = "PATH"
 """In a declared setting (``--resume=PATH``): it takes the path of the newest checkpoint."""
 _SWITCH: Final = "proposed: switch"
+_ANSWERED: Final = "as you answered"
 _WHY: Final = {
     "measured: path_option": "its value was the checkpoint that was loaded",
     "measured: itself": "it looks for a checkpoint where it saves",
@@ -66,7 +66,7 @@ def resume_way(found: ResumeProposal) -> ResumeWay:
 def knob_name(setting: Setting) -> str:
     """A setting as a knob is named: its longest option word, ``env:NAME``, ``FILE#key``, else its name."""
     if setting.by == "env":
-        return f"{ENV}{setting.name}"
+        return f"env:{setting.name}"
     if setting.by in FILES and setting.file is not None:
         return f"{setting.file}#{setting.name}"
     return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
@@ -86,9 +86,8 @@ def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, 
 
     A way that is only proposed gives way to a framework's convention, too. `resume`, `setting`, `how`: as in `ResumeWay`.
     """
-    by_person = knobs.resume_is_set or knobs.resumes.startswith(("named", "answered"))
     known = knobs.start is not None or knobs.self_resuming or knobs.resume_step is not None
-    if resume is None or by_person or (known and how.startswith("proposed")):
+    if resume is None or is_declared(knobs) or (known and how.startswith("proposed")):
         return knobs
     if resume == SELF:
         return _with_way(knobs, BY_ITSELF, _WHY["measured: itself"])
@@ -97,9 +96,14 @@ def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, 
     return _with_way(knobs, f"{setting}={value}" if value else setting or "", _WHY.get(how, how))
 
 
+def is_declared(knobs: Knobs) -> bool:
+    """Whether a person, or the command line itself, says how the script resumes."""
+    return knobs.resume_is_set or knobs.resumes.startswith(("named", _ANSWERED))
+
+
 def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
     """`knobs` with a person's answer: `BY_ITSELF`, `NEVER`, or a setting as `--resume-knob` takes it."""
-    return _with_way(knobs, answer, "answered") if answer else knobs
+    return _with_way(knobs, answer, _ANSWERED) if answer else knobs
 
 
 def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
@@ -115,7 +119,7 @@ def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
     )
     if way in {BY_ITSELF, NEVER}:
         return blank
-    name, _, value = way.rpartition("=") if way.endswith((f"={PATH}", "=true")) else (way, "", "")
+    name, _, value = way.rpartition("=") if "=" in way else (way, "", "")
     if value == PATH:
         return replace(blank, resume_path=name)
     return replace(blank, resume=name, resume_value=value)

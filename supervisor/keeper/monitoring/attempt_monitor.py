@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
+from supervisor.job.oom_plan import oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
@@ -51,6 +52,7 @@ CUT_S, LOOK_S = 1.0, 0.005
 """When a stop is urgent, logs are read for at most this many seconds more; usually enough to reach their end."""
 SIGNAL_READ_S = 10.0
 """Who sent us a signal kills us soon after (SLURM's KillWait: 30 s): the run's end must be on disk by then."""
+MOST_FORETOLD = 3
 ADOPT_WAIT_S = 2.0
 """How long an adopting keeper waits for the launcher that a dead one may have just started."""
 
@@ -143,6 +145,7 @@ class AttemptMonitor:
         self._provisional_at: dict[_Early, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
+        self._foretold: ev.BatchMeasured | None = None
         self._number = 0
         self._same_boot = same_boot
 
@@ -328,6 +331,7 @@ class AttemptMonitor:
         self._look_for_failure(live)
         collector.look()
         self._measured.look()
+        self._foretell()
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
         now = self._clock.mono()
@@ -352,6 +356,22 @@ class AttemptMonitor:
             elif self._health.tick():
                 # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
                 self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+
+    def _foretell(self) -> None:
+        """Say what an out-of-memory failure would do, as soon as the first steps show it, and once more if that changes."""
+        state, job = self._ledger.state, self._record.job
+        view = state.attempt
+        if view is None or view.number > 1 or view.measured is self._foretold or job.trial is not None:
+            return
+        self._foretold = view.measured
+        said = [advisory.text for advisory in state.advisories if advisory.code.startswith(ev.ON_OOM)]
+        if view.measured is None or not job.retry.enabled or len(said) >= MOST_FORETOLD:
+            return
+        waits = self._record.settings.interactive
+        text, restarts = oom_notice(state.answered_job(job), view.measured.micro_batch, waits=waits)
+        if text not in said:
+            code = f"{ev.ON_OOM}{'restarts' if restarts else 'ends'}"
+            self._ledger.emit(ev.Advisory(t=self._clock.wall(), attempt=1, code=code, text=text))
 
     def _look_for_failure(self, live: LiveAttempt) -> None:
         """Journal at once that a rank fails: torchrun may take seconds to end, and what is silent meanwhile is no stall."""
@@ -515,6 +535,7 @@ class AttemptMonitor:
         backlog = self._collector.logs.backlog()
         self._live = self._collector = self._ending = None
         self._measured.look(is_over=True)
+        self._foretell()
         self._recorder.flush()
         self._stepped(self._ledger.state)
         view, code = self._ledger.state.attempt, ending.exit_code

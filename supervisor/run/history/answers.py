@@ -28,7 +28,9 @@ FILE = "answers.jsonl"
 MAX_ANSWERS = 200
 MAX_BYTES = 256 << 10
 MAX_RESUME_ANSWERS = 3  # there are as many keys
-_SETTING = re.compile(r"(env:|[\w./-]+#)?-{0,2}[A-Za-z_][\w.-]{0,80}(=PATH|=true)?")
+_SETTING = re.compile(
+    r"--?[A-Za-z][\w.-]{0,80}(=[\w.-]{1,40})?|(env:|[\w./-]+#)?\+{0,2}[A-Za-z_][\w.-]{0,80}=[\w.-]{1,40}"
+)
 _Time = Annotated[float, msgspec.Meta(ge=0, le=4e9)]
 
 
