@@ -141,7 +141,9 @@ def read_argv() -> None:
 
 def _read_the_rest() -> None:
     words, hides = _command_line()[0], False
-    for at, word in enumerate(words):  # a plan for the next attempt finds this process by it; the keeper masks it again
+    for at, word in enumerate(
+        words
+    ):  # a plan for the next attempt finds this process by it; the keeper masks it again
         name, equals, _ = word.partition("=")
         is_hidden = is_secret(name.lstrip("-"))
         words[at] = _HIDDEN if hides else name + "=" + _HIDDEN if is_hidden and equals else word

@@ -283,12 +283,9 @@ class Facts:
     @property
     def resume(self) -> ResumeProposal:
         """How the script seems to resume."""
-        for setting in self.settings:
-            path = setting.value
-            if not isinstance(path, str) or not (is_resume(setting.name) or self.restored):
-                continue  # weights alone are a pretrained model's
-            if any(loaded == path or loaded.startswith(path + "/") for loaded in self.loaded):
-                return ResumeProposal(ResumeBy.PATH_OPTION, setting)
+        option = next(filter(self._is_loaded_from, self.settings), None)
+        if option is not None:
+            return ResumeProposal(ResumeBy.PATH_OPTION, option)
         if self.sought or any(path in self.saved for path in self.loaded):
             return ResumeProposal(ResumeBy.ITSELF)
         fits = [
@@ -300,6 +297,16 @@ class Facts:
         if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
             return ResumeProposal(ResumeBy.OPTION, fits[0], tuple(fits[:MOST_CANDIDATES]))
         return ResumeProposal(ResumeBy.ASK if fits else ResumeBy.UNKNOWN, None, tuple(fits[:MOST_CANDIDATES]))
+
+    def _is_loaded_from(self, setting: Setting) -> bool:
+        """Whether a setting's value is the checkpoint that was loaded.
+
+        Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
+        """
+        path, says_so = setting.value, is_resume(setting.name) > 0
+        if not isinstance(path, str) or not (says_so or self.restored):
+            return False
+        return path in self.loaded or (says_so and any(one.startswith(f"{path}/") for one in self.loaded))
 
     @property
     def seen(self) -> tuple[Setting, ...]:
@@ -327,7 +334,7 @@ class Facts:
         return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 
 
-_FILES: Final = frozenset(("yaml", "json", "toml"))
+FILES: Final = frozenset(("yaml", "json", "toml"))
 
 
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
@@ -358,10 +365,10 @@ def _names(setting: Setting) -> set[str]:
 def _is_same(held: Setting, setting: Setting) -> bool:
     """Whether `setting` says nothing beside `held`, whose source is believed first."""
     named = not _names(held).isdisjoint(_names(setting))
-    if setting.by in _FILES and held.by in _FILES:
+    if setting.by in FILES and held.by in FILES:
         return named and held.number == setting.number
     if (
-        setting.by in _FILES
+        setting.by in FILES
     ):  # a default of the parser hides no value of a file: the script may take it from there
         given = held.given is not False or held.number == setting.number
         return given and (named or last_part(held.name) == last_part(setting.name))
@@ -370,7 +377,7 @@ def _is_same(held: Setting, setting: Setting) -> bool:
 
 def _source(setting: Setting) -> int:
     """The order in which the sources of a setting are believed."""
-    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in _FILES else 0)
+    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in FILES else 0)
 
 
 def _whole(value: object) -> int | None:
