@@ -209,10 +209,11 @@ def run_values_of(
     if job is None:
         return values
     workers = job.loader.workers or find_loader(view.argv).workers
+    knobs = state.answered_job(job).knobs
     return values._replace(
-        batch_knob=job.knobs.batch or values.batch_knob,
-        divided_batch=divided_flag(state.answered_job(job).knobs, batch, local_world_size=job.nproc_per_node),
-        keeps_global=job.knobs.keeps_global_batch or not job.knobs.refusal,
+        batch_knob=knobs.batch or values.batch_knob,
+        divided_batch=divided_flag(knobs, batch, local_world_size=job.nproc_per_node),
+        keeps_global=knobs.keeps_global_batch or not knobs.refusal,
         workers_knob=workers[0] if workers is not None else values.workers_knob,
         workers=workers[1] if workers is not None else None,
         port=job.master_port,
