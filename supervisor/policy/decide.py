@@ -286,6 +286,8 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
 def _is_causeless(verdict: Verdict) -> bool:
     """Whether all that is known is that it ended: by an exit code, or a signal that it raised itself."""
     match _kind(verdict):
+        case _ if verdict.signature:  # the user knows the cause
+            return False
         case FailureClass.UNKNOWN, None:
             return True
         case FailureClass.WORKER_CRASH, Reason.SIGNAL | Reason.EXIT_CODE | Reason.SILENT | None:

@@ -102,6 +102,8 @@ def test_a_kill_comes_from_somebody_else() -> None:
     assert now.verdict is not None
     killed = replace(now, verdict=replace(now.verdict, title="Rank 1 was killed (SIGKILL)"))
     assert not is_without_them(one(killed, FOREIGN, measured=True))
+    known = replace(now, verdict=replace(now.verdict, signature="sim-diverged"))
+    assert not is_without_them(one(known, FOREIGN, measured=True)), "the user's own signature names the cause"
 
 
 def test_what_a_person_has_settled_comes_first() -> None:
