@@ -21,7 +21,7 @@ ALIASES: Final[Mapping[str, str]] = {
 LAUNCH_KEYS: Final = frozenset(
     {"nproc_per_node", "num_gpus", "nnodes", "torch_local_path", "expected_memory_gib"}
 )
-LAUNCH_TABLES: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "metrics"})
+LAUNCH_TABLES: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "instrument", "metrics"})
 TRUE: Final = frozenset({"true", "1", "yes", "on"})
 FALSE: Final = frozenset({"false", "0", "no", "off"})
 

@@ -57,6 +57,10 @@ INSTRUMENT: Final = str(Path(__file__).parent.parent / "instrument" / "on_path")
 """The folder with the sitecustomize.py that measures inside a rank, and registers Python's faulthandler there."""
 
 
+NOT_MEASURED: Final = ("STOKER_INSTRUMENT", "0")
+"""The variable, and its value, with which a process measures nothing."""
+
+
 def environment(
     spec: JobSpec,
     *,
@@ -107,7 +111,7 @@ def environment_layers(
         for given, at in beaten:
             put(name, given, f"yours ({at})")
         put(name, value, f"yours ({origin})")
-    changes += _instrumentation(spec, base, changes)
+    changes += _instrumentation(spec, base, changes, extra or {})
     twin = _allocator_twin(spec)
     if twin is not None:
         put(twin.name, twin.value, twin.reason)
@@ -121,15 +125,12 @@ def environment_layers(
 
 
 def _instrumentation(
-    spec: JobSpec, base: Mapping[str, str], earlier: Sequence[EnvChange]
+    spec: JobSpec, base: Mapping[str, str], earlier: Sequence[EnvChange], extra: Mapping[str, str]
 ) -> Iterator[EnvChange]:
     """What puts the instrumentation into the job's Python processes, and says what it may do there."""
     own = {change.name: change.value for change in earlier}
-    measures = (
-        spec.instrument
-        and spec.entry_kind is not EntryKind.TRAINER
-        and (own.get("STOKER_INSTRUMENT") or base.get("STOKER_INSTRUMENT")) != "0"
-    )
+    seen = {name: value for name, value in {**base, **own, **extra}.items() if value}
+    measures = is_measured(spec, seen)
     if not (measures or spec.hang.faulthandler):
         return
     why = "batch, steps and checkpoints are measured in the process (--no-instrument: not)"
@@ -137,7 +138,7 @@ def _instrumentation(
         yield EnvChange("STOKER_FAULTHANDLER", "1", "hang.faulthandler: ranks can be asked for their stacks")
     if not measures:
         why = "hang.faulthandler: ranks can be asked for their stacks"
-        yield EnvChange("STOKER_INSTRUMENT", "0", "nothing is measured in the process")
+        yield EnvChange(*NOT_MEASURED, "nothing is measured in the process")
     rest = own.get("PYTHONPATH", base.get("PYTHONPATH"))
     yield EnvChange("PYTHONPATH", _joined(INSTRUMENT, rest), why)
     if measures and "SLURM_PROCID" in base:  # in a job of sbatch every process has one, which is no rank's
@@ -173,6 +174,12 @@ def _asked_for(spec: JobSpec, base: Mapping[str, str]) -> Iterator[EnvChange]:
     ):
         if wanted:  # what stands in the shell is yours
             yield from (EnvChange(name, value, why) for name, value in table.items() if name not in base)
+
+
+def is_measured(spec: JobSpec, env: Mapping[str, str]) -> bool:
+    """Whether processes of the job with the environment `env` are measured from inside."""
+    name, refusal = NOT_MEASURED
+    return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and env.get(name) != refusal
 
 
 def applied(base: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:

@@ -9,11 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
+from supervisor.policy.history import (
+    PastAttempt,
+    PolicyInput,
+    StopCause,
+    is_unmeasured,
+    restarts_since_progress,
+)
 from supervisor.policy.rules import Answer, rule_for
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 
-HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT))
+HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASURED))
 """Answers that ``--max-retries`` does not bound, unless it is 0."""
 
 ASKED_FOR: Final = "budget: none is spent, for a person asked for it; all start again from here"
@@ -46,6 +52,8 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
         return None
     if history.now.stop is StopCause.RESTART:
         return ASKED_FOR
+    if is_unmeasured(decision):
+        return "budget: none is spent, for once a run is outside of them"
     rule = rule_for(verdict.failure, verdict.reason, history.retry.overrides, verdict.signature)
     name = verdict.failure.value
     parts = []

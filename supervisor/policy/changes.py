@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from supervisor.job.batch import BatchChange, describe_change
+from supervisor.job.env import NOT_MEASURED
 from supervisor.job.knobs.batch_settings import set_batch as kn
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope, LoaderKnobs
@@ -34,6 +35,10 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             return SpecChange(raise_open_files=True), "too many open files: soft limit up to the hard one"
         case Answer.RESUME_EARLIER:
             return _earlier(history, rule)
+        case Answer.UNMEASURED if history.may_blame_measurements:
+            return SpecChange(env=(NOT_MEASURED,)), _unmeasured_text(history)
+        case Answer.UNMEASURED:
+            return None, rule.advice_if_not_restarted
         case Answer.EXCLUDE_GPU:
             return _without_gpu(history)
         case Answer.RESTART | Answer.STOP | Answer.HOLD | Answer.REQUEUE:
@@ -51,6 +56,13 @@ def _restart_text(history: PolicyInput) -> str:
         if history.resume_known and history.now.last_step is not None
         else "restart"
     )
+
+
+def _unmeasured_text(history: PolicyInput) -> str:
+    verdict = history.now.verdict
+    if verdict is not None and verdict.reason is Reason.INSTRUMENT:
+        return "it was raised in stoker's own measurements: restart once without them"
+    return "no cause is known and no step was made: restart once without stoker's measurements, which may be the cause"
 
 
 def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
@@ -166,7 +178,7 @@ def _tried_allocator(history: PolicyInput) -> bool:
 
 
 class LoaderStep(StrEnum):
-    """One thing that costs host memory or /dev/shm."""
+    """One thing that costs host memory or /dev/shm: a field of `LoaderKnobs`."""
 
     WORKERS = "workers"  # halved
     PREFETCH = "prefetch"  # one batch ahead
@@ -202,18 +214,7 @@ def next_step(
 
 
 def _knob(loader: LoaderKnobs, kind: LoaderStep) -> tuple[str, str] | None:
-    found: tuple[str, int] | tuple[str, bool] | tuple[str, str] | None
-    match kind:
-        case LoaderStep.WORKERS:
-            found = loader.workers
-        case LoaderStep.PREFETCH:
-            found = loader.prefetch
-        case LoaderStep.PINNED:
-            found = loader.pinned
-        case LoaderStep.SHARING:
-            found = loader.sharing
-        case _:
-            assert_never(kind)
+    found: tuple[str, int | bool | str] | None = getattr(loader, kind.value)
     return None if found is None else (found[0], str(found[1]).lower())
 
 

@@ -9,8 +9,14 @@ from typing import Final, assert_never
 from supervisor.job.spec import RESTARTS, TrialSettings, steps_seen
 from supervisor.policy.budget import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
 from supervisor.policy.changes import change_for, needs_answer, offer_for
-from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
-from supervisor.policy.rules import Answer, Rule, override_for, rule_for
+from supervisor.policy.history import (
+    PastAttempt,
+    PolicyInput,
+    StopCause,
+    is_unmeasured,
+    restarts_since_progress,
+)
+from supervisor.policy.rules import UNMEASURED, Answer, Rule, override_for, rule_for
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
 
 EXIT_FAILED: Final = 1
@@ -67,7 +73,7 @@ def decide(history: PolicyInput) -> Decision:
         return _requeue(history, rule.advice_if_not_restarted)
     if failure is FailureClass.TERMINATED and verdict and verdict.reason is Reason.USER:
         return Decision(DecisionKind.STOP, "stopped by its user", exit_code=EXIT_STOPPED)
-    decided = _restart_or_not(history, failure, rule)
+    decided = _unmeasured_first(history, failure, rule) or _restart_or_not(history, failure, rule)
     if now.exit_code != 0:
         return decided
     why = decided.reason.removeprefix(f"{failure.value}: ")
@@ -256,6 +262,53 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     )
 
 
+def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
+    """What precedes the rule of an attempt that ended before a first step of the run, for no known cause; None: nothing does.
+
+    It is restarted without stoker's measurements, once a run and outside of all budgets. Where that is not allowed, or ended alike,
+    the rule holds, and its line says so.
+    """
+    verdict, before = history.now.verdict, history.attempts[-2:-1]
+    if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):
+        return None
+    if history.may_blame_measurements and _may_be_unmeasured(history, verdict):
+        decided = _restart_or_not(history, failure, UNMEASURED)
+        if decided.kind is DecisionKind.RESTART:
+            return decided
+        more = UNMEASURED.advice_if_not_restarted
+    elif any(is_unmeasured(a.decision) and a.verdict and _kind(a.verdict) == _kind(verdict) for a in before):
+        more = "it ended alike without stoker's measurements"
+    else:
+        return None
+    decided = _restart_or_not(history, failure, rule)
+    return replace(decided, reason=f"{decided.reason}; {more}")
+
+
+def _is_causeless(verdict: Verdict) -> bool:
+    """Whether all that is known is that it ended: by an exit code, or a signal that it raised itself."""
+    match _kind(verdict):
+        case _ if verdict.signature:  # the user knows the cause
+            return False
+        case FailureClass.UNKNOWN, None:
+            return True
+        case FailureClass.WORKER_CRASH, Reason.SIGNAL | Reason.EXIT_CODE | Reason.SILENT | None:
+            return "SIGKILL" not in verdict.title  # which somebody else sends
+        case _:
+            return False
+
+
+def _kind(verdict: Verdict) -> tuple[FailureClass, Reason | None]:
+    return verdict.failure, verdict.reason
+
+
+def _may_be_unmeasured(history: PolicyInput, verdict: Verdict) -> bool:
+    """Whether nobody ended it, no table of the user's answers its failure, and no change of the batch needs the measurements."""
+    own = override_for(verdict.failure, history.retry.overrides, verdict.signature)
+    is_free = own is None or own.answer is None
+    ended_itself = history.now.stop in {None, StopCause.RANK_DIED}
+    return is_free and ended_itself and all(change.batch is None for change in history.changes)
+
+
 def _flapping(history: PolicyInput, rule: Rule) -> str | None:
     """Why the run restarts too often, progress or not; None where it does not.
 
@@ -328,7 +381,8 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
         return _why_not_resumed(history)
     if rule.only_before_first_step or all(a.steps_seen for a in history.attempts):
         return None
-    if rule.answer is Answer.SHRINK and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
+    differs = rule.answer in {Answer.SHRINK, Answer.UNMEASURED}
+    if differs and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
         return None
     return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.env import NOT_MEASURED
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings, TrialSettings
 from supervisor.run.events import StopWhy
@@ -95,6 +96,7 @@ class PolicyInput:
         counter: what a person answered about the script's count of its steps (`job.spec.RESTARTS`).
         trial: it is a trial: nothing is restarted.
         gpus: the GPUs, where one is known to be at fault.
+        measured: stoker's measurements were in the newest attempt's processes.
         code_hidden_by: what keeps the program's exit code from stoker, as a clause.
         jitter: in [0, 1), spreads the back-off of many runs.
     """
@@ -123,6 +125,7 @@ class PolicyInput:
     counter: str = ""
     trial: TrialSettings | None = None
     gpus: Gpus | None = None
+    measured: bool = False
     code_hidden_by: str = ""
     jitter: float = 0.0
 
@@ -148,6 +151,11 @@ class PolicyInput:
         return self.final_checkpoint or (last is not None and total is not None and last >= total)
 
     @property
+    def may_blame_measurements(self) -> bool:
+        """Whether they ran in the newest attempt, and this run was not restarted without them before."""
+        return self.measured and not any(is_unmeasured(a.decision) for a in self.attempts)
+
+    @property
     def changes(self) -> tuple[SpecChange, ...]:
         """Every change that was decided so far."""
         decided = (a.decision.change for a in self.attempts if a.decision is not None)
@@ -171,7 +179,8 @@ def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:
     """The attempts after which policy restarted since there was last progress, oldest first.
 
     Progress is a step beyond every earlier one, or a newer committed checkpoint. An attempt that made
-    progress counts as the first of the new window, by the restart that followed it.
+    progress counts as the first of the new window, by the restart that followed it. A restart without stoker's measurements is
+    outside of all budgets.
     """
     start = 0
     farthest = newest = -1
@@ -184,4 +193,15 @@ def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:
         if attempt.by_person:
             start = at + 1
     window = history.attempts[start:-1]
-    return tuple(a for a in window if a.decision is not None and a.decision.kind is DecisionKind.RESTART)
+    return tuple(
+        a
+        for a in window
+        if a.decision is not None
+        and a.decision.kind is DecisionKind.RESTART
+        and not is_unmeasured(a.decision)
+    )
+
+
+def is_unmeasured(decision: Decision | None) -> bool:
+    """Whether it starts the next attempt without stoker's measurements."""
+    return decision is not None and decision.change is not None and NOT_MEASURED in decision.change.env

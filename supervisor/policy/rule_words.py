@@ -16,6 +16,7 @@ WORDS: Final = MappingProxyType(
         Answer.NO_LIBUV: "restart with USE_LIBUV=0 for agent and workers",
         Answer.RAISE_FILES: "restart with the soft limit raised to the hard one",
         Answer.FEWER_WORKERS: "restart with less shared memory: file_system sharing, workers, prefetch",
+        Answer.UNMEASURED: "restart without stoker's measurements",
         Answer.RESUME_EARLIER: "restart from an earlier checkpoint",
         Answer.EXCLUDE_GPU: "restart without the faulty GPU where `--min-ranks` allows, else on all",
         Answer.REQUEUE: "exit 75 with a checkpoint, else 5",

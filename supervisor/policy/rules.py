@@ -27,6 +27,7 @@ class Answer(StrEnum):
     RAISE_FILES = "raise_files"
     FEWER_WORKERS = "fewer_workers"
     RESUME_EARLIER = "resume_earlier"
+    UNMEASURED = "unmeasured"  # without what measures in the process
     EXCLUDE_GPU = "exclude_gpu"  # on fewer ranks, if the user allowed fewer; else as it was
     REQUEUE = "requeue"
     HOLD = "hold"
@@ -74,6 +75,12 @@ _IF_PROGRESS = Rule(
     advice_if_not_restarted="no known cause, so no restart by itself",
 )
 _STOP = Rule(Answer.STOP, advice_if_not_restarted=_CODE)
+UNMEASURED: Final = Rule(
+    Answer.UNMEASURED,
+    max_times=1,
+    advice_if_not_restarted="--no-instrument shows whether stoker's measurements are the cause",
+)
+"""Also the first answer to an attempt that ended before its first step for no known cause (`decide`)."""
 
 RULES: Final = MappingProxyType(
     {
@@ -169,6 +176,7 @@ RULES: Final = MappingProxyType(
 # Where the reason decides more than the class does.
 REASON_RULES: Final = MappingProxyType(
     {
+        (FailureClass.CODE_ERROR, Reason.INSTRUMENT): UNMEASURED,
         (FailureClass.DATALOADER_WORKER, Reason.RAISED): Rule(Answer.STOP, advice_if_not_restarted=_CODE),
         (FailureClass.WORKER_CRASH, Reason.EXIT_CODE): replace(
             _RESTART, requires_progress=True, advice_if_not_restarted=_NO_CAUSE

@@ -65,6 +65,8 @@ class Reason(StrEnum):
     KERNEL_KILL = "kernel_kill"
     CGROUP_KILL = "cgroup_kill"
     SLURM = "slurm"
+    # code_error
+    INSTRUMENT = "instrument"  # raised in stoker's own measurements
     # terminated
     USER = "user"
     TIME_LIMIT = "time_limit"

@@ -14,7 +14,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile, spec_key_names
-from supervisor.job.env import applied
+from supervisor.job.env import NOT_MEASURED, applied
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
@@ -295,6 +295,17 @@ def test_environment_has_its_reasons() -> None:
     assert all(change.reason for change in made.env)
     quiet = plan(job("train.py"), base_env={"PYTHONUNBUFFERED": "0", "OMP_NUM_THREADS": "4"})
     assert not {"PYTHONUNBUFFERED", "OMP_NUM_THREADS"} & {c.name for c in quiet.env}
+
+
+def test_an_attempt_without_the_measurements_has_nothing_of_them() -> None:
+    without = {"env": (NOT_MEASURED,), "base_env": {"PYTHONPATH": "/mine", "STOKER_INSTRUMENT": "1"}}
+    assert "instrument" in applied({}, plan(job("train.py"), base_env={}).env)["PYTHONPATH"]
+    child = applied({"PYTHONPATH": "/mine"}, plan(job("train.py"), **without).env)
+    assert (child["PYTHONPATH"], child["STOKER_INSTRUMENT"]) == ("/mine", "0")
+    stacks = job("--config job.toml train.py", "[hang]\nfaulthandler = true\n")
+    child = applied({"PYTHONPATH": "/mine"}, plan(stacks, **without).env)
+    assert child["PYTHONPATH"].endswith("instrument/on_path:/mine"), "faulthandler stays available"
+    assert (child["STOKER_FAULTHANDLER"], child["STOKER_INSTRUMENT"]) == ("1", "0")
 
 
 def test_the_seeds_environment() -> None:

@@ -54,6 +54,7 @@ inputs = st.builds(
     loader=st.sampled_from(
         [LoaderKnobs(), LoaderKnobs(workers=("--num_workers", 4), pinned=("--pin", True))]
     ),
+    measured=st.booleans(),
     unsound=st.sampled_from(["", "the script picks its newest checkpoint, which cannot be loaded"]),
 )
 
@@ -75,7 +76,8 @@ def test_whatever_happens_the_rules_hold(base: PolicyInput, ends: list[PastAttem
             assert decision.exit_code is not None
             return
         assert base.retry.enabled
-        assert failure not in NEVER
+        ours = now.verdict is not None and now.verdict.reason is Reason.INSTRUMENT
+        assert failure not in NEVER or (failure is FailureClass.CODE_ERROR and ours)
         assert decision.change is not None
         if not base.resume_known and not base.retry.restart_from_scratch:
             assert not any(a.trained for a in (*done, now)), "more than the first step would be lost"

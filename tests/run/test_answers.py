@@ -9,14 +9,52 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.history.answers import (
     FILE,
     MAX_ANSWERS,
     MAX_BYTES,
     AnswerLine,
+    exit_code_question,
     recall_answer,
     remember_answer,
+    remember_unmeasured,
+    unmeasured_since,
 )
+
+TORCHRUN = "#!/usr/bin/python\nfrom torch.distributed.run import main\nmain()\n"
+
+
+def job_of(words: str, cwd: Path) -> JobSpec:
+    entry, *arguments = words.split()
+    return JobSpec(
+        name="job",
+        entry_kind=EntryKind.COMMAND,
+        entry=entry,
+        entry_args=tuple(arguments),
+        cwd=str(cwd),
+        nproc_per_node=1,
+    )
+
+
+@pytest.mark.parametrize(
+    "launcher", ["{}/torchrun --nproc-per-node 2", "env A=1 {}/torchrun", "{}/torchrun --standalone"]
+)
+def test_a_script_is_known_by_its_own_text_behind_a_launcher_that_is_text_too(
+    launcher: str, tmp_path: Path
+) -> None:
+    (tmp_path / "torchrun").write_text(TORCHRUN)
+    for name in ("one.py", "other.py"):
+        (tmp_path / name).write_text(f"print('{name}')\n")
+    one, other = (job_of(f"{launcher.format(tmp_path)} {name}", tmp_path) for name in ("one.py", "other.py"))
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    assert exit_code_question(one).script != exit_code_question(other).script
+    assert unmeasured_since(one, env) is None
+    remember_unmeasured(one, env, 5.0)
+    assert (unmeasured_since(one, env), unmeasured_since(other, env)) == (5.0, None)
+    assert unmeasured_since(job_of("python one.py", tmp_path), env) == 5.0
+    (tmp_path / "one.py").write_text("print('edited')\n")
+    assert unmeasured_since(one, env) is None, "an edited script is measured again"
 
 
 def home(tmp_path: Path) -> tuple[dict[str, str], Path]:

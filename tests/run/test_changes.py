@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.env import NOT_MEASURED
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
-from supervisor.run.history.changes import NextJob, next_job
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.history.changes import NextJob, next_job, unmeasured_trial
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
+from tests.policy.cases import verdict
 
 BATCH = BatchSpec(8, 2, 2)
 KNOBS = Knobs(
@@ -135,3 +138,48 @@ def test_only_a_start_that_was_typed_anew_holds() -> None:
     again = after(chosen, typed("--resume_from c3.pt"), typed("--resume_from c3.pt --lr 3"), job=job)
     assert again.start_typed_after == 2
     assert again.set_args == {}
+
+
+@pytest.mark.parametrize(
+    ("after_it", "stays"),
+    [
+        ({"verdict": verdict(FailureClass.UNKNOWN)}, False),
+        ({"verdict": verdict(FailureClass.CUDA_OOM)}, True),
+        ({"verdict": verdict(FailureClass.UNKNOWN), "first_step": 1, "last_step": 4}, True),
+        ({"verdict": verdict(FailureClass.HEALTHY), "exit_code": 0}, True),
+    ],
+)
+def test_measurements_that_were_not_to_blame_come_back(after_it: dict[str, Any], stays: bool) -> None:
+    without = Decision(DecisionKind.RESTART, "why", change=SpecChange(env=(("A", "1"), NOT_MEASURED)))
+    again = Decision(DecisionKind.RESTART, "why", change=SpecChange())
+    views = (
+        AttemptState(
+            number=1,
+            planned_t=0.0,
+            verdict=verdict(FailureClass.UNKNOWN),
+            decision=without,
+            decided_by="policy",
+        ),
+        AttemptState(number=2, planned_t=0.0, decision=again, decided_by="policy", **after_it),
+    )
+    state = RunState(attempts=views)
+    assert unmeasured_trial(state) == views
+    assert next_job(JOB, RunState(attempts=views[:1])).env == {"A": "1", "STOKER_INSTRUMENT": "0"}
+    assert ("STOKER_INSTRUMENT" in next_job(JOB, state).env) is stays
+    assert next_job(JOB, state).env["A"] == "1"
+
+
+def test_what_a_person_set_is_no_trial() -> None:
+    decision = Decision(DecisionKind.RESTART, "why", change=SpecChange(env=(NOT_MEASURED,)))
+    views = tuple(
+        AttemptState(
+            number=n,
+            planned_t=0.0,
+            verdict=verdict(FailureClass.UNKNOWN),
+            decision=decision,
+            decided_by="ada",
+        )
+        for n in (1, 2)
+    )
+    assert unmeasured_trial(RunState(attempts=views)) is None
+    assert dict([NOT_MEASURED]) == next_job(JOB, RunState(attempts=views)).env

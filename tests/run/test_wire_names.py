@@ -28,7 +28,7 @@ WORDS = {
     "Outcome": "succeeded failed gave_up stopped lost refused",
     "Phase": "rendezvous loading compiling stepping evaluating checkpointing",
     "Precondition": "gpu_memory port disk",
-    "Reason": "allocator kernel_kill cgroup_kill slurm user time_limit preempted node_fail outside raised killed segfault signal exit_code silent at_exit no_step ended_early",
+    "Reason": "allocator kernel_kill cgroup_kill slurm instrument user time_limit preempted node_fail outside raised killed segfault signal exit_code silent at_exit no_step ended_early",
     "RequestKind": "stop stop_now restart restart_with start_now hold stacks profile keep_waiting answer note",
     "Sameness": "same same_within_noise differs unknown",
     "StopStep": "ask sigterm sigkill sweep survivors",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.cli.common import EXIT_REFUSED, appearance_given
+from supervisor.cli.starting.job_inputs import NOT_MEASURED
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
@@ -41,7 +42,9 @@ _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
     """What is checked before a start: what costs milliseconds, and with ``--deep`` what takes seconds."""
-    found = nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
+    found = (
+        unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
+    )
     if parsed.switch("deep"):
         from supervisor.preflight.later_checks import ASKED
 
@@ -165,6 +168,11 @@ def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
         f"--nnodes {spec.nnodes} without --run-dir: each node has a run of its own, with a verdict of its own"
     )
     return [warn("nodes", what, "name one folder that all nodes see, the same on each: --run-dir DIR")]
+
+
+def unmeasured_finding(spec: JobSpec) -> list[Finding]:
+    """That an earlier run of the script is why nothing is measured in this one."""
+    return [warn("instrument", text) for text in spec.notes if text.startswith(NOT_MEASURED)]
 
 
 def _summary(findings: Sequence[Finding]) -> str:

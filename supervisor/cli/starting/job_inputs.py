@@ -23,6 +23,7 @@ from supervisor.job.config.edit import config_words
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.settings import ConfigFile, spec_key_names
+from supervisor.job.env import is_measured
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_resume import is_declared, with_answered_resume
 from supervisor.job.spec import (
@@ -42,6 +43,7 @@ from supervisor.run.history.answers import (
     remember_answer,
     resume_question,
     script_of,
+    unmeasured_since,
 )
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
@@ -50,6 +52,7 @@ MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
 MOST_FOLDERS = 100  # that a script which is not found is looked for in
 HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
+NOT_MEASURED = "nothing is measured inside its processes: "
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 
@@ -111,7 +114,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
-    return Job(parsed, _with_resume(_with_trust(spec, env), env))
+    return Job(parsed, _without_measurements(_with_resume(_with_trust(spec, env), env), env))
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
@@ -168,6 +171,22 @@ def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
         return spec
     note = f"exit code 0 of this script counts as a success, as you answered on {known.day}"
     return replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
+
+
+def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job without stoker's measurements, where its script got further without them in an earlier run and no setting names them."""
+    is_named = any(origin != "default" for _, origin in spec.sources("instrument.enabled"))
+    if is_named or not is_measured(spec, {**env, **dict(spec.env)}):
+        return spec
+    if (since := unmeasured_since(spec, env)) is None:
+        return spec
+    note = f"{NOT_MEASURED}on {_day(since)} this script got further without it (--instrument measures again)"
+    origins = (*spec.origins, ("instrument.enabled", "False", f"remembered from {_day(since)}"))
+    return replace(spec, instrument=False, notes=(*spec.notes, note), origins=origins)
+
+
+def _day(t: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(t))
 
 
 def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> JobInputs:
@@ -285,7 +304,7 @@ def _answered(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | 
     known = recall_answer(question.script, question.key, env)
     if known is None:
         return None
-    return AnswerGiven(question, known.value, time.strftime("%Y-%m-%d", time.localtime(known.t)))
+    return AnswerGiven(question, known.value, _day(known.t))
 
 
 def _accelerate_config(env: Mapping[str, str]) -> str | None:

@@ -18,7 +18,14 @@ from msgspec.structs import replace
 
 from supervisor import __version__
 from supervisor.cli.common import EXIT_REFUSED, WITH_LOG, appearance_given, complain, has_terminal
-from supervisor.cli.starting.check_job import folder_of_runs, is_repeat, look, print_findings, without_repeats
+from supervisor.cli.starting.check_job import (
+    folder_of_runs,
+    is_repeat,
+    look,
+    print_findings,
+    unmeasured_finding,
+    without_repeats,
+)
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -83,7 +90,8 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     interpreter = find_interpreter(spec, env, probes.interpreter)
     runs = folder_of_runs(parsed, env)
     context = CheckContext(spec, runs, env, interpreter)
-    findings = [] if parsed.switch("no_check") else without_repeats(look(context, parsed), context)
+    unchecked = parsed.switch("no_check")
+    findings = unmeasured_finding(spec) if unchecked else without_repeats(look(context, parsed), context)
     if refused(findings):
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""

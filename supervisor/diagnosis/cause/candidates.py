@@ -23,6 +23,7 @@ from supervisor.diagnosis.scan.tracebacks import (
     in_helper,
     is_quoted_code,
     last_exception_after,
+    raised_by_instrument,
     was_handled,
 )
 from supervisor.run.failures import FailureClass, Reason
@@ -135,6 +136,8 @@ def _candidate(
     settled = _settled(hit, scans, stepped)
     soft = _is_soft(hit, settled, labelled=labelled)
     is_cause = hit.signature.role is Role.CAUSE
+    if settled.failure is FailureClass.CODE_ERROR and raised_by_instrument(frames_above(hit), hit.text):
+        settled = settled._replace(reason=Reason.INSTRUMENT)
     # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
     stamp = _stamp(hit, year) if len(scans) > 1 or not is_cause else None
     return Candidate(

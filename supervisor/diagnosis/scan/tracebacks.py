@@ -409,6 +409,21 @@ def _at_import(paths: list[tuple[str, str]]) -> bool:
     )
 
 
+# The files of supervisor/instrument, most of them under the name that `UnseenLoader` gives them there.
+_OF_INSTRUMENT = Lazy(
+    r"<frozen importlib\._bootstrap> of stoker: |/supervisor/instrument/(?:on_path/)?\w+\.py$"
+)
+
+
+def raised_by_instrument(frames: Frames, text: str) -> bool:
+    """Whether stoker's own measurements raised this. They call what they observe, so only the innermost frame shows it.
+
+    An OSError is the system's answer to what they call.
+    """
+    paths = [path.replace("\\", "/") for path, _ in frames.frames]
+    return bool(paths) and _OF_INSTRUMENT.search(paths[-1]) is not None and "[Errno" not in text
+
+
 class _FrameRule(NamedTuple):
     """What a frame shows: `paths` are parts of its file's path, `names` its function; empty: any.
 

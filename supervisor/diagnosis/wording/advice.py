@@ -15,6 +15,11 @@ from supervisor.text.patterns import Lazy
 # Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
 _REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
 NO_STEP_ADVICE = "The script exited on its own. Its last lines, and the checkpoint it resumed from, show why it had nothing left to do."
+_BY_REASON: Final = {
+    Reason.NO_STEP: NO_STEP_ADVICE,
+    Reason.ENDED_EARLY: NO_STEP_ADVICE,
+    Reason.INSTRUMENT: "stoker's own measurements raised this, not the script: start it with --no-instrument, and report it.",
+}
 BARE_KILL_ADVICE = (
     "A SIGKILL leaves no message: check `dmesg` and the job's memory record (oom_kill in memory.events) at this "
     "time; without an entry there, a person or a scheduler sent it."
@@ -55,8 +60,8 @@ def advice_for(
     `bare_kill`: a SIGKILL is all that is known of the end.
     """
     own = specific_advice(failure, reason, text, job)
-    by_itself = reason in (Reason.NO_STEP, Reason.ENDED_EARLY)
-    general = (NO_STEP_ADVICE,) if by_itself else class_texts()[failure].advice
+    by_reason = _BY_REASON.get(reason) if reason is not None else None
+    general = (by_reason,) if by_reason is not None else class_texts()[failure].advice
     if bare_kill:
         counted_none = job.machine.cgroup_oom_kills == 0
         own.insert(0, UNCOUNTED_KILL_ADVICE if counted_none else BARE_KILL_ADVICE)

@@ -138,6 +138,12 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         group="screen",
     ),
     Flag(
+        "--instrument",
+        _SW,
+        "measure there also where an earlier run got further without",
+        group="screen",
+    ),
+    Flag(
         "--no-instrument",
         _SW,
         "measure nothing inside the training processes (docs/instrumentation.md)",

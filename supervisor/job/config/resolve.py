@@ -440,9 +440,10 @@ def _timing(look: Resolver) -> Timing:
 
 def _instrument(inputs: JobInputs, look: Resolver) -> bool:
     enabled: bool = look.get("instrument.enabled")
-    if inputs.parsed.switch("no_instrument"):
-        enabled = False
-        look.note("instrument.enabled", enabled, "flag --no-instrument")
+    for flag in ("instrument", "no_instrument"):
+        if inputs.parsed.switch(flag):
+            enabled = flag == "instrument"
+            look.note("instrument.enabled", enabled, f"flag --{flag.replace('_', '-')}")
     return enabled
 
 

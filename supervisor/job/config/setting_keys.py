@@ -119,6 +119,6 @@ METRICS: Final = "metrics"
 SIGNATURE: Final = "signature"
 # What a [[signature]] takes. `class` or `name` says what the failure is; `action` is one of policy's (`answer`, `change`).
 SIGNATURE_KEYS: Final = ("id", "regex", "class", "name", "role", "action", "start", "recurs")
-LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang"})
+LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "instrument"})
 # How the screen looks: in `stoker.toml` and `config.toml`, never in a job file.
 SCREEN: Final = "ui"

@@ -19,6 +19,7 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.env import is_measured
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import is_plain_python
 from supervisor.job.knobs.resuming.checkpoint_flags import given_start
@@ -46,7 +47,7 @@ from supervisor.keeper.planning.resume_points import (
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.events import StopWhy
 from supervisor.run.history.answers import script_of
-from supervisor.run.history.changes import next_job
+from supervisor.run.history.changes import next_job, undecided
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular
@@ -254,9 +255,19 @@ def policy_input(
         trial=job.trial,
         in_batch_job=scheduler_of(env).job is not None,
         loader=_loader(job, arguments),
+        measured=_was_measured(record, state, env),
         code_hidden_by=_code_hidden_by(job) if newest.job_exit_code == 0 else "",
         jitter=random.random(),
     )
+
+
+def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> bool:
+    """Whether a process of the newest attempt was measured from inside: its telemetry folder is made by the first that is."""
+    if record.path is None:
+        return False
+    now = next_job(record.job, undecided(state))
+    folder = RunPaths(Path(record.path)).node().attempt(state.attempts[-1].number).telemetry
+    return is_measured(now.job, {**env, **dict(now.job.env), **now.env}) and folder.is_dir()
 
 
 def _code_hidden_by(job: JobSpec) -> str:

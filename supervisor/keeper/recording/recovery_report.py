@@ -11,10 +11,13 @@ from supervisor.keeper.planning.verdict_and_decision import memory_point_of
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.policy.health.early_signs import unexpected_memory
 from supervisor.run import events as ev
+from supervisor.run.history.answers import remember_unmeasured
+from supervisor.run.history.changes import got_further, unmeasured_trial
 from supervisor.run.history.recovery_time import recovery_of
 from supervisor.run.journal import facts_in
 from supervisor.run.state import AttemptState, RunState
 
+BLAMED = "instrument_off"
 LEAST_STEPS = FitSettings().steps
 """Caches and a compiled graph's last shapes come some steps after the first."""
 
@@ -26,11 +29,13 @@ class RecoveryReport:
         self._run, self._node, self._record = context.run, context.node, context.record
         self._env, self._clock, self._emit = context.env, context.clock, context.ledger.emit
         self._told = 0
+        self._blamed = any(advisory.code == BLAMED for advisory in context.ledger.state.advisories)
         self._comparison = ResumeComparison(context)
 
     def measure(self, state: RunState) -> None:
         """Keep what the newest attempt showed: whether it was the same training, and of its micro-batch for the next plan and for later runs."""
         self._comparison.look(state, final=True)
+        self._say_blame(state)
         view = state.attempts[-1]
         trial = trial_of(self._node, view, view.shown_batch, memory_point_of(view, view.shown_batch))
         if trial is not None:
@@ -61,7 +66,24 @@ class RecoveryReport:
     def look(self, state: RunState) -> None:
         """Called while an attempt runs: what its first steps show is reported once they are there."""
         self.say_recovery(state)
+        self._say_blame(state)
         self._comparison.look(state)
+
+    def _say_blame(self, state: RunState) -> None:
+        """Once an attempt gets further without stoker's measurements: say so, and start later runs of the script without them."""
+        trial = unmeasured_trial(state)
+        if self._blamed or trial is None or trial[1] is not state.attempt or not got_further(*trial):
+            return
+        self._blamed = True
+        now, number = self._clock.wall(), trial[1].number
+        text = f"without stoker's measurements it got further than attempt {trial[0].number}"
+        try:
+            remember_unmeasured(self._record.job, self._env, now)
+        except OSError as error:
+            text += f"; this could not be remembered ({error.strerror}): start it with --no-instrument"
+        else:
+            text += ": later runs of this script start without them (--instrument: with them)"
+        self._emit(ev.Advisory(t=now, attempt=number, code=BLAMED, text=text))
 
     def say_recovery(self, state: RunState) -> None:
         """Once a restarted attempt has made a step: how long it took since the failure, and where the time went."""

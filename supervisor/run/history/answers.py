@@ -1,5 +1,6 @@
 """What a person answered about the batch, the exit code or the resume of a script: ``$XDG_STATE_HOME/stoker/answers.jsonl``, a line an answer.
 
+Which scripts got further without stoker's measurements stands there too.
 An answer is known by the script's own text and by the question: a script that was edited, or a question that is another one, is
 asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can set anything else.
 The file is replaced whole; of two answers given at the same moment one may be lost, and is asked for again.
@@ -17,6 +18,7 @@ from typing import Annotated
 
 import msgspec
 
+from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.spec import BY_ITSELF, NEVER, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import decoded
@@ -24,6 +26,7 @@ from supervisor.run.paths import replace_file
 from supervisor.run.regular import read_regular
 
 FILE = "answers.jsonl"
+UNMEASURED = "instrument"
 # Each is one key of one person; a script that was edited since is never asked about under its old hash again.
 MAX_ANSWERS = 200
 MAX_BYTES = 256 << 10
@@ -87,6 +90,21 @@ def is_resume_answer(value: str) -> bool:
     return value in {BY_ITSELF, NEVER} or _SETTING.fullmatch(value) is not None
 
 
+def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> None:
+    """Keep that the script of this job is started without stoker's measurements.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    remember_answer(AnswerLine(script=_hash_of(job), question=UNMEASURED, value="off", t=now), env)
+
+
+def unmeasured_since(job: JobSpec, env: Mapping[str, str]) -> float | None:
+    """When that was kept, in wall seconds; None: it was not."""
+    known = recall_answer(_hash_of(job), UNMEASURED, env)
+    return known.t if known is not None else None
+
+
 def _hash_of(job: JobSpec) -> str:
     return hashlib.sha256(script_of(job)[1].encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -94,7 +112,10 @@ def _hash_of(job: JobSpec) -> str:
 def script_of(job: JobSpec) -> tuple[str, str]:
     """The name and the text of the script that a job starts; of a command without a file its words, and no name."""
     words = (job.entry, *job.entry_args)
-    for word in words if job.entry_kind is not EntryKind.MODULE else ():
+    launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
+    is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None
+    # Launchers are text, too: all scripts behind one would be the same.
+    for word in (launch.script or "", *words) if not is_module else ():
         with contextlib.suppress(OSError, ValueError):
             data = read_regular(Path(job.cwd, word), MAX_BYTES)
             if b"\0" not in data:  # no interpreter

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from msgspec import structs
 
 from supervisor.job.arguments.assignments import set_value, values_of
 from supervisor.job.batch import BatchSpec
+from supervisor.job.env import NOT_MEASURED
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.knobs.resuming.checkpoint_flags import given_start, takes_path
 from supervisor.job.spec import JobSpec
-from supervisor.run.records import DecisionKind, SpecChange
-from supervisor.run.state import RunState
+from supervisor.run.records import DecisionKind, FailureClass, SpecChange
+from supervisor.run.state import AttemptState, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,30 @@ class NextJob:
         )
 
 
+def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | None:
+    """The attempt after which policy restarted without stoker's measurements, and the attempt without them; None: it did not."""
+    for before, after in pairwise(state.attempts):
+        change = before.decision.change if before.decision is not None else None
+        if change is not None and NOT_MEASURED in change.env and before.decided_by == "policy":
+            return before, after
+    return None
+
+
+def got_further(before: AttemptState, after: AttemptState) -> bool:
+    """Whether an attempt made a step beyond those of the one before it, or ended well."""
+    if after.last_step is not None and (before.last_step is None or after.last_step > before.last_step):
+        return True
+    is_healthy = after.verdict is not None and after.verdict.failure is FailureClass.HEALTHY
+    return is_healthy and after.job_exit_code == 0 and after.stop is None
+
+
+def _ended_alike(before: AttemptState, after: AttemptState) -> bool:
+    one, other = before.verdict, after.verdict
+    if one is None or other is None or got_further(before, after):
+        return False
+    return (one.failure, one.reason) == (other.failure, other.reason)
+
+
 def undecided(state: RunState) -> RunState:
     """`state` without what was decided after its newest attempt: `next_job` of it is the job as that attempt had it."""
     return structs.replace(
@@ -142,7 +168,11 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
     """`job` as the attempt after those of `state` will have it."""
     job = state.answered_job(job)
     now = NextJob(job, state.fitted.batch if state.fitted is not None else None)
+    trial = unmeasured_trial(state)
     for attempt in state.attempts:
+        if trial is not None and attempt is trial[1] and _ended_alike(*trial):
+            # They were not the cause, and what follows may need them.
+            now = replace(now, env={n: v for n, v in now.env.items() if n != NOT_MEASURED[0]})
         decision = attempt.decision
         if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
             now = now.after(decision.change, attempt.number)
