@@ -13,7 +13,7 @@ from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.config.edit import ConfigEdit
 from supervisor.job.env import EnvChange, environment
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings import set_batch as kn
+from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.places import ENV, Place, config_file, place_of, with_config
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
