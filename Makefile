@@ -17,7 +17,6 @@
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it again, with hashes)
 #   make mutants  do the tests notice small mistakes: COUNT mutations drawn from SEED; results are kept in bench/results
-#   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, configs/README.md, docs/reliability.md)
 #   make guides  runs every command of docs/from-the-guides.md, shortened
 #   make pictures   the pictures of the docs, drawn from recorded runs
@@ -38,7 +37,7 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: ablation guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks scripts faults lowest newest lock audit mutants cluster clean
+.PHONY: ablation guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults lowest newest lock audit mutants cluster clean
 
 help:
 	@sed -n '2,28s/^# \{0,1\}//p' Makefile
@@ -183,10 +182,6 @@ audit: .venv-supply/.installed
 	mkdir -p dist
 	.venv-supply/bin/cyclonedx-py requirements --pyproject pyproject.toml --of JSON -o dist/sbom.json requirements.lock
 	.venv-supply/bin/pip-audit -r requirements.lock --disable-pip --strict
-
-# TREES=folder with checkouts named <owner>+<name>, at the commits of tests/scripts_corpus/manifest.jsonl.
-scripts: $(STAMP)
-	$(BIN)/python bench/scripts.py $(TREES)
 
 faults: $(STAMP)
 	@status=0; \

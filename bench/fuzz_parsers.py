@@ -18,7 +18,6 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT
 from supervisor.cli.main import main as stoker
 from supervisor.diagnosis.hang.flight_recorder import stuck_collectives
 from supervisor.diagnosis.hang.ras_report import read_ras
@@ -338,40 +337,11 @@ CONFIG_FILES = [
         b"script: train.py\nnproc_per_node: 2\nargs: [--lr, 1e-4]\nenv:\n  A: b\nbatch: &b\n  global: 32\n",
     ),
 ]
-SCRIPT = b"""import argparse, os, sys
-from dataclasses import dataclass, field
-from transformers import HfArgumentParser, Trainer, TrainingArguments
-
-GLOBAL_BATCH = 64
-@dataclass
-class Args:
-    per_device_train_batch_size: int = field(default=8, metadata={"help": "micro"})
-    output_dir: str = "out"
-
-def main():
-    parser = argparse.ArgumentParser()
-    group = parser.add_argument_group("data")
-    group.add_argument("--batch-size", "-b", type=int, default=16, help="per GPU")
-    parser.add_argument("--grad-accum", type=int, default=1)
-    parser.add_argument("--resume", nargs="?", const="auto")
-    for name in ("a", "b"):
-        parser.add_argument(f"--{name}")
-    args = parser.parse_args()
-    assert GLOBAL_BATCH % (args.batch_size * int(os.environ["WORLD_SIZE"])) == 0
-    steps = GLOBAL_BATCH // (args.batch_size * args.grad_accum)
-    if args.resume and os.path.exists("last.pt"):
-        torch.load("last.pt")
-    trainer = Trainer(args=TrainingArguments(per_device_train_batch_size=args.batch_size))
-    trainer.train(resume_from_checkpoint=args.resume)
-
-if __name__ == "__main__":
-    main()
-"""
+SCRIPT = b"import torch\n"
 SCRIPT_CONFIGS = [
     ("conf.yaml", b"train:\n  batch_size: 8\n  accumulate: 2\n  ratio: !ref <train>\ndefaults:\n  - model: base\n"),
-    ("ds.json", b'{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 4, "fp16": {"enabled": true}}'),
-    ("conf.py", b"batch_size = 8\ngradient_accumulation_steps = 5 * 8\nmodel = dict(type='GPT', layers=[1, 2])\nresume = True\n"),
-    ("conf.toml", b"[train]\nbatch_size = 8\nsteps = 100\n"),
+    ("conf.json", b'{"train": {"batch_size": 64, "accumulate": 4}, "fp16": {"enabled": true}}'),
+    ("conf.toml", b"[train]\nbatch_size = 8\naccumulate = 100\n"),
 ]  # fmt: skip
 
 
@@ -403,23 +373,19 @@ def job_files(folder: Path) -> Play:
     return play
 
 
-def scripts(folder: Path) -> Play:
-    with_script(folder)
-
-    def play(data: bytes) -> None:
-        (folder / "train.py").write_bytes(data)
-        dry_run(folder, "--nproc-per-node", "2", "train.py", "--batch-size", "8", "--resume")
-
-    return play
-
-
 def script_configs(folder: Path) -> Play:
     with_script(folder)
 
     def play(data: bytes) -> None:
         name, _ = one_of(SCRIPT_CONFIGS, data)
         (folder / name).write_bytes(data)
-        dry_run(folder, "--nproc-per-node", "2", "train.py", "--config", name, "--deepspeed", name)
+        knobs = (
+            "--batch-knob",
+            f"{name}#train.batch_size",
+            "--accumulation-knob",
+            f"{name}#train.accumulate",
+        )
+        dry_run(folder, "--nproc-per-node", "2", *knobs, "train.py", "--config", name)
 
     return play
 
@@ -566,7 +532,6 @@ PARSERS = {
     "telemetry": Parser(telemetry, lambda: [b"\n".join(fixed(*TELEMETRY)()) + b"\n"]),
     "checkpoints": Parser(checkpoints, lambda: list(CHECKPOINT_FILES.values())),
     "job file": Parser(job_files, lambda: [data for _, data in CONFIG_FILES]),
-    "script": Parser(scripts, lambda: [SCRIPT, *(path.read_bytes() for path in sorted((ROOT / "tests/integration/scripts").rglob("*.py")))]),
     "script's config": Parser(script_configs, lambda: [data for _, data in SCRIPT_CONFIGS]),
     "command line": Parser(command_lines, fixed(*COMMANDS)),
     "run directory": Parser(run_files, run_file_seeds),

@@ -29,7 +29,7 @@ RUN = """
 capitals.
 """
 INIT = """
-`stoker init [flags] [SCRIPT.py …]` or `stoker init [flags] -m MODULE …`. Asks what is not given, shows what it found in the script, writes a job file
+`stoker init [flags] [SCRIPT.py …]` or `stoker init [flags] -m MODULE …`. Asks what is not given, shows what is known so far, writes a job file
 and offers to start it. A form on a terminal; elsewhere, or with `--plain`, plain questions, one line an answer. Flags of `stoker run` with a key in a file are kept in it.
 """
 TORCHRUN = """

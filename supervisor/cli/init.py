@@ -123,7 +123,7 @@ def _ask_all(start: GuidedStart, tr: Tr) -> None:
     while (question := start.question()) is not None:
         if start.found is not None and start.found != shown and "ranks" in start.choices.settled:
             shown = start.found
-            _say(tr("found in the script:"))
+            _say(tr("known so far:"))
             width = max(len(tr(label)) for label, _ in shown.lines)
             for label, text in shown.lines:
                 _say(f"  {tr(label):<{width}}  {tr(text)}")

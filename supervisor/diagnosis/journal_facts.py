@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from supervisor.diagnosis.evidence import JobEvidence, MachineRecords, RunValues, SeenGroup, SeenHang
 from supervisor.job.arguments.assignments import names_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
-from supervisor.job.knobs.batch_settings.set_batch import divided_flag
-from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.conventions import find_loader
+from supervisor.job.knobs.set_batch import divided_flag
 from supervisor.job.spec import JobSpec
 from supervisor.run.events import RanksAt, StopWhy
 from supervisor.run.state import AttemptState, RankState, RunState

@@ -15,13 +15,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
 
-from supervisor.job.arguments.assignments import names_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.refusals import SMALLER_GLOBAL
-from supervisor.job.knobs.source.declarations import ScriptFlag
-from supervisor.job.oom_plan import four_lines, resume_plan
+from supervisor.job.knobs.script_settings import SMALLER_GLOBAL
+from supervisor.job.oom_plan import four_lines, is_measured_later, resume_plan
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.text.hostlist import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text
@@ -126,16 +124,15 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was read of the script. `lines`: label and text; `question`: what of its batch could not be read; `resume`: as in `ResumePlan.how`.
+    """What is known of the script before it runs. `lines`: label and text; `question`: what of its batch is left open; `resume`: as in `ResumePlan.how`.
 
-    `only_smaller_global`: a smaller micro-batch cannot keep the global batch. `required`: flags that the script demands and that are not given.
+    `only_smaller_global`: a smaller micro-batch cannot keep the global batch.
     """
 
     lines: tuple[tuple[str, str], ...]
     question: BatchQuestion | None = None
     resume: str = "unknown"
     only_smaller_global: bool = False
-    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,23 +196,17 @@ def slurm_of(env: Mapping[str, str], *, installed: bool) -> Slurm | None:
     return Slurm(job[:20], nodes, next(iter(host_names(env.get("SLURM_JOB_NODELIST", ""), most=1)), ""))
 
 
-def found_in(spec: JobSpec, flags: Iterable[ScriptFlag] = ()) -> Found:
-    """What a resolved draft says of the script's batch, of an out-of-memory failure, of its resume and outputs.
-
-    `flags`: those that the script declares.
-    """
+def found_in(spec: JobSpec) -> Found:
+    """What a resolved draft says of the script's batch, of an out-of-memory failure, of its resume and outputs."""
     batch, smaller, then, resume = four_lines(spec)
     lines = [("batch", batch), ("out of memory", smaller), ("then", then), ("resume", resume)]
     lines.append(
         ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
     )
-    given = set(names_of(spec.entry_args))
-    demanded = (flag.names for flag in flags if flag.required and flag.names[0].startswith("-"))
-    missing = tuple(dict.fromkeys(names[-1] for names in demanded if not given & set(names)))
-    if missing:
-        lines.append(("required and not given", ", ".join(missing)))
+    later = is_measured_later(spec)  # then nothing of the batch is asked before
     only_smaller = not spec.knobs.can_change_batch and spec.knobs.help.startswith(SMALLER_GLOBAL)
-    return Found(tuple(lines), spec.question, resume_plan(spec.knobs).how, only_smaller, missing)
+    question = None if later else spec.question
+    return Found(tuple(lines), question, resume_plan(spec.knobs).how, only_smaller and not later)
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
@@ -307,10 +298,7 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
             first = around.scripts[0] if around.scripts else ""
             return Question(topic, "which script trains?", first, options)
         case Topic.ARGUMENTS:
-            text = f"what follows {choices.entry} on its command line?"
-            if found.required:
-                text = f"what follows {choices.entry} on its command line? it requires {', '.join(found.required)}"
-            return Question(topic, text)
+            return Question(topic, f"what follows {choices.entry} on its command line?")
         case Topic.PYTHON:
             text = "which Python has torch? (empty: looked for again when it starts)"
             return None if around.python or "run.python" in choices.settings else Question(topic, text)

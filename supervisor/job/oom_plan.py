@@ -11,17 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
+from supervisor.job.arguments.launchers import container_options
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
-from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
+from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.text.redact import redact, redact_argv
 
 SCHEMA: Final = 1
+MEASURED_LATER: Final = "known after the first step"
 # In place of a value: the step of the newest checkpoint.
 STEP: Final = "STEP"
 # How many further restarts are shown: beyond, a person changes the model instead.
@@ -96,14 +98,15 @@ def resume_words(resume: ResumePlan) -> str:
     return f"not known{source}: a restart after the first step waits for you (--resume-knob, --self-resuming)"
 
 
-def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
-    """The answer to an out-of-memory failure of the job as it is started; pure."""
+def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusal:
+    """The answer to an out-of-memory failure of the job as it is started, or once it `is_measured`; pure."""
     knobs, resume = spec.knobs, resume_plan(spec.knobs)
     smaller_global = not knobs.can_change_batch and _allows_smaller_global(spec)
     if not knobs.can_change_batch and not smaller_global:
-        return OomRefusal(knobs.refusal or why_not_changeable(knobs), knobs.help, resume)
+        why, help_ = knobs.refusal or why_not_changeable(knobs), knobs.help
+        return _refusal(spec, why, help_, resume, is_measured=is_measured)
     if spec.batch is None:
-        return OomRefusal(*why_size_unknown(knobs), resume)
+        return _refusal(spec, *why_size_unknown(knobs), resume, is_measured=is_measured)
     steps: list[tuple[KnobChange, ...]] = []
     batch = spec.batch
     try:
@@ -130,7 +133,7 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
     """The declarations without which an out-of-memory failure would end the run, as they are typed; none where it would restart."""
-    plan, knobs = oom_plan(spec), spec.knobs
+    plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if isinstance(plan, OomRefusal):
         if knobs.batch is None:
@@ -153,7 +156,7 @@ def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, b
         micro: the micro-batch that was measured.
         waits: a person is asked in the end, who may look at its screen.
     """
-    plan, missing = oom_plan(spec), missing_words(spec)
+    plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
     end = "would wait for you" if waits else "would end this run"
     if isinstance(plan, OomRefusal):
@@ -186,6 +189,20 @@ def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, b
         return f"out of memory {end} after its first step: {why}{how}", False
     from_ = "step 0" if plan.resume.how in {"unknown", "none"} else "the newest checkpoint"
     return f"{smaller} from {from_}", True
+
+
+def _refusal(spec: JobSpec, why: str, help_: str, resume: ResumePlan, *, is_measured: bool) -> OomRefusal:
+    """The refusal as the job stands before its start: where a declaration would settle it, so does the first step that is measured."""
+    if is_measured_later(spec) and not is_measured:
+        return OomRefusal(f"{MEASURED_LATER} ({why})" if why else MEASURED_LATER, help_, resume)
+    return OomRefusal(why, help_, resume)
+
+
+def is_measured_later(spec: JobSpec) -> bool:
+    """Whether what the command line leaves open of the batch will be known once a step has been measured."""
+    knobs = spec.knobs
+    open_ = bool(knobs.help) if knobs.refusal else spec.batch is None or not knobs.can_change_batch
+    return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and open_
 
 
 def _allows_smaller_global(spec: JobSpec) -> bool:
@@ -233,6 +250,16 @@ def _shown(name: str) -> str:
     return config_file(name) if place_of(name) is Place.FILE else name
 
 
+def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
+    """What a container behind ``--`` needs for its processes to be measured; empty where there is none, or nothing is measured."""
+    own = {change.name: change.value or "" for change in plan.env}
+    variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
+    if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:
+        return ""
+    folders = own["STOKER_RUN_DIR"], own["PYTHONPATH"].partition(":")[0]
+    return container_options((spec.entry, *spec.entry_args), folders, variables)
+
+
 def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
     """The public answer of ``stoker run --dry-run --json``: plain data, secrets redacted; see docs/dry-run.md."""
     return {
@@ -241,6 +268,7 @@ def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
         "env": {c.name: None if c.value is None else redact(c.name, c.value) for c in plan.env},
         "batch": _batch(spec),
         "on_oom": _on_oom(oom_plan(spec)),
+        **({"container": line} if (line := container_line(spec, plan)) else {}),
     }
 
 
@@ -317,6 +345,8 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
             kept = "a smaller global batch, as allowed" if plan.smaller_global else "same global batch"
             return (batch_line, f"{_text(plan.changes)} ({kept})", then, how)
         case OomRefusal():
+            if plan.why.startswith(MEASURED_LATER):
+                return (batch_line, plan.why, f"to say it now: {plan.help}" if plan.help else "-", how)
             return (batch_line, f"nothing by itself: {plan.why}", plan.help or "-", how)
 
 
@@ -326,14 +356,18 @@ def _batch_line(spec: JobSpec) -> str:
     micro, steps, total = (knobs.number(number) for number in ("micro", "accumulation", "total"))
     whole = knobs.batch_scope is KnobScope.GLOBAL and world_size(spec) is None
     named = "of all ranks" if whole else "micro-batch"
-    parts = (
-        [f"{named} {micro.value} ({knobs.batch}, {micro.where})"]
-        if micro is not None
-        else [f"{named} not known"]
-    )
+    unknown = MEASURED_LATER if is_measured_later(spec) else "not known"
+    if micro is None:
+        parts = [f"{named} {unknown}"]
+    elif micro.value is None:
+        parts = [f"{named} of {_shown(knobs.batch or '')}: {unknown}"]
+    else:
+        parts = [f"{named} {micro.value} ({_shown(knobs.batch or '')}, {micro.where})"]
     if steps is not None:
         ranks = ", of all ranks" if knobs.counts is AccumulationCounts.ALL_RANKS else ""
-        parts.append(f"accumulation {steps.value} ({_shown(knobs.accumulation or '')}{ranks}, {steps.where})")
+        shown = f"{_shown(knobs.accumulation or '')}{ranks}"
+        given = f"accumulation {steps.value} ({shown}, {steps.where})"
+        parts.append(given if steps.value is not None else f"accumulation of {shown}: {unknown}")
     if total is not None:
         parts.append(
             f"accumulation follows from {knobs.global_batch} {total.value if total.value is not None else 'auto'}"

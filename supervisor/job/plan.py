@@ -14,7 +14,7 @@ from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.config.edit import ConfigEdit
 from supervisor.job.env import APPLY, EnvChange, environment
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings import set_batch as kn
+from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.measured_knobs import RankProcess
 from supervisor.job.knobs.places import ENV, Place, config_file, is_argument, place_of, with_config
 from supervisor.job.spec import EntryKind, JobSpec

@@ -38,8 +38,8 @@ __all__ = [
 
 NAMED: Final = "named"
 """`Knobs.resumes` of a flag that a person named."""
-NAMED_UNSEEN: Final = "named, and its declaration was not found"
-"""The same of a flag without a value, where the source does not show whether it takes one."""
+NAMED_UNSEEN: Final = "named without a value"
+"""The same of a flag without a value: whether it takes one is not known."""
 BY_ITSELF, NEVER = "itself", "never"
 """Answers about how a script resumes, besides the name of a setting."""
 RESTARTS, CONTINUES = "restarts", "continues"
@@ -107,10 +107,10 @@ class Knobs:
     ``accumulation``); they change together. A number in that place: the name is set to it, as it would change by itself.
     `refusal`: why the batch cannot be changed at the same global batch, and `help` what would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
-    for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: the source shows no way at
-    all. `least_micro`: the script's own conditions refuse a smaller micro-batch. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
-    `refusal`, and `choices` the settings that it is about where it is one of several. `loads_state`: flags that the source is seen to load
-    the training's state from, whichever of them a restart would set.
+    for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: there is no way at
+    all. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
+    `refusal`, and `choices` the settings that it is about where it is one of several. `loads_state`: flags that
+    the training's state is loaded from, whichever of them a restart would set.
     """
 
     batch: str | None = None
@@ -131,7 +131,6 @@ class Knobs:
     resumes: str = ""
     resume_step: str | None = None
     cannot_resume: bool = False
-    least_micro: int = 1
     framework: str = field(default="", compare=False)
     unread: Unread | None = field(default=None, compare=False)
     choices: tuple[str, ...] = field(default=(), compare=False)

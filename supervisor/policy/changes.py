@@ -9,7 +9,7 @@ from typing import Final, assert_never
 
 from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.env import NOT_MEASURED
-from supervisor.job.knobs.batch_settings import set_batch as kn
+from supervisor.job.knobs import set_batch as kn
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope, LoaderKnobs
 from supervisor.policy.history import PolicyInput

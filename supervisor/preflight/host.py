@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.memory_fit import size as size_words
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.context import (

@@ -11,7 +11,6 @@ from supervisor.preflight.context import Check
 BESIDE: Final[tuple[Check, ...]] = (
     gpus.check_gpus,
     target.check_batch_memory,
-    target.check_flags,
     host.check_host_memory,
     host.check_checkpoint_space,
     network.check_master,

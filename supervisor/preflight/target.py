@@ -16,11 +16,8 @@ from typing import Final
 
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.assignments import value_of
-from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable
-from supervisor.job.knobs.misspelt import misspelt_flags
-from supervisor.job.knobs.source.program import read_program
-from supervisor.job.knobs.source.read_source import scan_files
-from supervisor.job.oom_plan import OomRefusal, oom_plan
+from supervisor.job.knobs.set_batch import why_not_changeable
+from supervisor.job.oom_plan import MEASURED_LATER, OomRefusal, is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import torchrun_flags, trainer_main
@@ -60,34 +57,6 @@ def check_script(context: CheckContext) -> Iterator[Finding]:
         yield ok("script", f"{spec.entry} compiles")
 
 
-def check_flags(context: CheckContext) -> Iterator[Finding]:
-    """Misspelt flags of the script: its parser would refuse them only once torch is imported, or drop them silently.
-
-    Only a warning: what is declared in a loop, or by a library, is not read.
-    """
-    spec = context.spec
-    is_script, is_module = spec.entry_kind is EntryKind.SCRIPT, spec.entry_kind is EntryKind.MODULE
-    if not (is_script or is_module) or not any(word.startswith("--") for word in spec.entry_args):
-        return
-    program = read_program(
-        lambda name: _source_text(Path(spec.cwd, name)),
-        script=spec.entry if is_script else None,
-        module=spec.entry if is_module else None,
-        args=spec.entry_args,
-    )
-    for typed, meant, where in misspelt_flags(scan_files(program.files), spec.entry_args):
-        what = f"{spec.entry} declares no {typed}: did you mean {meant}?"
-        yield warn("flags", what, f"{meant} is declared at {where}")
-
-
-def _source_text(path: Path) -> str | None:
-    try:
-        with open_regular(path) as file:
-            return file.read(MAX_SOURCE_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return None
-
-
 def check_knobs(context: CheckContext) -> Iterator[Finding]:
     """Whether the job could be restarted without a person: reported now, not after the first failure at night."""
     spec = context.spec
@@ -96,9 +65,10 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
     missing: list[str] = []
     fixes: list[str] = []
     plan = oom_plan(spec)
-    if isinstance(plan, OomRefusal) and spec.batch is None and spec.knobs.can_change_batch:
+    later = is_measured_later(spec)
+    if isinstance(plan, OomRefusal) and spec.batch is None and spec.knobs.can_change_batch and not later:
         missing.append(f"no smaller restart after out of memory: {plan.why} ({plan.help})")
-    elif isinstance(plan, OomRefusal) and not spec.knobs.can_change_batch:
+    elif isinstance(plan, OomRefusal) and not spec.knobs.can_change_batch and not later:
         missing.append(f"no smaller restart after out of memory: {why_not_changeable(spec.knobs)}")
     resumes = spec.knobs.resume_is_set or spec.knobs.self_resuming
     flag = spec.knobs.start or spec.knobs.resume_step
@@ -114,7 +84,7 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
         )
     elif spec.knobs.resumes == NAMED_UNSEEN:
         bare = spec.knobs.resume
-        missing.append(f"{bare} is set without a value: whether it takes one was not found in the source")
+        missing.append(f"{bare} is set without a value, and whether it takes one is not known")
         fixes.append(
             f"if it takes a path: --resume-knob '{bare}=PATH' (PATH: the newest complete checkpoint that stoker finds)"
         )
@@ -123,7 +93,8 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
     if awaits is not None:
         yield awaits
     elif not missing:
-        yield ok(KNOBS_CHECK, "batch and resume flags are known")
+        known = f"batch {MEASURED_LATER}, resume flag known" if later else "batch and resume flags are known"
+        yield ok(KNOBS_CHECK, known)
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:

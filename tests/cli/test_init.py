@@ -16,21 +16,7 @@ import pytest
 from supervisor.cli.main import main
 from tests.integration.harness import ROOT, STOKER
 
-SCRIPT = """
-import argparse
-parser = argparse.ArgumentParser()
-parser.add_argument("--batch_size", type=int, default=8)
-parser.add_argument("--grad_accum", type=int, default=2)
-parser.add_argument("--resume", default="")
-args = parser.parse_args()
-loader = DataLoader(data, batch_size=args.batch_size)
-(loss / args.grad_accum).backward()
-if args.resume:
-    saved = torch.load(args.resume)
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    start = saved["step"]
-"""
+SCRIPT = "import argparse\nfor batch in DataLoader(data):\n    loss.backward()\n    optimizer.step()\n"
 SECRET = "hf_" + "aBcD1eFg2HiJ3kLmN4oPq5RsT6uVw7XyZ8"
 
 
@@ -59,7 +45,7 @@ def test_nothing_is_asked_with_yes(folder: Path, capsys: pytest.CaptureFixture[s
     assert written(folder) == {"run": {"script": "train.py", "nproc_per_node": 1, "nnodes": 1}}
     assert "stoker run --config train.toml" in capsys.readouterr().out
     assert main(["run", "--python", sys.executable, "--config", "train.toml", "--dry-run"]) == 0
-    assert "--batch_size 8 → 4, --grad_accum 2 → 4" in capsys.readouterr().out
+    assert "# out of memory: known after the first step" in capsys.readouterr().out
 
 
 def test_nothing_is_asked_where_all_is_given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,12 +61,14 @@ def test_nothing_is_asked_where_all_is_given(folder: Path, monkeypatch: pytest.M
 def test_answers_from_a_pipe(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines(monkeypatch, "\n--batch_size 4\n2\n\nmine.toml\n")
+    lines(monkeypatch, "\n--micro_batch_size 4 --grad_accum 2\n2\n\n--resume=PATH\nmine.toml\n")
     assert main(["init"]) == 0
-    run = written(folder, "mine.toml")["run"]
-    assert run == {"script": "train.py", "args": ["--batch_size", "4"], "nproc_per_node": 2, "nnodes": 1}
+    args = ["--micro_batch_size", "4", "--grad_accum", "2"]
+    run = written(folder, "mine.toml")
+    assert run["run"] == {"script": "train.py", "args": args, "nproc_per_node": 2, "nnodes": 1}
+    assert run["resume"] == {"knob": "--resume=PATH"}
     out = capsys.readouterr().out
-    assert "--batch_size 4 → 2, --grad_accum 2 → 4" in out
+    assert "--micro_batch_size 4 → 2, --grad_accum 2 → 4" in out
     assert "--resume PATH of the newest checkpoint" in out
 
 
@@ -119,19 +107,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     assert told in printed.err
     assert SECRET not in printed.out + printed.err
     assert not list(folder.rglob("*.toml"))
-
-
-def test_what_the_script_requires_is_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = 'parser.add_argument("--data", required=True)\nargs = parser.parse_args()'
-    text = SCRIPT.replace("args = parser.parse_args()", more)
-    (folder / "train.py").write_text(text, encoding="utf-8")
-    lines(monkeypatch, "\n--data x\n\n\n\n")
-    assert main(["init"]) == 0
-    out = capsys.readouterr().out
-    assert "it requires --data" in out
-    assert "required and not given" not in out
 
 
 def test_an_interpreter_without_torch_is_refused_where_it_is_named(
@@ -244,7 +219,14 @@ def test_a_wrong_answer_on_a_terminal_is_asked_again(folder: Path) -> None:
         child.sendline("9")
         child.expect("choose one of 1 to 1")
         child.expect("which script trains")
-        for topic in ("what follows train.py", "how many ranks", "how many machines", "write the job file"):
+        topics = (
+            "what follows train.py",
+            "how many ranks",
+            "how many machines",
+            "how does the script",
+            "write the job file",
+        )
+        for topic in topics:
             child.sendline("")
             child.expect(topic)
         child.sendline("")

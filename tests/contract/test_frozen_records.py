@@ -10,10 +10,7 @@ PURE = ("job", "policy", "diagnosis", "run", "preflight")
 # Working memory of one call or one object, which its module alone sees.
 WORKING = {
     "job/config/settings.py": {"Resolver"},
-    "job/knobs/batch_settings/find.py": {"_Finder"},
     "job/knobs/facts.py": {"Loader", "Rank", "_Count"},
-    "job/shell/expand.py": {"Expander", "State"},
-    "job/shell/started.py": {"Seen"},
     "policy/health/early_signs.py": {"_Gpu", "_Rank"},
     "policy/health/straggler.py": {"_Rank"},
     "diagnosis/hang/flight_recorder.py": {"_Group"},

@@ -30,6 +30,13 @@ class Style:
     changed: tuple[str, ...]
     variables: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    batch: tuple[str, str] = ("", "")
+    """The settings of batch and accumulation, where no convention names them: these scripts train nothing that could be measured."""
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        names = zip(("--batch-knob", "--accumulation-knob"), self.batch, strict=True)
+        return tuple(word for flag, name in names if name for word in (flag, name))
 
 
 CONFIG = """\
@@ -41,7 +48,10 @@ eval:
   batch_size: 64
 """
 ARGPARSE = Style(
-    "argparse_style.py", ("--batch-size", "16", "--grad-accum", "3"), ("--batch-size 8", "--grad-accum 6")
+    "argparse_style.py",
+    ("--batch-size", "16", "--grad-accum", "3"),
+    ("--batch-size 8", "--grad-accum 6"),
+    batch=("--batch-size", "--grad-accum"),
 )
 OTHERS = [
     Style(
@@ -53,9 +63,22 @@ OTHERS = [
         "hydra_style.py",
         ("train.batch_size=16", "train.accumulation=3"),
         ("train.batch_size=8", "train.accumulation=6"),
+        batch=("train.batch_size", "train.accumulation"),
     ),
-    Style("yaml_style.py", ("--config", "conf/train.yaml"), (), files=(("conf/train.yaml", CONFIG),)),
-    Style("env_style.py", (), (), variables=("BATCH_SIZE=16", "GRAD_ACCUM=3")),
+    Style(
+        "yaml_style.py",
+        ("--config", "conf/train.yaml"),
+        (),
+        files=(("conf/train.yaml", CONFIG),),
+        batch=("conf/train.yaml#train.batch_size", "conf/train.yaml#train.grad_accum_steps"),
+    ),
+    Style(
+        "env_style.py",
+        (),
+        (),
+        variables=("BATCH_SIZE=16", "GRAD_ACCUM=3"),
+        batch=("env:BATCH_SIZE", "env:GRAD_ACCUM"),
+    ),
 ]
 
 
@@ -74,7 +97,9 @@ def launch(tmp_path: Path, style: Style, *flags: str) -> tuple[Done, list[ev.Eve
     if style.script == "env_style.py":
         tell = []
         flags = (*flags, *(f"--env={pair}" for pair in style.variables), f"--env=TELL={tmp_path / 'tell'}")
-    done, run, state = run_headless(*flags, str(STYLES / style.script), *style.args, *tell, cwd=tmp_path)
+    done, run, state = run_headless(
+        *flags, *style.declared, str(STYLES / style.script), *style.args, *tell, cwd=tmp_path
+    )
     return done, facts(run), state
 
 
@@ -163,7 +188,8 @@ for step in range(1, 31):
 def test_a_script_that_dies_at_step_4_is_not_called_fitting(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DIES_LATER, encoding="utf-8")
     words = ("--nproc-per-node=1", "--fit-batch", "--", sys.executable, "train.py")
-    done, run, state = run_headless(*words, "--per_device_train_batch_size=8", cwd=tmp_path)
+    batch = ("--per_device_train_batch_size=8", "--gradient_accumulation_steps=1")
+    done, run, state = run_headless(*words, *batch, cwd=tmp_path)
     assert done.code == 0, done.out + done.err
     assert {p.micro_batch: p.fitted for p in state.probes} == {4: True, 8: False}
     assert state.fitted is not None

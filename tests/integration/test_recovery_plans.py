@@ -21,6 +21,7 @@ from tests.integration.harness import ROOT, SCRIPTS, facts, run_headless, stoker
 from tests.integration.test_recovery_matrix import TINY
 
 STYLES = SCRIPTS / "styles"
+DECLARED = ("--batch-knob", "--batch-size", "--accumulation-knob", "--grad-accum")
 
 
 def bench(name: str) -> ModuleType:
@@ -71,9 +72,9 @@ def test_the_next_start_says_what_fitted_and_applies_nothing(tmp_path: Path) -> 
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    done, _, _ = run_headless("--", sys.executable, *script, cwd=first)
+    done, _, _ = run_headless(*DECLARED, "--", sys.executable, *script, cwd=first)
     assert done.code == 0, done.out
-    done, _, state = run_headless("--", sys.executable, *script, cwd=second)
+    done, _, state = run_headless(*DECLARED, "--", sys.executable, *script, cwd=second)
     assert done.code == 0, done.out
     assert "micro-batch 16 ran out of memory in an earlier run" in done.out
     assert "--micro-batch 8" in done.out
@@ -85,7 +86,7 @@ def test_the_next_start_says_what_fitted_and_applies_nothing(tmp_path: Path) -> 
 @pytest.mark.e2e
 def test_probing_goes_on_after_its_keeper_was_killed(tmp_path: Path) -> None:
     script = (str(STYLES / "argparse_style.py"), "--batch-size", "16", "--grad-accum", "3")
-    done = stoker("run", "--detach", "--fit-batch", "--", sys.executable, *script, cwd=tmp_path)
+    done = stoker("run", "--detach", "--fit-batch", *DECLARED, "--", sys.executable, *script, cwd=tmp_path)
     assert done.code == 0, done.err
     run = RunPaths(tmp_path / "runs" / done.out.strip())
     assert wait_until(lambda: read_state(run.node().journal).probing is not None, 60)
@@ -108,9 +109,10 @@ def test_probing_goes_on_after_its_keeper_was_killed(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_stop_ends_a_probe_with_all_that_it_started(tmp_path: Path) -> None:
-    words = ("--tell", str(tmp_path / "tell"), "--limit", "99")
+    words = ("--batch-size", "16", "--grad-accum", "3", "--tell", str(tmp_path / "tell"), "--limit", "99")
     (tmp_path / "stoker.toml").write_text("[batch]\nfit_steps = 1000\n", encoding="utf-8")
-    done = stoker("run", "--detach", "--fit-batch", str(STYLES / "argparse_style.py"), *words, cwd=tmp_path)
+    script = str(STYLES / "argparse_style.py")
+    done = stoker("run", "--detach", "--fit-batch", *DECLARED, script, *words, cwd=tmp_path)
     assert done.code == 0, done.err
     run = RunPaths(tmp_path / "runs" / done.out.strip())
     assert wait_until((tmp_path / "tell").exists, 60)

@@ -1,10 +1,13 @@
-"""Foreign scripts on two ranks of a real torchrun run out of memory after a checkpoint: restarted smaller, each continues in its own style."""
+"""Foreign scripts on two ranks of a real torchrun run out of memory after a checkpoint: restarted smaller, each continues in its own style.
+
+Their settings are declared: what the declaration names is set, whatever starts the script and whatever was measured.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -40,8 +43,15 @@ def train(micro, accumulation, first, save, saved):
     print(json.dumps({"micro": micro, "accumulation": accumulation, "first": first}), file=told, flush=True)
     while launches(1 - rank) < launches(rank):
         time.sleep(0.02)  # the other rank reads the same checkpoint
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    batches = iter(torch.utils.data.DataLoader(torch.randn(4000, 4), batch_size=micro))
     for step in range(first + 1, 31):
         time.sleep(0.03)
+        for _ in range(accumulation):
+            model(next(batches)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
         if rank == 0:
             print(f"step {step}/30 loss: {3.0 / step:.4f}", flush=True)
         if step % 5 == 0:
@@ -101,12 +111,16 @@ for arg in sys.argv[1:]:
 END = "\ntrain(args.batch_size, args.grad_accum, first, save, saved)\n"
 
 
+BATCH = ("--batch-knob", "--batch_size", "--accumulation-knob", "--grad_accum")
+
+
 @dataclass(frozen=True)
 class Style:
     """A script, its arguments, what the second launch's command line is to hold, and what it is not to."""
 
     source: str
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...]
+    args: tuple[str, ...] = ("--batch_size", "8", "--grad_accum", "2")
     resumes: str = ""
     files: tuple[tuple[str, str], ...] = ()
 
@@ -119,6 +133,7 @@ STYLES = {
         + 'parser.add_argument("--resume", default="")\nargs = parser.parse_args()\n'
         + 'first = torch.load(args.resume)["step"] if args.resume else 0'
         + END,
+        words=(*BATCH, "--resume-knob", "--resume=PATH"),
         resumes="--resume={cwd}/out/ckpt.pt",
     ),
     "a folder's path": Style(
@@ -129,6 +144,7 @@ STYLES = {
         + 'parser.add_argument("--resume_from_checkpoint", default=None)\nargs = parser.parse_args()\n'
         + 'first = int(args.resume_from_checkpoint.rpartition("-")[2]) if args.resume_from_checkpoint else 0'
         + END,
+        words=(*BATCH, "--resume-knob", "--resume_from_checkpoint=PATH"),
         resumes="--resume_from_checkpoint={cwd}/out/checkpoint-10",
     ),
     "a word": Style(
@@ -140,6 +156,7 @@ STYLES = {
         + 'if args.resume_from_checkpoint == "latest":\n'
         + '    first = max(int(p.name.rpartition("-")[2]) for p in Path(args.output_dir).glob("checkpoint-*") if saved(int(p.name.rpartition("-")[2])))'
         + END,
+        words=(*BATCH, "--resume-knob", "--resume_from_checkpoint=latest"),
         resumes="--resume_from_checkpoint=latest",
     ),
     "a switch with or without a path": Style(
@@ -149,6 +166,7 @@ STYLES = {
         + 'parser.add_argument("--resume", nargs="?", const="latest", default=None)\nargs = parser.parse_args()\n'
         + 'first = torch.load("out/ckpt.pt")["step"] if args.resume == "latest" else 0'
         + END,
+        words=(*BATCH, "--resume-knob", "--resume"),
         resumes="--resume",
     ),
     "nanoGPT": Style(
@@ -158,6 +176,11 @@ STYLES = {
         + ONE_FILE
         + 'if init_from == "scratch":\n    first = 0\nelif init_from == "resume":\n    first = torch.load("out/ckpt.pt")["step"]\n'
         + "train(batch_size, gradient_accumulation_steps, first, save, saved)\n",
+        words=(
+            *("--batch-knob", "--batch_size", "--accumulation-knob", "--gradient_accumulation_steps"),
+            *("--resume-knob", "--init_from=resume"),
+        ),
+        args=("--batch_size=8", "--gradient_accumulation_steps=2"),
         resumes="--init_from=resume",
         files=(
             (
@@ -173,6 +196,7 @@ STYLES = {
         + 'parser.add_argument("--resume_step", type=int, default=0)\nargs = parser.parse_args()\n'
         + 'first = torch.load(f"out/model_{args.resume_step:06d}.pt")["step"] if args.resume_step else 0'
         + END,
+        words=(*BATCH, "--resume-knob", "--resume_step=STEP"),
         resumes="--resume_step=10",
     ),
     "by itself": Style(
@@ -181,6 +205,7 @@ STYLES = {
         + PARSER
         + 'args = parser.parse_args()\nfirst = 0\nif os.path.exists("out/ckpt.pt"):\n    first = torch.load("out/ckpt.pt")["step"]'
         + END,
+        words=(*BATCH, "--self-resuming"),
     ),
     "declared": Style(
         LOOP
@@ -188,7 +213,7 @@ STYLES = {
         + PARSER
         + 'args = parser.parse_args()\nfirst = torch.load("out/ckpt.pt")["step"] if getattr(os, "path").isfile("out/ckpt.pt") else 0'
         + END,
-        words=("--self-resuming",),
+        words=(*BATCH, "--self-resuming"),
     ),
 }
 
@@ -207,7 +232,9 @@ def lay_out(cwd: Path, style: Style) -> str:
 
 
 def check(cwd: Path, style: Style) -> None:
-    done, _run, state = run_headless("--nproc-per-node", "2", *style.words, lay_out(cwd, style), cwd=cwd)
+    done, _run, state = run_headless(
+        "--nproc-per-node", "2", *style.words, lay_out(cwd, style), *style.args, cwd=cwd
+    )
     assert done.code == 0, done.out + done.err
     first, second = state.attempts
     assert first.verdict is not None
@@ -233,8 +260,10 @@ def test_each_style_goes_on_from_its_checkpoint(tmp_path: Path, style: str) -> N
 
 
 def test_where_nothing_is_known_of_a_resume_nothing_restarts_by_itself_after_a_step(tmp_path: Path) -> None:
-    style = Style(STYLES["declared"].source)
-    done, _run, state = run_headless("--nproc-per-node", "2", lay_out(tmp_path, style), cwd=tmp_path)
+    style = Style(STYLES["declared"].source, BATCH)
+    done, _run, state = run_headless(
+        "--nproc-per-node", "2", *style.words, lay_out(tmp_path, style), *style.args, cwd=tmp_path
+    )
     assert done.code == 1, done.out
     assert len(state.attempts) == 1
     assert "--resume-knob" in done.out
@@ -243,8 +272,10 @@ def test_where_nothing_is_known_of_a_resume_nothing_restarts_by_itself_after_a_s
 @pytest.mark.e2e
 def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -> None:
     """Enter on its card: nothing is known of a resume (the script has one all the same), and a person wants it."""
-    script = lay_out(tmp_path, Style(STYLES["declared"].source))
-    words = ("run", "--detach", "--python", sys.executable, "--nproc-per-node", "2", script)
+    style = Style(STYLES["declared"].source, BATCH)
+    script = lay_out(tmp_path, style)
+    start = ("run", "--detach", "--python", sys.executable, "--nproc-per-node", "2")
+    words = (*start, *style.words, script, *style.args)
     done = stoker(*words, cwd=tmp_path)
     assert done.code == 0, done.err
     run = RunPaths(tmp_path / "runs" / done.out.strip())
@@ -262,8 +293,8 @@ def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -
 
 def test_b_on_a_live_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     words = ("run", "--no-ui", "--python", sys.executable, "--nproc-per-node", "2", "--env", "LIMIT=99")
-    slow = Style(STYLES["a path"].source.replace("0.03", "0.15"))
-    with background(*words, lay_out(tmp_path, slow), cwd=tmp_path):
+    slow = replace(STYLES["a path"], source=STYLES["a path"].source.replace("0.03", "0.15"))
+    with background(*words, *slow.words, lay_out(tmp_path, slow), *slow.args, cwd=tmp_path):
         run = wait_for_run(tmp_path)
         wait_for_step(run, 12)
         control.send(run.control, ev.RequestKind.RESTART_WITH, args=control.RequestArgs(micro_batch=2))

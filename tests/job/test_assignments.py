@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.job.arguments.assignments import names_of, set_value, settings_of, value_of
 from supervisor.job.arguments.flags import nearest
-from supervisor.job.knobs.batch_settings.candidates import as_number
+from supervisor.job.knobs.set_batch import as_number
 
 
 @pytest.mark.parametrize(

@@ -159,14 +159,6 @@ def test_without_a_torch_the_interpreter_is_asked_for(answer: str, written: str 
     assert tomllib.loads(job_file(start.choices))["run"].get("python") == written
 
 
-def test_required_flags_are_named() -> None:
-    start = course(Around(("t.py",)), Found((), None, "self", required=("--data", "--out")))
-    start.take("")
-    question = start.question()
-    assert question is not None
-    assert "it requires --data, --out" in question.text
-
-
 def test_what_was_given_is_not_asked() -> None:
     words = ("--nproc-per-node", "2", "--nnodes=1", "--max-retries", "5", "--self-resuming", "--no-retry")
     choices = given_words(*words, "--env", "A=b", "--hold", "1.5", "t.py", "--lr", "1", file="j.toml")

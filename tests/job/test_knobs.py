@@ -9,23 +9,11 @@ from hypothesis import strategies as st
 from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.find import find_knobs
-from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values, why_not_changeable
-from supervisor.job.knobs.data_loader import find_loader
-from supervisor.job.knobs.source.read_source import scan_source
+from supervisor.job.knobs.conventions import find_loader
+from supervisor.job.knobs.script_settings import find_knobs
+from supervisor.job.knobs.set_batch import batch_of, batch_values, why_not_changeable
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs
-
-UNDIVIDED = """
-parser.add_argument("--batch_size", "-b", type=int, default=32)
-parser.add_argument("--accum", dest="accum", type=int, default=2)
-args = parser.parse_args()
-loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
-"""
-DIVIDED = UNDIVIDED.replace("batch_size=args.batch_size,", "batch_size=args.batch_size // world,")
-ALIASED = UNDIVIDED.replace("loader =", "bs = args.batch_size\nloader =").replace(
-    "batch_size=args.batch_size,", "batch_size=bs,"
-)
 
 
 def changed(
@@ -58,7 +46,7 @@ def changed(
         ("--batch_size_per_node 16", "--batch_size_per_node", KnobScope.PER_NODE),
         ("--batch_size 8", "--batch_size", KnobScope.UNKNOWN),
         ("--batch-size=8", "--batch-size", KnobScope.UNKNOWN),
-        ("-b 8", "-b", KnobScope.UNKNOWN),
+        ("-b 8", None, KnobScope.UNKNOWN),
         ("train.micro_batch_size=8", "train.micro_batch_size", KnobScope.PER_RANK),
         ("data.batch_size=8", "data.batch_size", KnobScope.UNKNOWN),
         ("--eval_batch_size 8 --lr 1", None, KnobScope.UNKNOWN),
@@ -73,50 +61,11 @@ def test_common_spellings(args: str, batch: str | None, scope: KnobScope) -> Non
     assert not knobs.declared
 
 
-def test_a_bare_batch_size_is_per_rank_only_if_the_source_hands_it_on_undivided() -> None:
-    args = ["--batch_size", "8"]
-    assert find_knobs(args, UNDIVIDED).batch_scope is KnobScope.PER_RANK
-    assert find_knobs(args, ALIASED).batch_scope is KnobScope.PER_RANK
-    assert find_knobs(["-b", "8"], UNDIVIDED).batch_scope is KnobScope.PER_RANK
-    assert find_knobs(args, DIVIDED).batch_scope is KnobScope.GLOBAL, "divided by the ranks"
-    halved = UNDIVIDED.replace("loader =", "args.batch_size //= world\nloader =")
-    assert find_knobs(args, halved).batch_scope is KnobScope.GLOBAL
-    assert find_knobs(args, "this is not python (").batch_scope is KnobScope.UNKNOWN
-    assert find_knobs(args, None).batch_scope is KnobScope.UNKNOWN
-
-
-def test_the_source_is_parsed_and_not_run(capsys: pytest.CaptureFixture[str]) -> None:
-    scan_source("print('ran')\nraise SystemExit(3)\n")
-    assert capsys.readouterr().out == ""
-    assert scan_source("x = " + "(" * 5000).flags == ()
-
-
 def test_declared_knobs_win() -> None:
     declared = Knobs(batch="--bsz", batch_scope=KnobScope.PER_RANK, accumulation="--steps")
-    knobs = find_knobs(["--micro_batch_size", "4", "--bsz", "8"], None, declared)
+    knobs = find_knobs(["--micro_batch_size", "4", "--bsz", "8"], declared)
     assert (knobs.batch, knobs.accumulation, knobs.declared) == ("--bsz", "--steps", True)
     assert knobs.can_change_batch
-
-
-@pytest.mark.parametrize(
-    ("args", "source", "resume", "value"),
-    [
-        ("--resume", "", "--resume", ""),
-        ("--resume_from_checkpoint latest", "", "--resume_from_checkpoint", "latest"),
-        ("--resume-from=auto", "", "--resume-from", "auto"),
-        ("--resume_from ckpt/step_5000.pt", "", None, "auto"),
-        ("", "p.add_argument('--resume', action='store_true')", "--resume", ""),
-        ("", "p.add_argument('--resume_from', default='auto')", "--resume_from", "auto"),
-        ("", "p.add_argument('--resume', choices=['none', 'latest'])", "--resume", "latest"),
-        ("", "p.add_argument('--resume_from', type=str, default='')", None, "auto"),
-        ("--lr 3", "", None, "auto"),
-    ],
-)
-def test_resume_is_known_only_if_it_needs_no_path(
-    args: str, source: str, resume: str | None, value: str
-) -> None:
-    knobs = find_knobs(args.split(), source)
-    assert (knobs.resume, knobs.resume_value) == (resume, value)
 
 
 def test_the_hugging_face_pair_keeps_the_global_batch_and_the_spelling() -> None:
@@ -135,13 +84,6 @@ def test_the_hugging_face_pair_keeps_the_global_batch_and_the_spelling() -> None
         "--out",
         "x",
     )
-
-
-def test_defaults_of_the_source_count_and_missing_flags_are_added() -> None:
-    knobs = find_knobs([], UNDIVIDED)
-    spec = batch_of([], knobs, world_size=2, local_world_size=2, source_text=UNDIVIDED)
-    assert spec == BatchSpec(32, 2, 2)
-    assert changed([], knobs, BatchSpec(16, 4, 2)) == ("--batch_size=16", "--accum=4")
 
 
 def test_other_scopes() -> None:

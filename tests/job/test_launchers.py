@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from supervisor.job.arguments.launchers import launched_ranks
-from supervisor.job.arguments.run_arguments import parse_run_argv
-from supervisor.job.batch import BatchSpec
-from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.keeper.recording.start_events import opening
 from supervisor.run.events import RunStarted
 from supervisor.sources.processes import ProcessId
@@ -88,23 +84,6 @@ def test_ranks_by_accelerates_config(config: str, flags: str, ranks: int | None)
     assert launched_ranks(words, read={"a.yaml": config}.get) == ranks
 
 
-def test_a_launched_scripts_own_defaults_make_its_batch() -> None:
-    words = [
-        "--",
-        "accelerate",
-        "launch",
-        "--num_processes",
-        "2",
-        "train.py",
-        "--gradient_accumulation_steps",
-        "4",
-    ]
-    inputs = JobInputs(parsed=parse_run_argv(words), env={}, cwd="/w", script_text=SCRIPT)
-    spec = resolve_job(inputs)
-    assert spec.knobs.batch == "--per_device_train_batch_size"
-    assert spec.batch == BatchSpec(8, 4, 2)
-
-
 def test_a_run_begins_with_the_ranks_of_its_launcher(tmp_path: Path) -> None:
     def world(*words: str) -> int | None:
         facts = opening("r", job_of(tmp_path, *words), ProcessId(1, 0.0), 0.0, adopted=False, findings=())
@@ -114,13 +93,3 @@ def test_a_run_begins_with_the_ranks_of_its_launcher(tmp_path: Path) -> None:
     assert world("accelerate", "launch", "--cpu", "--num_processes", "2", "train.py") == 1
     assert world("make", "train") is None, "it may start any number of its own"
     assert world("python", "train.py") == 1
-
-
-@pytest.mark.parametrize(("count", "ranks"), [("2", 2), ('"$(cat n)"', None)])
-def test_a_run_begins_with_the_ranks_that_its_shell_script_starts(count: str, ranks: int | None) -> None:
-    files = {"train.sh": f"torchrun --nproc-per-node {count} train.py\n", "train.py": SCRIPT}
-    parsed = parse_run_argv(["--", "bash", "train.sh"])
-    spec = resolve_job(JobInputs(parsed=parsed, env={}, cwd="/w", read=files.get))
-    record = replace(job_of(Path("/w")), job=spec)
-    facts = opening("r", record, ProcessId(1, 0.0), 0.0, adopted=False, findings=())
-    assert next(fact.world_size for fact in facts if isinstance(fact, RunStarted)) == ranks

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.batch_settings.set_batch import batch_values
 from supervisor.job.knobs.measured_answer import settings_of
 from supervisor.job.knobs.measured_knobs import DERIVED, MeasuredSettings, RankProcess, with_measured
+from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import applied_in
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope

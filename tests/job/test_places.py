@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.edit import config_words, read_values, with_values
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.find import find_knobs, places
-from supervisor.job.knobs.batch_settings.set_batch import batch_of
-from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.places import Places
+from supervisor.job.knobs.script_settings import find_knobs
+from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.plan import build_plan, plan_as_record
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
@@ -107,42 +107,16 @@ def test_config_files_are_found_among_the_arguments() -> None:
     )
 
 
-UNDIVIDED = "import os\nloader = DataLoader(d, batch_size=cfg['data']['batch_size'])\n"
-
-
-def test_a_knob_in_a_file_has_its_twin_its_scope_and_its_value() -> None:
-    where = places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
-    knobs = find_knobs(("--config", "c.yaml"), elsewhere=where)
-    assert (knobs.batch, knobs.accumulation) == ("c.yaml#data.batch_size", "c.yaml#data.grad_accum")
-    assert knobs.batch_scope is KnobScope.PER_RANK
-    assert (knobs.resume, knobs.resume_value) == ("c.yaml#resume", "auto")
+def test_a_declared_key_of_a_file_has_its_value_and_a_variable_too() -> None:
+    where = Places({"c.yaml": read_values("c.yaml", YAML)}, env={"BATCH_SIZE": "32"})
+    named = Knobs("c.yaml#data.batch_size", KnobScope.PER_RANK, "c.yaml#data.grad_accum")
+    knobs = find_knobs(("--config", "c.yaml"), named, elsewhere=where)
     batch = batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where)
     assert batch == BatchSpec(16, 3, 1)
-    unknown = places(None, {"c.yaml": read_values("c.yaml", YAML)})
-    assert find_knobs((), elsewhere=unknown).batch_scope is KnobScope.UNKNOWN, "a bare name is never guessed"
-
-
-def test_the_command_line_comes_before_the_file() -> None:
-    where = places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
-    assert find_knobs(("--batch_size", "8", "--config", "c.yaml"), elsewhere=where).batch == "--batch_size"
-
-
-ENVIRON = """
-import os
-bs = int(os.environ.get("BATCH_SIZE", "16"))
-accum = os.getenv("GRAD_ACCUM", 3)
-loader = DataLoader(d, batch_size=bs)
-"""
-
-
-def test_a_variable_is_a_knob_with_its_default() -> None:
-    where = places(ENVIRON, env={"BATCH_SIZE": "32"})
-    knobs = find_knobs((), elsewhere=where)
-    assert (knobs.batch, knobs.accumulation) == ("env:BATCH_SIZE", "env:GRAD_ACCUM")
-    assert knobs.batch_scope is KnobScope.PER_RANK
-    assert batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where) == BatchSpec(32, 3, 1)
-    divided = ENVIRON.replace("batch_size=bs", "batch_size=bs // world")
-    assert find_knobs((), elsewhere=places(divided)).batch_scope is KnobScope.UNKNOWN
+    assert [(n.value, n.where) for n in knobs.found] == [(16, "c.yaml"), (3, "c.yaml")]
+    knobs = find_knobs((), Knobs("env:BATCH_SIZE", accumulation="env:GRAD_ACCUM"), elsewhere=where)
+    assert [(n.value, n.where) for n in knobs.found] == [(32, "variable BATCH_SIZE"), (None, "named")]
+    assert batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where) is None
 
 
 def plan_of(
@@ -237,20 +211,6 @@ def test_a_restart_sets_flags_and_variables() -> None:
     by_env = Knobs("env:BATCH_SIZE", KnobScope.PER_RANK, "env:ACCUM")
     second = plan_of(by_env, (), 2, BatchSpec(12, 4, 1))
     assert diff_lines(plan_of(by_env, (), 1), second, {}) == ("+ ACCUM=4", "+ BATCH_SIZE=12")
-
-
-def test_the_loaders_knobs_are_found_wherever_they_are() -> None:
-    source = (
-        'p.add_argument("--sharing-strategy", choices=["file_descriptor", "file_system"], default="file_descriptor")\n'
-        'p.add_argument("--prefetch-factor", type=int, default=4)\n'
-    )
-    where = places(source, {"c.yaml": {"data.num_workers": 8, "data.pin_memory": True}})
-    found = find_loader((), where)
-    assert found.workers == ("c.yaml#data.num_workers", 8)
-    assert found.prefetch == ("--prefetch-factor", 4)
-    assert found.pinned == ("c.yaml#data.pin_memory", True)
-    assert found.sharing == ("--sharing-strategy", "file_descriptor")
-    assert find_loader(("--num-workers", "2"), where).workers == ("--num-workers", 2)
 
 
 def test_this_checkouts_own_configs_can_be_read(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_the_users_own_rendezvous_is_left_alone() -> None:
 
 
 def test_many_nodes() -> None:
-    spec = job("--nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 4 train.py --micro_batch_size 2")
+    spec = job(
+        "--nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 4 train.py --micro_batch_size 2 --grad_accum 1"
+    )
     made = plan(spec)
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=head"} <= set(made.argv)
     assert not any(a.startswith("--master-port") for a in made.argv)
@@ -101,7 +103,7 @@ def test_many_nodes() -> None:
 
 def test_a_range_of_nodes_counts_as_its_most_where_they_share_a_run() -> None:
     line = "--nnodes 2:3 --node-rank 2 --master-addr head --nproc-per-node 2"
-    batch = "train.py --micro_batch_size 2"
+    batch = "train.py --micro_batch_size 2 --grad_accum 1"
     assert job(f"{line} --run-dir /shared/a {batch}").batch == BatchSpec(2, 1, 6)
     alone = job(f"{line} {batch}").batch
     assert alone is None or not alone.ranks_known, "torchrun settles how many nodes there are"

@@ -23,7 +23,6 @@ from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Places, bare, is_argument, place_of, with_config
 from supervisor.job.knobs.questions import with_declared
-from supervisor.job.knobs.source.read_source import ScriptSource
 from supervisor.job.oom_plan import OomPlan, OomRefusal, answer, four_lines, oom_plan, resume_plan, world_size
 from supervisor.job.plan import build_plan
 from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, Unread
@@ -45,6 +44,7 @@ def job(knobs: Knobs = KNOBS, batch: BatchSpec | None = BATCH, **values: object)
         "entry_args": ("--bs", "8"),
         "nproc_per_node": 2,
         "cwd": "/w",
+        "instrument": False,
         "knobs": knobs,
         "batch": batch,
         **values,
@@ -319,20 +319,11 @@ def test_where_a_setting_is() -> None:
     assert [bare(name) for name in names[:4]] == ["--bs", "train.bs", "BS", "train.bs"]
     assert [is_argument(name) for name in names[:4]] == [True, True, False, False]
     places = Places(
-        source=ScriptSource(variables=(("BS", 4),)),
         configs={"c.yaml": {"bs": 8}},
         env={"LR": "1"},
-        settled={"model.bs": (2, "conf/x.yaml")},
     )
     assert [places.value(name) for name in ("c.yaml#bs", "c.yaml#x", "d.yaml#bs")] == [8, None, None]
-    assert [places.value(name) for name in ("env:LR", "env:BS", "env:X", "model.bs", "--x")] == [
-        "1",
-        4,
-        None,
-        2,
-        None,
-    ]
-    assert places.names() == ["c.yaml#bs", "model.bs", "env:BS"]
+    assert [places.value(name) for name in ("env:LR", "env:BS", "model.bs", "--x")] == ["1", None, None, None]
     assert places.with_value("c.yaml#bs", "4").value("c.yaml#bs") == "4"
     assert places.with_value("d.yaml#bs", "4").value("d.yaml#bs") == "4"
     assert places.with_value("env:BS", "2").value("env:BS") == "2"

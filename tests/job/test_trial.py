@@ -15,7 +15,6 @@ from supervisor.job.plan import build_plan
 from supervisor.job.rerun_command import command_of, real_command_of
 from supervisor.job.spec import JobSpec, TrialSettings
 
-ARGPARSE = "import argparse\np = argparse.ArgumentParser()\n{flags}\nargs = p.parse_args()\nprint({used})\n"
 TRAINER = ConfigFile("demo.toml", {"num_iterations": 500, "checkpoint_dir": "/data/ckpt"})
 
 
@@ -34,15 +33,8 @@ def resolved(
         spec_keys=("num_iterations", "resume_from", "expected_memory_gib"),
     )
     texts = files or {}
-    inputs = JobInputs(
-        parsed, env or {}, "/w", job_file=job_file, read=texts.get, script_configs=texts, gpus=gpus
-    )
+    inputs = JobInputs(parsed, env or {}, "/w", job_file=job_file, read=texts.get, gpus=gpus)
     return resolve_job(inputs)
-
-
-def script(*flags: str) -> str:
-    declared = "\n".join(f"p.add_argument('--{flag}', type=int, default=5000)" for flag in flags)
-    return ARGPARSE.format(flags=declared, used=", ".join(f"args.{flag}" for flag in flags))
 
 
 def changed(job: JobSpec) -> dict[str, str]:
@@ -66,35 +58,27 @@ def last_words(job: JobSpec) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("line", "files", "steps"),
+    ("line", "steps"),
     [
-        ("train.py --max_steps 9000", {}, {"--max_steps": "20"}),
-        ("train.py", {"train.py": script("max_iters")}, {"--max_iters": "20"}),
-        ("train.py --conf c.yaml", {"c.yaml": "train:\n  max_steps: 900\n"}, {"c.yaml#train.max_steps": "20"}),
-        # What stands on the command line is nearer than what else is declared.
-        ("train.py --max_steps 900", {"train.py": script("max_steps", "num_iterations")}, {"--max_steps": "20"}),
-        # Of two declared alike nobody knows which one ends the training.
-        ("train.py", {"train.py": script("max_steps", "num_iterations")}, {}),
+        ("train.py --max_steps 9000", {"--max_steps": "20"}),
+        ("train.py train.max_steps=900", {"train.max_steps": "20"}),
+        # Of two nobody knows which one ends the training.
+        ("train.py --max_steps 900 --num_iterations 900", {}),
         # A sampler's steps, an epoch's, a schedule's: names that mean more than one thing.
-        ("train.py --num_steps 900 --steps 9 --total_steps 9", {}, {}),
-        ("train.py --max_steps auto", {}, {}),
-        ("train.py --conf c.yaml", {"c.yaml": "steps: 900\neval:\n  validation:\n    max_steps: 100\n"}, {}),
-        # So few by default are no training's.
-        ("train.py", {"train.py": script("num_iterations").replace("5000", "1")}, {}),
-        # Computed again whatever is given, and only where nothing is.
-        ("train.py", {"train.py": script("max_steps") + "if __name__ == '__main__':\n    args.max_steps = args.a // 2\n"}, {}),
-        ("train.py", {"train.py": script("max_steps") + "if args.max_steps is None:\n    args.max_steps = 5\n"}, {"--max_steps": "20"}),
-        # Declared, and read nowhere.
-        ("train.py", {"train.py": script("max_steps").replace("args.max_steps", "1")}, {}),
-        ("train.py", {}, {}),
+        ("train.py --num_steps 900 --steps 9 --total_steps 9", {}),
+        ("train.py --max_steps auto", {}),
+        ("train.py eval.validation.max_steps=100", {}),
+        ("train.py", {}),
         # Few steps in all may be behind the checkpoint already.
-        ("train.py --max_steps 9000 --resume c.pt", {"train.py": script("max_steps") + "p.add_argument('--resume')"}, {}),
+        ("train.py --max_steps 9000 --resume c.pt", {}),
+        # A framework's own setting, which its program has.
+        ("-- fairseq-train d --update-freq 2", {"--max-update": "20"}),
+        ("-- trl sft --output_dir o", {"--max_steps": "20"}),
+        ("-- python m.py fit --trainer.devices 1", {"--trainer.max_steps": "20"}),
     ],
-)  # fmt: skip
-def test_the_steps_are_set_where_their_setting_is_known(
-    line: str, files: dict[str, str], steps: dict[str, str]
-) -> None:
-    job = resolved(f"--trial {line}", files)
+)
+def test_the_steps_are_set_where_their_setting_is_known(line: str, steps: dict[str, str]) -> None:
+    job = resolved(f"--trial {line}")
     assert changed(job) == steps
     assert job.trial is not None
     assert job.trial.ends_itself == bool(steps)
@@ -102,40 +86,19 @@ def test_the_steps_are_set_where_their_setting_is_known(
     assert noted != bool(steps)
 
 
-HYDRA = """
-import hydra
-
-@hydra.main(config_path="conf", config_name="config")
-def main(cfg):
-    for step in range(cfg.trainer.max_steps):
-        pass
-
-main()
-"""
-
-
 @pytest.mark.parametrize(
-    ("line", "files", "total"),
+    ("line", "total"),
     [
-        ("train.py --conf c.yaml", {"c.yaml": "train:\n  max_steps: 900\n"}, 900),
-        ("train.py --conf c.yaml --max_steps 50", {"c.yaml": "train:\n  max_steps: 900\n"}, 50),
-        ("train.py", {"train.py": HYDRA, "conf/config.yaml": "trainer:\n  max_steps: 800\n"}, 800),
-        (
-            "train.py trainer.max_steps=700",
-            {"train.py": HYDRA, "conf/config.yaml": "trainer:\n  max_steps: 800\n"},
-            700,
-        ),
-        # An evaluation's, no number, of two nobody knows which; a script's own default is no word of the person's.
-        ("train.py --conf c.yaml", {"c.yaml": "eval:\n  max_steps: 900\n"}, None),
-        ("train.py --conf c.yaml", {"c.yaml": "max_steps: -1\n"}, None),
-        ("train.py --conf c.yaml", {"c.yaml": "a:\n  max_steps: 9\nb:\n  max_iters: 8\n"}, None),
-        ("train.py", {"train.py": script("max_iters")}, None),
+        ("train.py --max_steps 50", 50),
+        ("train.py trainer.max_steps=700", 700),
+        # An evaluation's, no number, of two nobody knows which.
+        ("train.py eval.max_steps=900", None),
+        ("train.py --max_steps -1", None),
+        ("train.py a.max_steps=9 b.max_iters=8", None),
     ],
 )
-def test_the_steps_in_all_are_known_from_a_config(
-    line: str, files: dict[str, str], total: int | None
-) -> None:
-    assert resolved(line, files).total_steps == total
+def test_the_steps_in_all_are_known_from_the_command_line(line: str, total: int | None) -> None:
+    assert resolved(line).total_steps == total
 
 
 def test_a_script_that_makes_fewer_steps_is_left_as_it_is() -> None:
@@ -143,25 +106,6 @@ def test_a_script_that_makes_fewer_steps_is_left_as_it_is() -> None:
     assert job.trial is not None
     assert (changed(job), job.trial.ends_itself) == ({}, True)
     assert job.entry_args == ("--max_steps", "5")
-
-
-def test_a_frameworks_own_setting_comes_before_one_of_a_telling_name() -> None:
-    text = (
-        "from dataclasses import dataclass\nfrom transformers import HfArgumentParser, TrainingArguments\n"
-        "@dataclass\nclass Mine(TrainingArguments):\n    num_iterations: int = 500\n"
-        "args = HfArgumentParser((Mine,)).parse_args_into_dataclasses()[0]\nprint(args.num_iterations)\n"
-    )
-    assert changed(resolved("--trial train.py", {"train.py": text})) == {"--max_steps": "20"}
-
-
-@pytest.mark.parametrize(("parses", "steps"), [("TrainingArguments", {"--max_steps": "20"}), ("Mine", {})])
-def test_a_framework_takes_its_own_setting_where_the_script_does(parses: str, steps: dict[str, str]) -> None:
-    text = (
-        f"from transformers import HfArgumentParser, TrainingArguments\np = HfArgumentParser(({parses},))\n"
-    )
-    text = text if parses == "TrainingArguments" else text.replace(", TrainingArguments", "")
-    job = resolved("--trial train.py --per_device_train_batch_size 8", {"train.py": text})
-    assert changed(job) == steps
 
 
 def test_little_data_where_the_setting_is_known_and_never_more_than_before() -> None:

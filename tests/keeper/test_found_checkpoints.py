@@ -13,9 +13,7 @@ import msgspec
 import pytest
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.places import Places
-from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS, find_prefixes
-from supervisor.job.knobs.source.read_source import ScriptSource
+from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS, find_prefixes
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.monitoring.checkpoint_owners import (
     SETTLE_S,
@@ -540,7 +538,7 @@ def test_what_lies_outside_the_output_of_the_arguments_is_not_taken(
         (tmp_path / folder).mkdir()
         os.utime(tmp_path / folder, (T + 1, T + 1))
     saved_by_torch(tmp_path / path, T + 5)
-    prefixes = find_prefixes(settings_of(words), Places(ScriptSource(), {}, {}))
+    prefixes = find_prefixes(settings_of(words))
     job = replace(
         job_of(tmp_path).job,
         cwd=str(tmp_path),
@@ -606,7 +604,7 @@ def test_a_checkpoint_beyond_the_last_step_of_the_run_is_not_taken(
         cwd=str(tmp_path),
         entry_args=tuple(words),
         outputs=USUAL_OUTPUTS,
-        output_prefixes=find_prefixes(settings_of(words), Places(ScriptSource(), {}, {})),
+        output_prefixes=find_prefixes(settings_of(words)),
         batch=replace(BATCH, accumulation_steps=accumulation),
     )
     ahead = (ev.Progress(t=T, attempt=1, step=step) for step in steps)

@@ -255,11 +255,13 @@ def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path
     assert "no resume flag is known" in found.what
     assert "--resume-knob FLAG=PATH (PATH: the newest complete checkpoint" in found.fix
     by_path = replace(SCRIPT, knobs=replace(SCRIPT.knobs, resume_path="--resume"))
-    (missing, found) = target.check_knobs(CheckContext(by_path, tmp_path / "runs", {}))
+    unmeasured = replace(by_path, instrument=False)
+    (missing, found) = target.check_knobs(CheckContext(unmeasured, tmp_path / "runs", {}))
     assert missing.level is FindingLevel.WARNING
     assert "resume" not in missing.what, "the batch is another matter"
     assert "--resume-knob '--resume=DIR/FILE'" in found.fix
     assert found.level is FindingLevel.INFO, "nothing is wrong"
+    assert found_by(target.check_knobs, by_path, tmp_path) == found, "the batch is measured"
     assert "restarts with --resume and the newest complete checkpoint that it finds" in found.what
     assert "Nothing to do if the script saves checkpoints" in found.what
     by_word = replace(SCRIPT.knobs, resume="--init_from", resume_value="resume", resumes="train.py:31")

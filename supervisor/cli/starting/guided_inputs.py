@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from supervisor.cli.starting.job_inputs import gpu_count, load_draft, script_text
+from supervisor.cli.starting.job_inputs import gpu_count, load_draft
 from supervisor.job.errors import JobError
 from supervisor.job.guided import (
     Around,
@@ -20,9 +20,6 @@ from supervisor.job.guided import (
     likely_scripts,
     slurm_of,
 )
-from supervisor.job.knobs.source.declarations import ScriptFlag
-from supervisor.job.knobs.source.program import read_program
-from supervisor.job.knobs.source.read_source import scan_files
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.nodes import create
@@ -51,7 +48,7 @@ def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedS
         if spec.python is not None and spec.python not in checked:
             find_interpreter(spec, env)
             checked.add(spec.python)
-        return found_in(spec, declared_flags_of(spec, cwd))
+        return found_in(spec)
 
     return GuidedStart(look_around(env, cwd), choices, read)
 
@@ -94,15 +91,6 @@ def _names(folder: Path) -> Iterator[str]:
             yield from (entry.name for entry in entries)
     except OSError:
         return
-
-
-def declared_flags_of(spec: JobSpec, cwd: Path) -> tuple[ScriptFlag, ...]:
-    """The flags that the script declares, in its own file and in those that it imports."""
-    script, module = (spec.entry, None) if spec.entry_kind is EntryKind.SCRIPT else (None, spec.entry)
-    program = read_program(
-        lambda name: script_text(cwd / name), script=script, module=module, args=spec.entry_args
-    )
-    return scan_files(program.files).flags
 
 
 def _torch_here(env: Mapping[str, str]) -> str:

@@ -19,7 +19,6 @@ from supervisor.cli.common import user_settings
 from supervisor.job.arguments.flags import Flag
 from supervisor.job.arguments.launchers import ACCELERATE_DEFAULT
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
-from supervisor.job.config.edit import config_words
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.settings import ConfigFile, spec_key_names
@@ -197,7 +196,6 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
         job_file=job_file,
         project=_optional(cwd / "stoker.toml"),
         user=_optional(user_settings(env)),
-        script_configs=_script_configs(parsed, job_file, cwd),
         read=lambda name: script_text(cwd / os.path.expanduser(name)),
         accelerate_config=_accelerate_config(env),
         answered=lambda question: _answered(question, env),
@@ -314,19 +312,6 @@ def _accelerate_config(env: Mapping[str, str]) -> str | None:
     )
     found = (os.path.join(home, "accelerate", name) for name in ACCELERATE_DEFAULT)
     return next((path for path in found if os.path.isfile(path)), None)
-
-
-def _script_configs(parsed: ParsedRun, job_file: ConfigFile | None, cwd: Path) -> dict[str, str]:
-    """The config files that the script's arguments name, text by the name that the arguments use."""
-    run = job_file.values.get("run") if job_file is not None else None
-    listed = run.get("args") if isinstance(run, dict) else None
-    more = [str(word) for word in listed] if isinstance(listed, list) else []
-    found = {}
-    for name in config_words([*more, *parsed.entry_args]):
-        text = script_text(cwd / name)
-        if text is not None:
-            found[name] = text
-    return found
 
 
 def _read(path: Path, limit: int, what: str) -> bytes:

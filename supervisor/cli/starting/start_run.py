@@ -29,7 +29,7 @@ from supervisor.cli.starting.check_job import (
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
-from supervisor.job.oom_plan import answer, four_lines
+from supervisor.job.oom_plan import answer, container_line, four_lines
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import redactor_of, without_secrets
@@ -70,6 +70,8 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     if job.spec.entry_kind is not EntryKind.TRAINER:
         batch, changes, then, resume = four_lines(job.spec)
         print(f"# batch: {batch}\n# out of memory: {changes}\n# then: {then}\n# resume: {resume}")
+    if line := container_line(job.spec, plan):
+        print(f"# container: nothing in it is measured, unless it gets {line}")
     print(plan_as_shell(plan))
     return 0
 

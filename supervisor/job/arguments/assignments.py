@@ -120,7 +120,7 @@ def _is_number(word: str) -> bool:
     return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
 
 
-@lru_cache(maxsize=8)  # asked for each name that the source declares: 120 kB of words took over 10 s
+@lru_cache(maxsize=8)  # asked for name by name: 120 kB of words took over 10 s
 def _values_of(args: tuple[str, ...]) -> dict[str, list[str | None]]:
     found: dict[str, list[str | None]] = {}
     for setting in _settings_of(args):

@@ -274,8 +274,8 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--resume-knob",
         _TX,
-        "the script's resume flag; =PATH: the newest complete checkpoint found; another VALUE, as latest: that word; "
-        "without: what the flag takes, nothing or that path",
+        "the script's resume flag; =PATH: the newest complete checkpoint found; =STEP: the number in its name; "
+        "another VALUE, as latest: that word; without: a switch",
         "FLAG[=VALUE]",
         "resume.knob",
         group="batch",

@@ -62,6 +62,11 @@ class Launch:
     values: Mapping[str, Scalar] | None = None
     own: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """What runs, as a framework's program is known: a console program or module in full, a script without its folder."""
+        return self.program or self.module or posixpath.basename(self.script or "")
+
 
 def read_launch(
     words: Sequence[str], *, read: Read | None = None, gpus: int = 0, accelerate_config: str | None = None
@@ -150,6 +155,34 @@ def with_one_rank(words: Sequence[str], launch: Launch) -> tuple[str, ...] | Non
         return None
     own = set_value([word for word in launch.own if word not in {"--multi_gpu", "--multi-gpu"}], flag, "1")
     return (*words[:at], *own, *words[at + size :])
+
+
+_CONTAINERS: Final = {
+    "docker": "run",
+    "podman": "run",
+    "nerdctl": "run",
+    "apptainer": "exec",
+    "singularity": "exec",
+}
+
+
+def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
+    """What a container's own command needs for what runs in it to be measured; empty where a command line starts none.
+
+    Args:
+        words: program and arguments.
+        folders: what must be mounted under its own name, the first of them writable.
+        variables: what must be passed on; apptainer passes all, unless it is told otherwise.
+    """
+    for at, word in enumerate(words):
+        name = posixpath.basename(word)
+        if not {_CONTAINERS.get(name), "run"} & set(words[at + 1 :]) or name not in _CONTAINERS:
+            continue
+        if _CONTAINERS[name] == "exec":
+            return f"{name} --bind {','.join(folders)}"
+        mounts = [f"-v {folder}:{folder}{':ro' if number else ''}" for number, folder in enumerate(folders)]
+        return " ".join([f"{name} run", *mounts, *(f"-e {variable}" for variable in variables)])
+    return ""
 
 
 def _name(words: Sequence[str], at: int) -> str | None:

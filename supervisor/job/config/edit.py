@@ -18,9 +18,6 @@ from supervisor.job.errors import JobError
 SUFFIXES: Final = (".yaml", ".yml", ".toml", ".json")
 # Marks a key that is not in the file yet.
 NEW: Final = "+"
-_BASES: Final = frozenset(
-    {"_base_", "base", "__base__", "_base_config_", "base_config", "includes", "inherits"}
-)
 Scalar = str | int | float | bool | None
 
 
@@ -49,16 +46,6 @@ def read_values(name: str, text: str) -> dict[str, Scalar]:
         return dict(_scalars(_parse(name, text), ""))
     except (ValueError, RecursionError, JobError):
         return {}
-
-
-def bases_of(name: str, text: str) -> list[str]:
-    """The config files that a config is laid over, as it names them (``_BASE_: ../base.yaml``, ``includes: [...]``)."""
-    try:
-        named = [v for k, v in _parse(name, text).items() if isinstance(k, str) and k.lower() in _BASES]
-    except (ValueError, RecursionError, JobError):
-        return []
-    words = [word for value in named for word in (value if isinstance(value, list) else [value])]
-    return [word for word in words if isinstance(word, str) and word.lower().endswith(SUFFIXES)]
 
 
 def with_values(name: str, text: str, values: Iterable[tuple[str, str]]) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
@@ -25,10 +24,8 @@ from supervisor.job.config.settings import (
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
 from supervisor.job.env import VISIBLE, WIRE_NAMES
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.data_loader import find_loader
-from supervisor.job.knobs.foreign_script import with_knobs
-from supervisor.job.knobs.group_timeout import longer_than_usual
-from supervisor.job.knobs.shell_script import with_script_knobs
+from supervisor.job.knobs.conventions import find_loader, longer_than_usual
+from supervisor.job.knobs.script_settings import with_knobs
 from supervisor.job.knobs.trial_settings import trial_notes
 from supervisor.job.spec import (
     AnswerGiven,
@@ -63,9 +60,7 @@ TRAINER_KNOBS: Final = Knobs(
 class JobInputs:
     """All that a job is resolved from. The caller opened the files and counted the devices.
 
-    `script_text` is the foreign script's source, if it could be read; it is parsed, not run. `script_configs` are
-    the config files that its arguments name, text by name. `read` opens any other file that belongs to the program, by a path
-    below `cwd`. `accelerate_config` is the path of accelerate's default config. `answered`: what a person answered to a question
+    `read` opens a file below `cwd`: a launcher's config, one with a declared key. `accelerate_config` is the path of accelerate's default config. `answered`: what a person answered to a question
     about the batch in an earlier run, and when.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
@@ -76,8 +71,6 @@ class JobInputs:
     job_file: ConfigFile | None = None
     project: ConfigFile | None = None
     user: ConfigFile | None = None
-    script_text: str | None = None
-    script_configs: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[str], str | None] | None = None
     accelerate_config: str | None = None
     answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None
@@ -156,42 +149,18 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     spec = (
         _with_trainer(spec, inputs, files[0], look, world)
         if kind is EntryKind.TRAINER
-        else with_script_knobs(
+        else with_knobs(
             spec,
             look,
-            partial(_with_knobs, inputs=inputs, look=look, world=world, alone=alone),
+            world,
             read=inputs.read,
-            given=inputs.script_configs,
             gpus=min(inputs.gpus, 1) if alone else inputs.gpus,
+            alone=alone,
+            accelerate_config=inputs.accelerate_config,
+            answered=inputs.answered,
         )
     )
     return replace(spec, origins=tuple(look.origins))
-
-
-def _with_knobs(
-    spec: JobSpec,
-    read: Callable[[str], str | None],
-    configs: Mapping[str, str],
-    gpus: int,
-    *,
-    inputs: JobInputs,
-    look: Resolver,
-    world: int | None,
-    alone: str,
-) -> JobSpec:
-    """The job with its knobs found in what it is given."""
-    return with_knobs(
-        spec,
-        look,
-        world,
-        script_text=inputs.script_text,
-        script_configs=configs,
-        read=read,
-        gpus=gpus,
-        alone=alone,
-        accelerate_config=inputs.accelerate_config,
-        answered=inputs.answered,
-    )
 
 
 def resolve_retry(inputs: JobInputs) -> RetrySettings:

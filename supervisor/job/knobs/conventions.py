@@ -1,15 +1,19 @@
-"""The conventions of frameworks, as a table: how each is recognised, which setting pairs with the micro-batch, and how it resumes.
+"""What names mean by convention, as far as a command line alone shows it: frameworks, loaders, timeouts of process groups.
 
-A row applies only where its evidence is seen in the command line, the script's imports or its calls. What the script or a
-config says outright comes before it.
+A framework's row applies where the program or the names that are given are its own. What a person declares comes before it, and what the
+instrumentation measures comes before both where it contradicts them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from supervisor.job.arguments.assignments import Setting, names_of, value_of
+from supervisor.job.knobs.setting_names import words_of
+from supervisor.job.spec import LoaderKnobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,124 +22,53 @@ class Convention:
 
     Attributes:
         name: for people.
-        programs: console programs and modules (by prefix) that are it.
-        modules: packages whose import is evidence.
-        words: names that are called in the source.
-        given: a regular expression; a setting on the command line or in a config that matches is evidence.
-        needs: a setting (by pattern) must also be there, where importing alone says too little.
-        micro: settings that hold the micro-batch, where its name does not say so; by plain key.
-        micro_default: the setting and its value where nothing is a batch, if the framework has one.
-        micro_classes: of these classes the source must hand one to a parser for that, itself or a class derived from it.
-        accumulation: the paired setting, as it is appended where nobody names it.
-        accumulation_default: its value where none is given.
-        beside: where the micro-batch is in a config, the paired setting stands beside it; else it is a flag.
-        derived: the accumulation follows from the total, so the micro-batch changes alone; a total must be given.
-        resume_flag: takes a checkpoint, where no source line declares it.
-        resume_value: what it is set to; empty: a path that must be found.
-        resume_needs: a word of the command line, or a key of its configs, without which the flag is unknown to the script.
-        self_resume: switches that make the script resume by itself when present and on.
-        always_resumes: resumes by itself unless one of `resume_off` is given.
+        programs: console programs and modules (by prefix, where they end in a dot) that are it.
+        given: regular expressions; each must match a setting of the command line.
+        micro: settings that hold the micro-batch, where their names do not say so.
+        accumulation: the framework's own setting: beside it a plain batch size is never cut into pieces.
+        resume_flag: takes a checkpoint.
+        resume_word: a word of the command line without which `resume_flag` is not known to the script.
+        always_resumes: it resumes by itself unless one of `resume_off` is given.
         resume_off: settings that keep it from doing so.
-        resume_word: a keyword that some call of the source must have for that.
-        selector: a setting whose value says which one holds the micro-batch: (its name, (value, name of the micro-batch)).
-        steps: the setting that ends the training after so many optimizer steps, as it is appended where nobody names it.
-        only: packages, one of which the source must import where it could be read: names alone are evidence only where it could not.
+        steps: the setting that ends the training after so many optimizer steps.
         unsafe: settings that make a change of the micro-batch change the training, with the reason.
     """
 
     name: str
     programs: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    given: str = ""
-    needs: str = ""
+    given: tuple[str, ...] = ()
     micro: tuple[str, ...] = ()
-    micro_default: tuple[str, int] | None = None
-    micro_classes: tuple[str, ...] = ()
-    accumulation: str | None = None
-    accumulation_default: int = 1
-    beside: bool = False
-    derived: bool = False
+    accumulation: str = ""
     resume_flag: str | None = None
-    resume_value: str = ""
-    resume_needs: str = ""
-    self_resume: tuple[str, ...] = ()
+    resume_word: str = ""
     always_resumes: bool = False
     resume_off: tuple[str, ...] = ()
-    resume_word: str = ""
-    unsafe: tuple[tuple[str, str], ...] = ()
     steps: str | None = None
-    selector: tuple[str, tuple[tuple[str, str], ...]] | None = None
-    only: tuple[str, ...] = ()
+    unsafe: tuple[tuple[str, str], ...] = ()
 
 
 HF: Final = "Hugging Face TrainingArguments"
+MEGATRON: Final = "Megatron"
 CONVENTIONS: Final[tuple[Convention, ...]] = (
     Convention(
         "LightningCLI",
-        words=("LightningCLI",),
-        only=("lightning", "pytorch_lightning"),
-        given=r"--trainer\.",
-        needs=r"--(trainer|data|model)\.|#(trainer|data|model)\.|--config",
-        accumulation="--trainer.accumulate_grad_batches",
+        given=(r"^--trainer\.(accumulate_grad_batches|max_steps|max_epochs|devices|accelerator|strategy)$",),
+        accumulation="accumulate_grad_batches",
         resume_flag="--ckpt_path",
-        resume_needs="fit",
+        resume_word="fit",
         steps="--trainer.max_steps",
     ),
     Convention(
-        "Lightning's Trainer by Hydra",
-        modules=("lightning", "pytorch_lightning"),
-        given=r"^trainer\._target_$",
-        needs=r"^trainer\._target_$",
-        only=("lightning", "pytorch_lightning"),
-        # With two plus signs Hydra sets a key that its config has, and adds one that it has not.
-        accumulation="++trainer.accumulate_grad_batches",
-        steps="++trainer.max_steps",
-        resume_flag="ckpt_path",
-        resume_needs="ckpt_path",
-    ),
-    Convention(
-        "Lightning's Trainer.add_argparse_args",
-        words=("add_argparse_args", "from_argparse_args"),
-        steps="--max_steps",
-        accumulation="--accumulate_grad_batches",
-        resume_flag="--resume_from_checkpoint",
-    ),
-    Convention(
         "mmengine",
-        modules=("mmengine", "mmcv"),
-        given=r"--cfg-options$|^train_dataloader\.",
-        needs=r"train_dataloader\.",
-        accumulation="optim_wrapper.accumulative_counts",
+        given=(r"^optim_wrapper\.accumulative_counts$",),
+        accumulation="accumulative_counts",
         unsafe=(("auto_scale_lr", "--auto-scale-lr scales the learning rate by the micro-batch alone"),),
-    ),
-    Convention(
-        "espnet",
-        programs=("espnet2.", "espnet3."),
-        modules=("espnet2",),
-        micro=("batch_bins", "batch_size"),
-        selector=(
-            "batch_type",
-            (
-                ("numel", "batch_bins"),
-                ("length", "batch_bins"),
-                ("unsorted", "batch_size"),
-                ("sorted", "batch_size"),
-                ("folded", "batch_size"),
-            ),
-        ),
-        accumulation="--accum_grad",
-        resume_flag="--resume",
-        resume_value="true",
-        self_resume=("resume",),
     ),
     Convention(
         "fairseq",
         programs=("fairseq-train", "fairseq_cli.", "unicore-train"),
-        modules=("fairseq", "fairseq_cli"),
-        needs=r"--(max-tokens|max-sentences|batch-size|update-freq)$|--max_tokens$",
-        micro=("max_tokens", "max_sentences"),
-        accumulation="--update-freq",
+        micro=("max_tokens", "max_sentences", "batch_size"),
+        accumulation="update_freq",
         steps="--max-update",
         always_resumes=True,
         resume_off=(
@@ -148,62 +81,15 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         ),
     ),
     Convention(
-        "speechbrain",
-        modules=("speechbrain",),
-        accumulation="--grad_accumulation_factor",
-        beside=True,
-        always_resumes=True,
-        resume_word="checkpointer",
-        unsafe=(("dynamic_batching", "batches are dynamic (dynamic_batching)"),),
-    ),
-    Convention(
-        "Megatron",
-        modules=("megatron",),
-        given=r"--micro-batch-size$",
-        needs=r"--micro-batch-size$",
-        derived=True,
+        MEGATRON,
+        given=(r"^--micro-batch-size$", r"^--(global-batch-size|train-iters|train-samples)$"),
         resume_flag="--load",
         steps="--train-iters",
     ),
     Convention(
-        "torchtitan",
-        programs=("torchtitan.",),
-        modules=("torchtitan",),
-        given=r"training\.local_batch_size",
-        derived=True,
-    ),
-    Convention(
-        "torchtune",
-        programs=("tune",),
-        modules=("torchtune",),
-        accumulation="gradient_accumulation_steps",
-        beside=True,
-    ),
-    Convention(
-        "axolotl",
-        programs=("axolotl", "axolotl."),
-        accumulation="gradient_accumulation_steps",
-        beside=True,
-        resume_flag="resume_from_checkpoint",
-    ),
-    Convention(
-        "coqui trainer", words=("TrainerArgs",), only=("trainer", "TTS"), resume_flag="--continue_path"
-    ),
-    Convention(
         HF,
         programs=("llamafactory-cli", "llamafactory.", "trl", "swift"),
-        words=(
-            "HfArgumentParser",
-            "TrlParser",
-            "H4ArgumentParser",
-            "parse_args_into_dataclasses",
-            "parse_args_and_config",
-        ),
-        micro_default=("per_device_train_batch_size", 8),
-        micro_classes=("TrainingArguments", "Seq2SeqTrainingArguments"),
         steps="--max_steps",
-        accumulation="--gradient_accumulation_steps",
-        beside=True,
         resume_flag="--resume_from_checkpoint",
         unsafe=(
             ("generation_batch_size", "generation_batch_size is set beside it"),
@@ -213,36 +99,129 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
 )
 
 
-def find_convention(
-    names: Sequence[str], *, program: str | None, modules: Collection[str], called: Collection[str]
-) -> Convention | None:
+def find_convention(names: Sequence[str], program: str | None) -> Convention | None:
     """The first row whose evidence is there.
 
     Args:
-        names: settings on the command line and in configs.
+        names: settings of the command line.
         program: the console program or module that runs.
-        modules: packages that the script and its local imports import.
-        called: names that the source calls.
     """
-    return next((row for row in CONVENTIONS if _applies(row, names, program, modules, called)), None)
+    return next((row for row in CONVENTIONS if _applies(row, names, program)), None)
 
 
-def _applies(
-    row: Convention,
-    names: Sequence[str],
-    program: str | None,
-    modules: Collection[str],
-    called: Collection[str],
-) -> bool:
-    if row.needs and not any(re.search(row.needs, name) for name in names):
-        return False
-    # `--trainer.batch_size` is a setting of many a script of its own (minGPT): a source that was read must speak for the framework.
-    if row.only and modules and not any(module in modules for module in row.only):
-        return False
+def _applies(row: Convention, names: Sequence[str], program: str | None) -> bool:
     if program and any(program == p or (p.endswith(".") and program.startswith(p)) for p in row.programs):
         return True
-    if row.given and any(re.search(row.given, name) for name in names):
-        return True
-    if row.words:
-        return any(word in called for word in row.words)
-    return any(module in modules for module in row.modules)
+    return bool(row.given) and all(any(re.search(each, name) for name in names) for each in row.given)
+
+
+def find_loader(args: Sequence[str]) -> LoaderKnobs:
+    """The settings of the DataLoader on a command line that cost host memory: workers, prefetch, pinning, sharing."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in names_of(args):
+        kind, value = _of_loader(name), value_of(args, name)
+        if kind and kind not in found and value is not None:
+            found[kind] = (name, value)
+    pinned = found.get("pinned")
+    on = pinned[1].lower() if pinned else ""
+    return LoaderKnobs(
+        workers=_counted(found.get("workers")),
+        prefetch=_counted(found.get("prefetch")),
+        pinned=(pinned[0], on in {"true", "1", "yes"})
+        if pinned and on in {"true", "false", "1", "0", "yes", "no"}
+        else None,
+        sharing=found.get("sharing"),
+    )
+
+
+def _of_loader(name: str) -> str | None:
+    words = words_of(name)
+    if words[-1:] == ("workers",):
+        return "workers"
+    if "prefetch" in words and words[-1] in {"factor", "prefetch"}:
+        return "prefetch"
+    if words[-2:] == ("pin", "memory"):
+        return "pinned"
+    if "sharing" in words and words[-1] in {"strategy", "sharing"}:
+        return "sharing"
+    return None
+
+
+def _counted(found: tuple[str, str] | None) -> tuple[str, int] | None:
+    if found is None or not (found[1].isascii() and found[1].isdigit()):
+        return None
+    return found[0], int(found[1])
+
+
+NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
+"""NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""
+_GROUP: Final = frozenset(
+    {"ddp", "dist", "distributed", "nccl", "gloo", "pg", "process", "group", "collective", "comm", "deepspeed", "c10d"}
+)  # fmt: skip
+# Timeouts of other things: a monitor's, a store's, an InfiniBand card's (an exponent).
+_OTHERS: Final = frozenset(
+    {"heartbeat", "ib", "rdzv", "rendezvous", "join", "store", "trace", "dump", "data"}
+)
+_SECONDS_A: Final = {
+    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 1e-3),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+}
+# A rank's log as it starts: ``TIMEOUT(ms): 3600000`` (c10d), ``ddp_timeout=7200,`` (printed arguments),
+# ``distributed_timeout_minutes ........ 60`` (Megatron), ``timeout=datetime.timedelta(days=1, seconds=3600)``.
+_LOG: Final = (
+    rb"timeout ?\(ms\) ?[=:] ?(?P<ms>\d{1,15})"
+    rb"|(?P<name>(?:ddp|dist|distributed|nccl|gloo|pg|process_group|collective)[a-z_]{0,24}timeout[a-z_]{0,12})"
+    rb"['\"]?[ .:=]{1,80}(?P<number>\d{1,9}(?:\.\d{1,6})?)(?![\w.])"
+    rb"|timeout['\"]?[=:] ?(?:datetime\.)?timedelta\((?:days=(?P<days>\d{1,6}))?,? ?(?:seconds=(?P<seconds>\d{1,9}))?"
+)
+
+
+def find_group_timeout(settings: Sequence[Setting], env: Mapping[str, str]) -> float | None:
+    """The longest timeout in seconds that the arguments and the environment give to process groups; None where none is longer than usual."""
+    return longer_than_usual(max(_group_timeouts(settings, env), default=None))
+
+
+def _group_timeouts(settings: Sequence[Setting], env: Mapping[str, str]) -> Iterator[float]:
+    for name, value in (*((s.name, s.value) for s in settings), *env.items()):
+        if (unit := _unit(name)) is not None and (number := _number(value)) is not None:
+            yield unit * number
+
+
+def longer_than_usual(seconds: object) -> float | None:
+    """`seconds` where it is a number above PyTorch's default."""
+    number = _number(seconds)
+    return number if number is not None and number > NCCL_DEFAULT_TIMEOUT_S else None
+
+
+def timeout_in_log(data: bytes) -> float | None:
+    """How long a job's process groups wait for a late rank, from a part of its log; None where it is no longer than usual."""
+    found = []
+    for match in re.finditer(_LOG, data, re.IGNORECASE) if b"imeout" in data or b"IMEOUT" in data else ():
+        if match["ms"]:
+            found.append(int(match["ms"]) / 1000)
+        elif match["name"]:
+            unit = _unit(match["name"].decode())
+            found += [float(match["number"]) * unit] if unit is not None else []
+        else:
+            found.append(86_400.0 * int(match["days"] or 0) + int(match["seconds"] or 0))
+    return longer_than_usual(max(found, default=None))
+
+
+def _unit(name: str) -> float | None:
+    """Seconds a unit of a setting that says how long process groups wait; None: it says something else."""
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    if "timeout" not in words or not _GROUP & set(words) or _OTHERS & set(words):
+        return None
+    usual = 60.0 if "deepspeed" in words else 1.0  # DEEPSPEED_TIMEOUT counts minutes (deepspeed/constants.py)
+    return next((_SECONDS_A[word] for word in words if word in _SECONDS_A), usual)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 < number < 1e15 else None

@@ -7,14 +7,13 @@ in the environment, ``conf/train.yaml#train.batch_size`` in a file that the comm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value
-from supervisor.job.config.edit import NEW, SUFFIXES, Scalar
-from supervisor.job.knobs.source.read_source import ScriptSource
+from supervisor.job.config.edit import SUFFIXES, Scalar
 
 ENV: Final = "env:"
 
@@ -31,57 +30,25 @@ class Place(StrEnum):
 class Places:
     """All that a foreign script's settings can be read from, besides its arguments.
 
-    `configs`: file name as on the command line to (dotted key to value). `env`: what the job will see.
-    `settled`: settings that a config gives and that the command line overrides, by the name to set them under there, with where each
-    was read: Hydra's config, a ``.py`` config of plain assignments. `roles`: configs of DeepSpeed's and accelerate's own.
-    `fixed`: configs that no copy can replace, because another file names them. `written`: settled ones that no argument overrides. `program`: what runs, and whether its source was found.
-    `ranks`: how many ranks there may be, where that is not known and each visible GPU gets one.
+    `configs`: of each file that a declared setting names, dotted key to value. `env`: what the job will see. `program`: the console
+    program or module that runs. `args_at`: where the script's own arguments begin.
     """
 
-    source: ScriptSource = field(default_factory=ScriptSource)
     configs: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    settled: Mapping[str, tuple[Scalar, str]] = field(default_factory=dict)
-    roles: Mapping[str, str] = field(default_factory=dict)
-    fixed: frozenset[str] = frozenset()
     program: str | None = None
     args_at: int = 0
-    lone_config: str | None = None
-    written: frozenset[str] = frozenset()
-    ranks: tuple[int, ...] = ()
-
-    def names(self) -> list[str]:
-        """Every setting found in files, then flags of the source, then variables that the source reads."""
-        return [
-            *(f"{file}#{key}" for file, values in self.configs.items() for key in values),
-            *self.settled,
-            *(name for flag in self.source.flags for name in flag.names),
-            *(f"{ENV}{name}" for name, _ in self.source.variables),
-        ]
 
     def value(self, name: str) -> Scalar:
-        """The value of a knob that is not on the command line, or its default in the source; None: unknown."""
+        """The value of a knob that is not on the command line; None: unknown."""
         match place_of(name):
             case Place.FILE:
                 file, _, key = name.partition("#")
                 return self.configs.get(file, {}).get(key)
             case Place.ENVIRONMENT:
-                variable = name.removeprefix(ENV)
-                return self.env.get(variable, dict(self.source.variables).get(variable))
+                return self.env.get(name.removeprefix(ENV))
             case Place.ARGUMENT:
-                if name in self.settled:
-                    return self.settled[name][0]
-                flag = self.source.flag(name)
-                return flag.default if flag else None
-
-    def open_configs(self) -> Iterator[tuple[str, list[str]]]:
-        """Each config that a key can be added to: what comes before the key in a knob's name, and the keys that it holds."""
-        for file, values in self.configs.items():
-            if file not in self.fixed and not self.roles.get(file):
-                yield f"{file}#{NEW}", list(values)
-        settled = [name for name in self.settled if not name.startswith("-")]
-        if settled:
-            yield "++" if "hydra" in self.source.modules else "", settled
+                return None
 
     def with_value(self, name: str, value: str) -> Places:
         """The same with a knob in a file or a variable set."""

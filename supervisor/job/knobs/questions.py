@@ -13,7 +13,7 @@ from typing import TypeAlias, assert_never
 
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_changeable, why_size_unknown
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, KnobScope, Unread
 

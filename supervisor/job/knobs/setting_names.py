@@ -7,6 +7,8 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final
 
+from supervisor.job.knobs.places import bare
+
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
@@ -50,6 +52,11 @@ class BatchName(IntEnum):
 def words_in(name: str) -> tuple[str, ...]:
     """``--trainBatchSize`` → train, batch, size."""
     return tuple(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name))
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """The words of a setting's last key, wherever it stands: ``env:BATCH_SIZE``, ``conf.yaml#train.batch_size``."""
+    return words_in(bare(name).rpartition(".")[2])
 
 
 def plain(name: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, with_world_size
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.set_batch import batch_values
+from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.plan import CheckpointCopy, LaunchPlan
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.job_secrets import with_hidden_words, with_secrets

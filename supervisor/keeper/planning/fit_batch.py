@@ -17,7 +17,7 @@ from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.arguments.assignments import set_value
 from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_batch
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable
+from supervisor.job.knobs.set_batch import why_not_changeable
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import LEAST_FIT_STEPS, EntryKind, FitSettings
 from supervisor.keeper.context import RunContext

@@ -18,9 +18,9 @@ import msgspec
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable, why_size_unknown
 from supervisor.job.knobs.measured_knobs import RankProcess
 from supervisor.job.knobs.places import is_argument
+from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.spec import CONTINUES, RESTARTS, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread

@@ -20,9 +20,9 @@ from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.env import is_measured
-from supervisor.job.knobs.data_loader import find_loader
-from supervisor.job.knobs.foreign_script import is_plain_python
-from supervisor.job.knobs.resuming.checkpoint_flags import given_start
+from supervisor.job.knobs.checkpoint_names import given_start
+from supervisor.job.knobs.conventions import find_loader
+from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
 from supervisor.keeper.background import within
@@ -302,7 +302,7 @@ def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
 
 
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
-    """The DataLoader's knobs of the present command line, and what the source and configs told at first."""
+    """The DataLoader's knobs of the present command line, and what those of the start told."""
     now, first = find_loader(arguments), job.loader
     return LoaderKnobs(
         workers=now.workers or first.workers,

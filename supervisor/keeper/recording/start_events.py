@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from supervisor import __version__
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.launchers import launched_ranks
-from supervisor.job.knobs.foreign_script import is_plain_python
+from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.records import Finding

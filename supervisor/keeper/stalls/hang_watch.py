@@ -37,7 +37,7 @@ KEPT_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class HangContext:
-    """What the watch asks of the keeper. `group_timeout_s`: what the job asks of its process groups (`job.knobs.group_timeout`)."""
+    """What the watch asks of the keeper. `group_timeout_s`: what the job asks of its process groups (`job.knobs.conventions`)."""
 
     watched: Callable[[], bool] = lambda: False
     can_resume: Callable[[], bool] = lambda: False

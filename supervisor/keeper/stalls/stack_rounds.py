@@ -12,7 +12,7 @@ from pathlib import Path
 from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
-from supervisor.job.knobs.group_timeout import timeout_in_log
+from supervisor.job.knobs.conventions import timeout_in_log
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.process.attempt import LiveAttempt
@@ -67,7 +67,7 @@ class Round:
     """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based.
 
     `cpu_s`: what each rank's process has used so far. `here` and `world`: ranks of this node and of the job, as the ranks were
-    told. `group_timeout_s`: as `job.knobs.group_timeout` reads it out of the logs.
+    told. `group_timeout_s`: as `job.knobs.conventions` reads it out of the logs.
     """
 
     mono: float

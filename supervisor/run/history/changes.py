@@ -11,9 +11,9 @@ from supervisor.job.arguments.assignments import set_value, values_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.env import NOT_MEASURED
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values
+from supervisor.job.knobs.checkpoint_names import given_start, takes_path
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.resuming.checkpoint_flags import given_start, takes_path
+from supervisor.job.knobs.set_batch import batch_of, batch_values
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState

@@ -229,7 +229,7 @@ class StartForm(ThemedApp):
         found, tr = self.start.found, self.tr
         if found is None or Topic.RANKS not in self.start.choices.settled:
             return Content("")
-        rows = [Content.styled(tr("found in the script:"), "$dim")]
+        rows = [Content.styled(tr("known so far:"), "$dim")]
         for label, text in found.lines:
             rows.append(Content.assemble((f"\n{tr(label)}: ", "$strong"), tr(redact_text(text))))
         return Content("").join(rows)

@@ -104,9 +104,13 @@ class Foreign:
 
 
 FOREIGN = {
-    "HF": Foreign(HF, "", "--per_device_train_batch_size 8 → 4"),
+    "HF": Foreign(
+        HF,
+        "--per_device_train_batch_size 8 --gradient_accumulation_steps 2",
+        "--per_device_train_batch_size 8 → 4",
+    ),
     "Hydra": Foreign(HYDRA, "train.batch_size=8 train.accumulation=2", "micro-batch"),
-    "plain constants": Foreign(PLAIN, "", "micro-batch not known"),
+    "plain constants": Foreign(PLAIN, "", "known after the first step"),
 }
 
 
@@ -120,7 +124,7 @@ def begin(pane: Tmux, ranks: str, arguments: str = "") -> float:
     pane.type(arguments) if arguments else pane.keys("Enter")
     pane.wait_for("how many ranks")
     pane.type(ranks)
-    pane.wait_for("how many machines?", "found in the script")
+    pane.wait_for("how many machines?", "known so far")
     pane.keys("Enter")
     return began
 
@@ -196,7 +200,8 @@ def test_an_argparse_script_that_runs_out_of_memory_goes_on_smaller_from_its_che
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     with tmux(tmp_path, (120, 44), {"VIRTUAL_ENV": sys.prefix}) as pane:
         began = begin(pane, "2")
-        pane.wait_for("--batch_size 8 → 4, --grad_accum 2 → 4", "--resume PATH of the newest checkpoint")
+        pane.wait_for("known after the first step", "how does the script continue")
+        pane.type("--resume=PATH")
         pane.wait_for("write the job file as?")
         pane.keys("Enter")
         pane.wait_for("write it and start")

@@ -122,7 +122,7 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
         or record.job.retry.restart_from_scratch
     ):
         return ""
-    from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
+    from supervisor.job.knobs.checkpoint_names import USUAL_OUTPUTS
 
     report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
     given = _given_start(snapshot)
@@ -197,7 +197,7 @@ def _knobs(snapshot: Snapshot, record: RunFile) -> Knobs:
 
 def batch_flag(snapshot: Snapshot) -> str:
     """The script's batch flag with its value where it holds more than one rank's batch; empty otherwise."""
-    from supervisor.job.knobs.batch_settings.set_batch import divided_flag
+    from supervisor.job.knobs.set_batch import divided_flag
 
     record = snapshot.run_file
     if record is None:
@@ -239,7 +239,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 def why_no_batch(snapshot: Snapshot) -> str:
     """Why no other batch can be offered, and what would let it be: one line."""
     # Slow to load: the first screen must not wait for them.
-    from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable, why_size_unknown
+    from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
     from supervisor.job.spec import Knobs
 
     state, record = snapshot.state, snapshot.run_file
@@ -335,7 +335,7 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
         return None
     # Only once something has failed or is to be restarted.
     from supervisor.job.arguments.assignments import settings_of
-    from supervisor.job.knobs.resuming.checkpoint_flags import given_start
+    from supervisor.job.knobs.checkpoint_names import given_start
     from supervisor.run.history.changes import next_job
 
     now = next_job(record.job, state)
@@ -447,10 +447,10 @@ def _looks_again(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> bo
 
 
 def _perhaps_start(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str | None:
-    """A flag among typed arguments that may name a checkpoint, of which the source does not show that it does."""
+    """A flag among typed arguments that may name a checkpoint, of which it is not known that it does."""
     if typed is None or snapshot.run_file is None:
         return None
-    from supervisor.job.knobs.resuming.checkpoint_flags import perhaps_start
+    from supervisor.job.knobs.checkpoint_names import perhaps_start
     from supervisor.run.history.changes import next_job
 
     return perhaps_start(typed, next_job(snapshot.run_file.job, snapshot.state).words)

@@ -9,9 +9,7 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
 from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.candidates import as_number
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.source.read_source import scan_source
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 _LENGTH_NAMES: Final = (
@@ -29,7 +27,6 @@ def batch_of(
     unit: BatchUnit | None = None,
     tokens_per_sample: int = 1,
     elsewhere: Places | None = None,
-    source_text: str | None = None,
 ) -> BatchSpec | None:
     """The batch that a foreign command line asks for; None where it is not known.
 
@@ -38,7 +35,6 @@ def batch_of(
         knobs: what `find_knobs` found.
         world_size: ranks in all; None: not known, and not needed where batch and accumulation are two factors.
         local_world_size: ranks on a node.
-        source_text: the script's text, for defaults of flags that are not given.
         global_batch: what a person asked for in place of what the script's own flags say.
         unit: in what the global batch is counted, if a person gave it; samples otherwise.
         tokens_per_sample: with ``unit=TOKENS``.
@@ -47,7 +43,7 @@ def batch_of(
     Raises:
         JobError: the numbers are known and do not divide.
     """
-    where = elsewhere or Places(scan_source(source_text))
+    where = elsewhere or Places()
     given = number_of(args, knobs.batch, where, knobs, "micro")
     steps = _steps_of(args, knobs, where, global_batch)
     if given is None or steps is None:
@@ -248,6 +244,25 @@ def number_of(
         found = knobs.number(what)
         return found.value if found is not None else None
     return number
+
+
+def as_number(value: Scalar) -> int | None:
+    """A positive whole number, also of the form ``1_000`` or ``1e6``; None for all else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, str):
+        text = value.strip().strip("[]").replace("_", "")
+        if not text or len(text) > 18:
+            return None
+        try:
+            value = float(text) if "e" in text.lower() else int(text)
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        if not (value.is_integer() and 0 < value < 1e15):
+            return None
+        value = int(value)
+    return value if 0 < value < 10**15 else None
 
 
 def _known(name: str | None) -> str:

@@ -1,0 +1,741 @@
+"""A foreign script's batch and resume: the settings that are declared, else those of the command line whose names are conventional.
+
+No source, shell script or config is read here, but for the keys that a person declared (``FILE#key``). What this leaves open is measured
+once the script runs (`measured`), and asked where that leaves it open, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from supervisor.job.arguments.assignments import set_value, settings_of, value_of
+from supervisor.job.arguments.launchers import Launch, names_machines, read_launch, with_one_rank
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.config.edit import Scalar, read_values
+from supervisor.job.config.settings import Resolver
+from supervisor.job.errors import JobError
+from supervisor.job.knobs import set_batch as kn
+from supervisor.job.knobs.checkpoint_names import find_outputs, find_prefixes, with_resume
+from supervisor.job.knobs.conventions import Convention, find_convention, find_group_timeout, find_loader
+from supervisor.job.knobs.places import Place, Places, bare, config_file, is_argument, place_of
+from supervisor.job.knobs.questions import Outcome, question_of, with_declared
+from supervisor.job.knobs.set_batch import as_number, number_of
+from supervisor.job.knobs.setting_names import (
+    BatchName,
+    batch_name,
+    is_accumulation,
+    is_total,
+    last_part,
+    plain,
+    words_of,
+)
+from supervisor.job.knobs.trial_settings import plan_trial, total_steps, trial_notes
+from supervisor.job.spec import (
+    AccumulationCounts,
+    AnswerGiven,
+    BatchQuestion,
+    EntryKind,
+    FoundNumber,
+    JobSpec,
+    Knobs,
+    KnobScope,
+    Unread,
+)
+
+SMALLER_GLOBAL: Final = "--allow-smaller-global"
+ARGV: Final = "command line"
+_EITHER_SCOPE: Final = "--batch-scope per_rank, or --batch-scope global"
+_DECLARE: Final = "--batch-knob FLAG --accumulation-knob FLAG"
+_DECLARE_ALL: Final = f"declare it: {_DECLARE} --batch-scope SCOPE"
+_OFF: Final = frozenset({"false", "no", "0", "none", ""})
+_DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
+# What a dynamic batch is filled up to, in place of a number of samples.
+_UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
+# Of one script rarely more than two settings are in question; a card has as many keys.
+MOST_CHOICES: Final = 3
+
+
+class Role(StrEnum):
+    """What a setting holds, as far as its name alone says."""
+
+    MICRO = "micro"  # a rank's batch of one forward pass
+    NODE = "node"  # a node's
+    BATCH = "batch"  # a batch, and not said of what
+    TOTAL = "total"  # what one optimizer step sees
+    ACCUMULATION = "accumulation"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A setting of the command line whose name has a role and whose value is a number."""
+
+    name: str
+    role: Role
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlanError(Exception):
+    """No plan, and why; `unread` where a person's answer would settle it, among `choices` where it is one of several settings."""
+
+    why: str
+    help: str = ""
+    batch: str | None = None
+    unread: Unread | None = None
+    choices: tuple[str, ...] = ()
+
+
+def role_of(name: str) -> Role | None:
+    """The role that a name gives a setting; None where it is none of them, or another batch than training's."""
+    if is_accumulation(name):
+        return Role.ACCUMULATION
+    if words_of(name) in {("batch", "size", "per", "node"), ("train", "batch", "size", "per", "node")}:
+        return Role.NODE
+    match batch_name(bare(name).lstrip("-+")):
+        case BatchName.NONE | BatchName.ODD:
+            return None
+        case BatchName.ONE_RANK:
+            return Role.MICRO
+        case _:
+            return Role.TOTAL if is_total(bare(name)) else Role.BATCH
+
+
+def scope_by_name(name: str) -> KnobScope:
+    """What a batch counts, where its name says so."""
+    match role_of(name):
+        case Role.MICRO:
+            return KnobScope.PER_RANK
+        case Role.NODE:
+            return KnobScope.PER_NODE
+        case Role.TOTAL:
+            return KnobScope.GLOBAL
+        case _:
+            return KnobScope.UNKNOWN
+
+
+def find_knobs(
+    args: Sequence[str],
+    declared: Knobs | None = None,
+    *,
+    elsewhere: Places | None = None,
+    world: int | None = None,
+) -> Knobs:
+    """The settings of a script's batch and resume: as declared, else those of the command line whose names are conventional.
+
+    Args:
+        args: what follows the script.
+        declared: what a person named; each name given there is taken as it is.
+        elsewhere: the files and variables that declared names are read from.
+        world: ranks in all, if known.
+    """
+    where, given = elsewhere or Places(), declared or Knobs()
+    own = args[where.args_at :]
+    row = find_convention([s.name for s in settings_of(own)], where.program)
+    found = _candidates(own, row)
+    try:
+        if given.batch is not None:
+            knobs = _declared(given.batch, given, found, args, where)
+        else:
+            knobs = _Conventional(own, row, found, given, world).knobs()
+    except NoPlanError as no:
+        scope = given.batch_scope
+        if scope is KnobScope.UNKNOWN and no.batch is not None:
+            scope = scope_by_name(no.batch)
+        knobs = Knobs(
+            batch=no.batch, batch_scope=scope, accumulation=given.accumulation, refusal=no.why, help=no.help,
+            found=_numbers_of(args, where, ("micro", no.batch)), unread=no.unread, choices=no.choices,
+        )  # fmt: skip
+    return with_resume(own, row, given, replace(knobs, declared=given != Knobs()))
+
+
+def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
+    """Each setting that may be the batch's or the accumulation's; of one that is given twice the last counts."""
+    found: dict[str, Candidate] = {}
+    for setting in settings_of(own):
+        role, number = role_of(setting.name), as_number(setting.value)
+        if row is not None and last_part(setting.name) in row.micro:
+            role = Role.MICRO
+        if role is not None and number is not None:
+            found[plain(setting.name)] = Candidate(setting.name, role, number)
+    return list(found.values())
+
+
+def _declared(
+    batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Places
+) -> Knobs:
+    """What a person named, completed: a scope from the name, an accumulation or a total that is the only one given."""
+    scope = given.batch_scope if given.batch_scope is not KnobScope.UNKNOWN else scope_by_name(batch)
+    steps = [c.name for c in found if c.role is Role.ACCUMULATION and c.name != batch]
+    accumulation = given.accumulation or (steps[0] if len(steps) == 1 else None)
+    totals = (c.name for c in found if c.role is Role.TOTAL and c.name != batch)
+    derived = scope is KnobScope.PER_RANK and accumulation is None
+    total = (given.global_batch or next(totals, None)) if derived else None
+    return Knobs(
+        batch=batch,
+        batch_scope=scope,
+        accumulation=accumulation,
+        global_batch=total,
+        counts=given.counts,
+        paired=accumulation is not None and scope is KnobScope.UNKNOWN,
+        found=_numbers_of(args, where, ("micro", batch), ("accumulation", accumulation), ("total", total)),
+    )
+
+
+def _numbers_of(
+    args: Sequence[str], where: Places, *wanted: tuple[str, str | None]
+) -> tuple[FoundNumber, ...]:
+    """The number that each setting holds now, and where it stands; ``named``: nowhere that can be read."""
+    found = []
+    for what, name in wanted:
+        if name is not None:
+            number = number_of(args, name, where)
+            found.append(FoundNumber(what, number, "named" if number is None else _place(name)))
+    return tuple(found)
+
+
+def _place(name: str) -> str:
+    match place_of(name):
+        case Place.ARGUMENT:
+            return ARGV
+        case Place.ENVIRONMENT:
+            return f"variable {bare(name)}"
+        case Place.FILE:
+            return config_file(name.partition("#")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Conventional:
+    """One search among the settings of a command line, whose names alone must say what they hold."""
+
+    own: Sequence[str]
+    row: Convention | None
+    found: Sequence[Candidate]
+    given: Knobs
+    world: int | None
+
+    def of(self, role: Role) -> list[Candidate]:
+        """The settings of a role, as they stand."""
+        return [c for c in self.found if c.role is role]
+
+    def knobs(self) -> Knobs:
+        """The settings that make up the batch.
+
+        Raises:
+            NoPlanError: names and values do not settle it.
+        """
+        micro = self._micro()
+        self._require_safe(micro)
+        if micro.number == 1 and micro.role is not Role.TOTAL:
+            raise NoPlanError(
+                f"{micro.name} is 1 already: no smaller micro-batch is possible", "", micro.name
+            )
+        if self.given.accumulation is not None:
+            return self._pair(micro, self.given.accumulation, None)
+        steps = self.of(Role.ACCUMULATION)
+        if len(steps) > 1:
+            names = tuple(c.name for c in steps)
+            what = f"which is the accumulation is not clear: {names[0]} or {names[1]}"
+            raise _which(what, Unread.ACCUMULATION, names, micro.name)
+        total = self._total(micro)
+        if steps:
+            self._require_product(micro, steps[0], total)
+            return self._pair(micro, steps[0].name, steps[0].number)
+        if total is None:
+            raise self._no_accumulation(micro)
+        numbers = FoundNumber("micro", micro.number, ARGV), FoundNumber("total", total.number, ARGV)
+        return Knobs(micro.name, KnobScope.PER_RANK, global_batch=total.name, found=numbers)
+
+    def _micro(self) -> Candidate:
+        """The setting that holds the micro-batch, else the batch that an accumulation cuts."""
+        for batches in (self.of(Role.MICRO), [*self.of(Role.BATCH), *self.of(Role.NODE)]):
+            training = [c for c in batches if "train" in words_of(c.name)]
+            left = training if len(training) == 1 else batches
+            if len(left) > 1:
+                names = " and ".join(f"{c.name} ({c.number})" for c in left)
+                what = f"which is the micro-batch is not clear: {names}"
+                raise _which(what, Unread.MICRO, tuple(c.name for c in left), left[0].name)
+            if left:
+                return left[0]
+        totals = self.of(Role.TOTAL)
+        if len(totals) == 1:
+            return totals[0]
+        raise NoPlanError(
+            "no batch setting is declared, and none with a conventional name is given", _DECLARE
+        )
+
+    def _require_safe(self, micro: Candidate) -> None:
+        """Refuses what makes the training depend on the micro-batch, or another place that may hold its number."""
+        unsafe = dict(self.row.unsafe) if self.row is not None else {}
+        for setting in settings_of(self.own):
+            name, value = setting.name, (setting.value or "true").lower()
+            words = set(words_of(name))
+            if value not in _OFF and (why := unsafe.get(last_part(name))) is not None:
+                raise NoPlanError(why, "", micro.name)
+            if _DEEPSPEED.search(name) and value.endswith(".json"):
+                raise NoPlanError(
+                    f"{setting.value} may hold the number of {micro.name} too", _DECLARE, micro.name
+                )
+            if words >= {"batch", "type"} and value.rstrip("s") in _UNITS:
+                raise NoPlanError(f"batches are not counted in samples ({name} is {value})", "", micro.name)
+            if "dynamic" in words and words & {"batch", "batching", "batches"} and value not in _OFF:
+                raise NoPlanError(f"batches are dynamic ({name})", "--batch-knob FLAG", micro.name)
+
+    def _total(self, micro: Candidate) -> Candidate | None:
+        """The global batch beside a rank's own: named so, or as the micro-batch but for that one word."""
+        if micro.role is not Role.MICRO:
+            return None
+        words = set(words_of(micro.name))
+        whole = [
+            c for c in self.of(Role.BATCH) if "micro" in words and set(words_of(c.name)) == words - {"micro"}
+        ]
+        totals = self.of(Role.TOTAL) or whole
+        if len(totals) > 1:
+            what = f"which is the global batch is not clear: {totals[0].name} or {totals[1].name}"
+            raise NoPlanError(what, "leave one of them out", micro.name)
+        return totals[0] if totals else None
+
+    def _require_product(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> None:
+        """Micro-batch, accumulation and total are all given: they must agree, or which one the script drops is not known."""
+        if total is not None and micro.number * steps.number * (self.world or 0) != total.number:
+            product = f"{micro.name} {micro.number} × {steps.name} {steps.number} × {self.world or '?'} ranks"
+            why = f"{product} is not {total.name} {total.number}"
+            raise NoPlanError(why, "leave one of the three out", micro.name)
+
+    def _pair(self, micro: Candidate, steps: str, number: int | None) -> Knobs:
+        """Two factors of the global batch; of a total the accumulation cuts, the accumulation alone changes."""
+        scope = self.given.batch_scope
+        if scope is KnobScope.UNKNOWN:
+            scope = scope_by_name(micro.name) if micro.role is not Role.MICRO else KnobScope.PER_RANK
+        by_framework = self.row is not None and self.row.accumulation == last_part(steps)
+        if scope is KnobScope.UNKNOWN and not by_framework:
+            what = f"what {micro.name} counts is not said by its name"
+            raise NoPlanError(what, _EITHER_SCOPE, micro.name, Unread.SCOPE)
+        where = ARGV if number is not None else "named"
+        return Knobs(
+            batch=micro.name,
+            batch_scope=scope,
+            accumulation=steps,
+            paired=scope is not KnobScope.GLOBAL,
+            counts=self.given.counts,
+            found=(FoundNumber("micro", micro.number, ARGV), FoundNumber("accumulation", number, where)),
+        )
+
+    def _no_accumulation(self, batch: Candidate) -> NoPlanError:
+        """Without one the global batch can only shrink, and by how much is not known of a batch that is nobody's by its name."""
+        why = f"no accumulation is given beside {batch.name}"
+        known = self.given.batch_scope is not KnobScope.UNKNOWN or batch.role is not Role.BATCH
+        if known:
+            return NoPlanError(f"{why} ({SMALLER_GLOBAL})", SMALLER_GLOBAL, batch.name)
+        help_ = f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"
+        return NoPlanError(f"{why} ({help_})", help_, batch.name, Unread.SCOPE)
+
+
+def _which(why: str, unread: Unread, names: Sequence[str], batch: str) -> NoPlanError:
+    """A refusal because one of several settings is meant."""
+    flag = "--batch-knob" if unread is Unread.MICRO else "--accumulation-knob"
+    ways = ", or ".join(f"{flag} {name}" for name in names)
+    return NoPlanError(why, ways, batch, unread, tuple(names)[:MOST_CHOICES])
+
+
+def with_knobs(
+    spec: JobSpec,
+    look: Resolver,
+    world: int | None,
+    *,
+    read: Callable[[str], str | None] | None = None,
+    gpus: int = 0,
+    alone: str = "",
+    accelerate_config: str | None = None,
+    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None,
+) -> JobSpec:
+    """`spec` with the script's settings and batch, and ``--micro-batch`` and ``--global-batch`` applied.
+
+    Args:
+        spec: the job so far.
+        look: the settings.
+        world: ranks in all, if known.
+        read: opens a file by the name that the command line uses: a launcher's config, a file with a declared key.
+        gpus: GPUs that the job would see.
+        alone: the flag that asks for one rank; empty where none does.
+        accelerate_config: path of accelerate's default config.
+        answered: what a person answered to a question in an earlier run of the same script, and when.
+
+    Raises:
+        JobError: a batch that a person asked for cannot be set or does not divide; a command starts several ranks where one is
+            asked for.
+    """
+    asked, opened = _Asked.of(look), read or (lambda _: None)
+    as_given = spec.entry_args
+    if alone:
+        spec = _with_one_rank(spec, opened, gpus, accelerate_config, alone)
+    launch, at = _launch(spec, opened, gpus, accelerate_config)
+    world = _world(spec, look, world, launch, gpus)
+    program = launch.name
+    env = {**look.env, **dict(spec.env)}
+    where = Places(_declared_files(asked.knobs, opened), env, program, at)
+    knobs = find_knobs(spec.entry_args, asked.knobs, elsewhere=where, world=world)
+    spec = replace(spec, world_size=world)
+    if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
+        world = None  # how its ranks lie on nodes is the command's own business
+    args = spec.entry_args
+    set_knobs: dict[str, str] = {}
+    if asked.micro is not None:
+        args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, asked.micro), str(asked.micro))
+    may_shrink = asked.names_batch or spec.retry.allow_smaller_global
+    batch, knobs, notes = _batch(spec, args, knobs, where, world, asked, may_shrink=may_shrink)
+    if knobs.unread is not None:
+        about = _Unread(spec, args, where, world, asked, _hash_of(launch, opened))
+        spec, knobs, batch = about.settled(knobs, batch, answered, may_shrink=may_shrink)
+    if (known := spec.answered) is not None:
+        look.note(f"answer.{known.question.what}", known.value, f"you answered on {known.day}")
+    if asked.total is not None:
+        if batch is None:
+            raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")
+        for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
+            args, where = _set_knob(args, where, set_knobs, name, value)
+    _note_origins(look, knobs)
+    own = settings_of(args)
+    if (group_timeout_s := find_group_timeout(own, env)) is not None:
+        look.note("group timeout", f"{group_timeout_s:g} s", "found in the arguments or the environment")
+    trial = spec.trial
+    if trial is not None:
+        resumes = knobs.start is not None and value_of(args, knobs.start) is not None
+        trial = plan_trial(trial, args, where, batch, resumes=resumes)
+        for knob in trial.knobs:
+            look.note(knob.name, knob.value, "--trial")
+            args, where = _set_knob(args, where, set_knobs, knob.name, knob.value)
+        trial, notes = replace(trial, args=as_given), (*notes, *trial_notes(trial))
+    return replace(
+        spec,
+        entry_args=args,
+        trial=trial,
+        knobs=knobs,
+        batch=batch,
+        loader=find_loader(args),
+        outputs=find_outputs(own),
+        output_prefixes=find_prefixes(own),
+        group_timeout_s=group_timeout_s,
+        set_knobs=tuple(set_knobs.items()),
+        notes=notes,
+        total_steps=spec.total_steps or total_steps(args, where),
+    )
+
+
+def _rank_batch(knobs: Knobs, wanted: int) -> str:
+    """The setting that holds a rank's batch; raises JobError where it is not known."""
+    if knobs.batch is None:
+        raise JobError(f"--micro-batch {wanted} cannot be set: {kn.why_not_changeable(knobs)}")
+    if knobs.batch_scope is not KnobScope.PER_RANK:
+        unsaid = f"what {knobs.batch} counts is not known: say --batch-scope per_rank"
+        raise JobError(f"--micro-batch {wanted} cannot be set: {unsaid}")
+    return knobs.batch
+
+
+def _with_one_rank(
+    spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None, flag: str
+) -> JobSpec:
+    """The job with its launcher told to start one rank, where another than torchrun of ours starts them.
+
+    Raises:
+        JobError: it starts several, and what would make it start one is not known for certain.
+    """
+    for setting in settings_of(spec.entry_args):
+        is_count = setting.name.lstrip("-+").replace("-", "_") in _DEVICES
+        if is_count and (as_number(setting.value) or 1) > 1:
+            raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
+    if spec.entry_kind is not EntryKind.COMMAND:
+        return spec
+    launch, _ = _launch(spec, read, gpus, accelerate_config)
+    if launch.ranks in {None, 1} and not names_machines(launch):
+        return spec
+    changed = with_one_rank((spec.entry, *spec.entry_args), launch)
+    if changed is None:
+        many = "names machines" if names_machines(launch) else f"starts {launch.ranks}"
+        raise JobError(
+            f"{flag} wants one rank, and the command after `--` {many}: make it start one, by its own flags"
+        )
+    note = f"{flag}: {launch.launchers[0]} starts 1 rank, not {launch.ranks}"
+    return replace(spec, entry_args=changed[1:], notes=(*spec.notes, note))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A job of whose batch the command line leaves something open. `script`: hash of the script's text."""
+
+    spec: JobSpec
+    args: tuple[str, ...]
+    where: Places
+    world: int | None
+    asked: _Asked
+    script: str
+
+    def settled(
+        self,
+        knobs: Knobs,
+        batch: BatchSpec | None,
+        answered: Callable[[BatchQuestion], AnswerGiven | None],
+        *,
+        may_shrink: bool,
+    ) -> tuple[JobSpec, Knobs, BatchSpec | None]:
+        """With the answer that is known already, else with the question; without both where no answer would help."""
+        what, spec = knobs.unread, self.spec
+        assert what is not None, "there is something to ask"
+        question, outcomes = question_of(
+            knobs,
+            lambda value: self._outcome(what, value),
+            local_world_size=spec.nproc_per_node,
+            minimum=spec.retry.min_micro_batch,
+            per_node=spec.several_nodes,
+            script=self.script,
+        )
+        if question is None and outcomes:
+            knobs, batch = outcomes[0]
+            return spec, knobs, batch if may_shrink or not knobs.refusal else None
+        if question is None:
+            return spec, replace(_without_smaller_global(knobs, ""), help=_DECLARE_ALL, unread=None), batch
+        given = answered(question) if question.script else None
+        at = next((i for i, a in enumerate(question.answers) if given and a.value == given.value), None)
+        if given is None or at is None:
+            spec = replace(spec, question=question, if_answered=outcomes)
+            return spec, _with_help(knobs, question), batch
+        found, batch = outcomes[at]
+        return replace(spec, answered=given), _noted(found, given), batch
+
+    def _outcome(self, what: Unread, value: str) -> Outcome:
+        given = with_declared(self.asked.knobs, what, value)
+        knobs = find_knobs(self.spec.entry_args, given, elsewhere=self.where, world=self.world)
+        batch, knobs, _ = _batch(
+            self.spec, self.args, knobs, self.where, self.world, self.asked, may_shrink=True
+        )
+        return knobs, batch
+
+
+def _with_help(knobs: Knobs, question: BatchQuestion) -> Knobs:
+    """The refusal with those flags alone whose answer leads to a smaller batch."""
+    ways = [question.flag(answer.value) for answer in question.answers if answer.change is not None]
+    more = f"{SMALLER_GLOBAL} with " if knobs.help.startswith(SMALLER_GLOBAL) else ""
+    help_ = more + ", or ".join(ways)
+    return replace(knobs, refusal=knobs.refusal.replace(f"({knobs.help})", f"({help_})"), help=help_)
+
+
+def _noted(knobs: Knobs, known: AnswerGiven) -> Knobs:
+    """The knobs with the day of the answer where it is said from where each number comes."""
+    about = "accumulation" if known.question.what is Unread.ACCUMULATION else "micro"
+    text = f"you answered on {known.day}: {known.question.flag(known.value)}"
+    return replace(
+        knobs,
+        found=tuple(
+            FoundNumber(n.what, n.value, f"{n.where}, {text}") if n.what == about else n for n in knobs.found
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a person declared about the batch."""
+
+    knobs: Knobs | None
+    unit: BatchUnit | None
+    tokens: int
+    micro: int | None
+    total: int | None
+
+    @classmethod
+    def of(cls, look: Resolver) -> _Asked:
+        """Reads the settings."""
+        return cls(*_declared_knobs(look), look.get("batch.micro"), look.get("batch.global"))
+
+    @property
+    def names_batch(self) -> bool:
+        """Whether the batch's setting was named, or what it counts."""
+        known = self.knobs or Knobs()
+        return known.batch is not None or known.batch_scope is not KnobScope.UNKNOWN
+
+    @property
+    def spelt_out(self) -> bool:
+        """Whether the batch's numbers or its setting were named: then they must divide."""
+        named = self.knobs is not None and self.knobs.batch is not None
+        return named or self.micro is not None or self.total is not None
+
+
+def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
+    """The job's ranks, if they are known: one is a declaration too, unless the command's own launcher says otherwise."""
+    declared = launch.ranks in {None, 1} and any(
+        key == "run.nproc_per_node" and origin != "default" for key, _, origin in look.origins
+    )
+    if spec.entry_kind is not EntryKind.COMMAND or declared:
+        return world
+    if spec.nproc_per_node == 1 and not is_plain_python(spec):
+        return launch.ranks
+    # A script that is run directly may start a rank for each GPU, or use several of them from one process.
+    return None if world == 1 and (gpus > 1 or _starts_own_ranks(spec.entry_args)) else world
+
+
+def _declared_files(
+    declared: Knobs | None, read: Callable[[str], str | None]
+) -> dict[str, Mapping[str, Scalar]]:
+    """The files that declared names stand in, each by its place in such a name."""
+    given = declared or Knobs()
+    named = (given.batch, given.accumulation, given.global_batch)
+    files = {name.partition("#")[0] for name in named if name is not None and place_of(name) is Place.FILE}
+    texts = {file: read(config_file(file)) for file in files}
+    return {file: read_values(config_file(file), text) for file, text in texts.items() if text is not None}
+
+
+def _batch(
+    spec: JobSpec,
+    args: tuple[str, ...],
+    knobs: Knobs,
+    where: Places,
+    world: int | None,
+    asked: _Asked,
+    *,
+    may_shrink: bool,
+) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
+    """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person named them.
+
+    `may_shrink`: a person named the batch or lets it shrink, so that without an accumulation there is none.
+    """
+    batch: BatchSpec | None = None
+    if knobs.refusal and knobs.accumulation is None and not may_shrink:
+        return None, knobs, spec.notes  # the script's default may accumulate
+    if world is not None or knobs.can_change_batch or knobs.batch_scope is KnobScope.PER_RANK:
+        try:
+            batch = kn.batch_of(
+                args,
+                knobs,
+                world_size=world,
+                local_world_size=spec.nproc_per_node,
+                elsewhere=where,
+                global_batch=asked.total,
+                unit=asked.unit,
+                tokens_per_sample=asked.tokens,
+            )
+        except JobError as error:
+            # A batch that a person spelt out for us must divide; one that we merely found is the script's
+            # own business, and may mean something else than its name says.
+            if asked.spelt_out:
+                raise
+            note = f"batch not understood, so never changed by itself: {error.message}"
+            knobs = _without_smaller_global(knobs, "")
+            return None, replace(knobs, refusal=knobs.refusal or error.message), (*spec.notes, note)
+    divided = knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}
+    if batch is None and not knobs.refusal and divided:
+        why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
+        knobs = replace(knobs, refusal=why, help="--nproc-per-node N")
+    if batch is None and world is None and knobs.batch_scope is not KnobScope.UNKNOWN:
+        knobs = _without_smaller_global(knobs, f"--nproc-per-node N with {SMALLER_GLOBAL}")
+    return batch, knobs, spec.notes
+
+
+def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
+    """A refusal without the flag that would not help here, and with what would `instead`."""
+    if not knobs.help.startswith(SMALLER_GLOBAL):
+        return knobs
+    why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
+    return replace(knobs, refusal=why, help=instead)
+
+
+def _note_origins(look: Resolver, knobs: Knobs) -> None:
+    """Records in the settings which knobs are used, and whether a person named them."""
+    origin = "declared" if knobs.declared else "found on the command line"
+    named = {
+        "batch": knobs.batch,
+        "accumulation": knobs.accumulation,
+        "global batch": knobs.global_batch,
+        "resume": knobs.start,
+    }
+    for label, knob in named.items():
+        if knob is not None:
+            look.note(f"knob.{label}", knob, origin)
+
+
+def _set_knob(
+    args: tuple[str, ...], where: Places, others: dict[str, str], name: str, value: str
+) -> tuple[tuple[str, ...], Places]:
+    """A knob set from the first launch on; where it is no argument it goes to `others`."""
+    if is_argument(name):
+        return set_value(args, name, value), where
+    others[name] = value
+    return args, where.with_value(name, value)
+
+
+def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int]:
+    resume = look.get("resume.knob")
+    value = look.get("resume.value")
+    if resume is not None and value is None:
+        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
+        resume, _, value = resume.partition("=")
+    scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
+    declared = Knobs(
+        batch=look.get("batch.knob"),
+        batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
+        accumulation=look.get("batch.accumulation_knob"),
+        global_batch=look.get("batch.global_knob"),
+        resume=resume,
+        resume_value=value if value is not None else "auto",
+        counts=AccumulationCounts(counts) if counts else AccumulationCounts.PER_RANK,
+        self_resuming=bool(look.get("resume.self_resuming")),
+    )
+    unit = look.get("batch.unit")
+    tokens = look.get("batch.tokens_per_sample")
+    if unit == "tokens" and tokens is None:
+        raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
+    known = None if declared == Knobs() else declared
+    return known, BatchUnit(unit) if unit else None, tokens or 1
+
+
+def _launch(
+    spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None
+) -> tuple[Launch, int]:
+    """What the job runs, and where the script's own arguments begin within `entry_args`."""
+    match spec.entry_kind:
+        case EntryKind.SCRIPT:
+            return Launch(("torchrun",), None, script=spec.entry), 0
+        case EntryKind.MODULE:
+            return Launch(("torchrun",), None, module=spec.entry), 0
+        case EntryKind.COMMAND | EntryKind.TRAINER:
+            words = (spec.entry, *spec.entry_args)
+            launch = read_launch(words, read=read, gpus=gpus, accelerate_config=accelerate_config)
+            return launch, max(launch.args_at - 1, 0)
+
+
+def _hash_of(launch: Launch, read: Callable[[str], str | None]) -> str:
+    """A hash of the script's own text, by which an answer about it is remembered; empty where it cannot be read."""
+    name = launch.script or (f"{launch.module.replace('.', '/')}.py" if launch.module else launch.program)
+    text = read(name) if name else None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else ""
+
+
+_DEVICES: Final = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "trainer.")
+    for name in ("devices", "gpus", "ngpu", "ngpus", "num_gpus", "num_devices")
+)
+"""How many devices a script takes by itself; Lightning refuses more than are visible, or than torchrun started."""
+
+_OWN_RANKS: Final = re.compile(
+    r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
+)
+
+
+def _starts_own_ranks(args: Sequence[str]) -> bool:
+    """Whether the arguments of a script that is run directly tell it how many ranks or GPUs to use."""
+    names = ((s.name.replace("-", "_").replace("__", "--", 1), s.value) for s in settings_of(args))
+    return any(_OWN_RANKS.match(name) and value not in {"1", "0"} for name, value in names)
+
+
+def is_python(program: str) -> bool:
+    """Whether a command is a Python interpreter, by its name."""
+    return re.fullmatch(r"python[\d.]*", posixpath.basename(program)) is not None
+
+
+def is_plain_python(spec: JobSpec) -> bool:
+    """Whether a command is a Python script run directly: the process is then the job's one rank, no launcher's."""
+    return spec.entry_kind is EntryKind.COMMAND and is_python(spec.entry) and "-m" not in spec.entry_args[:2]
