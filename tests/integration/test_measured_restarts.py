@@ -1,0 +1,234 @@
+"""Foreign scripts on two ranks run out of memory after a checkpoint; what their processes report says how they restart.
+
+None may train wrongly: what each fed to its model is read from a file that it writes itself. It restarts with the planned micro-batch and
+the same global batch, or it waits with the words to declare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+from tests.integration.harness import SCRIPTS, facts, run_headless
+
+pytestmark = pytest.mark.e2e
+
+FOLDER = SCRIPTS / "restarts"
+SAVED_AT, STEPS = 4, 10
+TORCHRUN = ("--nproc-per-node", "2")
+BEHIND = ("--",)
+
+
+@dataclass(frozen=True)
+class Style:
+    """A training and how it is declared.
+
+    `before` and `after`: micro-batch and passes of a step on a rank, in the first attempt and in the planned one. `waits`: words that an
+    undeclared run ends with, empty where it restarts by itself.
+    """
+
+    words: tuple[str, ...]
+    declared: tuple[str, ...]
+    flags: tuple[str, ...] = TORCHRUN
+    before: tuple[int, int] = (16, 2)
+    after: tuple[int, int] = (8, 4)
+    waits: tuple[str, ...] = ()
+
+
+def batch(knob: str, accumulation: str = "", *, scope: str = "per_rank") -> tuple[str, ...]:
+    words = ("--batch-knob", knob, "--batch-scope", scope)
+    return (*words, "--accumulation-knob", accumulation) if accumulation else words
+
+
+RESUMES = ("--self-resuming",)
+STYLES = {
+    "meaningless": Style(
+        ("meaningless.py", "--zeta", "16", "--rho", "1", "--eta", "16"),
+        (*batch("--zeta", "--rho"), *RESUMES),
+        before=(16, 1),
+        after=(8, 2),
+        waits=("--accumulation-knob",),
+    ),
+    "colliding": Style(
+        (
+            *("colliding.py", "--batch-size", "4", "--heads", "4", "--width", "4"),
+            *("--workers", "2", "--grad-accum", "2"),
+        ),
+        (*batch("--batch-size", "--grad-accum"), "--resume-knob", "--resume=PATH"),
+        before=(4, 2),
+        after=(2, 4),
+    ),
+    "derived": Style(
+        ("derived.py", "--device-batch-size", "16", "--total-batch-size", "64"),
+        (*batch("--device-batch-size"), "--global-batch", "64", "--resume-knob", "--resume=PATH"),
+    ),
+    "divided": Style(
+        ("divided.py", "-b", "32", "--accum-iter", "1"),
+        (*batch("-b", "--accum-iter", scope="global"), *RESUMES),
+        before=(16, 1),
+        after=(8, 2),
+    ),
+    "globals": Style(
+        ("globals.py", "--batch_size=16", "--gradient_accumulation_steps=4"),
+        (
+            *batch("--batch_size", "--gradient_accumulation_steps"),
+            *("--accumulation-counts", "all_ranks", "--resume-knob", "--init_from=resume"),
+        ),
+    ),
+    "environ": Style(
+        ("environ.py",),
+        (*batch("env:BATCH", "env:ACCUM"), *RESUMES),
+        (*TORCHRUN, "--env", "BATCH=16", "--env", "ACCUM=2", "--env", "HEADS=16"),
+    ),
+    "layers": Style(
+        ("bash", "layers.sh", "large"),
+        (*batch("--mbs", "--ga"), "--resume-knob", "--resume-from=PATH"),
+        BEHIND,
+    ),
+    "settings": Style(
+        ("settings.py", "settings.yaml"),
+        (
+            *batch("settings.yaml#per_device_train_batch_size", "settings.yaml#gradient_accumulation_steps"),
+            *("--resume-knob", "settings.yaml#resume_from_checkpoint=PATH"),
+        ),
+        before=(16, 1),
+        after=(8, 2),
+    ),
+    "overrides": Style(
+        ("overrides.py", "trainer.batch_size=16", "trainer.accumulate=2"),
+        (*batch("trainer.batch_size", "trainer.accumulate"), "--resume-knob", "ckpt_path=PATH"),
+    ),
+    "spawned": Style(
+        (sys.executable, "spawned.py", "--batch_size", "16", "--accum", "2"),
+        (*batch("--batch_size", "--accum"), *RESUMES),
+        BEHIND,
+    ),
+}
+WAITING = {
+    "fixed": Style(
+        ("fixed.py", "--heads", "16"), (), before=(16, 1), waits=("fixed.py:18", "batch_size=16")
+    ),
+    "forgetful": Style(
+        ("forgetful.py", "--batch-size", "16", "--grad-accum", "2"),
+        (*batch("--batch-size", "--grad-accum"), *RESUMES),
+        waits=("--resume-knob", "--self-resuming"),
+    ),
+    "shadowed": Style(
+        ("shadowed.py", "--batch_size", "16", "--grad_accum", "1"),
+        (*batch("--batch_size", "--grad_accum"), *RESUMES),
+        before=(16, 1),
+        after=(8, 2),
+        waits=("planned micro-batch 8, measured 16", "shadow.json"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One attempt as a rank's own file has it. `steps`: number of each optimizer step to the samples of its passes."""
+
+    steps: dict[int, tuple[int, ...]]
+    worlds: frozenset[int]
+    saved: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its exit code, what it printed, its events, and the attempts of each rank."""
+
+    folder: Path
+    code: int
+    out: str
+    state: RunState
+    events: list[dict[str, Any]]
+    launches: list[list[Launch]]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
+
+
+def launched(folder: Path, style: Style, declared: Sequence[str]) -> Run:
+    """Run a style in `folder` with the flags that declare it, and nobody to ask."""
+    shutil.copytree(FOLDER, folder)
+    flags = [flag for flag in style.flags if flag != "--"]
+    words = [*flags, "--no-check", *declared, *[flag for flag in style.flags if flag == "--"], *style.words]
+    done, run, state = run_headless(*words, cwd=folder)
+    events = [msgspec.to_builtins(event) for event in facts(run)]
+    return Run(folder, done.code, done.out + done.err, state, events, [fed(folder, rank) for rank in (0, 1)])
+
+
+def fed(folder: Path, rank: int) -> list[Launch]:
+    """The attempts of a rank, in order."""
+    found: dict[int, Launch] = {}
+    path = folder / f"fed.{rank}.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        written = json.loads(line)
+        launch = found.setdefault(written["launch"], Launch({}, frozenset(), {}))
+        if "saved" in written:
+            launch.saved[written["saved"]] = written["sha256"]
+        else:
+            assert written["step"] not in launch.steps
+            launch.steps[written["step"]] = tuple(written["samples"])
+            assert written["world"] == 2
+    return list(found.values())
+
+
+def check_restarted(run: Run, style: Style) -> None:
+    """Each rank trained on from the checkpoint with the planned batch, and the journal says that it was measured."""
+    assert run.code == 0, run.out
+    (micro, passes), (smaller, more) = style.before, style.after
+    for launches in run.launches:
+        first, second = launches
+        assert first.steps == dict.fromkeys(range(1, SAVED_AT + 2), (micro,) * passes)
+        assert second.steps == dict.fromkeys(range(SAVED_AT + 1, STEPS + 1), (smaller,) * more)
+    assert [event["attempt"] for event in run.of_kind("plan_confirmed")] == [2], run.events
+    (confirmed,) = run.of_kind("plan_confirmed")
+    assert confirmed["planned"] == confirmed["measured"]
+    assert not run.of_kind("plan_differs")
+    measured = [event for event in run.of_kind("batch_measured") if event["attempt"] == 2][-1]
+    assert (measured["micro_batch"], measured["accumulation"]) == style.after
+    assert measured["global_batch"] == micro * passes * 2
+
+
+def check_waits(run: Run, style: Style) -> None:
+    """Nothing was trained after the failure, the reason and the words to declare are said, and the checkpoint is whole."""
+    assert run.code == 1, run.out
+    assert [len(launches) for launches in run.launches] == [1, 1]
+    for words in style.waits:
+        assert words in run.out
+    check_kept(run)
+
+
+def check_kept(run: Run) -> None:
+    """The newest checkpoint of the first attempt still exists, byte for byte: where it was saved, or as the copy kept of it."""
+    saved = run.launches[0][0].saved[SAVED_AT]
+    files = [path for path in run.folder.rglob("*") if path.is_file() and path.suffix in {".pt", ".ckpt"}]
+    assert saved in {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}, files
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_script_that_nobody_declared_restarts_rightly_or_waits(tmp_path: Path, name: str) -> None:
+    style = STYLES[name]
+    run = launched(tmp_path / "job", style, ())
+    if style.waits:
+        check_waits(run, style)
+    else:
+        check_restarted(run, style)
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_a_declared_script_restarts_with_the_planned_batch(tmp_path: Path, name: str) -> None:
+    style = STYLES[name]
+    check_restarted(launched(tmp_path / "job", style, style.declared), style)
