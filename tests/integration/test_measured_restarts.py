@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from tests.integration.harness import SCRIPTS, facts, run_headless
 
@@ -117,9 +116,7 @@ STYLES = {
     ),
 }
 WAITING = {
-    "fixed": Style(
-        ("fixed.py", "--heads", "16"), (), before=(16, 1), waits=("fixed.py:18", "batch_size=16")
-    ),
+    "fixed": Style(("fixed.py", "--heads", "16"), (), before=(16, 1), waits=("fixed.py:18", "batch_size=16")),
     "forgetful": Style(
         ("forgetful.py", "--batch-size", "16", "--grad-accum", "2"),
         (*batch("--batch-size", "--grad-accum"), *RESUMES),
@@ -140,7 +137,6 @@ class Launch:
     """One attempt as a rank's own file has it. `steps`: number of each optimizer step to the samples of its passes."""
 
     steps: dict[int, tuple[int, ...]]
-    worlds: frozenset[int]
     saved: dict[int, str]
 
 
@@ -175,7 +171,7 @@ def fed(folder: Path, rank: int) -> list[Launch]:
     path = folder / f"fed.{rank}.jsonl"
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         written = json.loads(line)
-        launch = found.setdefault(written["launch"], Launch({}, frozenset(), {}))
+        launch = found.setdefault(written["launch"], Launch({}, {}))
         if "saved" in written:
             launch.saved[written["saved"]] = written["sha256"]
         else:
@@ -216,6 +212,12 @@ def check_kept(run: Run) -> None:
     saved = run.launches[0][0].saved[SAVED_AT]
     files = [path for path in run.folder.rglob("*") if path.is_file() and path.suffix in {".pt", ".ckpt"}]
     assert saved in {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}, files
+
+
+@pytest.fixture(autouse=True)
+def torchrun_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shell scripts call it by its name."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.mark.parametrize("name", STYLES)

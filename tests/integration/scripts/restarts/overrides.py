@@ -1,5 +1,6 @@
 """Hydra: groups of settings, with overrides on the command line. Without hydra-core its overrides are read as it reads them."""
 
+import importlib.util
 import sys
 from types import SimpleNamespace
 
@@ -21,11 +22,11 @@ def main(cfg):
     training.end()
 
 
-try:
+if importlib.util.find_spec("hydra"):
     import hydra
 
     hydra.main(version_base=None, config_path="conf", config_name="train")(main)()
-except ImportError:
+else:
     model, trainer = SimpleNamespace(heads=4), SimpleNamespace(batch_size=4, accumulate=1)
     cfg = SimpleNamespace(model=model, trainer=trainer, ckpt_path=None)
     for word in sys.argv[1:]:
