@@ -35,7 +35,7 @@ class Style:
     """A training and how it is declared.
 
     `before` and `after`: micro-batch and passes of a step on a rank, in the first attempt and in the planned one. `waits`: words that an
-    undeclared run ends with, empty where it restarts by itself.
+    undeclared run ends with; empty where it restarts by itself.
     """
 
     words: tuple[str, ...]
@@ -92,7 +92,7 @@ STYLES = {
         (*TORCHRUN, "--env", "BATCH=16", "--env", "ACCUM=2", "--env", "HEADS=16"),
     ),
     "layers": Style(
-        ("bash", "layers.sh", "large"),
+        ("bash", "layers.sh", "options"),
         (*batch("--mbs", "--ga"), "--resume-knob", "--resume-from=PATH"),
         BEHIND,
     ),
@@ -115,8 +115,19 @@ STYLES = {
         BEHIND,
     ),
 }
+BEHIND_BASH = {
+    "variables": Style(("bash", "layers.sh", "variables"), STYLES["environ"].declared, BEHIND),
+    "file": Style(
+        ("bash", "layers.sh", "file"), STYLES["settings"].declared, BEHIND, before=(16, 1), after=(8, 2)
+    ),
+}
+FIXED_AT = 1 + (FOLDER / "fixed.py").read_text().splitlines().index(
+    "batches = forever(DataLoader(points, batch_size=16, sampler=DistributedSampler(points)))"
+)
 WAITING = {
-    "fixed": Style(("fixed.py", "--heads", "16"), (), before=(16, 1), waits=("fixed.py:18", "batch_size=16")),
+    "fixed": Style(
+        ("fixed.py", "--heads", "16"), (), before=(16, 1), waits=(f"fixed.py:{FIXED_AT}", "in the code")
+    ),
     "forgetful": Style(
         ("forgetful.py", "--batch-size", "16", "--grad-accum", "2"),
         (*batch("--batch-size", "--grad-accum"), *RESUMES),
@@ -124,7 +135,7 @@ WAITING = {
     ),
     "shadowed": Style(
         ("shadowed.py", "--batch_size", "16", "--grad_accum", "1"),
-        (*batch("--batch_size", "--grad_accum"), *RESUMES),
+        (),
         before=(16, 1),
         after=(8, 2),
         waits=("planned micro-batch 8, measured 16", "shadow.json"),
@@ -183,6 +194,7 @@ def fed(folder: Path, rank: int) -> list[Launch]:
 
 def check_restarted(run: Run, style: Style) -> None:
     """Each rank trained on from the checkpoint with the planned batch, and the journal says that it was measured."""
+    check_never_wrong(run, style)
     assert run.code == 0, run.out
     (micro, passes), (smaller, more) = style.before, style.after
     for launches in run.launches:
@@ -191,26 +203,54 @@ def check_restarted(run: Run, style: Style) -> None:
         assert second.steps == dict.fromkeys(range(SAVED_AT + 1, STEPS + 1), (smaller,) * more)
     assert [event["attempt"] for event in run.of_kind("plan_confirmed")] == [2], run.events
     (confirmed,) = run.of_kind("plan_confirmed")
-    assert confirmed["planned"] == confirmed["measured"]
+    assert f"micro-batch {smaller}" in confirmed["planned"]
     assert not run.of_kind("plan_differs")
     measured = [event for event in run.of_kind("batch_measured") if event["attempt"] == 2][-1]
     assert (measured["micro_batch"], measured["accumulation"]) == style.after
     assert measured["global_batch"] == micro * passes * 2
 
 
+def check_never_wrong(run: Run, style: Style) -> None:
+    """No attempt that fed another global batch, or that trained again what a checkpoint held, saved anything or ended well."""
+    micro, passes = style.before
+    for _, *others in run.launches:
+        for number, launch in enumerate(others, 2):
+            fed_otherwise = [step for step, of_pass in launch.steps.items() if sum(of_pass) != micro * passes]
+            again = [step for step in launch.steps if step <= SAVED_AT]
+            wrong = bool(fed_otherwise or again)
+            assert not (wrong and launch.saved), (number, launch, run.out)
+            assert not (wrong and run.code == 0), (number, launch, run.out)
+
+
 def check_waits(run: Run, style: Style) -> None:
-    """Nothing was trained after the failure, the reason and the words to declare are said, and the checkpoint is whole."""
+    """Nothing was trained after the failure; the reason and the words to declare are said; the checkpoint is whole."""
+    check_never_wrong(run, style)
     assert run.code == 1, run.out
-    assert [len(launches) for launches in run.launches] == [1, 1]
-    for words in style.waits:
-        assert words in run.out
-    check_kept(run)
+    assert [len(launches) for launches in run.launches] == [1, 1], run.out
+    check_says(run, style.waits)
+    check_whole(run)
 
 
-def check_kept(run: Run) -> None:
-    """The newest checkpoint of the first attempt still exists, byte for byte: where it was saved, or as the copy kept of it."""
+def check_ended(run: Run, words: Sequence[str]) -> None:
+    """The second attempt was not what was planned: it was ended before it saved, and no third one followed."""
+    assert run.code == 1, run.out
+    assert [len(launches) for launches in run.launches] == [2, 2], run.out
+    assert run.launches[0][1].saved == {}
+    assert [event["attempt"] for event in run.of_kind("plan_differs")] == [2], run.events
+    assert not run.of_kind("plan_confirmed")
+    check_says(run, words)
+    check_whole(run)
+
+
+def check_says(run: Run, words: Sequence[str]) -> None:
+    for word in words:
+        assert word in run.out
+
+
+def check_whole(run: Run) -> None:
+    """The newest checkpoint of the first attempt is where it was saved, byte for byte."""
     saved = run.launches[0][0].saved[SAVED_AT]
-    files = [path for path in run.folder.rglob("*") if path.is_file() and path.suffix in {".pt", ".ckpt"}]
+    files = [path for path in (run.folder / "out").iterdir() if path.suffix in {".pt", ".ckpt"}]
     assert saved in {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}, files
 
 
@@ -230,7 +270,29 @@ def test_a_script_that_nobody_declared_restarts_rightly_or_waits(tmp_path: Path,
         check_restarted(run, style)
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", [*STYLES, *BEHIND_BASH])
 def test_a_declared_script_restarts_with_the_planned_batch(tmp_path: Path, name: str) -> None:
-    style = STYLES[name]
+    style = (STYLES | BEHIND_BASH)[name]
     check_restarted(launched(tmp_path / "job", style, style.declared), style)
+
+
+@pytest.mark.parametrize("name", ["fixed", "forgetful"])
+def test_what_cannot_be_restarted_waits_and_says_why(tmp_path: Path, name: str) -> None:
+    style = WAITING[name]
+    check_waits(launched(tmp_path / "job", style, ()), style)
+
+
+def test_a_flag_that_a_file_overrides_ends_the_attempt(tmp_path: Path) -> None:
+    style = WAITING["shadowed"]
+    run = launched(tmp_path / "job", style, ())
+    check_ended(run, style.waits)
+    assert set(run.launches[0][1].steps) <= set(range(SAVED_AT + 1, 2 * SAVED_AT + 1)), (
+        "it waited with its next save"
+    )
+
+
+def test_a_script_that_never_loads_is_ended_whatever_was_declared(tmp_path: Path) -> None:
+    style = WAITING["forgetful"]
+    run = launched(tmp_path / "job", style, style.declared)
+    check_ended(run, ("--self-resuming",))
+    assert set(run.launches[0][1].steps) <= set(range(1, SAVED_AT + 1)), "it waited with its first save"

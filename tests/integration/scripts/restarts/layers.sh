@@ -1,4 +1,3 @@
 #!/bin/bash
 set -eu
-PROFILE=${1:-small}
-exec env RUN_PROFILE="$PROFILE" bash inner.sh --output-dir out
+exec env PROFILE="$1" bash inner.sh
