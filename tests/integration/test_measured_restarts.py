@@ -135,7 +135,7 @@ WAITING = {
     ),
     "shadowed": Style(
         ("shadowed.py", "--batch_size", "16", "--grad_accum", "1"),
-        (),
+        RESUMES,
         before=(16, 1),
         after=(8, 2),
         waits=("planned micro-batch 8, measured 16", "shadow.json"),
@@ -284,7 +284,7 @@ def test_what_cannot_be_restarted_waits_and_says_why(tmp_path: Path, name: str) 
 
 def test_a_flag_that_a_file_overrides_ends_the_attempt(tmp_path: Path) -> None:
     style = WAITING["shadowed"]
-    run = launched(tmp_path / "job", style, ())
+    run = launched(tmp_path / "job", style, style.declared)
     check_ended(run, style.waits)
     assert set(run.launches[0][1].steps) <= set(range(SAVED_AT + 1, 2 * SAVED_AT + 1)), (
         "it waited with its next save"
@@ -294,5 +294,5 @@ def test_a_flag_that_a_file_overrides_ends_the_attempt(tmp_path: Path) -> None:
 def test_a_script_that_never_loads_is_ended_whatever_was_declared(tmp_path: Path) -> None:
     style = WAITING["forgetful"]
     run = launched(tmp_path / "job", style, style.declared)
-    check_ended(run, ("--self-resuming",))
+    check_ended(run, ("none was loaded",))
     assert set(run.launches[0][1].steps) <= set(range(1, SAVED_AT + 1)), "it waited with its first save"
