@@ -134,7 +134,7 @@ WAITING = {
         waits=("--resume-knob", "--self-resuming"),
     ),
     "shadowed": Style(
-        ("shadowed.py", "--batch_size", "16", "--grad_accum", "1"),
+        ("shadowed.py", "--config", "shadow.json", "--batch_size", "16", "--grad_accum", "1"),
         RESUMES,
         before=(16, 1),
         after=(8, 2),

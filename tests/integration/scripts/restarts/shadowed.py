@@ -1,4 +1,4 @@
-"""What its configuration says is used, whatever the command line says. It goes on from its own file."""
+"""What its configuration says is used, whatever the options say. It goes on from its own file."""
 
 import argparse
 import json
@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int, default=4)
 parser.add_argument("--grad_accum", type=int, default=1)
+parser.add_argument("--config", type=Path, default=None)
 args = parser.parse_args()
-for name, value in json.loads(Path("shadow.json").read_text(encoding="utf-8")).items():
+for name, value in json.loads(args.config.read_text(encoding="utf-8")).items():
     setattr(args, name, value)
 training = Training()
 if os.path.exists("out/last.pt"):
