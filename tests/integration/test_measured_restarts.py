@@ -138,7 +138,9 @@ WAITING = {
         RESUMES,
         before=(16, 1),
         after=(8, 2),
-        waits=("planned micro-batch 8, measured 16", "shadow.json"),
+        waits=(
+            "planned micro-batch 8 × accumulation 2, measured micro-batch 16: --batch_size is overridden by shadow.json",
+        ),
     ),
 }
 
@@ -185,7 +187,7 @@ def fed(folder: Path, rank: int) -> list[Launch]:
         launch = found.setdefault(written["launch"], Launch({}, {}))
         if "saved" in written:
             launch.saved[written["saved"]] = written["sha256"]
-        else:
+        elif "step" in written:
             assert written["step"] not in launch.steps
             launch.steps[written["step"]] = tuple(written["samples"])
             assert written["world"] == 2

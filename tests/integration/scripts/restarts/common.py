@@ -1,12 +1,11 @@
 """What the trainings of this folder share: a model, a checkpoint, a memory that is too small, and a record of what was really trained.
 
-``fed.<rank>.jsonl`` gets a line for each optimizer step (its number, the samples of each pass, the ranks) and for each save.
+``fed.<rank>.jsonl`` gets a line at the start, for each optimizer step (its number, the samples of each pass, the ranks) and for each save.
 """
 
 import hashlib
 import json
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -40,6 +39,7 @@ class Training:
         self.net = nn.Sequential(nn.Linear(16, width * heads), nn.Tanh(), nn.Linear(width * heads, 4))
         self.model = DistributedDataParallel(self.net)
         self.optimizer = optimizer(self.model.parameters(), lr=1e-3)
+        self.write()
 
     @property
     def goes_on(self):
@@ -82,7 +82,7 @@ class Training:
 
     def write(self, **line):
         with open(f"fed.{self.rank}.jsonl", "a", encoding="utf-8") as file:
-            print(json.dumps({"launch": os.getppid(), "argv": sys.argv[1:], **line}), file=file)
+            print(json.dumps({"launch": os.getppid(), **line}), file=file)
 
     def end(self):
         dist.barrier()
