@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ BEHIND = ("--",)
 class Style:
     """A training and how it is declared.
 
-    `before` and `after`: micro-batch and passes of a step on a rank, in the first attempt and in the planned one. `waits`: words that an
+    `in_bash`: the declared run is started by two shell scripts, with this word. `before` and `after`: micro-batch and passes of a step on a rank, in the first attempt and in the planned one. `waits`: words that an
     undeclared run ends with; empty where it restarts by itself.
     """
 
     words: tuple[str, ...]
     declared: tuple[str, ...]
     flags: tuple[str, ...] = TORCHRUN
+    in_bash: str = ""
     before: tuple[int, int] = (16, 2)
     after: tuple[int, int] = (8, 4)
     waits: tuple[str, ...] = ()
@@ -90,6 +91,7 @@ STYLES = {
         ("environ.py",),
         (*batch("env:BATCH", "env:ACCUM"), *RESUMES),
         (*TORCHRUN, "--env", "BATCH=16", "--env", "ACCUM=2", "--env", "HEADS=16"),
+        in_bash="variables",
     ),
     "layers": Style(
         ("bash", "layers.sh", "options"),
@@ -102,6 +104,7 @@ STYLES = {
             *batch("settings.yaml#per_device_train_batch_size", "settings.yaml#gradient_accumulation_steps"),
             *("--resume-knob", "settings.yaml#resume_from_checkpoint=PATH"),
         ),
+        in_bash="file",
         before=(16, 1),
         after=(8, 2),
     ),
@@ -113,12 +116,6 @@ STYLES = {
         (sys.executable, "spawned.py", "--batch_size", "16", "--accum", "2"),
         (*batch("--batch_size", "--accum"), *RESUMES),
         BEHIND,
-    ),
-}
-BEHIND_BASH = {
-    "variables": Style(("bash", "layers.sh", "variables"), STYLES["environ"].declared, BEHIND),
-    "file": Style(
-        ("bash", "layers.sh", "file"), STYLES["settings"].declared, BEHIND, before=(16, 1), after=(8, 2)
     ),
 }
 FIXED_AT = 1 + (FOLDER / "fixed.py").read_text().splitlines().index(
@@ -272,9 +269,11 @@ def test_a_script_that_nobody_declared_restarts_rightly_or_waits(tmp_path: Path,
         check_restarted(run, style)
 
 
-@pytest.mark.parametrize("name", [*STYLES, *BEHIND_BASH])
+@pytest.mark.parametrize("name", STYLES)
 def test_a_declared_script_restarts_with_the_planned_batch(tmp_path: Path, name: str) -> None:
-    style = (STYLES | BEHIND_BASH)[name]
+    style = STYLES[name]
+    if style.in_bash:
+        style = replace(style, words=("bash", "layers.sh", style.in_bash), flags=BEHIND)
     check_restarted(launched(tmp_path / "job", style, style.declared), style)
 
 
