@@ -7,6 +7,7 @@ the same global batch, or it waits with the words to declare.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -26,21 +27,22 @@ pytestmark = pytest.mark.e2e
 
 FOLDER = SCRIPTS / "restarts"
 SAVED_AT, STEPS = 4, 10
-TORCHRUN = ("--nproc-per-node", "2")
-BEHIND = ("--",)
+HAS_HYDRA = importlib.util.find_spec("hydra") is not None
 
 
 @dataclass(frozen=True)
 class Style:
     """A training and how it is declared.
 
-    `in_bash`: the declared run is started by two shell scripts, with this word. `before` and `after`: micro-batch and passes of a step on a rank, in the first attempt and in the planned one. `waits`: words that an
-    undeclared run ends with; empty where it restarts by itself.
+    `words`: the script and its arguments under torchrun, or a command that starts the ranks by itself. `variables`: for the job's
+    environment. `in_bash`: the declared run is started by two shell scripts, with this word. `before` and `after`: micro-batch and passes of
+    a step on a rank, in the first attempt and in the planned one. `waits`: words that an undeclared run ends with; empty where it restarts
+    by itself.
     """
 
     words: tuple[str, ...]
     declared: tuple[str, ...]
-    flags: tuple[str, ...] = TORCHRUN
+    variables: tuple[str, ...] = ()
     in_bash: str = ""
     before: tuple[int, int] = (16, 2)
     after: tuple[int, int] = (8, 4)
@@ -86,17 +88,17 @@ STYLES = {
             *batch("--batch_size", "--gradient_accumulation_steps"),
             *("--accumulation-counts", "all_ranks", "--resume-knob", "--init_from=resume"),
         ),
+        waits=("--resume-knob",),
     ),
     "environ": Style(
         ("environ.py",),
         (*batch("env:BATCH", "env:ACCUM"), *RESUMES),
-        (*TORCHRUN, "--env", "BATCH=16", "--env", "ACCUM=2", "--env", "HEADS=16"),
+        ("BATCH=16", "ACCUM=2", "HEADS=16"),
         in_bash="variables",
     ),
     "layers": Style(
         ("bash", "layers.sh", "options"),
         (*batch("--mbs", "--ga"), "--resume-knob", "--resume-from=PATH"),
-        BEHIND,
     ),
     "settings": Style(
         ("settings.py", "settings.yaml"),
@@ -111,11 +113,11 @@ STYLES = {
     "overrides": Style(
         ("overrides.py", "trainer.batch_size=16", "trainer.accumulate=2"),
         (*batch("trainer.batch_size", "trainer.accumulate"), "--resume-knob", "ckpt_path=PATH"),
+        waits=() if HAS_HYDRA else ("--resume-knob",),
     ),
     "spawned": Style(
         (sys.executable, "spawned.py", "--batch_size", "16", "--accum", "2"),
         (*batch("--batch_size", "--accum"), *RESUMES),
-        BEHIND,
     ),
 }
 FIXED_AT = 1 + (FOLDER / "fixed.py").read_text().splitlines().index(
@@ -168,9 +170,9 @@ class Run:
 def launched(folder: Path, style: Style, declared: Sequence[str]) -> Run:
     """Run a style in `folder` with the flags that declare it, and nobody to ask."""
     shutil.copytree(FOLDER, folder)
-    flags = [flag for flag in style.flags if flag != "--"]
-    words = [*flags, "--no-check", *declared, *[flag for flag in style.flags if flag == "--"], *style.words]
-    done, run, state = run_headless(*words, cwd=folder)
+    launcher = ("--nproc-per-node", "2") if style.words[0].endswith(".py") else ("--",)
+    flags = ["--no-check", *(f"--env={pair}" for pair in style.variables), *declared]
+    done, run, state = run_headless(*flags, *launcher, *style.words, cwd=folder)
     events = [msgspec.to_builtins(event) for event in facts(run)]
     return Run(folder, done.code, done.out + done.err, state, events, [fed(folder, rank) for rank in (0, 1)])
 
@@ -273,7 +275,7 @@ def test_a_script_that_nobody_declared_restarts_rightly_or_waits(tmp_path: Path,
 def test_a_declared_script_restarts_with_the_planned_batch(tmp_path: Path, name: str) -> None:
     style = STYLES[name]
     if style.in_bash:
-        style = replace(style, words=("bash", "layers.sh", style.in_bash), flags=BEHIND)
+        style = replace(style, words=("bash", "layers.sh", style.in_bash), variables=())
     check_restarted(launched(tmp_path / "job", style, style.declared), style)
 
 
