@@ -141,6 +141,7 @@ class JobEvidence(NamedTuple):
         ended_for: the failure for which we ended what was left of it ("hang", "rank_died"); None if we did not. The
             signals that the logs then report are ours.
         not_resumed: where it began in place of the checkpoint that it was to go on from, in words, if we ended it for that.
+        plan_differs: what its first steps had in place of the plan, in words, if we ended it for that.
         last_step: the last completed step known, by any source.
         total_steps: the steps it was to do.
         is_total_declared: whether a person declared that total; None: the log or the trainer reported another one than was asked for.
@@ -166,6 +167,7 @@ class JobEvidence(NamedTuple):
     stop_reason: str | None = None
     ended_for: str | None = None
     not_resumed: str = ""
+    plan_differs: str = ""
     last_step: int | None = None
     total_steps: int | None = None
     is_total_declared: bool | None = None

@@ -46,6 +46,7 @@ def with_journal_facts(
         launcher_signal=_launcher_signal(views),
         stop_reason=our_stop,
         not_resumed=_not_resumed(view),
+        plan_differs=_plan_differs(view),
         last_step=max(last_steps, default=None),
         total_steps=None if view.has_unread else state.total_steps,
         is_total_declared=_is_total_declared(state, spec),
@@ -95,6 +96,13 @@ def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, 
     return (number, max(step, resumed, saved)) if step >= 0 else None
 
 
+def _plan_differs(view: AttemptState) -> str:
+    differs, stop = view.differs, view.stop
+    if differs is None or stop is None or stop.why is not StopWhy.PLAN_DIFFERS:
+        return ""
+    return differs.text
+
+
 def _not_resumed(view: AttemptState) -> str:
     missed, stop = view.missed, view.stop
     if missed is None or stop is None or stop.why is not StopWhy.NOT_RESUMED:
@@ -104,7 +112,9 @@ def _not_resumed(view: AttemptState) -> str:
 
 def _ranks_of(view: AttemptState) -> int | None:
     """How many ranks this attempt had: a job may be started again on fewer."""
-    return view.batch.world_size if view.batch is not None and view.batch.ranks_known else None
+    return (
+        view.shown_batch.world_size if view.shown_batch is not None and view.shown_batch.ranks_known else None
+    )
 
 
 def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
@@ -187,7 +197,7 @@ def run_values_of(
     state: RunState, view: AttemptState, own_pids: Iterable[int], job: JobSpec | None
 ) -> RunValues:
     """What the run had set when this attempt ran; without its job (a run that was only observed), less."""
-    batch = view.batch
+    batch = view.shown_batch
     values = RunValues(
         micro_batch=batch.micro_batch_per_rank if batch is not None else None,
         batch=batch,

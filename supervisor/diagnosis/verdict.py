@@ -69,6 +69,7 @@ _OUR_SIGNALS = {
 NOT_RESUMED_SURE = 0.9
 """Of an attempt that began below its checkpoint: steps that are counted from 0 at each start look alike."""
 LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
+OVERRIDDEN = "Something overrides the setting. Name the one that makes the batch: --batch-knob NAME."
 # Characters of what a verdict shows of a log: names and paths in advice come from there too.
 MOST_CAUSE = 600
 MOST_ADVICE = 800
@@ -134,11 +135,15 @@ def with_metric_rows(found: Examination, rows: int) -> Examination:
 def _examined(case: Case) -> Examination:
     choice = choose(case)
     root, corrections = corrected(case, choice.root)
-    if not case.job.not_resumed:
+    title = case.job.not_resumed or case.job.plan_differs
+    if not title:
         return Examination(_verdict(case, with_local_rank(root, case)), case, choice, corrections)
     # What the log says of its end is our doing.
-    verdict = _verdict(case, Root(FailureClass.CHECKPOINT_LOAD, confidence=NOT_RESUMED_SURE))
-    said = replace(verdict, title=case.job.not_resumed, advice=(LOADS_NOTHING,), consequences=())
+    failure, advice = FailureClass.CHECKPOINT_LOAD, LOADS_NOTHING
+    if case.job.plan_differs:
+        failure, advice = FailureClass.USAGE_ERROR, OVERRIDDEN
+    verdict = _verdict(case, Root(failure, confidence=NOT_RESUMED_SURE))
+    said = replace(verdict, title=title, advice=(advice,), consequences=())
     return Examination(replace(said, action=Action.HOLD), case, choice, corrections)
 
 

@@ -13,14 +13,13 @@ import sys
 from types import SimpleNamespace
 
 from .settings import shown
-from .wire import quietly, wire
+from .wire import SPAWNED, command_line, quietly, wire
 
 TYPE_CHECKING = False  # typing takes milliseconds to import
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-_SPAWNED = "--multiprocessing-fork"
 _OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
 """Words in which the command lines of ranks of one attempt may differ."""
 
@@ -34,9 +33,8 @@ def begin() -> None:
     with quietly("apply"):
         given = json.loads(os.environ["STOKER_APPLY"])
         options = given.get("options", [])
-        own = list(getattr(sys, "orig_argv", ())) or _command_line("self")
-        spawned = _SPAWNED in own
-        if not _is_planned(_command_line(os.getppid()) if spawned else own, given["argv"], options):
+        spawned = SPAWNED in getattr(sys, "orig_argv", getattr(sys, "argv", ()))
+        if not _is_planned(command_line(), given["argv"], options):
             return
         plan.options = options
         plan.files = given.get("files", [])
@@ -50,7 +48,7 @@ def begin() -> None:
 
 def argv_is_there() -> None:
     """A watched module was imported: what could not be changed before is changed, once `sys.argv` is filled."""
-    if plan.late and _SPAWNED not in getattr(sys, "argv", [_SPAWNED]):
+    if plan.late and SPAWNED not in getattr(sys, "argv", [SPAWNED]):
         plan.late = False
         with quietly("apply"):
             _change_words()
@@ -69,11 +67,6 @@ def loaded(by: str, file: str | None, result: object) -> None:
 def _answer(by: str, name: str, before: object, after: object) -> None:
     old, new = shown(name, before).get("value"), shown(name, after).get("value")
     wire.record("applied", by=by, name=name, before=old, after=new)
-
-
-def _command_line(process: object) -> list[str]:
-    with open("/proc/%s/cmdline" % process, "rb") as file:
-        return os.fsdecode(file.read()).split("\0")[:-1]
 
 
 def _is_planned(own: list[str], recorded: list[str], options: list[Any]) -> bool:

@@ -26,6 +26,10 @@ MAX_FILE_BYTES = 8 << 20
 """Then the file is renamed to ``….1``; two are kept."""
 MAX_KEPT = 2000
 """Records held before training is seen. Later ones are dropped."""
+MAX_COMMAND = 32 << 10
+"""Characters of a command line. A longer one is not written, so no plan can be put into this process."""
+SPAWNED = "--multiprocessing-fork"
+HIDDEN = "<redacted>"
 MAX_NOTES = 20
 """Errors of our own in one process. After this many, it stops measuring."""
 # A number with such a name is not written (a PIN, a numeric password). supervisor/text/secret_values.py has the full rule; a test
@@ -42,6 +46,28 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(_CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
 
 
+def command_line() -> list[str]:
+    """The words that this process was started with; those of its parent, if `multiprocessing` spawned it."""
+    own = list(getattr(sys, "orig_argv", ())) or _read_command_line("self")
+    return _read_command_line(os.getppid()) if SPAWNED in own else own
+
+
+def _read_command_line(process: object) -> list[str]:
+    with open("/proc/%s/cmdline" % process, "rb") as file:
+        return os.fsdecode(file.read()).split("\0")[:-1]
+
+
+def _masked(words: list[str]) -> list[str]:
+    """A command line without the values under secret names. The keeper, which has the full rule, masks it again."""
+    masked, hides = [], False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = is_secret(name.lstrip("-"))
+        masked.append(HIDDEN if hides else name + "=" + HIDDEN if secret and equals else word)
+        hides = secret and not equals and word.startswith("-")
+    return masked
+
+
 class Wire:
     """The records of this process. `folder`: the telemetry folder."""
 
@@ -52,6 +78,7 @@ class Wire:
         self.pid = os.getpid()
         self.kept: list[dict[str, Any]] = []
         self.notes = 0
+        self.argv: Any = None
         self.step = 0
         self.writers: list[Callable[[], None]] = []
         """Functions that write pending records; called from time to time, and at exit."""
@@ -82,7 +109,17 @@ class Wire:
         self.reporting = True
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         script = os.path.abspath(script) if isinstance(script, str) else None
-        keys = {"pid": self.pid, "source": "instrument", "script": script, "timeout_s": timeout_s}
+        with quietly("command_line"):
+            words = _masked(command_line())
+            if sum(map(len, words)) <= MAX_COMMAND:
+                self.argv = words
+        keys = {
+            "argv": self.argv,
+            "pid": self.pid,
+            "source": "instrument",
+            "script": script,
+            "timeout_s": timeout_s,
+        }
         self.record("phase", phase="loading", **place(), **keys)
         kept, self.kept = self.kept, []
         self._write(kept)

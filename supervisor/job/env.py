@@ -18,7 +18,11 @@ WIRE_NAMES: Final = (
     "STOKER_TELEMETRY_DIR",
     "STOKER_STOP_FILE",
     "STOKER_NODE_DIR",
+    "STOKER_APPLY",
+    "STOKER_CONFIRM",
 )
+APPLY: Final = "STOKER_APPLY"
+"""The plan that the instrumentation puts into the ranks (instrument/apply.py)."""
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,11 @@ from typing import Any, Final
 from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.config.edit import ConfigEdit
-from supervisor.job.env import EnvChange, environment
+from supervisor.job.env import APPLY, EnvChange, environment
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings import set_batch as kn
-from supervisor.job.knobs.places import ENV, Place, config_file, place_of, with_config
+from supervisor.job.knobs.measured_knobs import RankProcess
+from supervisor.job.knobs.places import ENV, Place, config_file, is_argument, place_of, with_config
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
@@ -48,7 +50,7 @@ class LaunchPlan:
     `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
     uses on this machine, if stoker knows it; `port_named`: a person chose it. `edits` are changed
     copies of config files that must exist before the launch, `copy` one of the checkpoint that it resumes from;
-    `resume_at`: that one's step.
+    `resume_at`: that one's step. `applied`: settings that are changed inside the ranks' processes, with the values.
     """
 
     attempt: int
@@ -67,6 +69,7 @@ class LaunchPlan:
     edits: tuple[ConfigEdit, ...] = ()
     copy: CheckpointCopy | None = None
     resume_at: int | None = None
+    applied: tuple[tuple[str, str], ...] = ()
 
 
 def wants_port(spec: JobSpec) -> bool:
@@ -97,6 +100,8 @@ def build_plan(
     stop_file: str | None = None,
     torchrun_dir: str | None = None,
     node_dir: str | None = None,
+    rank: RankProcess | None = None,
+    confirm: bool = False,
 ) -> LaunchPlan:
     """Plans one launch; touches nothing.
 
@@ -118,6 +123,8 @@ def build_plan(
         stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
         torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
         node_dir: this node's folder in a run directory that several nodes share.
+        rank: a rank's process as it was measured: settings that no word of this launch reaches are changed in the next ones.
+        confirm: what this attempt saves waits until it is seen to train as planned.
 
     Raises:
         JobError: the batch is to change and the knobs for it are not known.
@@ -135,6 +142,7 @@ def build_plan(
         resumed = chosen_start  # a checkpoint was chosen: not the newest one
     by_step = dict(set_args).get(spec.knobs.resume_step or "")
     resumed = f"{spec.knobs.resume_step} {by_step}" if by_step is not None else resumed
+    pairs, applied = _reached(spec, pairs, rank)
     args, variables, edits = _placed(args, pairs, f"{attempt_dir}/config")
     wire = {
         "STOKER_RUN_DIR": run_dir,
@@ -144,6 +152,9 @@ def build_plan(
     }
     if node_dir is not None:
         wire["STOKER_NODE_DIR"] = node_dir
+    if confirm:
+        wire["STOKER_CONFIRM"] = f"{wire['STOKER_TELEMETRY_DIR']}/confirmed"
+    variables |= applied_in(rank, applied, spec.cwd)
     under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     log_dir = (torchrun_dir or f"{attempt_dir}/torchrun") if under_torchrun else None
     chosen = _port(spec, port) if under_torchrun else None
@@ -163,7 +174,47 @@ def build_plan(
         port=chosen,
         port_named=spec.master_port is not None,
         edits=edits,
+        applied=tuple(applied),
     )
+
+
+def _reached(
+    spec: JobSpec, pairs: list[tuple[str, str]], rank: RankProcess | None
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The settings that words of the launch set, and those that are set inside the ranks.
+
+    Of a script that stoker starts, options are words. Of another command, and of variables and files, what reaches the ranks is not known.
+    """
+    if rank is None or not rank.argv:
+        return pairs, []
+    is_script = spec.entry_kind is not EntryKind.COMMAND
+    words = [pair for pair in pairs if is_script and is_argument(pair[0])]
+    return words, [pair for pair in pairs if pair not in words]
+
+
+def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
+    """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/apply.py), and those that it sets."""
+    if rank is None or not pairs:
+        return {}
+    options: list[dict[str, object]] = []
+    environ: dict[str, str] = {}
+    files: list[dict[str, object]] = []
+    for name, text in pairs:
+        value = int(text) if text.isdecimal() else text
+        match place_of(name):
+            case Place.ARGUMENT:
+                words = rank.words.get(name) or (name,)
+                style = "space" if any(word.startswith("-") for word in words) else "hydra"
+                options.append(
+                    {"words": list(words), "name": name, "value": value if text else True, "style": style}
+                )
+            case Place.ENVIRONMENT:
+                environ[name.removeprefix(ENV)] = text
+            case Place.FILE:
+                file, _, key = name.partition("#")
+                files.append({"path": posixpath.join(cwd, config_file(file)), "key": key, "value": value})
+    plan = {"argv": list(rank.argv), "options": options, "environ": environ, "files": files}
+    return {**environ, APPLY: json.dumps(plan)}
 
 
 def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
@@ -324,6 +375,7 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
         "resume": None if plan.resume is None else redact_text(plan.resume),
         "notes": list(map(redact_text, plan.notes)),
         "port": plan.port,
+        "applied": {name: redact(name, value) for name, value in plan.applied},
         "edits": [
             {
                 "source": e.source,

@@ -37,6 +37,11 @@ def diff_lines(
             if str(present) != value:
                 lines += [f"- {source}: {shown}: {present}"] if present is not None else []
                 lines.append(f"+ {source}: {shown}: {value}")
+    put = before.get("applied", {})
+    for name, value in after.get("applied", {}).items():
+        if put.get(name) != value:
+            lines += [f"- {name} {put[name]} (in the ranks)"] if name in put else []
+            lines.append(f"+ {name} {value} (in the ranks)")
     if copy := after.get("resume_copy"):
         for field, (was_set, is_set) in copy["values"].items():
             lines += [

@@ -163,9 +163,7 @@ class Knobs:
     @property
     def keeps_global_batch(self) -> bool:
         """Whether a smaller micro-batch can keep the global batch, by a flag or by the script itself."""
-        if self.paired:
-            return self.batch is not None and self.accumulation is not None
-        if self.batch_scope is KnobScope.GLOBAL:
+        if self.batch_scope is KnobScope.GLOBAL and not self.paired:
             return self.accumulation is not None
         return self.batch is not None and (self.accumulation is not None or self.global_batch is not None)
 

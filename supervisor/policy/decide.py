@@ -152,7 +152,7 @@ def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
             return Decision(DecisionKind.RESTART, "ended to be restarted", change=SpecChange())
         case StopCause.TRIAL:
             return _trial_over(history)
-        case StopCause.RANK_DIED | StopCause.HANG | StopCause.NOT_RESUMED:
+        case StopCause.RANK_DIED | StopCause.HANG | StopCause.NOT_RESUMED | StopCause.PLAN_DIFFERS:
             return None  # what made us end it is the cause, and the verdict names it
         case _:
             assert_never(now.stop)

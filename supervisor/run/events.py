@@ -16,8 +16,9 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import BatchQuestion
+from supervisor.job.spec import BatchQuestion, KnobScope
 from supervisor.run.records import (
     Decision,
     Difference,
@@ -53,6 +54,7 @@ class StopWhy(StrEnum):
     REQUEUE = "requeue"  # SLURM's warning signal
     HANG = "hang"
     TRIAL = "trial"  # a trial has made its steps, or run out of time
+    PLAN_DIFFERS = "plan_differs"  # its first steps had another batch than was planned
     NOT_RESUMED = "not_resumed"  # it began below the checkpoint that it was to go on from
 
 
@@ -215,6 +217,9 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     `micro_batch`: samples of one forward of one rank; with `unit` "tokens", the most tokens of it. `accumulation`: micro-batches a step. `setting`: the option, variable or key that
     makes the micro-batch, `scope` what it counts (``per_rank``, ``global``). `accumulation_setting`: a name, ``derived`` (it follows from
     a global batch) or ``none``. `how`: the rule behind each answer. `candidates`: settings to ask about, where several fit.
+    `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the accumulation's setting counts the passes of
+    all ranks. `total_setting` and `total`: what a derived accumulation follows from. `refusal`: why an out-of-memory failure would
+    change nothing, `help` what would let it. `argv`: the whole command line of rank 0, `words` all words of each setting there.
     """
 
     attempt: int
@@ -229,6 +234,30 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     accumulation_setting: str | None = None
     how: dict[str, str] = {}
     candidates: tuple[str, ...] = ()
+    counts_accumulation: bool = False
+    accumulation_counts_ranks: bool = False
+    total_setting: str | None = None
+    total: int | None = None
+    refusal: str = ""
+    help: str = ""
+    argv: tuple[str, ...] = ()
+    words: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def settings(self) -> MeasuredSettings:
+        """The same as `job` takes it."""
+        total = (self.total_setting, self.total) if self.total_setting and self.total else None
+        return MeasuredSettings(
+            batch=self.batch,
+            setting=self.setting,
+            scope=KnobScope(self.scope) if self.scope else None,
+            counts_accumulation=self.counts_accumulation,
+            accumulation=self.accumulation_setting,
+            accumulation_counts_ranks=self.accumulation_counts_ranks,
+            total=total,
+            refusal=self.refusal,
+            help=self.help,
+        )
 
     @property
     def batch(self) -> BatchSpec | None:
@@ -236,6 +265,28 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
         if not (self.micro_batch and self.accumulation and self.world_size) or self.unit:
             return None
         return BatchSpec(self.micro_batch, self.accumulation, self.world_size)
+
+
+class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed"):
+    """The first steps of a restart had what was planned. `planned`: in words; `resume`: the checkpoint that was seen to be loaded, if any."""
+
+    attempt: int
+    planned: str = ""
+    resume: str | None = None
+
+
+class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
+    """The first steps of a restart had something else than was planned, for which the attempt is ended. All three in words; `why` may be empty."""
+
+    attempt: int
+    planned: str
+    measured: str
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        return f"planned {self.planned}, measured {self.measured}" + (f": {self.why}" if self.why else "")
 
 
 class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
@@ -887,6 +938,8 @@ Event: TypeAlias = (
     | PhaseChanged
     | TrainerReady
     | BatchMeasured
+    | PlanConfirmed
+    | PlanDiffers
     | Progress
     | CheckpointCommitted
     | CheckpointKept

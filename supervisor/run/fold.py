@@ -397,6 +397,8 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
         s, event.attempt, resumed_step=event.resumed_step, memory_base_bytes=event.memory_base_bytes
     ),
     ev.BatchMeasured: _kept_as("measured"),
+    ev.PlanConfirmed: _kept_as("confirmed"),
+    ev.PlanDiffers: _kept_as("differs"),
     ev.Progress: _progress,
     ev.CheckpointCommitted: _checkpoint_committed,
     ev.CheckpointKept: lambda s, event: replace(s, kept=(*s.kept, event), waiting=None),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.measured_knobs import with_measured
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import RESTARTS
 from supervisor.run import events as ev
@@ -136,7 +137,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was. `failing`: its first rank that is known to
     fail, from then on; taken back where that rank ended well or steps continue. `slow_rank`: the newest finding.
     `not_finite` and `finite_again`: where its loss first became nan or inf, and where it first was a number after that.
-    `missed`: it began below the checkpoint that it was to go on from. `measured`: its batch as its processes had it.
+    `missed`: it began below the checkpoint that it was to go on from. `measured`: its batch as its processes had it. `confirmed` or
+    `differs`: whether its first steps had what was planned; neither where nothing was measured.
     `step_at_evidence`: its last step when the newest line that a signature matched was journalled.
     """
 
@@ -190,6 +192,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     finite_again: ev.LossFinite | None = None
     missed: ev.ResumeMissed | None = None
     measured: ev.BatchMeasured | None = None
+    confirmed: ev.PlanConfirmed | None = None
+    differs: ev.PlanDiffers | None = None
     memory_kills: int | None = None
     found_over: bool = False
     log_checked: bool = False
@@ -284,6 +288,8 @@ class MomentKind(StrEnum):
     CHECKPOINT = "checkpoint"
     KEPT = "kept"
     MISSED = "missed"
+    CONFIRMED = "confirmed"
+    DIFFERS = "differs"
     EVIDENCE = "evidence"
     STOPPING = "stopping"
     SURVIVORS = "survivors"
@@ -404,11 +410,13 @@ class RunState(Part, frozen=True, kw_only=True):
         return tuple(c for c in self.checkpoints if newest[c.path] is c and not self.unsound(c))
 
     def unsound(self, saved: ev.CheckpointCommitted) -> bool:
-        """Whether its attempt had not resumed, its loss was no number for good by then, or a later attempt could not load it."""
+        """Whether its attempt had not resumed or had another batch than planned, its loss was no number for good by then, or a later attempt could not load it."""
         for a in self.attempts:
             if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
                 return True
             if a.number == saved.attempt and a.missed is not None and self.counter != RESTARTS:
+                return True
+            if a.number == saved.attempt and a.differs is not None:
                 return True
             refused = a.failure is FailureClass.CHECKPOINT_LOAD and a.missed is None
             # A person who restarts it may have set right what kept it from being loaded.
@@ -426,14 +434,25 @@ class RunState(Part, frozen=True, kw_only=True):
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """The job with what a person answered about its batch since it was started."""
+        """The job with what a person answered about its batch since it was started, and with what was measured."""
         answer, question = self.answer, job.question
-        if answer is None or question is None:
-            return job
-        for known, (knobs, batch) in zip(question.answers, job.if_answered, strict=False):
-            if known.value == answer.value:
-                return dataclasses.replace(job, knobs=knobs, batch=batch)
-        return job
+        if answer is not None and question is not None:
+            for known, (knobs, batch) in zip(question.answers, job.if_answered, strict=False):
+                if known.value == answer.value:
+                    return dataclasses.replace(job, knobs=knobs, batch=batch)
+        measured = self.measured
+        return with_measured(job, measured.settings) if measured is not None else job
+
+    @property
+    def measured(self) -> ev.BatchMeasured | None:
+        """What the first attempt that reported had, before any change of the batch."""
+        for attempt in self.attempts:
+            if attempt.measured is not None:
+                return attempt.measured
+            decision = attempt.decision
+            if decision is not None and decision.change is not None and decision.change.batch is not None:
+                return None
+        return None
 
     @property
     def open_question(self) -> BatchQuestion | None:

@@ -33,6 +33,7 @@ _STOPS_SHOWN = {
     ev.StopWhy.HANG,
     ev.StopWhy.TRIAL,
     ev.StopWhy.NOT_RESUMED,
+    ev.StopWhy.PLAN_DIFFERS,
 }
 # Decisions that are followed at once by a hold, or by the run's end, with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
@@ -63,6 +64,8 @@ _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 _PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]] = {
     ev.CheckpointKept: (MomentKind.KEPT, Tone.INFO, ("step", "copy", "why")),
     ev.ResumeMissed: (MomentKind.MISSED, Tone.BAD, ("step", "began")),
+    ev.PlanConfirmed: (MomentKind.CONFIRMED, Tone.GOOD, ("planned",)),
+    ev.PlanDiffers: (MomentKind.DIFFERS, Tone.BAD, ("text",)),
     ev.Held: (MomentKind.HELD, Tone.WARN, ("reason",)),
     ev.RequestRefused: (MomentKind.REFUSED, Tone.WARN, ("request", "reason")),
     ev.StallFlagged: (MomentKind.STALL, Tone.WARN, ("waited_s",)),

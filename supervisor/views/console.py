@@ -259,6 +259,8 @@ AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
     ev.BatchAnswered: Level.INFO,
     ev.CheckpointKept: Level.INFO,
     ev.ResumeMissed: Level.WARNING,
+    ev.PlanConfirmed: Level.INFO,
+    ev.PlanDiffers: Level.WARNING,
     ev.Held: Level.WARNING,
     ev.LossNotFinite: Level.WARNING,
     ev.LossFinite: Level.INFO,

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts, ResumeBy
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, measured_batch
 from supervisor.job.knobs.setting_names import BatchName, attributes_in, batch_name, is_accumulation
-from supervisor.job.spec import KnobScope
+from supervisor.job.spec import Knobs, KnobScope
 from tests.instrument.truths import QUESTIONS, answers, right, truths, wrong
 
 RECORDED = Path(__file__).parent / "measured"
@@ -34,11 +34,13 @@ def recorded(name: str) -> tuple[Record, ...]:
         return tuple(json.loads(line) for line in file)
 
 
-def derived(records: Iterable[Mapping[str, object]], local_world_size: int | None = None) -> MeasuredBatch:
+def derived(
+    records: Iterable[Mapping[str, object]], local_world_size: int | None = None, named: Knobs | None = None
+) -> MeasuredBatch:
     facts = Facts()
     for record in records:
         facts.add(record)
-    return measured_batch(facts, local_world_size=local_world_size)
+    return measured_batch(facts, local_world_size=local_world_size, named=named)
 
 
 @pytest.mark.parametrize("truth", USUAL + HARD, ids=lambda truth: truth["name"])

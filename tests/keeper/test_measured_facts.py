@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring import measured_facts
 from supervisor.keeper.monitoring.measured_facts import MOST_LOOK_S, SILENT_S, MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
+from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold, replay
 from supervisor.sources.telemetry import measured_record
 from supervisor.views.console import event_lines
-from tests.keeper.fakes import FakeClock
+from tests.keeper.fakes import FakeClock, job_of
+
+JOB = JobSpec(name="job", entry_kind=EntryKind.SCRIPT, entry="train.py", nproc_per_node=2)
 
 LOADER: dict[str, Any] = {"kind": "loader", "id": 1, "batch_size": 8, "workers": 0, "at": "/job/train.py:9"}
 SETTING: dict[str, Any] = {"kind": "setting", "by": "argparse", "name": "batch_size", "words": ["-b", "--batch-size"], "value": 8, "type": "int", "given": True}  # fmt: skip
@@ -30,8 +35,9 @@ class Attempt:
         self.clock = FakeClock()
         self.events: list[ev.Event] = []
         self.steps: list[StepSeen] = []
-        self.facts = MeasuredFacts(self.events.append, self._observe, self.clock)
-        self.facts.begin(number, 2, adopted=adopted)
+        check = PlanCheck(job_of(Path("/job"), "train.py"), self.events.append, self.clock)
+        self.facts = MeasuredFacts(self.events.append, self._observe, self.clock, check)
+        self.facts.begin(number, JOB, adopted=adopted)
 
     def _observe(self, seen: Observation) -> None:
         assert isinstance(seen, StepSeen)
@@ -53,7 +59,7 @@ class Attempt:
                 took = {"micro_steps": 1, "batches": 1, "samples": 8, "step_time_s": 0.5}
                 self.record(rank, kind="step", step=step, steps=1, **took, **more)
             self.clock.now += 0.5
-            self.facts.look()
+            self.facts.look(st.RunState())
 
 
 def test_the_batch_and_its_setting_are_journalled_once_when_three_steps_agree() -> None:
@@ -77,9 +83,9 @@ def test_what_a_first_forward_shows_is_journalled_at_the_end() -> None:
     attempt.record(**LOADER)
     attempt.record(kind="shape", step=0, loader=1, shapes=[[8, 16]], of="batch")
     attempt.record(kind="shape", step=0, loader=1, shapes=[[8, 16]], of="forward", module="Net")
-    attempt.facts.look()
+    attempt.facts.look(st.RunState())
     assert attempt.events == []
-    attempt.facts.look(is_over=True)
+    attempt.facts.look(st.RunState(), is_over=True)
     [event] = attempt.events
     assert isinstance(event, ev.BatchMeasured)
     assert (event.micro_batch, event.accumulation, event.setting, event.batch) == (
@@ -130,18 +136,18 @@ def test_steps_are_counted_for_a_script_that_prints_none(logs: bool) -> None:
 def test_a_silent_script_that_is_soon_over_has_its_last_step() -> None:
     attempt = Attempt()
     attempt.train(4)
-    attempt.facts.look(is_over=True)
+    attempt.facts.look(st.RunState(), is_over=True)
     assert [seen.values["step"] for seen in attempt.steps] == [4.0]
 
 
 def test_of_a_resumed_attempt_only_the_optimizers_own_count_is_a_step() -> None:
     attempt = Attempt(number=2)
     attempt.train(60)
-    attempt.facts.look(is_over=True)
+    attempt.facts.look(st.RunState(), is_over=True)
     assert attempt.steps == [], "the process counts from 1 again"
     attempt = Attempt(number=2)
     attempt.train(60, optimizer_step=130)
-    attempt.facts.look(is_over=True)
+    attempt.facts.look(st.RunState(), is_over=True)
     assert {seen.values["step"] for seen in attempt.steps} == {130.0}
 
 
@@ -154,7 +160,7 @@ def test_what_is_no_record_breaks_nothing() -> None:
         {"kind": "new"},
     ):
         attempt.record(**strange)
-    attempt.facts.look(is_over=True)
+    attempt.facts.look(st.RunState(), is_over=True)
     assert attempt.events == []
     assert attempt.steps == []
 

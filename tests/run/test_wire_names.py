@@ -23,7 +23,7 @@ WORDS = {
     "FailureClass": "cuda_oom host_oom shm_exhausted fd_limit disk_full nccl_timeout nccl_error libuv port_in_use rendezvous dataloader_worker worker_crash hang ddp_mismatch cuda_error gpu_fault cuda_unavailable nan_loss checkpoint_load missing_file permission_denied auth_or_hub import_error usage_error compile_error code_error terminated healthy unknown",
     "FindingLevel": "ok info warning refuse",
     "LeftWhy": "after_success nested unknown",
-    "MomentKind": "adopted continued clock_forward clock_back launch launch_requested checkpoint kept missed evidence stopping survivors processes_left rank_failing ended ended_on_request verdict decision held request refused stall stall_ended loss_not_finite loss_finite hang_countdown hang_withdrawn hang waiting cleared recovered resumed compared probe probe_ended batch_fitted asked answered remembered node note run_ended",
+    "MomentKind": "adopted continued clock_forward clock_back launch launch_requested checkpoint kept missed confirmed differs evidence stopping survivors processes_left rank_failing ended ended_on_request verdict decision held request refused stall stall_ended loss_not_finite loss_finite hang_countdown hang_withdrawn hang waiting cleared recovered resumed compared probe probe_ended batch_fitted asked answered remembered node note run_ended",
     "NodeSight": "joined silent back ended left",
     "Outcome": "succeeded failed gave_up stopped lost refused",
     "Phase": "rendezvous loading compiling stepping evaluating checkpointing",
@@ -32,7 +32,7 @@ WORDS = {
     "RequestKind": "stop stop_now restart restart_with start_now hold stacks profile keep_waiting answer note",
     "Sameness": "same same_within_noise differs unknown",
     "StopStep": "ask sigterm sigkill sweep survivors",
-    "StopWhy": "request signal restart rank_died requeue hang trial not_resumed",
+    "StopWhy": "request signal restart rank_died requeue hang trial plan_differs not_resumed",
     "Tone": "info good warn bad",
 }  # fmt: skip
 TAGS = """
@@ -40,7 +40,7 @@ advisory attempt_ended attempt_started backoff_started batch_answered batch_aske
 clock_set decided diagnosed evidence_seen gpu_found hang_countdown hang_found hang_kept hang_withdrawn held keeper_left
 keeper_started launch_cleared launch_intended log_quiet logs_dated loss_finite loss_not_finite memory_measured node_seen note_added only_flagged phase_changed
 preflight_found probe_ended probe_started processes_gone processes_left progress rank_exited rank_failing rank_started recovered request_done
-request_refused resume_compared resume_missed run_ended run_started slow_rank_found stacks_probed stacks_taken stall_ended stall_flagged stop_intended stop_rung
+request_refused plan_confirmed plan_differs resume_compared resume_missed run_ended run_started slow_rank_found stacks_probed stacks_taken stall_ended stall_flagged stop_intended stop_rung
 trainer_ready waiting_for
 """
 

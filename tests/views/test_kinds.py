@@ -302,6 +302,20 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "检查点 200 未受保护：权限不足",
     ),
     (
+        [ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")],
+        "as planned: micro-batch 8 × accumulation 2",
+        "与计划一致：微批次 8 × 累积 2",
+    ),
+    (
+        [
+            ev.PlanDiffers(
+                t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2", measured="micro-batch 16"
+            )
+        ],
+        "planned micro-batch 8 × accumulation 2, measured micro-batch 16",
+        "计划 微批次 8 × 累积 2，实测 微批次 16",
+    ),
+    (
         [ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)],
         "did not resume: began at step 0, not after checkpoint 200",
         "未能续训：从第 0 步开始，而不是检查点 200 之后",

@@ -214,6 +214,8 @@ class Facts:
         self.restored = False
         """Whether an optimizer's state came back before the first step."""
         self.saved: dict[str, None] = {}
+        self.argv: tuple[str, ...] = ()
+        """The whole command line of the first rank that reported, secrets masked."""
 
     def add(self, record: Mapping[str, object]) -> None:
         """Take one decoded record; unknown kinds and malformed values are left out."""
@@ -230,6 +232,9 @@ class Facts:
                     # The process that had this rank has gone, and so has its training.
                     rank = self.by_rank[number] = Rank()
                 rank.pid = pid
+                argv = record.get("argv")
+                if not self.argv and isinstance(argv, Sequence) and not isinstance(argv, str):
+                    self.argv = tuple(map(str, argv))
                 rank.add(kind, record)
             case _:
                 rank.add(kind, record)
@@ -286,6 +291,11 @@ class Facts:
         if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
             return ResumeProposal(ResumeBy.OPTION, fits[0], tuple(fits[:MOST_CANDIDATES]))
         return ResumeProposal(ResumeBy.ASK if fits else ResumeBy.UNKNOWN, None, tuple(fits[:MOST_CANDIDATES]))
+
+    @property
+    def seen(self) -> tuple[Setting, ...]:
+        """Each setting as often as it was read, by a parser or from a file."""
+        return tuple(self._settings.values())
 
     @property
     def settings(self) -> tuple[Setting, ...]:

@@ -22,6 +22,7 @@ from supervisor.job.knobs.facts import (
     ResumeProposal,
     Setting,
 )
+from supervisor.job.knobs.places import ENV, bare
 from supervisor.job.knobs.setting_names import (
     BatchName,
     attributes_in,
@@ -36,7 +37,7 @@ from supervisor.job.knobs.setting_names import (
     last_part,
     plain,
 )
-from supervisor.job.spec import KnobScope
+from supervisor.job.spec import Knobs, KnobScope
 
 
 class Certainty(StrEnum):
@@ -72,6 +73,8 @@ class Why(StrEnum):
     """The accumulation follows from a total, which stays as it is."""
     NO_ACCUMULATION = "no_accumulation"
     """No setting accumulates: the micro-batch alone can change, and the global batch with it."""
+    DECLARED = "declared"
+    """A person named the setting."""
     SEVERAL = "several"
     """Several settings have a fitting name and value."""
     SEVERAL_LOADERS = "several_loaders"
@@ -127,6 +130,7 @@ class MeasuredBatch:
         accumulation_scope: what it counts: a rank's passes, or those of all ranks.
         workers: the setting that makes the training loader's worker processes.
         resume: how the script resumes, as far as one attempt shows.
+        has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
         loader_text: the text of its batch size.
         micro, accumulated, set_by, accumulated_by: how certain micro-batch, accumulation and their two settings are.
@@ -146,6 +150,7 @@ class MeasuredBatch:
     accumulation_scope: KnobScope | None
     workers: Setting | None
     resume: ResumeProposal
+    has_loaded: bool
     loader_at: str | None
     loader_text: str | None
     micro: Derivation
@@ -200,13 +205,17 @@ class _Numbers:
         return value is not None and value == self.whole and value != self.uncut
 
 
-def measured_batch(facts: Facts, *, local_world_size: int | None = None) -> MeasuredBatch:
+def measured_batch(
+    facts: Facts, *, local_world_size: int | None = None, named: Knobs | None = None
+) -> MeasuredBatch:
     """What follows from the facts so far.
 
     Args:
         facts: one attempt's.
         local_world_size: ranks on a node, where it is known.
+        named: what a person declared: these settings are taken, if their values fit.
     """
+    given = named or Knobs()
     settings, ranks = facts.settings, facts.ranks
     first = ranks[0] if ranks else Rank()
     loader = first.loader
@@ -220,8 +229,10 @@ def measured_batch(facts: Facts, *, local_world_size: int | None = None) -> Meas
     fed_by = loader or Loader()
     uncut = fed_by.batch_size if seen.why is Why.PIECES else None
     numbers = _Numbers(micro, times, world, local_world_size, _length(first), unit, uncut)
-    setting, scope, set_by = _setting_of(numbers, settings, loader)
-    knob, answer, accumulated_by = _accumulation_setting(numbers, settings, setting)
+    setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
+    knob, answer, accumulated_by = _named_accumulation(numbers, settings, given) or _accumulation_setting(
+        numbers, settings, setting
+    )
     has_length = any(is_sequence_length(s.name) and s.number == numbers.length for s in settings)
     knob_scope = KnobScope.PER_RANK if knob is not None and knob.number == times else KnobScope.GLOBAL
     return MeasuredBatch(
@@ -239,6 +250,7 @@ def measured_batch(facts: Facts, *, local_world_size: int | None = None) -> Meas
         accumulation_scope=None if knob is None else knob_scope,
         workers=_workers(loader, settings),
         resume=facts.resume,
+        has_loaded=bool(facts.loaded),
         loader_at=fed_by.at,
         loader_text=fed_by.text,
         micro=seen,
@@ -246,6 +258,19 @@ def measured_batch(facts: Facts, *, local_world_size: int | None = None) -> Meas
         set_by=set_by,
         accumulated_by=accumulated_by,
     )
+
+
+def first_steps(facts: Facts) -> tuple[int | None, int | None, int | None]:
+    """The micro-batch, the passes of the newest complete step, and those that `STEPS_THAT_AGREE` steps agreed on; None: not known."""
+    rank = next(iter(facts.ranks), None)
+    if rank is None:
+        return None, None, None
+    micro, unit, _ = _micro_batch(rank, facts.settings)
+    by_batches = rank.loader is not None and not rank.pieces(rank.loader)
+    count = rank.batches if by_batches else rank.backwards
+    if unit is BatchUnit.TOKENS or (rank.loader is None and count.value > 1):
+        return (micro if unit is BatchUnit.SAMPLES else None), None, None  # two losses are no accumulation
+    return micro, count.value or None, count.agreed
 
 
 def _differ(first: int | None, of_ranks: Iterable[int | None]) -> bool:
@@ -374,6 +399,42 @@ def _setting_of(
     given = [s for s in fits if s.is_input]
     others = _of_other_names(numbers, settings)
     return _best(numbers, given, others, why) if given else (None, None, _not_given(text, fits, others))
+
+
+def is_named(setting: Setting, name: str) -> bool:
+    """Whether `name`, as a person spells a knob, is this setting's."""
+    wanted = bare(name)
+    file, hash_, _ = name.partition("#")
+    if (name.startswith(ENV)) != (setting.by == "env") or (hash_ and not (setting.file or "").endswith(file)):
+        return False
+    return plain(wanted) in {plain(word) for word in (setting.name, *setting.words)}
+
+
+def _named_batch(
+    numbers: _Numbers, settings: Sequence[Setting], named: Knobs
+) -> tuple[Setting | None, KnobScope | None, Derivation] | None:
+    """The setting that a person named for the batch, where it was seen and the micro-batch is known."""
+    mine = [s for s in settings if named.batch is not None and is_named(s, named.batch)]
+    if not mine or numbers.micro is None or numbers.unit is BatchUnit.TOKENS:
+        return None
+    scope = numbers.scope(mine[0].number) or (KnobScope.GLOBAL if numbers.is_global(mine[0].number) else None)
+    if scope is None:
+        return None, None, _asked(Why.DECLARED, mine[:1])
+    if numbers.is_unclear(mine[0].number) and named.batch_scope is KnobScope.UNKNOWN:
+        return None, None, _asked(Why.SCOPE, mine[:1])
+    return mine[0], scope, _measured(Why.DECLARED)
+
+
+def _named_accumulation(
+    numbers: _Numbers, settings: Sequence[Setting], named: Knobs
+) -> tuple[Setting | None, str | None, Derivation] | None:
+    """The same for the accumulation."""
+    mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
+    if not mine or numbers.times is None:
+        return None
+    if mine[0].number not in {numbers.times, numbers.times * (numbers.world or 1)}:
+        return None, None, _asked(Why.DECLARED, mine[:1])
+    return mine[0], mine[0].name, _measured(Why.DECLARED)
 
 
 def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:

@@ -17,6 +17,7 @@ from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, RankGone
+from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on
@@ -120,7 +121,8 @@ class AttemptMonitor:
             redact=context.ledger.redactor.text,
             journal_bytes=lambda: context.ledger.size,
         )
-        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock)
+        self._plan_check = PlanCheck(context.record, context.ledger.emit, context.clock)
+        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock, self._plan_check)
         self._viewers = Viewers(context.run.control)
         self._health = Health(
             context.node,
@@ -282,9 +284,8 @@ class AttemptMonitor:
             job=self._record.job,
         )
         self._recorder.begin(number, adopted=adopted)
-        self._measured.begin(
-            number, next_job(self._record.job, self._ledger.state).job.nproc_per_node, adopted=adopted
-        )
+        self._measured.begin(number, next_job(self._record.job, self._ledger.state).job, adopted=adopted)
+        self._plan_check.begin(number, paths)
         self._collector.start()
         return self._collector
 
@@ -325,7 +326,7 @@ class AttemptMonitor:
                 collector.add_rank(fact)
         self._look_for_failure(live)
         collector.look()
-        self._measured.look()
+        self._measured.look(self._ledger.state)
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
         now = self._clock.mono()
@@ -345,6 +346,9 @@ class AttemptMonitor:
                 # It is not asked for a checkpoint, which might take the place of the one that it did not load.
                 grace_s = self._record.job.timing.death_grace_s
                 self.stop(ev.StopWhy.NOT_RESUMED, "keeper", grace_s=grace_s)
+            elif view is not None and view.differs is not None:
+                grace_s = self._record.job.timing.death_grace_s
+                self.stop(ev.StopWhy.PLAN_DIFFERS, "keeper", grace_s=grace_s)
             elif self._failing() is not None:
                 self._judge_death(live.number)
             elif self._health.tick():
@@ -511,7 +515,7 @@ class AttemptMonitor:
             self._observe(self._queue.get_nowait())
         backlog = self._collector.logs.backlog()
         self._live = self._collector = self._ending = None
-        self._measured.look(is_over=True)
+        self._measured.look(self._ledger.state, is_over=True)
         self._recorder.flush()
         self._stepped(self._ledger.state)
         view, code = self._ledger.state.attempt, ending.exit_code

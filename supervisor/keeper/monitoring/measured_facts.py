@@ -12,12 +12,17 @@ from typing import Final
 from msgspec.structs import replace
 
 from supervisor.job.batch import BatchUnit
-from supervisor.job.knobs.facts import Facts, Setting
-from supervisor.job.knobs.measured import Certainty, MeasuredBatch, measured_batch
+from supervisor.job.knobs.facts import Facts
+from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
+from supervisor.job.knobs.measured_answer import settings_of, spelled
+from supervisor.job.knobs.measured_knobs import MeasuredSettings
+from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
+from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.run import events as ev
 from supervisor.run.state import RunState
+from supervisor.text.redact import redact_argv
 
 LOOK_S, MOST_LOOK_S = 0.5, 30.0
 """Seconds between two derivations, which take up to 55 ms: each that changes no settled answer doubles the time to the next."""
@@ -31,14 +36,19 @@ class MeasuredFacts:
     """Used by the keeper's one thread. `emit` writes an event, `observe` takes a step as if a log had shown it."""
 
     def __init__(
-        self, emit: Callable[[ev.Event], None], observe: Callable[[Observation], None], clock: Clock
+        self,
+        emit: Callable[[ev.Event], None],
+        observe: Callable[[Observation], None],
+        clock: Clock,
+        check: PlanCheck,
     ) -> None:
-        self._emit, self._observe, self._clock = emit, observe, clock
+        self._emit, self._observe, self._clock, self._check = emit, observe, clock, check
         self.begin(0, None)
 
-    def begin(self, attempt: int, local_world_size: int | None, *, adopted: RunState | None = None) -> None:
+    def begin(self, attempt: int, job: JobSpec | None, *, adopted: RunState | None = None) -> None:
         """A new attempt, or one `adopted` with the state it was left in: what the journal has is not written again."""
-        self._attempt, self._local_world = attempt, local_world_size
+        self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
+        self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
         self._facts = Facts()
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         view = adopted.attempt if adopted is not None else None
@@ -57,20 +67,24 @@ class MeasuredFacts:
             if seen.record["kind"] == "step" and not self._logs_step:
                 self._count(seen)
 
-    def look(self, *, is_over: bool = False) -> None:
+    def look(self, state: RunState, *, is_over: bool = False) -> None:
         """Journal the batch once it is settled, and again when it changes. `is_over`: no more records will come."""
         now = self._clock.mono()
+        if self._is_new:
+            self._check.look(self._facts, state)
         if is_over and self._waiting is not None and not self._logs_step:
             self._observe(self._waiting)  # the script ended before it could have logged a step
         if not is_over and (not self._is_new or now < self._next_look):
             return
         self._is_new, self._next_look = False, now + self._apart_s
-        found = measured_batch(self._facts, local_world_size=self._local_world)
+        found = measured_batch(self._facts, local_world_size=self._local_world, named=self._named)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
-        if found.micro_batch is None or not is_settled:
+        if not is_settled or found.micro.why is Why.NOTHING_SEEN:
             return
-        event = _event(found, self._attempt, self._clock.wall())
+        if found.micro_batch is None and not (is_over or steps >= OPEN_STEPS):
+            return
+        event = self._event(found)
         if self._journalled is not None and event == replace(self._journalled, t=event.t):
             self._apart_s = min(2 * self._apart_s, MOST_LOOK_S)
             return
@@ -102,33 +116,50 @@ class MeasuredFacts:
         if now - self._first_step_at >= SILENT_S:
             self._observe(self._waiting)
 
+    def _event(self, found: MeasuredBatch) -> ev.BatchMeasured:
+        settings = settings_of(found, self._named)
+        answers = {
+            "micro_batch": found.micro,
+            "accumulation": found.accumulated,
+            "setting": found.set_by,
+            "accumulation_setting": found.accumulated_by,
+        }
+        how = {name: f"{answer.certainty}: {answer.why}" for name, answer in answers.items()}
+        if found.accumulation is None and settings.batch is not None:
+            how["accumulation"] = how["accumulation_setting"] = "tried: by_name"
+        total, value = settings.total or (None, None)
+        return ev.BatchMeasured(
+            t=self._clock.wall(),
+            attempt=self._attempt,
+            micro_batch=found.micro_batch,
+            accumulation=settings.batch.accumulation_steps if settings.batch else found.accumulation,
+            world_size=found.world_size,
+            global_batch=settings.batch.global_batch if settings.batch else found.global_batch,
+            unit=found.unit.value if found.unit is BatchUnit.TOKENS else "",
+            sequence_length=found.sequence_length,
+            setting=settings.setting,
+            scope=found.scope.value if found.scope is not None else None,
+            accumulation_setting=settings.accumulation,
+            how=how,
+            candidates=tuple(map(spelled, found.set_by.candidates)),
+            counts_accumulation=settings.counts_accumulation,
+            accumulation_counts_ranks=settings.accumulation_counts_ranks,
+            total_setting=total,
+            total=value,
+            refusal=settings.refusal,
+            help=settings.help,
+            argv=redact_argv(self._facts.argv),
+            words=self._words(settings),
+        )
 
-def _event(found: MeasuredBatch, attempt: int, t: float) -> ev.BatchMeasured:
-    answers = {
-        "micro_batch": found.micro,
-        "accumulation": found.accumulated,
-        "setting": found.set_by,
-        "accumulation_setting": found.accumulated_by,
-    }
-    return ev.BatchMeasured(
-        t=t,
-        attempt=attempt,
-        micro_batch=found.micro_batch,
-        accumulation=found.accumulation,
-        world_size=found.world_size,
-        global_batch=found.global_batch,
-        unit=found.unit.value if found.unit is BatchUnit.TOKENS else "",
-        sequence_length=found.sequence_length,
-        setting=_spelled(found.setting) if found.setting is not None else None,
-        scope=found.scope.value if found.scope is not None else None,
-        accumulation_setting=_spelled(found.accumulation_knob)
-        if found.accumulation_knob is not None
-        else found.accumulation_setting,
-        how={name: f"{answer.certainty}: {answer.why}" for name, answer in answers.items()},
-        candidates=tuple(_spelled(setting) for setting in found.set_by.candidates),
-    )
-
-
-def _spelled(setting: Setting) -> str:
-    """A setting as a person writes it: its longest option word, else its name."""
-    return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
+    def _words(self, settings: MeasuredSettings) -> dict[str, tuple[str, ...]]:
+        """All words of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are one."""
+        named = self._named
+        total = settings.total[0] if settings.total is not None else None
+        names = {settings.setting, settings.accumulation, total, named.batch, named.accumulation, named.start}
+        found = {}
+        for setting in self._facts.settings:
+            name = next((name for name in names if name is not None and is_named(setting, name)), None)
+            if name is not None and len(setting.words) > 1:
+                found[name] = setting.words
+        return found

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from supervisor.job.env import APPLY
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import JobSpec, TrialSettings
@@ -138,6 +139,7 @@ def require_nothing_hidden(plan: LaunchPlan) -> None:
         JobError: an argument or a variable is hidden.
     """
     hidden = [word for word in plan.argv if HIDDEN in word]
-    hidden += [change.name for change in plan.env if change.value is not None and HIDDEN in change.value]
+    # A rank's command line, by which a plan finds the ranks, stays hidden: it is compared, never started.
+    hidden += [c.name for c in plan.env if c.value is not None and HIDDEN in c.value and c.name != APPLY]
     if hidden:
         raise JobError(asks_for([Missing(word, None) for word in hidden]))

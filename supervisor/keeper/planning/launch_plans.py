@@ -19,6 +19,7 @@ from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.set_batch import why_not_changeable, why_size_unknown
+from supervisor.job.knobs.measured_knobs import RankProcess
 from supervisor.job.knobs.places import is_argument
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
@@ -94,8 +95,17 @@ def plan_next(
         resume=point.switch,
         resume_at=point.at,
         port=free_port() if wants_port(job) else None,
+        rank=measured_rank(state),
     )
     return replace(plan, copy=point.copy)
+
+
+def measured_rank(state: RunState) -> RankProcess | None:
+    """A rank's process of the newest attempt that reported one."""
+    for view in reversed(state.attempts):
+        if view.measured is not None and view.measured.argv:
+            return RankProcess(view.measured.argv, view.measured.words)
+    return None
 
 
 def next_resume_point(
@@ -129,6 +139,7 @@ def plan_with(
     resume_at: int | None,
     port: int | None = None,
     node_dir: str = "",
+    rank: RankProcess | None = None,
 ) -> LaunchPlan:
     """The plan of an attempt of this run; what is changed for it as `build_plan` takes it, `resume_at` as `ResumePoint.at`.
 
@@ -152,6 +163,8 @@ def plan_with(
         stop_file=str(paths.stop_file),
         torchrun_dir=str(paths.torchrun),
         node_dir=node_dir,
+        rank=rank,
+        confirm=attempt > 1 and job.instrument,
     )
     require_nothing_hidden(plan)
     return replace(plan, resume_at=resume_at)

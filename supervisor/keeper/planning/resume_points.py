@@ -314,7 +314,7 @@ def _plan_copy(
 ) -> tuple[str, CheckpointCopy] | None:
     """The flag and the changed copy that a resume with `batch` needs; None where it needs none."""
     held = _held_batch(newest)
-    before = next((view.batch for view in state.attempts if view.number == newest.attempt), None)
+    before = next((view.shown_batch for view in state.attempts if view.number == newest.attempt), None)
     if held is None or before is None or before.micro_batch_per_rank == batch.micro_batch_per_rank:
         return None
     version = _version(record, env)

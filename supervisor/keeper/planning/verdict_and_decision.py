@@ -237,7 +237,7 @@ def policy_input(
         interactive=record.settings.interactive,
         total_steps=state.total_steps,
         final_checkpoint=_has_final_checkpoint(state, newest),
-        memory=memory_point_of(newest, newest.batch or now_batch),
+        memory=memory_point_of(newest, newest.shown_batch or now_batch),
         trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
         port_named=job.master_port is not None,
         leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
@@ -314,7 +314,7 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
         first_step=view.first_step,
         last_step=view.last_step,
         checkpoint_steps=view.checkpoint_steps,
-        batch=view.batch,
+        batch=view.shown_batch,
         stop=StopCause(view.stop.why.value) if view.stop is not None else None,
         lived_s=lived,
         steps_seen=view.first_step is not None or awaited,
@@ -322,7 +322,7 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
         missed=_missed_text(view, state),
-        misses_surely=view.missed is not None and view.missed.certain,
+        misses_surely=view.differs is not None or (view.missed is not None and view.missed.certain),
         lost_at=_lost_at(view),
         resumed_at=view.resume_at,
         unread=read_to(view.log_read_bytes, view.log_size_bytes),
@@ -338,10 +338,10 @@ def _lost_at(view: AttemptState) -> int | None:
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:
-    """How an attempt did not resume, and whether its checkpoint has a copy, as a clause; empty where it did."""
+    """How an attempt did not resume or had another batch than planned, and whether its checkpoint has a copy; empty where all was as planned."""
     missed = view.missed
     if missed is None:
-        return ""
+        return view.differs.text if view.differs is not None else ""
     kept = next((k for k in reversed(state.kept) if k.step == missed.step), None)
     copy = f"is kept as a copy: {kept.copy}" if kept is not None and kept.copy else "is not protected"
     return f"did not resume: began at step {missed.began}; checkpoint {missed.step} {copy}"

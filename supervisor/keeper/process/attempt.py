@@ -39,6 +39,10 @@ SETTLE_S = 0.5
 """How long what a command leaves behind may take to end by itself: data workers notice their parent's end."""
 FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
 """Stops after which nothing is to be restarted."""
+_NOT_ASKED = frozenset(
+    {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG, ev.StopWhy.NOT_RESUMED, ev.StopWhy.PLAN_DIFFERS}
+)
+"""Stops before which nobody is asked for a checkpoint."""
 
 
 class LiveAttempt:
@@ -146,8 +150,7 @@ class LiveAttempt:
             by=by,
             grace_s=0.0 if now else grace_s,
             started=self._clock.mono(),
-            can_ask=self.sends_telemetry
-            and why not in {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG, ev.StopWhy.NOT_RESUMED},
+            can_ask=self.sends_telemetry and why not in _NOT_ASKED,
             now=now,
         )
         return self._intent(self.stop_sequence)

@@ -32,7 +32,7 @@ class RecoveryReport:
         """Keep what the newest attempt showed: whether it was the same training, and of its micro-batch for the next plan and for later runs."""
         self._comparison.look(state, final=True)
         view = state.attempts[-1]
-        trial = trial_of(self._node, view, view.batch, memory_point_of(view, view.batch))
+        trial = trial_of(self._node, view, view.shown_batch, memory_point_of(view, view.shown_batch))
         if trial is not None:
             now = self._clock.wall()
             self._emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))

@@ -165,7 +165,7 @@ class ResumeComparison:
             (a for a in reversed(state.attempts) if a.number < view.number and a.first_step is not None), None
         )
         saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
-        old, new = before.batch if before is not None else None, view.batch
+        old, new = before.shown_batch if before is not None else None, view.shown_batch
 
         def pair(of: Callable[[BatchSpec], int]) -> tuple[int, int] | None:
             return (of(old), of(new)) if old is not None and new is not None else None

@@ -1,0 +1,138 @@
+"""The job with what its processes were measured to have: settings, batch, or why the batch cannot be changed.
+
+What a person declared holds before what was measured, and that before a convention. A declaration that the measured batch contradicts is
+not believed: the batch then stays as it is, and the reason is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope
+
+DERIVED, NONE = "derived", "none"
+"""In place of the name of an accumulation setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSettings:
+    """What an attempt showed, as the journal has it. Names are spelled as `knobs.places` has them.
+
+    Attributes:
+        batch: the batch, where all of its parts are known.
+        setting: makes the micro-batch.
+        scope: what `setting` counts.
+        counts_accumulation: `setting` is the total of an optimizer step.
+        accumulation: makes the accumulation; a name, `DERIVED`, `NONE`, or None where it is not known.
+        accumulation_counts_ranks: it counts the passes of all ranks.
+        total: of a derived accumulation, the setting that stays as it is, and its value.
+        refusal: why the batch cannot be changed, and `help` what would let it be; empty where it can.
+    """
+
+    batch: BatchSpec | None = None
+    setting: str | None = None
+    scope: KnobScope | None = None
+    counts_accumulation: bool = False
+    accumulation: str | None = None
+    accumulation_counts_ranks: bool = False
+    total: tuple[str, int] | None = None
+    refusal: str = ""
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """A rank's process of the first attempt, so that a plan can be put into those of the next one.
+
+    Attributes:
+        argv: its whole command line, secrets masked; empty: not known.
+        words: by the spelled name of a setting, all words that set it.
+    """
+
+    argv: tuple[str, ...] = ()
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
+    """`job` with what was measured, where no person said otherwise."""
+    given, measured = job.knobs, seen.batch
+    if job.entry_kind is EntryKind.TRAINER:
+        return job
+    is_sized = given.can_change_batch and job.batch is not None and job.batch.ranks_known
+    if is_sized and job.batch is not None and measured is not None and not seen.refusal:
+        if _numbers(measured) != _numbers(job.batch) and given.declared and given.batch is not None:
+            text = f"{given.batch} would make {_text(job.batch)}, and {_text(measured)} was measured"
+            return replace(job, knobs=replace(given, refusal=text, help="name the setting that makes it"))
+        if _numbers(measured) == _numbers(job.batch) and given.batch_scope is not KnobScope.GLOBAL:
+            # Declared or conventional, and measured to be so; how many ranks there are was perhaps not known.
+            return replace(job, batch=measured)
+    return replace(job, knobs=_measured_knobs(given, seen), batch=measured or job.batch)
+
+
+def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
+    named = given if given.declared else Knobs()
+    batch, accumulation = named.batch or seen.setting, named.accumulation
+    scope = _scope(named, seen, batch)
+    if accumulation is None and seen.accumulation not in {DERIVED, NONE}:
+        accumulation = seen.accumulation
+    derived = accumulation is None and seen.accumulation == DERIVED and seen.total is not None
+    total, value = seen.total if derived and seen.total is not None else (named.global_batch, 0)
+    counts_ranks = seen.accumulation_counts_ranks and accumulation == seen.accumulation
+    is_known = batch is not None and scope is not KnobScope.UNKNOWN and seen.batch is not None
+    refusal = (given.refusal, given.help) if not (is_known or seen.refusal) else (seen.refusal, seen.help)
+    makes = accumulation is not None or derived
+    return replace(
+        given,
+        batch=batch,
+        batch_scope=scope,
+        accumulation=accumulation,
+        global_batch=total,
+        # The total stays what it is, in whatever it counts; the script makes up for the smaller micro-batch.
+        same=((total, str(value)),) if derived and total is not None else (),
+        paired=scope is KnobScope.GLOBAL and not seen.counts_accumulation and makes,
+        counts=AccumulationCounts.ALL_RANKS if counts_ranks else AccumulationCounts.PER_RANK,
+        found=_found(seen, batch, accumulation, scope, total),
+        refusal=refusal[0],
+        help=refusal[1],
+        unread=None,
+        choices=(),
+    )
+
+
+def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope:
+    """What the setting `batch` counts."""
+    if named.batch_scope is not KnobScope.UNKNOWN or batch != seen.setting or seen.scope is None:
+        return named.batch_scope
+    return seen.scope
+
+
+def _numbers(batch: BatchSpec) -> tuple[int, int]:
+    return batch.micro_batch_per_rank, batch.accumulation_steps
+
+
+def _text(batch: BatchSpec) -> str:
+    return f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps}"
+
+
+def _found(
+    seen: MeasuredSettings,
+    batch: str | None,
+    accumulation: str | None,
+    scope: KnobScope | None,
+    total: str | None,
+) -> tuple[FoundNumber, ...]:
+    """What the settings hold."""
+    now = seen.batch
+    if now is None:
+        return ()
+    holds = now.micro_batch_per_rank
+    if scope is KnobScope.GLOBAL:
+        holds *= now.world_size * (now.accumulation_steps if seen.counts_accumulation else 1)
+    steps = now.accumulation_steps * (now.world_size if seen.accumulation_counts_ranks else 1)
+    found = [FoundNumber("micro", holds, "measured")] if batch is not None else []
+    found += [FoundNumber("accumulation", steps, "measured")] if accumulation is not None else []
+    if total is not None and seen.total is not None:
+        found.append(FoundNumber("total", seen.total[1], "measured"))
+    return tuple(found)

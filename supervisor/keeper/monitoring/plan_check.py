@@ -1,0 +1,121 @@
+"""Whether a restarted attempt trains as planned: its first steps against the plan of its launch.
+
+The saves of such an attempt wait for the file `CONFIRMED`, for at most 20 s (instrument/checkpoints.py), so that an attempt with another
+batch, or without its checkpoint, is ended before it writes over one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.facts import Facts
+from supervisor.job.knobs.measured import first_steps, is_named
+from supervisor.keeper.clock import Clock
+from supervisor.run import events as ev
+from supervisor.run.history.changes import next_job
+from supervisor.run.paths import AttemptPaths
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import AttemptState, RunState
+
+CONFIRMED: Final = "confirmed"
+
+
+class PlanCheck:
+    """Compares each attempt after the first once. Used by the keeper's one thread."""
+
+    def __init__(self, record: RunFile, emit: Callable[[ev.Event], None], clock: Clock) -> None:
+        self._record, self._emit, self._clock = record, emit, clock
+        self._file: Path | None = None
+        self._saved: set[str] = set()
+        """Checkpoints that an earlier attempt was seen to save: loads of these are seen, too."""
+
+    def begin(self, number: int, paths: AttemptPaths) -> None:
+        """A new attempt."""
+        self._file = paths.telemetry / CONFIRMED if number > 1 else None
+
+    def look(self, facts: Facts, state: RunState) -> None:
+        """Journal what the first steps show, once, and let the saves go on if all is as planned."""
+        view = state.attempt
+        if self._file is None or view is None or view.differs is not None:
+            self._saved |= set(map(os.path.realpath, facts.saved))
+            return
+        planned, (micro, steps, agreed) = view.batch, first_steps(facts)
+        if planned is not None and (other := _other(planned, facts, micro, agreed)):
+            why = _why(facts, next_job(self._record.job, state).job.knobs.batch, micro)
+            self._differ(view, _words(planned), other, why)
+            return
+        if steps is None and any(not rank.steps for rank in facts.ranks):
+            return  # no complete step
+        if planned is not None and (micro is None or steps not in {None, planned.accumulation_steps}):
+            return
+        wanted = _wanted(state, view)
+        resumed = _loaded(facts, wanted)
+        if not facts.loaded and wanted & self._saved:
+            self._differ(view, f"a resume from checkpoint {view.resume_at}", "no load of a checkpoint", "")
+            return
+        if view.resume_at is None or resumed is not None:
+            with contextlib.suppress(OSError):  # the saves wait for a while, and go on
+                self._file.touch(mode=0o600)
+            self._file = None
+        if view.confirmed is None and (planned is not None or resumed is not None):
+            self._emit(
+                ev.PlanConfirmed(
+                    t=self._clock.wall(),
+                    attempt=view.number,
+                    planned=_words(planned) if planned is not None else "",
+                    resume=resumed,
+                )
+            )
+
+    def _differ(self, view: AttemptState, planned: str, measured: str, why: str) -> None:
+        t, self._file = self._clock.wall(), None
+        self._emit(ev.PlanDiffers(t=t, attempt=view.number, planned=planned, measured=measured, why=why))
+
+
+def _words(batch: BatchSpec) -> str:
+    return f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps}"
+
+
+def _other(planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None) -> str:
+    """What was measured in place of the plan, in words; empty while nothing contradicts it."""
+    if micro is not None and micro != planned.micro_batch_per_rank:
+        return f"micro-batch {micro}"
+    if agreed is not None and agreed != planned.accumulation_steps:
+        return f"accumulation {agreed}"
+    world = facts.world_size
+    if planned.ranks_known and world is not None and world > planned.world_size:
+        return f"{world} ranks"
+    return ""
+
+
+def _why(facts: Facts, knob: str | None, micro: int | None) -> str:
+    """What has the measured value in place of the planned setting, if it shows."""
+    if knob is None:
+        return ""
+    mine = [setting for setting in facts.seen if is_named(setting, knob)]
+    other = next((s for s in mine if s.number == micro and s.file is not None), None)
+    if other is not None and other.file is not None:
+        return f"{knob} is overridden by {os.path.basename(other.file)}"
+    return f"{knob} does not make it" if mine else f"{knob} was not seen in the ranks"
+
+
+def _wanted(state: RunState, view: AttemptState) -> set[str]:
+    """The checkpoint to resume from, by its real path; empty if there is none."""
+    wanted = {c.path for c in state.checkpoints if c.attempt < view.number and c.step == view.resume_at}
+    return set(
+        map(os.path.realpath, wanted | ({view.resume_copy} if view.resume_copy is not None else set()))
+    )
+
+
+def _loaded(facts: Facts, wanted: set[str]) -> str | None:
+    """The checkpoint to resume from, once it was seen to be loaded."""
+    for path in facts.loaded:
+        real = os.path.realpath(path)
+        if any(real == one or real.startswith(one + os.sep) for one in wanted):
+            return path
+    return None

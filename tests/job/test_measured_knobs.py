@@ -1,0 +1,136 @@
+"""From recorded facts to the words that make the micro-batch half as large, with the same global batch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.batch_settings.set_batch import batch_values
+from supervisor.job.knobs.measured_answer import settings_of
+from supervisor.job.knobs.measured_knobs import DERIVED, MeasuredSettings, RankProcess, with_measured
+from supervisor.job.memory_fit import choose_smaller
+from supervisor.job.plan import applied_in
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+from tests.instrument.truths import truths
+from tests.job.test_measured import derived, recorded
+
+JOB = JobSpec(name="job", entry_kind=EntryKind.SCRIPT, entry="train.py", cwd="/job", nproc_per_node=2)
+WORDS = {
+    "s03_nanogpt": "--batch_size=4 --gradient_accumulation_steps=16",
+    "s05_hf": "--per_device_train_batch_size=2 --gradient_accumulation_steps=4",
+    "s06_accel": "--per_device_train_batch_size=2 --gradient_accumulation_steps=8",
+    "s07_lightning": "--bs=4 --accum=4",
+    "s08_lcli": "--data.batch_size=4 --trainer.accumulate_grad_batches=4",
+    "s09_trl": "--per_device_train_batch_size=4 --gradient_accumulation_steps=2",
+    "s10_timm": "--batch-size=4 --grad-accum-steps=4",
+    "s14_packed": "--batch_size=4 --gas=4",
+    "s16_tyro": "--batch-size=4 --accum=4",
+    "s21_bash": "--mbs=4 --ga=4",
+    "s23_yaml": "/job/s23.yaml#train.batch_size=4 /job/s23.yaml#train.accum=4",
+    "s28_compile": "--device_batch_size=4 --total_batch_size=512",
+    "s29_fsdp2": "--micro-batch-size=2 --global-batch-size=16",
+    "s31_yolo": "--batch-size=8 --nbs=64",
+    "h01_cut": "--micro_batch_size=2 --batch_size=16",
+    "h06_json": "/job/h06.json#training.batch.size=4 /job/h06.json#training.batch.accumulate=4",
+    "h08_oom": "--batch-size=8 --grad-accum=4",
+}
+"""Styles that can keep their global batch. A derived accumulation follows from a total, which is set to what it is."""
+REFUSED = {
+    "s13_maxtok": "the batch is a budget of tokens",
+    "s24_const": "what makes the 8 samples of a rank is in the code (/job/s24_const.py:10): no setting has that value",
+    "s25_zeta": "what makes the accumulation of 2 is not certain: perhaps --rho, --xi",
+    "s32_numpy": "no forward pass was measured",
+    "h02_ppo": "the micro-batch could not be measured",
+    "h03_pk": "what makes the 16 samples of a rank is in the code (/job/h03_pk.py:13): no setting has that value",
+    "h04_two": "what makes the 8 samples of a rank is one of --batch_size, --mini_batch_size",
+    "h05_preset": "what makes the 8 samples of a rank is not certain: perhaps --chunk",
+    "h07_pyconfig": "what makes the accumulation of 2 is in the code (/job/h07_pyconfig.py:15): no setting has that value",
+}
+NAMES = [truth["name"] for truth in truths("truth.jsonl") + truths("hard.jsonl")]
+
+
+def smaller(job: JobSpec) -> str:
+    """The words of the next smaller micro-batch with the same global batch."""
+    assert job.batch is not None
+    choice = choose_smaller(job.batch, minimum=1)
+    assert choice is not None
+    assert choice.batch.global_batch == job.batch.global_batch
+    pairs = batch_values(job.knobs, choice.batch, before=job.batch, local_world_size=job.nproc_per_node)
+    return " ".join(map("=".join, pairs))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_style_has_its_words_or_the_reason_why_it_has_none(name: str) -> None:
+    job = with_measured(JOB, settings_of(derived(recorded(name)), Knobs()))
+    if name in WORDS:
+        assert smaller(job) == WORDS[name]
+    else:
+        assert job.knobs.refusal == REFUSED.get(name, "")
+        assert not job.knobs.can_change_batch
+
+
+def test_a_declared_name_holds_and_its_size_is_measured() -> None:
+    named = Knobs(batch="--zeta", accumulation="--rho", declared=True)
+    job = replace(JOB, knobs=named)
+    seen = settings_of(derived(recorded("s25_zeta"), named=named), named)
+    assert smaller(with_measured(job, seen)) == "--zeta=8 --rho=4"
+
+
+def test_a_declared_name_that_the_measured_batch_contradicts_changes_nothing() -> None:
+    job = replace(
+        JOB, knobs=Knobs("--size", KnobScope.PER_RANK, "--accum", declared=True), batch=BatchSpec(16, 1, 2)
+    )
+    changed = with_measured(job, MeasuredSettings(batch=BatchSpec(8, 1, 2)))
+    assert not changed.knobs.can_change_batch
+    assert changed.knobs.refusal == (
+        "--size would make micro-batch 16 × accumulation 1, and micro-batch 8 × accumulation 1 was measured"
+    )
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_setting_of_all_ranks_is_halved_unless_it_counts_the_accumulation(counts: bool) -> None:
+    seen = MeasuredSettings(
+        batch=BatchSpec(16, 2, 2),
+        setting="--batch",
+        scope=KnobScope.GLOBAL,
+        counts_accumulation=counts,
+        accumulation="--accum",
+    )
+    assert smaller(with_measured(JOB, seen)) == ("--batch=64 --accum=4" if counts else "--batch=16 --accum=4")
+
+
+def test_a_derived_accumulation_of_a_setting_of_all_ranks_keeps_its_total() -> None:
+    seen = MeasuredSettings(
+        batch=BatchSpec(16, 2, 2),
+        setting="--batch",
+        scope=KnobScope.GLOBAL,
+        accumulation=DERIVED,
+        total=("--tokens", 4096),
+    )
+    assert smaller(with_measured(JOB, seen)) == "--batch=16 --tokens=4096"
+
+
+def test_a_plan_for_the_ranks_names_all_words_of_an_option() -> None:
+    rank = RankProcess(("python", "train.py", "-b", "16"), {"--batch": ("--batch", "-b")})
+    pairs = [
+        ("--batch", "8"),
+        ("model.accum", "4"),
+        ("env:SIZE", "8"),
+        ("conf.yaml#a.b", "2"),
+        ("--resume", ""),
+    ]
+    variables = applied_in(rank, pairs, "/job")
+    assert variables["SIZE"] == "8"
+    assert json.loads(variables["STOKER_APPLY"]) == {
+        "argv": ["python", "train.py", "-b", "16"],
+        "options": [
+            {"words": ["--batch", "-b"], "name": "--batch", "value": 8, "style": "space"},
+            {"words": ["model.accum"], "name": "model.accum", "value": 4, "style": "hydra"},
+            {"words": ["--resume"], "name": "--resume", "value": True, "style": "space"},
+        ],
+        "environ": {"SIZE": "8"},
+        "files": [{"path": "/job/conf.yaml", "key": "a.b", "value": 2}],
+    }

@@ -1,0 +1,123 @@
+"""The first steps of a restart against its plan: what is confirmed, and what ends the attempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.facts import Facts
+from supervisor.job.spec import Knobs
+from supervisor.keeper.monitoring.plan_check import CONFIRMED, PlanCheck
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.paths import AttemptPaths
+from supervisor.run.state import RunState
+from tests.keeper.fakes import FakeClock, job_of
+
+PLANNED = BatchSpec(8, 2, 2)
+
+
+class Restart:
+    """A second attempt, which was planned with micro-batch 8 × accumulation 2, and the facts of its processes."""
+
+    def __init__(self, folder: Path, *, resume_at: int | None = None, saved: bool = True) -> None:
+        self.folder, self.events, self.facts = folder, list[ev.Event](), Facts()
+        paths = AttemptPaths(folder)
+        paths.telemetry.mkdir()
+        self.file = paths.telemetry / CONFIRMED
+        record = job_of(folder, "python", "train.py", knobs=Knobs(batch="--batch"))
+        self.check = PlanCheck(record, self.events.append, FakeClock())
+        self.checkpoint = str(folder / "4.pt")
+        facts: list[ev.Event] = [ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="")]
+        if resume_at is not None:
+            facts.append(ev.CheckpointCommitted(t=2.0, attempt=1, step=resume_at, path=self.checkpoint))
+        facts.append(
+            ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="", batch=PLANNED, resume_at=resume_at)
+        )
+        self.state: RunState = replay(facts)
+        first = Facts()
+        if saved:
+            first.add({"kind": "saved", "path": self.checkpoint})
+        self.check.begin(1, paths)
+        self.check.look(first, self.state)
+        self.check.begin(2, paths)
+
+    def train(self, *, micro: int = 8, batches: int = 2, steps: int = 1, loads: str | None = None) -> None:
+        for rank in (0, 1):
+            self.add(rank, kind="phase", pid=100 + rank, world_size=2)
+            self.add(rank, kind="loader", id=1, batch_size=micro)
+            if loads is not None:
+                self.add(rank, kind="loaded", path=loads, optimizer_state=True)
+            for step in range(1, steps + 1):
+                for _ in range(batches):
+                    shape = {"kind": "shape", "step": step - 1, "loader": 1, "shapes": [[micro, 4]]}
+                    self.add(rank, **shape, of="batch")
+                    self.add(rank, **shape, of="forward")
+                self.add(rank, kind="step", step=step, steps=1, batches=batches, micro_steps=batches)
+        self.check.look(self.facts, self.state)
+
+    def add(self, rank: int, **record: Any) -> None:
+        self.facts.add({**record, "rank": rank})
+
+
+def test_the_first_step_confirms_the_plan_and_lets_the_saves_go_on(tmp_path: Path) -> None:
+    restart = Restart(tmp_path)
+    restart.train(steps=0)
+    assert not restart.events
+    restart.train()
+    (confirmed,) = restart.events
+    assert isinstance(confirmed, ev.PlanConfirmed)
+    assert confirmed.planned == "micro-batch 8 × accumulation 2"
+    assert restart.file.exists()
+
+
+def test_another_micro_batch_differs_and_the_overriding_file_is_named(tmp_path: Path) -> None:
+    restart = Restart(tmp_path)
+    restart.add(0, kind="setting", by="argparse", name="batch", words=["--batch"], value=8)
+    restart.add(0, kind="setting", by="json", name="batch", value=16, file="/job/shadow.json")
+    restart.train(micro=16)
+    (differs,) = restart.events
+    assert isinstance(differs, ev.PlanDiffers)
+    assert differs.text == (
+        "planned micro-batch 8 × accumulation 2, measured micro-batch 16: --batch is overridden by shadow.json"
+    )
+    assert not restart.file.exists()
+
+
+def test_another_accumulation_differs_once_three_steps_agree(tmp_path: Path) -> None:
+    restart = Restart(tmp_path)
+    restart.train(batches=1, steps=2)
+    assert not restart.events
+    assert not restart.file.exists()
+    restart.train(batches=1, steps=3)
+    (differs,) = restart.events
+    assert isinstance(differs, ev.PlanDiffers)
+    assert differs.measured == "accumulation 1"
+
+
+def test_a_resume_is_confirmed_by_the_checkpoint_that_was_loaded(tmp_path: Path) -> None:
+    restart = Restart(tmp_path, resume_at=4)
+    restart.train(loads=restart.checkpoint)
+    (confirmed,) = restart.events
+    assert isinstance(confirmed, ev.PlanConfirmed)
+    assert confirmed.resume == restart.checkpoint
+    assert restart.file.exists()
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_attempt_that_loads_nothing_has_not_resumed_if_loads_can_be_seen(
+    tmp_path: Path, saved: bool
+) -> None:
+    restart = Restart(tmp_path, resume_at=4, saved=saved)
+    restart.train()
+    (event,) = restart.events
+    if saved:
+        assert isinstance(event, ev.PlanDiffers)
+        assert event.text == "planned a resume from checkpoint 4, measured no load of a checkpoint"
+    else:
+        assert isinstance(event, ev.PlanConfirmed)
+        assert event.resume is None
+    assert not restart.file.exists()
