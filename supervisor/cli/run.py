@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import complain
+from supervisor.cli.common import complain, has_terminal
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ GROUPS = {"general": "flags", "screen": "screen", "retry": "restarts", "batch": 
 
 def main(argv: list[str]) -> int:
     """Run the verb; the exit code is the run's own under --no-ui, else 0 once the screen is left."""
-    from supervisor.cli.starting.job_inputs import load_job, parse_words
+    from supervisor.cli.starting.job_inputs import load_job, parse_words, with_asked_resume
 
     try:
         if not argv:
@@ -52,6 +51,8 @@ def main(argv: list[str]) -> int:
 
             if (code := requeued(parsed, job.spec, os.environ)) is not None:
                 return code
+        elif has_terminal():
+            job = with_asked_resume(job, os.environ)
         return _launch(job)
     except JobError as error:
         return complain("run", error.message, error.exit_code)
@@ -59,7 +60,7 @@ def main(argv: list[str]) -> int:
 
 def _offer_init() -> int:
     """Nothing is named: on a terminal the guided start is offered."""
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if has_terminal():
         from supervisor.cli.common import says_yes
 
         if says_yes(

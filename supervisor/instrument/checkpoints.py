@@ -1,7 +1,7 @@
 """Checkpoints that were written and loaded, by path, and the paths that the script looked for before it trained.
 
-An attempt whose plan is not confirmed yet has ``STOKER_CONFIRM``, the path of a file: each save waits for that file before its first
-byte, `CONFIRM_S` in all. A file that the script opened by itself is there, and empty, before `torch.save` is called: that is not held up.
+An attempt whose plan is not confirmed yet has the variable ``STOKER_CONFIRM``: each save waits, before its first byte, for the file
+``confirmed`` in the telemetry folder, at most `CONFIRM_S`. A file that the script itself opened is empty before `torch.save` is called.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ import shutil
 import sys
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .imports import is_user_code
 from .training import RECORD_S, optimizer_step
-from .wire import watch, wire
-
-if TYPE_CHECKING:
-    from .wire import Look
+from .wire import Look, watch, wire
 
 CONFIRM_S = 20.0
-"""How long the saves of one process wait, all together."""
+"""How long the saves of one process wait, all together. Then they go on, and a `note` says so."""
 POLL_S = 0.02
 MAX_SOUGHT = 500
 MAX_SOUGHT_AT = 20
@@ -46,29 +43,23 @@ class Checkpoints:
         self.sought: dict[Any, str] = {}
         self.sought_at: collections.Counter[Any] = collections.Counter()
         self.waited_s = 0.0
-        self.confirmed = False
+        self.awaited = os.path.join(wire.folder, "confirmed") if os.environ.get("STOKER_CONFIRM") else None
 
     def wait(self) -> None:
         """Before a save: wait for the keeper's word that this attempt is what was planned, or that it ends the attempt."""
-        awaited = os.environ.get("STOKER_CONFIRM")
-        if self.confirmed or not awaited or wire.off or self.waited_s >= CONFIRM_S:
-            return
-        data = sys.modules.get("torch.utils.data")
-        if data is not None and data.get_worker_info() is not None:
+        if self.awaited is None:
             return
         if self.loaded is not None or "RANK" in os.environ or "LOCAL_RANK" in os.environ:
             wire.start_reporting()  # a save before the first step is judged by what was loaded
-        wire.flush()
-        began = time.monotonic()
-        try:
-            while not _exists(awaited):
-                if self.waited_s + time.monotonic() - began >= CONFIRM_S:
-                    wire.record("note", code="unconfirmed_save", where="step %d" % wire.step)
-                    return
-                time.sleep(POLL_S)
-            self.confirmed = True
-        finally:
+        wire.flush()  # what the keeper judges by
+        while not wire.off and not _exists(self.awaited):
+            if self.waited_s >= CONFIRM_S:
+                wire.record("note", code="unconfirmed_save", where="step %d" % wire.step)
+                break
+            began = time.monotonic()
+            time.sleep(POLL_S)
             self.waited_s += time.monotonic() - began
+        self.awaited = None
 
     def save_ended(self, path: str, step: int) -> None:
         """A checkpoint is at `path`, with the state after `step` optimizer steps of this process."""
@@ -103,17 +94,25 @@ class Checkpoints:
         if is_wanted and (path not in self.sought or by in _LISTINGS):
             self.sought[path] = by
 
-    def looked(self, value: Any, by: str) -> None:
-        """`by` was called: of interest before the first step, and where no library called it."""
-        if wire.step or len(self.sought) >= MAX_SOUGHT:
-            return
-        frame: Any = sys._getframe(3)
-        while frame.f_back is not None and frame.f_code.co_filename == glob.__file__:
-            frame = frame.f_back
-        place = (frame.f_code, frame.f_lineno)
-        if is_user_code(frame) and self.sought_at[place] < MAX_SOUGHT_AT:
-            self.sought_at[place] += 1
-            self.seek(_path_of(value), by)
+    def looking(self, name: str) -> Any:
+        """Observe a function that looks for a path: of interest before the first step, and where no library called it.
+
+        The patch stays, and does nothing after the first step: a function that the script took meanwhile can still be pickled.
+        """
+
+        def look(args: Any, kwargs: Any) -> Look:
+            if wire.step or len(self.sought) >= MAX_SOUGHT:
+                return
+            frame: Any = sys._getframe(2)
+            while frame.f_back is not None and frame.f_code.co_filename == glob.__file__:
+                frame = frame.f_back
+            place = (frame.f_code, frame.f_lineno)
+            if is_user_code(frame) and self.sought_at[place] < MAX_SOUGHT_AT:
+                self.sought_at[place] += 1
+                self.seek(_path_of(args[0] if args else kwargs.get("path", ".")), name)
+            yield
+
+        return look
 
     def look_back(self, path: str) -> None:
         """Write what the script looked for, now that it saves there."""
@@ -153,9 +152,8 @@ def _argument(position: int, name: str) -> Any:
 
 def _folder(args: Any, kwargs: Any) -> str | None:
     """The folder of `torch.distributed.checkpoint`: its name, or the path of what reads or writes it."""
-    given = kwargs.get("checkpoint_id")
     streams = [kwargs.get("storage_writer"), kwargs.get("storage_reader"), *args[1:2]]
-    named = [given] + [getattr(stream, "path", None) for stream in streams]
+    named = [kwargs.get("checkpoint_id"), *(getattr(stream, "path", None) for stream in streams)]
     return next((_path_of(value) for value in named if isinstance(value, (str, os.PathLike))), None)
 
 
@@ -199,12 +197,9 @@ def watch_torch(torch: Any) -> None:
     wire.writers.append(checkpoints.flush)
     for owner, name in ((os, "rename"), (os, "replace"), (os, "link"), (shutil, "copyfile")):
         watch(owner, name, _move)  # shutil.move calls os.rename, and shutil.copy calls copyfile
-    if sys.version_info < (3, 10):  # pathlib holds functions of its own, made when it was imported
-        for name in ("rename", "replace"):
-            watch(pathlib.Path, name, _move)
     for name in _YES_OR_NO + _LISTINGS:
         for place in (os.path, os, pathlib.Path):
-            _watch_look(place, name)
+            watch(place, name, checkpoints.looking(name))
 
 
 def _move(args: Any, kwargs: Any) -> Look:
@@ -223,28 +218,10 @@ def _move(args: Any, kwargs: Any) -> Look:
         checkpoints.save_ended(target, step)
 
 
-def _watch_look(owner: Any, name: str) -> None:
-    """These patches stay, and do nothing after the first step: a function that the script took meanwhile can still be pickled."""
-
-    def look(args: Any, kwargs: Any) -> Look:
-        checkpoints.looked(args[0] if args else kwargs.get("path", "."), name)
-        yield
-
-    watch(owner, name, look)
-
-
 def watch_safetensors(module: Any) -> None:
     """`save_model` and `load_model` call these two."""
     watch(module, "save_file", _saves(_argument(1, "filename")))
     watch(module, "load_file", _loads(_argument(0, "filename")))
-
-
-def file_opened(args: Any, _kwargs: Any) -> Look:
-    """A file that fsspec opens and that is not there: minGPT looks for its snapshot so."""
-    path = _path_of(args[0].path)
-    if "r" in args[0].mode and path is not None and not _exists(path):
-        checkpoints.seek(path, "open")
-    yield
 
 
 def watch_distributed_checkpoint(module: Any) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # typing takes milliseconds to import
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec, SourceFileLoader
-    from typing import Any
+# What importlib and functools hold, without importing them and more: that takes milliseconds. So does typing.
+from _frozen_importlib import ModuleSpec, _find_spec  # type: ignore[attr-defined]
+from _frozen_importlib_external import SourceFileLoader
 
-    find_spec: Any
-else:  # what importlib holds, without importing warnings and more
-    from _frozen_importlib import ModuleSpec
-    from _frozen_importlib import _find_spec as find_spec
-    from _frozen_importlib_external import SourceFileLoader
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PACKAGE = "_stoker_instrument"
 # Watched module -> (our module, our function, the callable that it observes). If the callable is empty, our function is given the
@@ -27,15 +24,11 @@ WATCHED = {
     "fire": ("settings", "fire_parsed", "core._ParseArgs"),
     "jsonargparse": ("settings", "jsonargparse_parsed", "ArgumentParser.parse_args"),
     "hydra.core.hydra_config": ("settings", "hydra_composed", "HydraConfig.set_config"),
-    "yaml": ("settings", "watch_loaders", ""),
-    "json": ("settings", "watch_loaders", ""),
-    "tomllib": ("settings", "watch_loaders", ""),
-    "tomli": ("settings", "watch_loaders", ""),
+    **dict.fromkeys(("json", "yaml", "tomllib", "tomli"), ("settings", "watch_loaders", "")),
     "deepspeed.runtime.config": ("settings", "deepspeed_made", "DeepSpeedConfig.__init__"),
     "torch": ("training", "watch_torch", ""),
     "torch.distributed.checkpoint": ("checkpoints", "watch_distributed_checkpoint", ""),
     "safetensors.torch": ("checkpoints", "watch_safetensors", ""),
-    "fsspec.core": ("checkpoints", "file_opened", "OpenFile.__enter__"),
     "lightning.fabric.utilities.cloud_io": ("checkpoints", "lightning_saved", "_atomic_save"),
     "lightning_fabric.utilities.cloud_io": ("checkpoints", "lightning_saved", "_atomic_save"),
 }
@@ -52,57 +45,51 @@ def is_user_code(frame: Any) -> Any:
     return not (file.startswith(_LIBRARY) or "site-packages" in file or "dist-packages" in file)
 
 
-class Environment:
-    """Numbers that the script reads from `os.environ`, as name: (text, False if it is the default that the script gives).
-
-    It is installed before the script's first line and removed when training is seen, so that none of it is compiled into a graph.
-    """
-
-    def __init__(self) -> None:
-        self.read: dict[str, tuple[Any, bool]] = {}
-        self.originals: dict[str, Any] = {}
-
-    def enter(self) -> None:
-        """Replace the two methods that read a variable."""
-        for name in ("__getitem__", "get"):
-            self.originals[name] = getattr(type(os.environ), name)
-            setattr(type(os.environ), name, self.reading(self.originals[name]))
-
-    def reading(self, original: Any) -> Any:
-        """Wrap `original` to see what it read. `get` calls `__getitem__`; if that found nothing, the default is what was read."""
-
-        def read(environ: Any, key: Any, *default: Any, **named: Any) -> Any:
-            value = original(environ, key, *default, **named)
-            self.seen(key, value, all(value is not held for held in (*default, *named.values())))
-            return value
-
-        ours: Any = read  # functools.wraps would take 2 ms to import
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(ours, name, getattr(original, name))
-        ours.__wrapped__ = original
-        return ours
-
-    def leave(self) -> None:
-        """Put the methods back."""
-        for name, original in self.originals.items():
-            setattr(type(os.environ), name, original)
-        self.originals = {}
-
-    def seen(self, key: Any, value: Any, given: Any) -> None:
-        """Note a variable that was read, if the script itself read it and it is a number."""
-        try:
-            if key in self.read or len(self.read) >= MAX_READ or not str(value).isdigit():
-                return
-            frame: Any = sys._getframe(2)
-            while frame.f_globals.get("__name__") in ("os", "collections.abc", __name__):
-                frame = frame.f_back
-            if is_user_code(frame):
-                self.read[key] = (value, given)
-        except Exception:  # noqa: BLE001 - then the environment is not measured
-            self.leave()
+read: dict[str, tuple[Any, bool]] = {}
+"""Numbers that the script read from `os.environ`, as name: (text, False if it is the default that the script gives)."""
+_methods: dict[str, Any] = {}
 
 
-environment = Environment()
+def watch_environment() -> None:
+    """Replace the two methods that read a variable, before the script's first line."""
+    for name in ("__getitem__", "get"):
+        _methods[name] = getattr(type(os.environ), name)
+        setattr(type(os.environ), name, _reading(_methods[name]))
+
+
+def leave_environment() -> None:
+    """Put the methods back: once training is seen, so that none of it is compiled into a graph."""
+    while _methods:
+        setattr(type(os.environ), *_methods.popitem())
+
+
+def _reading(original: Any) -> Any:
+    """Wrap `original` to see what it read. `get` calls `__getitem__`; if that found nothing, the default is what was read."""
+
+    def reading(environ: Any, key: Any, *default: Any, **named: Any) -> Any:
+        value = original(environ, key, *default, **named)
+        _seen(key, value, all(value is not held for held in (*default, *named.values())))
+        return value
+
+    ours: Any = reading
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(ours, name, getattr(original, name))
+    ours.__wrapped__ = original
+    return ours
+
+
+def _seen(key: Any, value: Any, given: Any) -> None:
+    """Note a variable that was read, if the script itself read it and it is a number."""
+    try:
+        if key in read or len(read) >= MAX_READ or not str(value).isdigit():
+            return
+        frame: Any = sys._getframe(2)
+        while frame.f_globals.get("__name__") in ("os", "collections.abc", __name__):
+            frame = frame.f_back
+        if is_user_code(frame):
+            read[key] = (value, given)
+    except Exception:  # noqa: BLE001 - then the environment is not measured
+        leave_environment()
 
 
 # When Python attributes a warning, it skips callers whose file name contains "importlib" and "_bootstrap". Dynamo does not trace into
@@ -128,11 +115,12 @@ def _unseen(code: Any) -> Any:
     return code.replace(co_consts=inner, co_filename=name)
 
 
+waiting: dict[str, tuple[str, str, str]] = {}
+"""The part of `WATCHED` that has not been imported yet."""
+
+
 class Finder:
     """First on `sys.meta_path`: finds what the other finders find, and makes the loader call us when the module is imported."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, tuple[str, str, str]] = {}
 
     def find_spec(self, name: Any, path: Any = None, target: Any = None) -> Any:
         """The spec that another finder gives, with its loader wrapped. None for every module that is not watched."""
@@ -141,12 +129,12 @@ class Finder:
             ours: Any = ModuleSpec(name, UnseenLoader(name, file), origin=file)
             ours.has_location = True  # it gets a __file__, and its .pyc is used
             return ours
-        entry = self.waiting.pop(name, None)
+        entry = waiting.pop(name, None)
         if entry is None:
             return None
-        spec = find_spec(name, path, target)  # this finder is asked too, and no longer knows the name
+        spec = _find_spec(name, path, target)  # this finder is asked too, and no longer knows the name
         if spec is None:
-            self.waiting[name] = entry  # a script may make it importable later
+            waiting[name] = entry  # a script may make it importable later
             return None
         # Builtin and frozen modules share one loader, which is a class. A loader with slots cannot be wrapped.
         loader = spec.loader
@@ -173,8 +161,6 @@ def run(entry: tuple[str, str, str], module: Any) -> None:
     ours, function, target = entry
     try:
         wire = _ours("wire")
-        if PACKAGE + ".apply" in sys.modules:
-            _ours("apply").argv_is_there()
         _ours("settings").begin()
     except Exception:  # noqa: BLE001 - without the wire nothing is measured, and the script goes on
         return
@@ -191,11 +177,10 @@ def run(entry: tuple[str, str, str], module: Any) -> None:
 
 def start() -> None:
     """Watch for the modules in `WATCHED`. Those that are already imported are patched at once."""
-    environment.enter()
-    finder = Finder()
-    sys.meta_path.insert(0, finder)
+    watch_environment()
+    sys.meta_path.insert(0, Finder())
     if os.environ.get("STOKER_APPLY"):  # first: the words are read when the first watched module is there
-        _ours("apply").begin()
-    finder.waiting = dict(WATCHED)
+        _ours("settings").read_plan()
+    waiting.update(WATCHED)
     for name in [name for name in WATCHED if name in sys.modules]:
-        run(finder.waiting.pop(name), sys.modules[name])
+        run(waiting.pop(name), sys.modules[name])

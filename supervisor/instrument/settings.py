@@ -2,6 +2,9 @@
 
 Numbers, booleans and existing paths are written. Of any other text only its type, whether it is empty, and a word of `WORDS`; of a
 name that may hold a secret not even that. Where a parser calls the training, its values are read before that call begins.
+
+A plan changes settings before the script reads them. ``STOKER_APPLY`` has it as JSON: `argv` (the whole command line of a rank in the
+first attempt), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`, `key` and `value`).
 """
 
 from __future__ import annotations
@@ -11,30 +14,33 @@ import os
 import re
 import sys
 import threading
-from types import ModuleType
+from contextlib import suppress
+from types import ModuleType, SimpleNamespace
 
-from .imports import PACKAGE, environment, is_user_code
-from .wire import is_secret, watch, wire
+from . import imports
+from .imports import is_user_code
+from .wire import CAMEL, Look, is_secret, quietly, watch, wire
 
 TYPE_CHECKING = False  # typing takes milliseconds to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from .wire import Look
-
 MOST = {"first": 800, "other": 400, "file": 200}
 """Settings with a word of `_FIRST`, others, and configuration files: a data set read by `json.loads` costs no more after these."""
 MAX_FILE_BYTES = 1 << 20
+_SPAWNED = "--multiprocessing-fork"
+"""The last word of a child that is given its parent's words later."""
 WORDS = ("resume", "scratch", "auto", "latest", "last", "best", "none")
 _FEEDS = re.compile(r"batch|accum|micro|(?:^|[_.])(?:g?bs|bsz|mbs|bsize|gas?|update_freq)(?:[_.]|$)")
 _FIRST = re.compile(
     _FEEDS.pattern + r"|step|iter|epoch|worker|resum|checkpoint|ckpt|restor|output|snapshot|token"
     r"|(?:^|[_.])(?:load|init_from|out|save|saving)(?:[_.]|$)"
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NAME = re.compile(r"(?!(?:\D*\d){5})(?!(?:.*?[A-Za-z]\d+[A-Za-z]){2})[A-Za-z_][\w-]{0,40}|\d\d?")
 """With five digits, or digits between letters twice, it may be a key that is kept as a name."""
+_NO_VALUE = re.compile(r"-(?![\d.])|[\w.+]+=\d+$")
+"""The next option, or a key with a number: what stands before it is a switch."""
 _NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{0,12})?(?:[eE][+-]?\d\d?)?")
 
 noted: dict[tuple[str, str, str | None], dict[str, Any]] = {}
@@ -43,7 +49,11 @@ counts = dict.fromkeys(MOST, 0)
 
 
 def begin() -> None:
-    """Read the words of this process at the first import of a watched module, and the rest once it trains."""
+    """Change and read the words of this process at the first import of a watched module, and read the rest once it trains."""
+    if plan.late and _SPAWNED not in getattr(sys, "argv", [_SPAWNED]):
+        plan.late = False
+        with quietly("apply"):
+            _change_words()
     if read_argv not in wire.at_start:
         wire.at_start.extend((read_argv, _read_the_rest))
         read_argv()
@@ -51,18 +61,17 @@ def begin() -> None:
 
 def has(words: re.Pattern[str], name: str) -> bool:
     """Whether a name has one of the words of `_FEEDS` or `_FIRST`."""
-    return words.search(_CAMEL.sub("_", name).lower().replace("-", "_")) is not None
+    return words.search(CAMEL.sub("_", name).lower().replace("-", "_")) is not None
 
 
 def shown(name: str, value: Any) -> dict[str, Any]:
     """`type`, `empty` and `value` of a setting, as far as they may be written."""
+    value = os.fspath(value) if hasattr(value, "__fspath__") else value
     kind = type(value)
     facts: dict[str, Any] = {"type": kind.__name__ if kind.__module__ == "builtins" else "other"}
-    if hasattr(value, "__fspath__"):
-        value, facts["type"] = os.fspath(value), "path"
     if isinstance(value, str):
         text = str.__str__(value)  # an enumeration's own __str__ says its class
-        facts.update(type="path" if facts["type"] == "path" else "str", empty=not text)
+        facts.update(type="str", empty=not text)
         if _NUMBER.fullmatch(text):
             facts["value"] = float(text) if set(text) & set(".eE") else int(text)
         elif text.lower() in WORDS:
@@ -112,7 +121,7 @@ def leaves(value: Any, prefix: str = "", depth: int = 6) -> Iterator[tuple[str, 
 def read_argv() -> None:
     """Settings in `sys.argv`: ``--name value``, ``--name=value``, ``-b 16``, ``-b16`` and ``key=value``."""
     words = [word for word in getattr(sys, "argv", [])[1:] if isinstance(word, str)]
-    while words and words[-1] != "--multiprocessing-fork":  # such a child is given its parent's words later
+    while words and words[-1] != _SPAWNED:
         head, equals, text = words.pop(0).partition("=")
         value: Any = text
         name = head.lstrip("-+")
@@ -126,20 +135,22 @@ def read_argv() -> None:
         elif short and not has(_FEEDS, name):
             continue  # -pSECRET
         if not equals:
-            value = words.pop(0) if words and (_is_value(words[0]) or is_secret(name)) else True
+            value = words.pop(0) if words and (is_secret(name) or not _NO_VALUE.match(words[0])) else True
         note("argv", name.replace("-", "_"), value, [head], True)
 
 
-def _is_value(word: str) -> bool:
-    key, equals, value = word.partition("=")
-    if equals and _NUMBER.fullmatch(value) and has(_FEEDS, key):
-        return False
-    return not word.startswith("-") or _NUMBER.fullmatch(word) is not None
-
-
 def _read_the_rest() -> None:
-    environment.leave()
-    for name, (value, given) in list(environment.read.items()):
+    words, hides = _command_line()[0], False
+    for at, word in enumerate(
+        words
+    ):  # a plan for the next attempt finds this process by it; the keeper masks it again
+        name, equals, _ = word.partition("=")
+        is_hidden = is_secret(name.lstrip("-"))
+        words[at] = _HIDDEN if hides else name + "=" + _HIDDEN if is_hidden and equals else word
+        hides = is_hidden and not equals and word.startswith("-")
+    wire.argv = words if sum(map(len, words)) < 1 << 15 else None
+    imports.leave_environment()
+    for name, (value, given) in list(imports.read.items()):
         note("env", name, value, [name], given)
     for name, value in list(vars(sys.modules["__main__"]).items()):
         if type(value) is int and has(_FEEDS, name):
@@ -147,22 +158,19 @@ def _read_the_rest() -> None:
 
 
 def outermost(look: Callable[..., None]) -> Callable[..., Look]:
-    """`look` for functions that call each other or themselves: the outermost call of a thread alone is looked at.
-
-    It is given (result, args, kwargs, calls, caller): the first arguments of all calls within it, and the calling frame.
-    """
-    state = threading.local()
+    """`look` (result, args, kwargs, calling frame) for functions that call each other or themselves: at a thread's outermost call."""
+    within: set[int] = set()
 
     def looking(args: Any, kwargs: Any) -> Look:
-        calls = state.__dict__.setdefault("calls", [])
-        calls.append(args[:1])
-        if len(calls) > 1:
+        thread = threading.get_ident()
+        if thread in within:
             return
+        within.add(thread)
         try:
             result = yield
         finally:
-            state.calls = []
-        look(result, args, kwargs, calls, sys._getframe(2))
+            within.discard(thread)
+        look(result, args, kwargs, sys._getframe(2))
 
     return looking
 
@@ -178,20 +186,19 @@ def _words_given(_parser: object, args: list[str] | None = None, *_rest: Any, **
     return [str(word) for word in (sys.argv[1:] if args is None else args)]
 
 
-@outermost
-def argparse_parsed(result: Any, args: Any, kwargs: Any, calls: Any, _caller: Any) -> None:
-    """The result of a parser, its subparsers' options with it, under all the words that name an option, abbreviations too."""
+def argparse_parsed(args: Any, kwargs: Any) -> Look:
+    """The result of a parser, under all the words that name an option, abbreviations too. A subparser is a parser that another calls."""
+    result: Any = yield
     words = _words_given(*args, **kwargs)
     heads = {word.partition("=")[0] for word in words if word.startswith("--")}
     options: dict[str, tuple[Any, list[str]]] = {}
-    for (parser,) in calls:
-        for action in parser._actions:
-            options.setdefault(action.dest, (action.default, []))[1].extend(action.option_strings)
-        exact = parser._option_string_actions
-        for head in heads.difference(exact):  # an abbreviation
-            meant = {exact[word].dest for word in exact if word.startswith(head)}
-            if len(meant) == 1:
-                options[meant.pop()][1].append(head)
+    for action in args[0]._actions:
+        options.setdefault(action.dest, (action.default, []))[1].extend(action.option_strings)
+    exact = args[0]._option_string_actions
+    for head in heads.difference(exact):  # an abbreviation
+        meant = {exact[word].dest for word in exact if word.startswith(head)}
+        if len(meant) == 1:
+            options[meant.pop()][1].append(head)
     values = vars(result[0])
     for name, (default, names) in options.items():
         if name in values:
@@ -201,7 +208,7 @@ def argparse_parsed(result: Any, args: Any, kwargs: Any, calls: Any, _caller: An
 
 
 @outermost
-def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _calls: Any, _caller: Any) -> None:
+def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _caller: Any) -> None:
     """It does not call argparse's parser; a subcommand's settings are named as they are behind that subcommand."""
     values = result.as_dict()
     while isinstance(values.get(values.get("subcommand")), dict):
@@ -211,7 +218,7 @@ def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _calls: Any, _calle
 
 def click_made(args: Any, _kwargs: Any) -> Look:
     """The context of a command holds the values before the command begins."""
-    context = yield
+    context: Any = yield
     for option in [option for option in args[0].params if option.name in context.params]:
         given = not context.get_parameter_source(option.name).name.startswith("DEFAULT")
         note("click", option.name, context.params[option.name], option.opts, given)
@@ -234,7 +241,7 @@ def absl_parsed(args: Any, _kwargs: Any) -> Look:
 
 def fire_parsed(args: Any, _kwargs: Any) -> Look:
     """The arguments that are made for a function, before it is called with them; the caller knows the function and the words."""
-    result = yield
+    result: Any = yield
     caller = sys._getframe(2).f_locals
     values = dict(caller["fn_spec"].kwonlydefaults or {}, **dict(zip(args[0], result[0])))
     note_all("fire", dict(values, **result[1]), "--%s", caller["args"])
@@ -258,12 +265,11 @@ def deepspeed_made(args: Any, _kwargs: Any) -> Look:
 def watch_loaders(module: ModuleType) -> None:
     """What a module's loaders return to the script itself, or to anybody for a file that the command line or the plan names."""
 
-    def loaded(result: Any, args: Any, kwargs: Any, _calls: Any, caller: Any) -> None:
+    def loaded(result: Any, args: Any, kwargs: Any, caller: Any) -> None:
         if wire.step or counts["file"] >= MOST["file"] or not isinstance(result, (dict, list)):
             return
         file, named = _file_of(args[0] if args else next(iter(kwargs.values()), None))
-        if PACKAGE + ".apply" in sys.modules:
-            sys.modules[PACKAGE + ".apply"].loaded(by, file, result)
+        _change_keys(by, file, result)
         while caller.f_globals.get("__name__", "").partition(".")[0] in ("omegaconf", "yacs"):
             caller = caller.f_back  # they load for the one who calls them
         if named or is_user_code(caller):
@@ -283,9 +289,7 @@ def _file_of(source: Any) -> tuple[str | None, bool]:
     """The path of what is loaded, and whether it is a file that the command line or the plan names. A text is compared."""
     words = [str(word).rpartition("=")[2] for word in getattr(sys, "argv", [])[1:]]
     words = [word for word in words if word.endswith((".json", ".yaml", ".yml", ".toml"))]
-    if PACKAGE + ".apply" in sys.modules:
-        words += [entry["path"] for entry in sys.modules[PACKAGE + ".apply"].plan.files]
-    named = _contents(tuple(words))
+    named = _contents(tuple(words + [entry["path"] for entry in plan.files]))
     if isinstance(source, (str, bytes)):
         text: Any = source.encode("utf-8", "replace") if named and isinstance(source, str) else source
         same = [path for path, held in named.items() if held == text.replace(b"\r\n", b"\n")]
@@ -302,3 +306,132 @@ def _contents(paths: tuple[str, ...]) -> dict[str, bytes]:
             with open(path, "rb") as file:
                 found[os.path.abspath(path)] = file.read().replace(b"\r\n", b"\n")
     return found
+
+
+_HIDDEN = "<redacted>"
+"""The journal has this for a secret in the recorded words (supervisor/text/redact.py): any text may stand there."""
+_OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
+"""Words in which the command lines of ranks of one attempt may differ."""
+
+
+plan = SimpleNamespace(options=[], files=[], late=False)
+"""What is to be changed in this process. `late`: the words wait until `sys.argv` is filled."""
+
+
+def read_plan() -> None:
+    """Change this process if it is one that the plan is for; before the first line of the script."""
+    import json
+
+    with quietly("apply"):
+        given = json.loads(os.environ["STOKER_APPLY"])
+        options = given.get("options", [])
+        own, spawned = _command_line()
+        if not _is_planned(own, given["argv"], options):
+            return
+        plan.options = options
+        plan.files = given.get("files", [])
+        plan.late = spawned or not hasattr(sys, "argv")
+        for name, value in given.get("environ", {}).items():
+            _answer("env", name, os.environ.get(name), value)
+            os.environ[name] = str(value)
+        if not plan.late:
+            _change_words()
+
+
+def _change_keys(by: str, file: str | None, result: Any) -> None:
+    """A loader returns `result` for a file: the first time, the planned keys are set in it. Dots go down into dicts and lists."""
+    for entry in [entry for entry in plan.files if file is not None and _is_same(file, entry["path"])]:
+        *path, last = [entry["key"]] if entry["key"] in result else entry["key"].split(".")
+        holder = result
+        with suppress(AttributeError, LookupError, TypeError, ValueError):  # the file has no such key
+            for part in path:
+                holder = holder[int(part)] if isinstance(holder, list) else holder[part]
+            before = holder.get(last)
+            holder[last] = entry["value"]
+            plan.files.remove(entry)
+            _answer(by, entry["key"], before, entry["value"])
+
+
+def _answer(by: str, name: str, before: object, after: object) -> None:
+    old, new = shown(name, before).get("value"), shown(name, after).get("value")
+    wire.record("applied", by=by, name=name, before=old, after=new)
+
+
+def _command_line() -> tuple[list[str], bool]:
+    """The words that started this process; and whether `multiprocessing` spawned it, for then they are its parent's."""
+    own = list(getattr(sys, "orig_argv", ())) or _words_of("self")
+    return (_words_of(os.getppid()), True) if _SPAWNED in own else (own, False)
+
+
+def _words_of(process: object) -> list[str]:
+    with open("/proc/%s/cmdline" % process, "rb") as file:
+        return os.fsdecode(file.read()).split("\0")[:-1]
+
+
+def _is_planned(own: list[str], recorded: list[str], options: list[Any]) -> bool:
+    """Whether a command line is the recorded one but for the planned values. The interpreter may be named in another way."""
+    rests = []
+    for words in (own[1:], recorded[1:]):
+        rest = [word for option, _, kept in _pieces(words, options) if option is None for word in kept]
+        rests.append([word for word in rest if not _OF_ONE_RANK.fullmatch(word)])
+    return len(rests[0]) == len(rests[1]) and all(map(_is_same, *rests))
+
+
+def _is_same(own: str, recorded: str) -> bool:
+    if _HIDDEN in recorded:
+        around = map(re.escape, recorded.split(_HIDDEN))
+        return re.fullmatch(".*".join(around), own, re.DOTALL) is not None
+    same_name = os.path.basename(own) == os.path.basename(recorded)
+    return own == recorded or (same_name and os.path.realpath(own) == os.path.realpath(recorded))
+
+
+def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | None, list[str]]]:
+    """A command line piece by piece: the option that is set, or None; its value; and the words, with the planned value in them."""
+    index = 0
+    while index < len(words):
+        found = (_set_by(option, *words[index : index + 2]) for option in options)
+        option, length, before, changed = next(filter(None, found), (None, 1, None, words[index : index + 1]))
+        yield option, before, changed
+        index += length
+
+
+def _set_by(option: dict[str, Any], word: str, following: str = "--") -> Any:
+    """The option, how many words set it, its value, and the words with the planned value; None if it is not `word` that sets it."""
+    new = str(option["value"])
+    head, equals, value = word.partition("=")
+    if equals and head.lstrip("+") in option["words"]:
+        return option, 1, value, [head + "=" + new]
+    if not word.startswith("-"):
+        return None  # the name of a key says nothing without a value
+    if word in option["words"]:
+        if option["value"] is True:
+            return option, 1, "True", [word]
+        if re.match(r"-[^\d.]", following):
+            return option, 1, None, [word, new]
+        return option, 2, following, [word, new]
+    if word[:2] in option["words"] and word[2:].isdigit():
+        return option, 1, word[2:], [word[:2] + new]
+    return None
+
+
+def _change_words() -> None:
+    kept: list[str] = []
+    absent = list(plan.options)
+    for option, before, changed in _pieces(sys.argv[1:], plan.options):
+        kept.extend(changed)
+        if option is not None:
+            _answer("argv", option["name"], before, option["value"])
+            absent = [other for other in absent if other is not option]
+    end = kept.index("--") if "--" in kept else len(kept)
+    for option in absent:
+        kept[end:end] = _added(option)
+        _answer("argv", option["name"], None, option["value"])
+    sys.argv[1:] = kept
+
+
+def _added(option: dict[str, Any]) -> list[str]:
+    word = next((word for word in option["words"] if word.startswith("--")), option["words"][0])
+    if option["value"] is True and word.startswith("-"):
+        return [word]
+    is_short = word.startswith("-") and not word.startswith("--")
+    return [word, str(option["value"])] if is_short else ["%s=%s" % (word, option["value"])]

@@ -11,20 +11,16 @@ import collections
 import functools
 import itertools
 import linecache
-import os
+import re
 import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any, Iterator
 
-from .imports import environment
-from .wire import quietly, watch, wire
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .wire import Look
+from .imports import leave_environment
+from .wire import Look, quietly, watch, wire
 
 CLOSE_STEPS = 4
 """The first steps are recorded one by one, with the shapes of every forward. Then the forward hook is removed."""
@@ -34,11 +30,8 @@ MAX_LOADERS = 40
 MAX_FORWARDS = 200_000
 """After this many module calls without an optimizer step the forward hook is removed: a process that only evaluates pays no more."""
 
-MAX_CHARACTERS = 120
-"""Of the text of a call ``…Loader(…, batch_size=…)``: only names, operators and these functions are written."""
-_OPERATIONS = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
-_ALLOWED = (*_OPERATIONS, ast.Name, ast.Attribute, ast.Constant, ast.Load)
-_CALLS = ("int", "max", "min", "round", "len")
+_ARITHMETIC = re.compile(r"[\w.+\-*/%(), ]{1,120}")
+"""What is written of the text of a call ``…Loader(…, batch_size=…)``: names, numbers, operators and calls of functions, no text."""
 
 
 class Loader:
@@ -73,8 +66,8 @@ class Training:
         self.backwards_ever = 0
         self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """The number of backward passes before the last step of each."""
-        self.main: Any = None
-        self.strange_steps = 0
+        self.round: Any = weakref.WeakSet()
+        """The optimizers that have stepped since a step was counted: it is counted when one of them steps again."""
         self.last_step_at: float | None = None
         self.since: Any = collections.Counter()
         self.sums: Any = collections.Counter()
@@ -90,16 +83,12 @@ class Training:
         self.numbered += 1
         self.loaders[held] = Loader(self.numbered)
         own = held.__dict__
+        sizes = {"batch_size": own.get("batch_size"), "workers": own.get("num_workers")}
+        sizes["sampler_batch_size"] = getattr(own.get("batch_sampler"), "batch_size", None)
+        sizes = {name: size for name, size in sizes.items() if type(size) is int}
         frame = sys._getframe(2)
-        wire.record(
-            "loader",
-            id=self.numbered,
-            batch_size=_number(own.get("batch_size")),
-            sampler_batch_size=_number(getattr(own.get("batch_sampler"), "batch_size", None)),
-            workers=_number(own.get("num_workers")),
-            at=place_outside(frame),
-            expression=batch_expression(frame),
-        )
+        at = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+        wire.record("loader", id=self.numbered, at=at, expression=batch_expression(frame), **sizes)
 
     def iterator_made(self, args: Any, _kwargs: Any) -> Look:
         """`DataLoader._get_iterator`: which loader an iterator belongs to."""
@@ -125,45 +114,41 @@ class Training:
             self.armed = True
             self.last_loader = loader
         loader.batches += 1
-        shapes = shapes_in(batch)
-        if not shapes:
+        seen = tensors_in(batch)
+        sizes = [shape[0] for shape in seen["shapes"]]
+        if not sizes:
             return
-        loader.samples += shapes[0][0] if shapes[0] else 0
+        loader.samples += sizes[0]
         now = time.monotonic()
-        sizes = [shape[:1] for shape in shapes]
         if wire.step < CLOSE_STEPS or (sizes != loader.sizes and now >= loader.shown + RECORD_S):
-            wire.record("shape", step=wire.step, loader=loader.number, shapes=shapes, of="batch")
+            wire.record("shape", step=wire.step, loader=loader.number, of="batch", **seen)
             loader.sizes, loader.shown = sizes, now
 
     def forward_begins(self, module: Any, inputs: Any) -> None:
         """Before a module's forward, outside of compiled code."""
-        if wire.step >= CLOSE_STEPS or wire.off:
-            return
         self.forward_calls += 1
-        if self.forward_calls > MAX_FORWARDS:
+        if wire.step >= CLOSE_STEPS or wire.off or self.forward_calls > MAX_FORWARDS:
             self.unhook()
             return
         trains = self.armed and not self.within and module.training and self.torch.is_grad_enabled()
         if not trains or next(module.parameters(), None) is None:
             return
         wire.start_reporting()
-        shapes = shapes_in(inputs)
-        if not shapes:
+        seen = tensors_in(inputs)
+        if not seen["shapes"]:
             return  # called with keywords: its first child that is given a tensor shows the shape
         self.armed = False
         loader = self.last_loader
         if loader is not None:
             # If the script keeps only the iterator, the DataLoader is garbage collected.
             self.feeding.add(loader)
-        number = None if loader is None else loader.number
-        wire.record("shape", step=wire.step, loader=number, shapes=shapes, of="forward")
+        wire.record("shape", step=wire.step, loader=getattr(loader, "number", None), of="forward", **seen)
 
     def unhook(self) -> None:
         """Remove the forward hook, after the first steps or before a compilation, and the reading of the environment with it."""
-        environment.leave()
-        hook, self.hook = self.hook, None
-        if hook is not None:
-            hook.remove()
+        leave_environment()
+        if self.hook is not None:
+            self.hook.remove()
 
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
         """`torch.autograd.backward`."""
@@ -189,8 +174,7 @@ class Training:
         yield
 
     def compiled_in_place(self, args: Any, _kwargs: Any) -> Look:
-        """`Module.compile`."""
-        self.unhook()
+        """`Module.compile`, which calls `torch.compile`."""
         yield
         args[0]._compiled_call_impl = self.looking(args[0]._compiled_call_impl, args[0])
 
@@ -216,13 +200,10 @@ class Training:
         if self.optimizers.get(optimizer, 0) == self.backwards_ever:
             return
         self.optimizers[optimizer] = self.backwards_ever
-        main = self.main() if self.main is not None else None
-        if main is not optimizer and main is not None:
-            self.strange_steps += 1
-            if self.strange_steps <= 3:
-                return  # a GAN's second optimizer; four in a row mean that the first one is no longer used
-        self.main = weakref.ref(optimizer)
-        self.strange_steps = 0
+        if self.round and optimizer not in self.round:
+            self.round.add(optimizer)
+            return  # a GAN's second optimizer
+        self.round = weakref.WeakSet([optimizer])
         wire.start_reporting()
         wire.step += 1
         now = time.perf_counter()
@@ -241,8 +222,6 @@ class Training:
         self.sums["optimizer_step"] = optimizer_step(optimizer.state)
         if wire.step <= CLOSE_STEPS or now - self.flushed_at >= RECORD_S:
             wire.flush()
-        if wire.step == CLOSE_STEPS:
-            self.unhook()
 
     def flush(self) -> None:
         """Write the sums since the last record. Times are sums over `steps`; the memory peak is the process's so far."""
@@ -252,13 +231,12 @@ class Training:
         self.flushed_at = time.perf_counter()
         wire.record("step", step=wire.step, memory_peak_bytes=memory_peak(self.torch), **sums)
 
-    def scaler_stepped(self, args: Any, _kwargs: Any) -> Look:
+    def scaler_stepped(self, args: Any, kwargs: Any) -> Look:
         """`GradScaler.step`: if the optimizer did not step, gradients were not finite and the step was skipped."""
-        if len(args) < 2:
-            return
-        before = self.optimizers.get(args[1])
+        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        before = self.optimizers.get(optimizer)
         yield
-        if self.optimizers.get(args[1]) == before:
+        if self.optimizers.get(optimizer) == before:
             self.since["skipped"] += 1
             self.flushed_at = 0.0
 
@@ -310,22 +288,23 @@ def watch_torch(torch: Any) -> None:
         checkpoints.watch_torch(torch)
 
 
-def shapes_in(value: Any) -> list[list[int]]:
-    """The shapes of the first four tensors in a batch or in a call's arguments."""
-    return list(itertools.islice(_shapes(value, 3), 4))
+def tensors_in(value: Any) -> dict[str, list[Any]]:
+    """`shapes` of the first four tensors in a batch or in a call's arguments, and their `dtypes`, e.g. "int64"."""
+    found = list(itertools.islice(_tensors(value, 3), 4))
+    return {"shapes": [shape for shape, _ in found], "dtypes": [dtype for _, dtype in found]}
 
 
-def _shapes(value: Any, depth: int) -> Iterator[list[int]]:
+def _tensors(value: Any, depth: int) -> Iterator[tuple[list[int], str]]:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         if shape and all(type(size) is int for size in shape):  # not a symbolic one
-            yield list(shape)
+            yield list(shape), str(getattr(value, "dtype", "")).rpartition(".")[2]
         return
     if not isinstance(value, (list, tuple)):
         items = getattr(value, "data", value)  # transformers' BatchEncoding keeps a dict there
         value = list(items.values()) if isinstance(items, dict) else []
     for held in value[:16] if depth else []:
-        yield from _shapes(held, depth - 1)
+        yield from _tensors(held, depth - 1)
 
 
 def optimizer_step(state: Any) -> Any:
@@ -346,51 +325,20 @@ def memory_peak(torch: Any) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _number(value: Any) -> Any:
-    return value if type(value) is int else None
-
-
-def place_outside(frame: Any) -> Any:
-    """``file:line`` of the first caller outside `torch`."""
-    while frame.f_back is not None and "%storch%s" % (os.sep, os.sep) in frame.f_code.co_filename:
-        frame = frame.f_back
-    return "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
-
-
 def batch_expression(frame: Any) -> Any:
-    """The text of ``batch_size=…`` in the call ``…Loader(…)`` that `frame` makes: names and operators only, else None."""
-    positions = getattr(frame.f_code, "co_positions", None)
-    if positions is None:
-        return None
-    line, end_line, column, end_column = list(positions())[frame.f_lasti // 2]
-    lines = linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line] if line and end_line else []
-    if not lines or column is None or end_column is None:
-        return None
-    data = "".join(lines).encode("utf-8")  # columns are counted in bytes
-    data = data[column : len(data) - len(lines[-1].encode("utf-8")) + end_column]
-    try:
-        call = ast.parse(data.decode("utf-8"), mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(call, ast.Call) or not _name(call.func).endswith("Loader"):
-        return None
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "batch_size"] + call.args[1:2]
-    if not given or not _is_arithmetic(given[0]):
-        return None
-    text = ast.unparse(given[0])
-    return text if len(text) <= MAX_CHARACTERS else None
-
-
-def _name(node: Any) -> Any:
-    return getattr(node, "attr", None) or getattr(node, "id", None) or ""
-
-
-def _is_arithmetic(node: Any) -> Any:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call) and _name(part.func) in _CALLS and not part.keywords:
-            continue
-        if not isinstance(part, _ALLOWED):
-            return False
-        if isinstance(part, ast.Constant) and not isinstance(part.value, (int, float)):
-            return False  # a text may be anything
-    return True
+    """The text of ``batch_size=…`` in the call ``…Loader(…)`` that `frame` makes, if it is arithmetic, else None."""
+    with suppress(
+        AttributeError, IndexError, SyntaxError, TypeError, ValueError
+    ):  # before 3.11; no source; no such call
+        line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+        lines = linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line]
+        data = "".join(lines).encode("utf-8")  # columns are counted in bytes
+        data = data[column : len(data) - len(lines[-1].encode("utf-8")) + end_column]
+        call: Any = ast.parse(data.decode("utf-8"), mode="eval").body
+        if ast.unparse(call.func).endswith("Loader"):
+            given = [keyword.value for keyword in call.keywords if keyword.arg == "batch_size"] + call.args[
+                1:2
+            ]
+            text = ast.unparse(given[0])
+            return text if _ARITHMETIC.fullmatch(text) else None
+    return None

@@ -17,19 +17,15 @@ from contextlib import contextmanager, suppress
 TYPE_CHECKING = False  # typing takes milliseconds to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any, Generator
+    from typing import Any
 
-    Look = Generator[None, Any, None]
-    """A generator that `watch` runs around a call."""
+Look = object
+"""A generator that `watch` runs around a call: it yields once, and is sent the result."""
 
 MAX_FILE_BYTES = 8 << 20
 """Then the file is renamed to ``….1``; two are kept."""
 MAX_KEPT = 2000
 """Records held before training is seen. Later ones are dropped."""
-MAX_COMMAND = 32 << 10
-"""Characters of a command line. A longer one is not written, so no plan can be put into this process."""
-SPAWNED = "--multiprocessing-fork"
-HIDDEN = "<redacted>"
 MAX_NOTES = 20
 """Errors of our own in one process. After this many, it stops measuring."""
 # A number with such a name is not written (a PIN, a numeric password). supervisor/text/secret_values.py has the full rule; a test
@@ -38,34 +34,12 @@ _SECRET = re.compile(
     r"password|passwd|passphrase|secret|credential|webhook|apikey|bearer|authorization"
     r"|(?:key|token|creds|pwd|pgpass|requirepass|masterauth)(?:_|$)|(?:^|[_.])(?:pass|pin|auth|pat|sig|signature|sas|cookies?)\d*$"
 )
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def is_secret(name: str) -> bool:
     """Whether an option, variable or key with this name may hold a secret. Its value is then never read."""
-    return _SECRET.search(_CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
-
-
-def command_line() -> list[str]:
-    """The words that this process was started with; those of its parent, if `multiprocessing` spawned it."""
-    own = list(getattr(sys, "orig_argv", ())) or _read_command_line("self")
-    return _read_command_line(os.getppid()) if SPAWNED in own else own
-
-
-def _read_command_line(process: object) -> list[str]:
-    with open("/proc/%s/cmdline" % process, "rb") as file:
-        return os.fsdecode(file.read()).split("\0")[:-1]
-
-
-def _masked(words: list[str]) -> list[str]:
-    """A command line without the values under secret names. The keeper, which has the full rule, masks it again."""
-    masked, hides = [], False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        secret = is_secret(name.lstrip("-"))
-        masked.append(HIDDEN if hides else name + "=" + HIDDEN if secret and equals else word)
-        hides = secret and not equals and word.startswith("-")
-    return masked
+    return _SECRET.search(CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
 
 
 class Wire:
@@ -109,17 +83,9 @@ class Wire:
         self.reporting = True
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         script = os.path.abspath(script) if isinstance(script, str) else None
-        with quietly("command_line"):
-            words = _masked(command_line())
-            if sum(map(len, words)) <= MAX_COMMAND:
-                self.argv = words
-        keys = {
-            "argv": self.argv,
-            "pid": self.pid,
-            "source": "instrument",
-            "script": script,
-            "timeout_s": timeout_s,
-        }
+        local = os.environ.get("LOCAL_WORLD_SIZE", "")
+        keys = {"pid": self.pid, "source": "instrument", "script": script, "timeout_s": timeout_s}
+        keys.update(argv=self.argv, local_world_size=int(local) if local.isdigit() else None)
         self.record("phase", phase="loading", **place(), **keys)
         kept, self.kept = self.kept, []
         self._write(kept)
@@ -148,13 +114,10 @@ class Wire:
                 function()
 
     def _end(self) -> None:
-        if os.getpid() != self.pid:
-            return
         with quietly("exit"):
             self.flush()
             # Set after an uncaught exception, unset after one that the script swallowed.
-            kind = getattr(sys, "last_type", None)
-            name = None if kind is None else kind.__name__
+            name = getattr(getattr(sys, "last_type", None), "__name__", None)
             self.record("exit", step=self.step, reason="exception" if name else "done", exception=name)
 
     def _write(self, entries: list[dict[str, Any]]) -> None:

@@ -370,6 +370,8 @@ def _batch_key(about: BatchQuestion) -> str:
             return "policy.step_counter"
         case Unread.EXIT_CODE:
             return "policy.exit_zero"
+        case Unread.RESUME:
+            return "resume.knob"
         case _:
             assert_never(about.what)
 

@@ -128,6 +128,66 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
     return OomPlan(steps[0], tuple(steps[1:]), resume, smaller_global)
 
 
+def missing_words(spec: JobSpec) -> tuple[str, ...]:
+    """The declarations without which an out-of-memory failure would end the run, as they are typed; none where it would restart."""
+    plan, knobs = oom_plan(spec), spec.knobs
+    words: list[str] = []
+    if isinstance(plan, OomRefusal):
+        if knobs.batch is None:
+            words.append("--batch-knob NAME")
+        elif knobs.batch_scope is KnobScope.UNKNOWN and not knobs.paired:
+            words.append("--batch-scope per_rank")
+        if not knobs.keeps_global_batch:
+            words.append("--accumulation-knob NAME")
+    resume = {"unknown": "--resume-knob FLAG=PATH", "none": "--restart-from-scratch"}.get(plan.resume.how)
+    if resume is not None and not spec.retry.restart_from_scratch:
+        words.append(resume)
+    return tuple(words)
+
+
+def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, bool]:
+    """What an out-of-memory failure of this job would do, in one line, and whether it restarts by itself.
+
+    Args:
+        spec: the job with what is known by now.
+        micro: the micro-batch that was measured.
+        waits: a person is asked in the end, who may look at its screen.
+    """
+    plan, missing = oom_plan(spec), missing_words(spec)
+    how = f"; {' '.join(missing)}" if missing else ""
+    end = "would wait for you" if waits else "would end this run"
+    if isinstance(plan, OomRefusal):
+        why = plan.why
+        if (
+            spec.knobs.batch is None
+            and why.startswith("the script's batch flag is not known")
+            and micro is not None
+        ):
+            why = f"which setting makes the {micro} samples is not known"
+        return f"out of memory {end}: {why}{how}", False
+    choice = (
+        choose_smaller(spec.batch, minimum=spec.retry.min_micro_batch) if spec.batch is not None else None
+    )
+    assert choice is not None, "a plan has a first step"
+    steps = (
+        spec.batch.accumulation_steps
+        if plan.smaller_global and spec.batch
+        else choice.batch.accumulation_steps
+    )
+    smaller = (
+        f"out of memory: restarts with micro-batch {choice.batch.micro_batch_per_rank} × accumulation {steps}"
+    )
+    if missing:
+        why = (
+            "the script does not resume"
+            if plan.resume.how == "none"
+            else "how the script resumes is not known"
+        )
+        return f"out of memory {end} after its first step: {why}{how}", False
+    from_ = "step 0" if plan.resume.how in {"unknown", "none"} else "the newest checkpoint"
+    return f"{smaller} from {from_}", True
+
+
 def _allows_smaller_global(spec: JobSpec) -> bool:
     """Whether a person allowed a smaller global batch, and enough is known for one: as `policy.changes.offer_for` plans it."""
     knobs = spec.knobs

@@ -40,6 +40,8 @@ NAMED: Final = "named"
 """`Knobs.resumes` of a flag that a person named."""
 NAMED_UNSEEN: Final = "named, and its declaration was not found"
 """The same of a flag without a value, where the source does not show whether it takes one."""
+BY_ITSELF, NEVER = "itself", "never"
+"""Answers about how a script resumes, besides the name of a setting."""
 RESTARTS, CONTINUES = "restarts", "continues"
 """Answers about a script's count of its steps: from 0 at each start, or on from the checkpoint."""
 
@@ -77,6 +79,7 @@ class Unread(StrEnum):
     ACCUMULATION = "accumulation"  # which of several settings is the accumulation
     COUNTER = "counter"  # not of the batch: whether steps are counted from 0 at each start
     EXIT_CODE = "exit_code"  # none of the batch: whether exit code 0 is a success whatever the logs show
+    RESUME = "resume"  # not of the batch: how the script resumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +180,14 @@ class Knobs:
         return self.batch_scope is not KnobScope.UNKNOWN and self.keeps_global_batch
 
 
-_DECLARED_BY: Final = {
+_DECLARED_BY: Final[dict[str, str]] = {
     Unread.SCOPE: "--batch-scope",
     Unread.MICRO: "--batch-knob",
     Unread.ACCUMULATION: "--accumulation-knob",
     Unread.EXIT_CODE: "--trust-exit-code",
+    Unread.RESUME: "--resume-knob",
+    BY_ITSELF: "--self-resuming",
+    NEVER: "--restart-from-scratch",
 }
 
 
@@ -221,11 +227,14 @@ class BatchQuestion:
     @property
     def key(self) -> str:
         """What makes two questions of one script the same."""
+        if self.what is Unread.RESUME:
+            return self.what.value  # known before its candidates are
         return f"{self.what.value} {self.knob} {'|'.join(answer.value for answer in self.answers)}"
 
     def flag(self, value: str) -> str:
         """The words of a command line that answer it once and for all."""
-        return _DECLARED_BY[self.what] + ("" if self.what is Unread.EXIT_CODE else f" {value}")
+        declared = _DECLARED_BY.get(value, _DECLARED_BY[self.what])
+        return declared + ("" if self.what is Unread.EXIT_CODE or value in _DECLARED_BY else f" {value}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from supervisor.run.access import control
 from supervisor.run.access.lock import KeeperLock
 from supervisor.run.access.viewers import Viewers
 from supervisor.run.fold import fold
-from supervisor.run.history.answers import AnswerLine, exit_code_question, remember_answer
+from supervisor.run.history.answers import AnswerLine, exit_code_question, remember_answer, resume_question
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding, FindingLevel
 from supervisor.run.runfile import RunFile
@@ -505,14 +505,18 @@ class Keeper:
         question = self._record.job.question
         if view is not None and view.missed is not None:
             question = plans.counter_question(self._record.job)
-        elif (
-            view is not None
-            and view.job_exit_code == 0
-            and (not question or view.failure not in OUT_OF_MEMORY)
-        ):
-            question = exit_code_question(self._record.job)
+        elif view is not None and not (question and self._needs_smaller_batch(view)):
+            seen = view.measured
+            question = resume_question(self._record.job, seen.resume_candidates if seen is not None else ())
+            if view.job_exit_code == 0:
+                question = exit_code_question(self._record.job)
         if decision.asks and question is not None and (asked is None or asked.attempt != number):
             self.emit(ev.BatchAsked(t=self._clock.wall(), attempt=number, question=question))
+
+    def _needs_smaller_batch(self, view: st.AttemptState) -> bool:
+        """Whether it ran out of memory, and no smaller batch can be planned."""
+        knobs = self.state.answered_job(self._record.job).knobs
+        return view.failure in OUT_OF_MEMORY and not knobs.can_change_batch
 
     def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         has_copies = self.state.kept or any(view.resume_copy for view in self.state.attempts)

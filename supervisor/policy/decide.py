@@ -240,7 +240,8 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         return _hold(history, f"{failure.value}: {flapping}", change, gave_up=True)
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
-        return _hold(history, f"{failure.value}: {forbidden}", change)
+        held = _hold(history, f"{failure.value}: {forbidden}", change)
+        return replace(held, asks=forbidden != rule.advice_if_not_restarted and _resume_can_be_asked(history))
     if change.batch is not None and history.old_batch:
         return _hold(history, f"{failure.value}: {history.old_batch}", SpecChange())
     if not history.resume_known and history.given_start is None:
@@ -330,6 +331,13 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
     if rule.answer is Answer.SHRINK and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
         return None
     return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"
+
+
+def _resume_can_be_asked(history: PolicyInput) -> bool:
+    """Whether an answer would let a restart resume: no way is known, not even that there is none."""
+    knobs = history.knobs
+    known = knobs.starts or knobs.resume_step is not None or knobs.cannot_resume or knobs.self_resuming
+    return not known and not history.retry.restart_from_scratch
 
 
 def _why_not_resumed(history: PolicyInput) -> str:

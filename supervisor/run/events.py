@@ -220,6 +220,7 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the accumulation's setting counts the passes of
     all ranks. `total_setting` and `total`: what a derived accumulation follows from. `refusal`: why an out-of-memory failure would
     change nothing, `help` what would let it. `argv`: the whole command line of rank 0, `words` all words of each setting there.
+    `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.measured_resume.ResumeWay`.
     """
 
     attempt: int
@@ -242,6 +243,10 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     help: str = ""
     argv: tuple[str, ...] = ()
     words: dict[str, tuple[str, ...]] = {}
+    resume: str | None = None
+    resume_setting: str | None = None
+    resume_how: str = ""
+    resume_candidates: tuple[str, ...] = ()
 
     @property
     def settings(self) -> MeasuredSettings:
@@ -559,6 +564,10 @@ class RequestRefused(JournalEvent, frozen=True, kw_only=True, tag="request_refus
     request: str
     by: str
     reason: str
+
+
+ON_OOM = "oom_"
+"""Before `restarts` or `ends`: the code of an advisory on what an out-of-memory failure would do."""
 
 
 class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):

@@ -338,6 +338,8 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
     """The attempts whose batch was not known ran with this one; an answer before it counts no more."""
     if event.question.what is Unread.COUNTER:
         return replace(s, counter=event.value)
+    if event.question.what is Unread.RESUME:
+        return replace(s, resumes=event.value)
     before = s.answer.batch if s.answer is not None else None
     attempts = tuple(replace(a, batch=event.batch) if a.batch in (None, before) else a for a in s.attempts)
     return replace(s, answer=event, attempts=attempts)

@@ -17,6 +17,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_knobs import with_measured
+from supervisor.job.knobs.measured_resume import with_answered_resume, with_measured_resume
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import RESTARTS
 from supervisor.run import events as ev
@@ -348,7 +349,7 @@ class RunState(Part, frozen=True, kw_only=True):
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
     `kept`: the copies of checkpoints that there are, and which have none. `counter`: what a person answered about the script's count
-    of its steps, `RESTARTS` or `CONTINUES`.
+    of its steps, `RESTARTS` or `CONTINUES`; `resumes`: how it resumes, as `with_answered_resume` takes it.
     `nodes`: what was seen last of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
     """
@@ -377,6 +378,7 @@ class RunState(Part, frozen=True, kw_only=True):
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
     kept: tuple[ev.CheckpointKept, ...] = ()
     counter: str = ""
+    resumes: str = ""
     probes: tuple[ev.ProbeEnded, ...] = ()
     probing: ev.ProbeStarted | None = None
     fitted: ev.BatchFitted | None = None
@@ -434,14 +436,18 @@ class RunState(Part, frozen=True, kw_only=True):
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """The job with what a person answered about its batch since it was started, and with what was measured."""
+        """The job with what was measured, and with what a person answered about its batch and its resume since it was started."""
         answer, question = self.answer, job.question
-        if answer is not None and question is not None:
-            for known, (knobs, batch) in zip(question.answers, job.if_answered, strict=False):
-                if known.value == answer.value:
-                    return dataclasses.replace(job, knobs=knobs, batch=batch)
-        measured = self.measured
-        return with_measured(job, measured.settings) if measured is not None else job
+        outcomes = zip(question.answers, job.if_answered, strict=False) if question is not None else ()
+        found = next((o for known, o in outcomes if answer is not None and known.value == answer.value), None)
+        if found is not None:
+            job = dataclasses.replace(job, knobs=found[0], batch=found[1])
+        elif (measured := self.measured) is not None:
+            job = with_measured(job, measured.settings)
+        knobs = with_answered_resume(job.knobs, self.resumes)
+        if (seen := self.resume_measured) is not None:
+            knobs = with_measured_resume(knobs, seen.resume, seen.resume_setting, seen.resume_how)
+        return dataclasses.replace(job, knobs=knobs) if knobs is not job.knobs else job
 
     @property
     def measured(self) -> ev.BatchMeasured | None:
@@ -453,6 +459,12 @@ class RunState(Part, frozen=True, kw_only=True):
             if decision is not None and decision.change is not None and decision.change.batch is not None:
                 return None
         return None
+
+    @property
+    def resume_measured(self) -> ev.BatchMeasured | None:
+        """The newest measurement that shows how the script resumes."""
+        measured = (a.measured for a in reversed(self.attempts))
+        return next((seen for seen in measured if seen is not None and seen.resume is not None), None)
 
     @property
     def open_question(self) -> BatchQuestion | None:

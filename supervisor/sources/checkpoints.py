@@ -29,6 +29,9 @@ MAX_PICKLE_BYTES = 16 << 20
 LIKE_DEPTH = 3
 LIKE_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
 TRANSFORMERS: Final = "transformers"
+PLAIN: Final = "torch.save"
+SAVED_DEPTH: Final = 3
+"""A part of a checkpoint lies at most so deep in its folder: Megatron's ``iter_0000100/mp_rank_00/model_optim_rng.pt``."""
 
 _HF_NAME = re.compile(r"checkpoint-(\d{1,12})")
 _WEIGHTS = re.compile(
@@ -60,7 +63,8 @@ _STATE_KEYS = re.compile(
 class FoundCheckpoint:
     """A whole checkpoint. `path` as a script takes it, absolute; `t`: wall seconds of its last part.
 
-    `step` None: its name says none. `number`: the last number in its name, whatever it counts.
+    `step` None: its name says none. `number`: the last number in its name, whatever it counts. `counted`: of one that a process was
+    measured to save, the optimizer steps that this process had made.
     """
 
     path: str
@@ -68,6 +72,7 @@ class FoundCheckpoint:
     t: float
     layout: str = ""
     number: int | None = None
+    counted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +279,7 @@ def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
     if not _has_training_state(here.inner(file)):
         return None
     step = _step_of(match["stem"])
-    return FoundCheckpoint(
-        here.inner(file), step, here.written(file), "torch.save", _number_of(match["stem"])
-    )
+    return FoundCheckpoint(here.inner(file), step, here.written(file), PLAIN, _number_of(match["stem"]))
 
 
 LAYOUTS: Final[tuple[Layout, ...]] = (
@@ -313,7 +316,7 @@ LAYOUTS: Final[tuple[Layout, ...]] = (
         lambda here: here.is_file("latest_checkpointed_iteration.txt"),
     ),
     Layout("Lightning", _What.FILE, _lightning, "the end of the zip"),
-    Layout("torch.save", _What.FILE, _plain, "the end of the zip"),
+    Layout(PLAIN, _What.FILE, _plain, "the end of the zip"),
 )
 
 
@@ -344,7 +347,10 @@ def find_checkpoints(
 
 
 def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
-    """The checkpoint at `path` as a script is given it; None where there is none of a known layout, or not a whole one."""
+    """The checkpoint at `path` as a script is given it; None where there is none of a known layout, or not a whole one.
+
+    A file of `torch.save` may have any name: it is known to be one, by whoever asks.
+    """
     path = os.path.abspath(path)
     if os.path.isdir(path):
         here = _listing(path, ranks=ranks)
@@ -355,7 +361,39 @@ def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
     if here is None or not here.is_file(name):
         return None
     files = [row for row in LAYOUTS if row.what is _What.FILE]
-    return next((one for row in files if (one := _tried(row, here, name))), None)
+    found = next((one for row in files if (one := _tried(row, here, name))), None)
+    if found is not None or not _has_training_state(path):
+        return found
+    stem = _stem(name)
+    return FoundCheckpoint(path, _step_of(stem), here.written(name), PLAIN, _number_of(stem))
+
+
+def _stem(name: str) -> str:
+    match = _PLAIN.fullmatch(name)
+    return match["stem"] if match is not None else name
+
+
+def whole_saved(
+    path: str, since_t: float, until_t: float, *, ranks: int | None = None
+) -> FoundCheckpoint | None:
+    """The whole checkpoint that a process saved at `path`, or a part of it there; None where there is none.
+
+    Of a folder's layout the last part comes later than a save within it. A file is the save's own if it was written by `until_t`; its
+    name need not be that of a checkpoint.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    for _ in range(SAVED_DEPTH):
+        here = _listing(folder, ranks=ranks)
+        for row in LAYOUTS if here is not None else ():
+            if row.what is not _What.FILE and here is not None:
+                one = _tried(row, here)
+                if one is not None or _takes(row, here):
+                    return one if one is not None and one.t >= since_t else None
+        folder = os.path.dirname(folder)
+    if not os.path.isfile(path) or _NO_STATE_NAME.search(_stem(os.path.basename(path))):
+        return None
+    file = whole_at(path)
+    return file if file is not None and since_t <= file.t <= until_t else None
 
 
 def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str, str]:

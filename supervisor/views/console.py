@@ -28,7 +28,7 @@ from supervisor.run.journal import StateReader, read_state, without_secrets
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, private
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import AttemptState, Finished, RunState
 from supervisor.run.timeline import moment_of
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import Redactor, redact_text
@@ -112,6 +112,7 @@ class ConsoleView:
         self._lost = ""  # the word for a loss that is no number
         self._is_behind = False
         self._reads_on = 0
+        self._measured: tuple[object, ...] = ()
         self._encoder = msgspec.json.Encoder()
         self._file: TextIO | None = None
         if settings.log_file is not None:
@@ -215,6 +216,10 @@ class ConsoleView:
             return
         if isinstance(event, ev.ProcessesGone):
             self._reads_on = event.attempt
+        if isinstance(event, ev.BatchMeasured):
+            before, self._measured = self._measured, (event.attempt, event.batch, event.setting)
+            if before == self._measured:
+                return  # how the script resumes is new, and the batch is not
         yield from event_lines(event)
 
 
@@ -273,7 +278,6 @@ TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
     ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
     ev.ProbeEnded: (Level.INFO, "probe {probe}: micro-batch {micro_batch} {why} ({took_s:.0f} s)"),
     ev.RequestRefused: (Level.WARNING, "request {request} refused: {reason}"),
-    ev.Advisory: (Level.WARNING, "{text}"),
     ev.HangCountdown: (
         Level.WARNING,
         "hang: will be ended in {left_s:.0f} s: {text}; Esc in the dashboard keeps waiting",
@@ -377,10 +381,17 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
     for one in question.answers:
         text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"
         # A flag that would change nothing is not named.
-        answers.append(f"{flags_text(question, one)} ({text})" if one.change is not None else text)
-    of_batch = question.what is not Unread.COUNTER
-    why = "to restart smaller, answer" if of_batch else "to continue, answer, or set [policy] step_counter"
+        has_flag = one.change is not None or question.what is Unread.RESUME
+        answers.append(f"{flags_text(question, one)} ({text})" if has_flag else text)
+    why = {
+        Unread.COUNTER: "to continue, answer, or set [policy] step_counter",
+        Unread.RESUME: "to continue, answer, or name the flag with --resume-knob FLAG=PATH",
+    }.get(question.what, "to restart smaller, answer")
     yield Level.WARNING, f"{why}: {question_text(question, english)} {' | '.join(answers)}"
+
+
+def _advisory(event: ev.Advisory) -> Iterable[Line]:
+    yield Level.INFO if event.code == f"{ev.ON_OOM}restarts" else Level.WARNING, event.text
 
 
 def _decided(event: ev.Decided) -> Iterable[Line]:
@@ -422,6 +433,7 @@ MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.Decided: _decided,
     ev.ResumeCompared: _compared,
     ev.BatchAsked: _asked,
+    ev.Advisory: _advisory,
     ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],
     ev.BackoffStarted: _backoff,
     ev.RunEnded: _run_ended,
@@ -586,7 +598,31 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     lines += [f"note      {one.text}" for one in state.advisories if one.code == MEMORY_UNEXPECTED]
     lines.append(f"directory {run.root}")
     lines += trial_lines(state, run, english)
+    if declaration := _declaration(state, run):
+        lines.append(declaration)  # the last line, and nothing else in it: to be pasted
     return "\n".join(lines)
+
+
+def _declaration(state: RunState, run: RunPaths) -> str:
+    """The command that starts a run again which ended out of memory, with what would have let it restart; empty for any other."""
+    from supervisor.job.oom_plan import missing_words
+    from supervisor.job.rerun_command import command_of
+    from supervisor.run.runfile import BadRunFile, read_run_file
+
+    attempt, is_over = state.attempt, isinstance(state.condition, Finished)
+    if (
+        attempt is None
+        or not is_over
+        or attempt.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}
+    ):
+        return ""
+    try:
+        job = read_run_file(run.run_json).job
+    except (OSError, BadRunFile):
+        return ""
+    missing = " ".join(missing_words(state.answered_job(job)))
+    command = command_of(job) if missing else None
+    return command.replace("stoker run", f"stoker run {missing}", 1) if command is not None else ""
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:

@@ -102,19 +102,25 @@ def test_nothing_of_the_instrumentation_failed(ended: Ended) -> None:
     assert ended.of("note") == []
 
 
-def test_a_save_waits_until_the_attempt_is_confirmed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "known", "unsaved"), [("resumes", "loaded", "first.pt"), ("-", "step", "after0.pt")]
+)
+def test_a_save_waits_until_the_attempt_is_confirmed(
+    mode: str, known: str, unsaved: str, tmp_path: Path
+) -> None:
+    """What the keeper judges by is written before: what was loaded, if the script saves before its first step; else the step."""
     import torch
 
     torch.save({}, tmp_path / "before.pt")
-    telemetry, confirmed = tmp_path / "telemetry", tmp_path / "telemetry" / "confirmed"
+    telemetry = tmp_path / "telemetry"
     environment = {
         **os.environ,
         "STOKER_TELEMETRY_DIR": str(telemetry),
-        "STOKER_CONFIRM": str(confirmed),
+        "STOKER_CONFIRM": "1",
         "PYTHONPATH": str(PACKAGE / "on_path"),
     }
     child = subprocess.Popen(
-        [sys.executable, SCRIPTS / "waiting.py", "resumes"],
+        [sys.executable, SCRIPTS / "waiting.py", mode],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
@@ -122,29 +128,39 @@ def test_a_save_waits_until_the_attempt_is_confirmed(tmp_path: Path) -> None:
     )
     try:
         deadline = time.monotonic() + 60
-        while not [record for record in read(telemetry) if record["kind"] == "loaded"]:
-            assert time.monotonic() < deadline, "the load is told while the save before the first step waits"
+        while not (seen := [record for record in read(telemetry) if record["kind"] == known]):
+            assert time.monotonic() < deadline, f"{known} is told while the save waits"
             time.sleep(0.02)
-        assert not (tmp_path / "first.pt").exists(), "no byte is written before"
-        confirmed.touch()
+        assert [record.get("micro_steps", 1) for record in seen] == [1]
+        time.sleep(0.2)  # a save that does not wait is written by then
+        assert not (tmp_path / unsaved).exists(), "no byte is written before"
+        (telemetry / "confirmed").touch()
         out, _ = child.communicate(timeout=60)
     finally:
         child.kill()
         child.wait()
     assert child.returncode == 0
     first, *others = [float(line.split()[1]) for line in out.splitlines()]
-    assert first < 10
+    assert 0.1 < first < 10
     assert max(others) < 1, "once confirmed, nothing waits"
     assert [record for record in read(telemetry) if record["kind"] == "note"] == []
 
 
 def test_a_save_that_nobody_confirms_goes_on_and_says_so(tmp_path: Path) -> None:
-    done = run(["-c", SHORT_WAIT, "-"], tmp_path, STOKER_CONFIRM=str(tmp_path / "never"))
+    done = run(["-c", SHORT_WAIT, "-"], tmp_path, STOKER_CONFIRM="1")
     assert done.code == 0, done.err
     times = [float(line.split()[1]) for line in done.out.splitlines()]
     assert 0.3 <= sum(times) < 2, "all saves together wait this long"
-    assert [record["code"] for record in done.of("note")] == ["unconfirmed_save"]
+    assert [(record["code"], record["where"]) for record in done.of("note")] == [
+        ("unconfirmed_save", "step 1")
+    ]
     assert len(done.of("saved")) == 2
+
+
+def test_nothing_waits_in_an_attempt_without_a_plan(tmp_path: Path) -> None:
+    done = run([SCRIPTS / "waiting.py", "-"], tmp_path)
+    assert max(float(line.split()[1]) for line in done.out.splitlines()) < 1
+    assert done.of("note") == []
 
 
 SHORT_WAIT = f"""

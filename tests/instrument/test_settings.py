@@ -140,7 +140,8 @@ a = p.parse_args(); print(a.batch, a.workers, a.verb)
     ended = ran(tmp_path, script, "--workers", "0", "--config", "x", "fit", "--batch", "4")
     found = settings(ended)
     assert ended.out == "4 0 fit\n"
-    assert values(found, "argparse") == {"workers": 0, "config": None, "verb": None, "batch": 4}
+    own = {"workers": 0, "config": None, "verb": None, "batch": 4}
+    assert values(found, "argparse") == {**own, "inner_batch": 3}
     assert found["argparse", "batch"]["words"] == ["--batch"]
 
 

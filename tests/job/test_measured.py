@@ -139,11 +139,19 @@ def loader(size: int | None, **keys: object) -> Record:
     }
 
 
-def steps(counts: Iterable[int], size: int = 8, *, loader: int | None = 1, rank: int = 0) -> list[Record]:
-    """Records of steps, each of so many batches of `size`."""
+def steps(
+    counts: Iterable[int],
+    size: int = 8,
+    *,
+    loader: int | None = 1,
+    rank: int = 0,
+    of: str = "float32",
+    length: int = 16,
+) -> list[Record]:
+    """Records of steps, each of so many batches of `size`, of `length` elements `of` a type."""
     records: list[Record] = []
     for step, count in enumerate(counts):
-        shape = {"kind": "shape", "rank": rank, "step": step, "shapes": [[size, 16]]}
+        shape = {"kind": "shape", "rank": rank, "step": step, "shapes": [[size, length]], "dtypes": [of]}
         for _ in range(count if step < 4 else 0):
             records += [{**shape, "loader": loader, "of": "batch"}] if loader is not None else []
             records.append({**shape, "loader": loader, "of": "forward"})
@@ -196,6 +204,48 @@ def test_scopes() -> None:
         Certainty.ASKED,
         Why.SCOPE,
     )
+
+
+def test_the_launchers_number_of_local_ranks_is_believed_first() -> None:
+    start = {**phase(world=4), "local_world_size": 2}
+    found = derived([start, setting("batch_size", 16), loader(8), *steps([1] * 4)], 4)
+    assert (found.scope, found.global_batch) == (KnobScope.PER_NODE, 32)
+
+
+@pytest.mark.parametrize(
+    ("style", "length"),
+    [("s03_nanogpt", 16), ("s05_hf", 16), ("s28_compile", 16), ("s14_packed", None), ("s01_plain", None)],
+)
+def test_the_sequence_length_of_a_style(style: str, length: int | None) -> None:
+    """Token ids with a loader, without one, and below `torch.compile`; rows packed into one; numbers that are no ids."""
+    assert derived(recorded(style)).sequence_length == length
+
+
+@pytest.mark.parametrize(
+    ("of", "size", "length", "expected"),
+    [
+        ("int64", 8, 16, 16),
+        ("int32", 8, 8, 8),
+        ("float32", 8, 16, None),
+        ("uint8", 8, 784, None),  # pixels: an embedding takes no bytes
+        ("int64", 16, 8, None),  # two views of 8 samples
+        ("int64", 8, 1, None),  # a class or a user
+    ],
+)
+def test_only_rows_of_token_ids_have_a_length(of: str, size: int, length: int, expected: int | None) -> None:
+    run = [phase(), loader(8), *steps([1] * 4, size, of=of, length=length)]
+    assert derived(run).sequence_length == expected
+
+
+def test_a_total_in_tokens_says_the_accumulation_of_token_ids_alone() -> None:
+    total = setting("total_batch_size", 8 * 2 * 2 * 16)
+    for of, answer in (("int64", "derived"), ("float32", None)):
+        assert derived([phase(), total, loader(8), *steps([2] * 4, of=of)]).accumulation_setting == answer
+
+
+def test_time_may_be_the_first_dimension() -> None:
+    run = [phase(), setting("batch_size", 16), *steps([1] * 4, 35, loader=None, of="int64")]
+    assert derived(run).sequence_length == 35
 
 
 def test_a_given_word_beats_a_file_of_a_library_and_a_default_does_not() -> None:

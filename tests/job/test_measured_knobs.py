@@ -42,7 +42,6 @@ REFUSED = {
     "s13_maxtok": "the batch is a budget of tokens",
     "s24_const": "what makes the 8 samples of a rank is in the code (/job/s24_const.py:10): no setting has that value",
     "s25_zeta": "what makes the accumulation of 2 is not certain: perhaps --rho, --xi",
-    "s32_numpy": "no forward pass was measured",
     "h02_ppo": "the micro-batch could not be measured",
     "h03_pk": "what makes the 16 samples of a rank is in the code (/job/h03_pk.py:13): no setting has that value",
     "h04_two": "what makes the 8 samples of a rank is one of --batch_size, --mini_batch_size",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.knobs.batch_settings.set_batch import batch_values
-from supervisor.job.oom_plan import OomPlan, OomRefusal, four_lines, oom_plan
+from supervisor.job.oom_plan import OomPlan, OomRefusal, four_lines, missing_words, oom_notice, oom_plan
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
 
 LOOP = "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    (loss / args.accum_iter).backward()\n"
@@ -845,3 +846,50 @@ def test_a_total_of_the_engine_must_be_the_product_of_the_batch_and_the_ranks(to
         return
     assert isinstance(plan, OomRefusal)
     assert plan.why == f"ds.json#train_batch_size {total} is not 16 × 1 × 2 ranks"
+
+
+KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc", self_resuming=True)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "text"),
+    [
+        (KNOWN, "out of memory: restarts with micro-batch 4 × accumulation 4 from the newest checkpoint"),
+        (
+            replace(KNOWN, self_resuming=False),
+            "out of memory would end this run after its first step: how the script resumes is not known; --resume-knob FLAG=PATH",
+        ),
+        (
+            replace(KNOWN, self_resuming=False, cannot_resume=True),
+            "out of memory would end this run after its first step: the script does not resume; --restart-from-scratch",
+        ),
+        (
+            Knobs(self_resuming=True),
+            "out of memory would end this run: which setting makes the 8 samples is not known; --batch-knob NAME --accumulation-knob NAME",
+        ),
+        (
+            replace(KNOWN, accumulation=None),
+            "out of memory would end this run: no accumulation is known beside --bs (--accumulation-knob, or --allow-smaller-global); --accumulation-knob NAME",
+        ),
+        (
+            Knobs(refusal="--bs is a table's key", resume="--go", resume_value=""),
+            "out of memory would end this run: --bs is a table's key; --batch-knob NAME --accumulation-knob NAME",
+        ),
+    ],
+    ids=["restarts", "resume not known", "never resumes", "batch not known", "no accumulation", "refused"],
+)
+def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: str) -> None:
+    spec = replace(job("train.py", {"train.py": ""}), knobs=knobs, batch=BatchSpec(8, 2, 2))
+    found, restarts = oom_notice(spec, 8, waits=False)
+    assert found == text
+    assert restarts is not bool(missing_words(spec))
+    assert oom_notice(spec, 8, waits=True)[0] == text.replace("would end this run", "would wait for you")
+
+
+def test_a_restart_from_scratch_that_was_allowed_begins_at_step_0() -> None:
+    spec = replace(job("train.py", {"train.py": ""}), knobs=replace(KNOWN, self_resuming=False))
+    spec = replace(spec, batch=BatchSpec(8, 2, 2), retry=replace(spec.retry, restart_from_scratch=True))
+    assert oom_notice(spec, 8, waits=False) == (
+        "out of memory: restarts with micro-batch 4 × accumulation 4 from step 0",
+        True,
+    )

@@ -17,7 +17,7 @@ WORDS = {
     "ResumeBy": "path_option option itself ask unknown",
     "Role": "micro node batch total accumulation",
     "Topic": "script arguments python ranks nodes address batch smaller resume file",
-    "Unread": "scope micro accumulation counter exit_code",
+    "Unread": "scope micro accumulation counter exit_code resume",
     "Why": "loader fed pieces first_dimension second_dimension tokens batches backwards call_text name_and_value derived"
     " no_accumulation several several_loaders by_name by_value arithmetic scope global_variable unconfirmed nothing_seen"
     " unknown_shape no_step too_few_steps changing ranks_differ fixed_in_code without_batch",

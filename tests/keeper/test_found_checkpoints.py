@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     seen_file,
     untaken_text,
 )
+from supervisor.keeper.monitoring.observations import FactSeen
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import replay
@@ -290,6 +291,123 @@ def test_what_another_run_may_have_written_is_not_taken(
     assert [Path(one.path).parent.name for one in saved(told)] == taken
     said = [fact.code for fact in told.facts if isinstance(fact, ev.Advisory)]
     assert said == (["shared_output"] if warned else [])
+
+
+@dataclass
+class Counted:
+    """A script that logs no step, whose process made 100 steps in an earlier attempt."""
+
+    steps: list[tuple[float, float]] = field(default_factory=list)
+
+    def step_after(self, counted: int) -> int | None:
+        return counted + 100
+
+
+def measured(path: Path, t: float, step: int | None = 5) -> FactSeen:
+    record = {"kind": "saved", "path": str(path), "step": step, "t_wall": t}
+    return FactSeen(t, 0, record)
+
+
+def test_what_a_process_was_measured_to_save_is_a_checkpoint_whatever_its_name_and_folder(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "work").mkdir()
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path / "work"), outputs=())
+    told = Emitted()
+    made = FoundCheckpoints(job, FakeClock(), told, measured=Counted())
+    odd, part = tmp_path / "heap" / "zeta.q7", tmp_path / "heap" / "zeta.q7~"
+    best, weights, torn = (tmp_path / "heap" / name for name in ("best.pt", "net.pt", "torn.pt"))
+    for path in (odd, best):
+        saved_by_torch(path, T + 10)
+    file_of(tmp_path / "heap", "torn.pt", T + 10)
+    with zipfile.ZipFile(weights, "w") as archive:
+        archive.writestr("c/data.pkl", b"X\x06\x00\x00\x00weight")
+    os.utime(weights, (T + 10, T + 10))
+    for path in (part, best, weights, torn, odd):
+        made.hear(measured(path, T + 10.1))
+    assert made._begin(BEGUN), "no setting names a folder to look at"
+    assert wait_until(lambda: not made._looker.working, 10.0)
+    made.finish(BEGUN)
+    assert [(one.path, one.step, one.step_by_time) for one in saved(told)] == [(str(odd), 105, False)]
+    assert saved(told)[0].layout == "torch.save"
+    made.finish(BEGUN)
+    assert len(saved(told)) == 1
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("late_s", "step", "taken"),
+    [(0.0, 105, True), (1.0, 42, True), (30.0, None, False)],
+    ids=["the save that was measured", "saved again within the second", "written by somebody else"],
+)
+def test_a_file_that_was_written_after_the_save_that_was_measured(
+    tmp_path: Path, late_s: float, step: int | None, taken: bool
+) -> None:
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=())
+    told = Emitted()
+    made = FoundCheckpoints(job, FakeClock(), told, measured=Counted([(T, 41), (T + 10.5, 42), (T + 40, 43)]))
+    saved_by_torch(tmp_path / "zeta.q7", T + 10 + late_s)
+    made.hear(measured(tmp_path / "zeta.q7", T + 10))
+    made.finish(BEGUN)
+    assert [(one.step, one.step_by_time) for one in saved(told)] == ([(step, late_s > 0)] if taken else [])
+
+
+def test_a_saved_part_names_its_folder_which_must_be_whole(tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=())
+    told = Emitted()
+    made = FoundCheckpoints(job, FakeClock(), told, measured=Counted())
+    folder = tmp_path / "deep" / "checkpoint-7"
+    saved_by_torch(folder / "optimizer.pt", T + 10)
+    file_of(folder, "model.safetensors", T + 10)
+    made.hear(measured(folder / "optimizer.pt", T + 10))
+    made.finish(BEGUN)
+    assert saved(told) == [], "its state is not written yet"
+    (folder / "trainer_state.json").write_text('{"global_step": 7}')
+    os.utime(folder / "trainer_state.json", (T + 20, T + 20))
+    made.hear(measured(folder / "optimizer.pt", T + 10))
+    made.finish(BEGUN)
+    assert [(one.path, one.step) for one in saved(told)] == [(str(folder), 7)]
+
+
+def test_what_is_found_on_the_disk_too_is_journalled_once_also_behind_a_link(tmp_path: Path) -> None:
+    made, _, told = follower(tmp_path, cwd=str(tmp_path))
+    saved_by_torch(tmp_path / "out" / "ckpt_9.pt", T + 10)
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    made.hear(measured(tmp_path / "link" / "ckpt_9.pt", T + 10))
+    made.finish(BEGUN)
+    assert [one.path for one in saved(told)] == [str(tmp_path / "out" / "ckpt_9.pt")]
+
+
+def test_a_measured_save_is_this_runs_where_another_run_writes_to_the_same_folder(tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=("checkpoints",))
+    told = Emitted()
+    other = ConcurrentRun("able-ant", Outputs.of(job))
+    made = FoundCheckpoints(job, FakeClock(), told, others=lambda _since_t: [other], measured=Counted())
+    saved_by_torch(tmp_path / "checkpoints" / "mine.ckpt", T + 10)
+    made.hear(measured(tmp_path / "checkpoints" / "mine.ckpt", T + 10))
+    saved_by_torch(tmp_path / "checkpoints" / "model.pt", T + 20)
+    made._begin(BEGUN)
+    made.finish(BEGUN)
+    assert {Path(one.path).name for one in saved(told)} == {"mine.ckpt"}
+    assert [fact.code for fact in told.facts if isinstance(fact, ev.Advisory)] == ["shared_output"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "saved"},
+        {"kind": "saved", "path": 3},
+        {"kind": "saved", "path": "relative.pt"},
+        {"kind": "saved", "path": "/a\0b"},
+        {"kind": "loaded", "path": "/a/b.pt"},
+    ],
+)
+def test_a_record_that_names_no_path_is_left_out(tmp_path: Path, record: dict[str, Any]) -> None:
+    made, _, told = follower(tmp_path)
+    made.hear(FactSeen(T, 0, record))
+    assert made._saved == {}
+    made.finish(BEGUN)
+    assert saved(told) == []
 
 
 def test_a_run_that_had_ended_before_is_no_other_run(tmp_path: Path) -> None:

@@ -115,3 +115,19 @@ def test_budgets_hold_for_such_restarts_too() -> None:
     again = decide(replace(known, attempts=(replace(CRASH, decision=first), CRASH)))
     assert again.kind is DecisionKind.GIVE_UP
     assert "--max-retries 1" in again.reason
+
+
+@pytest.mark.parametrize(
+    ("knobs", "asks"),
+    [
+        (Knobs(), True),
+        (BY_PATH, False),
+        (Knobs(cannot_resume=True), False),
+        (Knobs(loads_state=("--load",)), False),
+    ],
+    ids=["nothing is known", "a flag without a checkpoint", "it cannot", "the source loads from a flag"],
+)
+def test_how_the_script_resumes_is_asked_only_where_no_way_is_known(knobs: Knobs, asks: bool) -> None:
+    assert decide(PolicyInput(attempts=(CRASH,), knobs=knobs)).asks is asks
+    early = ended(FailureClass.WORKER_CRASH, last=None)
+    assert not decide(PolicyInput(attempts=(replace(early, first_step=None),), knobs=knobs)).asks

@@ -37,6 +37,7 @@ CUT = {"log_read_bytes": 27_000_000, "log_size_bytes": 600_000_000}
 SMALLER = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
 
 
+RESUMES = BatchQuestion(Unread.RESUME, "", None, (BatchAnswer("--load=PATH"), BatchAnswer("never")))
 COUNTS = BatchQuestion(
     Unread.SCOPE,
     "--bs",
@@ -429,6 +430,21 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         [*started(), ev.BatchAsked(t=2.0, attempt=1, question=WHICH)],
         "asked: which setting is the accumulation?",
         "询问：哪个参数是累积步数？",
+    ),
+    (
+        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=RESUMES)],
+        "asked: how does the script resume from a checkpoint?",
+        "询问：脚本怎样从检查点继续？",
+    ),
+    (
+        [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="--load=PATH", by="ada")],
+        "ada answered: it resumes: --load=PATH",
+        "ada 回答：继续方式：--load=PATH",
+    ),
+    (
+        [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")],
+        "you answered on 2026-11-22: it resumes: not at all",
+        "你于 2026-11-22 回答过：继续方式：完全不继续",
     ),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=COUNTS, value="per_rank", by="ada")],

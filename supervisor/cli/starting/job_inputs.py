@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from supervisor.cli.common import user_settings
 from supervisor.job.arguments.flags import Flag
@@ -20,8 +24,25 @@ from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.spec import AnswerGiven, BatchQuestion, EntryKind, JobSpec, RetrySettings
-from supervisor.run.history.answers import exit_code_question, recall_answer
+from supervisor.job.knobs.measured_resume import is_declared, with_answered_resume
+from supervisor.job.spec import (
+    BY_ITSELF,
+    NEVER,
+    AnswerGiven,
+    BatchQuestion,
+    EntryKind,
+    JobSpec,
+    RetrySettings,
+)
+from supervisor.run.history.answers import (
+    AnswerLine,
+    exit_code_question,
+    is_resume_answer,
+    recall_answer,
+    remember_answer,
+    resume_question,
+    script_of,
+)
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
 
@@ -90,7 +111,53 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
-    return Job(parsed, _with_trust(spec, env))
+    return Job(parsed, _with_resume(_with_trust(spec, env), env))
+
+
+def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with the way to resume that a person answered for its script in an earlier run, where no setting names one."""
+    known = None if is_declared(spec.knobs) else _answered(resume_question(spec), env)
+    if known is None or not is_resume_answer(known.value):
+        return spec
+    words = known.question.flag(known.value)
+    note = f"how this script resumes is known, as you answered on {known.day}: {words}"
+    knobs = with_answered_resume(spec.knobs, known.value)
+    return replace(spec, knobs=knobs, notes=(*spec.notes, note), answered=spec.answered or known)
+
+
+_WORDS: Final = {"s": BY_ITSELF, "self": BY_ITSELF, "n": NEVER, "no": NEVER}
+_NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "trial", "no_retry")
+
+
+def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
+    """Ask the person who starts a script for the first time how it resumes, where nothing says it; whatever is answered, once a script.
+
+    Enter leaves it open: most scripts show it once they train.
+    """
+    spec, parsed = job.spec, job.parsed
+    knobs, retry = spec.knobs, spec.retry
+    known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank
+    never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
+    name = script_of(spec)[0]
+    if spec.entry_kind is EntryKind.TRAINER or known or never or not name:
+        return job
+    question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
+    asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
+    if recall_answer(asked.script, asked.key, env) is not None:
+        return job  # an edit is no reason to ask again
+    print(f"{name}: how does it resume from a checkpoint, if stoker restarts it? This is asked once.")
+    print("s: by itself · n: not at all · its option, as --resume=PATH · Enter: see what it loads and saves")
+    value = sys.stdin.readline().strip()
+    value = _WORDS.get(value, value)
+    answer = value if is_resume_answer(value) else ""
+    if value and not answer:
+        print(f"{value}: neither s, n nor an option; left open")
+    for about, said in ((asked, "asked"), *(((question, answer),) if answer else ())):
+        with contextlib.suppress(OSError):  # asked again, then
+            remember_answer(
+                AnswerLine(script=about.script, question=about.key, value=said, t=time.time()), env
+            )
+    return replace(job, spec=_with_resume(spec, env))
 
 
 def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:

@@ -17,6 +17,7 @@ MOST_SHAPES: Final = 64
 MOST_LOADERS: Final = 40
 MOST_PATHS: Final = 64
 MOST_CANDIDATES: Final = 6
+_EMBEDDED: Final = (["int64"], ["int32"])
 CLOSE_STEPS: Final = 4
 """So many steps are recorded one by one, with every batch and every forward (supervisor/instrument/training.py)."""
 
@@ -101,8 +102,12 @@ class Rank:
 
     pid: int | None = None
     world_size: int | None = None
+    local_world_size: int | None = None
+    """Ranks on this node, if the launcher says so."""
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    token_ids: set[tuple[int, ...]] = field(default_factory=set)
+    """Of these, the two-dimensional ones of the integer types that an embedding takes."""
     steps: int = 0
     batches: _Count = field(default_factory=_Count)
     backwards: _Count = field(default_factory=_Count)
@@ -115,6 +120,7 @@ class Rank:
         match kind:
             case "phase":
                 self.world_size = _whole(record.get("world_size")) or self.world_size
+                self.local_world_size = _whole(record.get("local_world_size"))
             case "loader":
                 self._loader(record)
             case "shape":
@@ -152,6 +158,9 @@ class Rank:
         counts = self.forwards if forward else loader.fed if loader is not None else None
         if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
             counts[shape] += 1
+            types = record.get("dtypes")
+            if forward and len(shape) == 2 and isinstance(types, Sequence) and types[:1] in _EMBEDDED:
+                self.token_ids.add(shape)
         if loader is not None and forward:
             loader.forwards += 1
         elif loader is not None and (step := _whole(record.get("step")) or 0) < CLOSE_STEPS:
@@ -274,12 +283,9 @@ class Facts:
     @property
     def resume(self) -> ResumeProposal:
         """How the script seems to resume."""
-        for setting in self.settings:
-            path = setting.value
-            if not isinstance(path, str) or not (is_resume(setting.name) or self.restored):
-                continue  # weights alone are a pretrained model's
-            if any(loaded == path or loaded.startswith(path + "/") for loaded in self.loaded):
-                return ResumeProposal(ResumeBy.PATH_OPTION, setting)
+        option = next(filter(self._is_loaded_from, self.settings), None)
+        if option is not None:
+            return ResumeProposal(ResumeBy.PATH_OPTION, option)
         if self.sought or any(path in self.saved for path in self.loaded):
             return ResumeProposal(ResumeBy.ITSELF)
         fits = [
@@ -291,6 +297,16 @@ class Facts:
         if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
             return ResumeProposal(ResumeBy.OPTION, fits[0], tuple(fits[:MOST_CANDIDATES]))
         return ResumeProposal(ResumeBy.ASK if fits else ResumeBy.UNKNOWN, None, tuple(fits[:MOST_CANDIDATES]))
+
+    def _is_loaded_from(self, setting: Setting) -> bool:
+        """Whether a setting's value is the checkpoint that was loaded.
+
+        Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
+        """
+        path, says_so = setting.value, is_resume(setting.name) > 0
+        if not isinstance(path, str) or not (says_so or self.restored):
+            return False
+        return path in self.loaded or (says_so and any(one.startswith(f"{path}/") for one in self.loaded))
 
     @property
     def seen(self) -> tuple[Setting, ...]:
@@ -318,7 +334,7 @@ class Facts:
         return max([len(ranks), *(rank.world_size or 0 for rank in ranks)]) or None
 
 
-_FILES: Final = frozenset(("yaml", "json", "toml"))
+FILES: Final = frozenset(("yaml", "json", "toml"))
 
 
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
@@ -349,10 +365,10 @@ def _names(setting: Setting) -> set[str]:
 def _is_same(held: Setting, setting: Setting) -> bool:
     """Whether `setting` says nothing beside `held`, whose source is believed first."""
     named = not _names(held).isdisjoint(_names(setting))
-    if setting.by in _FILES and held.by in _FILES:
+    if setting.by in FILES and held.by in FILES:
         return named and held.number == setting.number
     if (
-        setting.by in _FILES
+        setting.by in FILES
     ):  # a default of the parser hides no value of a file: the script may take it from there
         given = held.given is not False or held.number == setting.number
         return given and (named or last_part(held.name) == last_part(setting.name))
@@ -361,7 +377,7 @@ def _is_same(held: Setting, setting: Setting) -> bool:
 
 def _source(setting: Setting) -> int:
     """The order in which the sources of a setting are believed."""
-    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in _FILES else 0)
+    return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in FILES else 0)
 
 
 def _whole(value: object) -> int | None:

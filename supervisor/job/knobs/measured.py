@@ -30,7 +30,6 @@ from supervisor.job.knobs.setting_names import (
     is_accumulation,
     is_one_name,
     is_other,
-    is_sequence_length,
     is_tokens,
     is_total,
     is_workers,
@@ -120,7 +119,7 @@ class MeasuredBatch:
         accumulation: such passes in one optimizer step.
         world_size: ranks.
         global_batch: their product, in `unit`.
-        sequence_length: tokens of a sample, where a setting says so too.
+        sequence_length: tokens of a sample, if the model is given token ids; None if they may be something else.
         unit: what `micro_batch` counts.
         setting: makes the micro-batch.
         scope: what `setting` counts.
@@ -212,7 +211,7 @@ def measured_batch(
 
     Args:
         facts: one attempt's.
-        local_world_size: ranks on a node, where it is known.
+        local_world_size: ranks on a node, where no rank says it.
         named: what a person declared: these settings are taken, if their values fit.
     """
     given = named or Knobs()
@@ -228,19 +227,19 @@ def measured_batch(
         times, accumulated = None, _refused(Why.RANKS_DIFFER)
     fed_by = loader or Loader()
     uncut = fed_by.batch_size if seen.why is Why.PIECES else None
-    numbers = _Numbers(micro, times, world, local_world_size, _length(first), unit, uncut)
+    local = first.local_world_size or local_world_size
+    numbers = _Numbers(micro, times, world, local, _length(first, micro), unit, uncut)
     setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
     knob, answer, accumulated_by = _named_accumulation(numbers, settings, given) or _accumulation_setting(
         numbers, settings, setting
     )
-    has_length = any(is_sequence_length(s.name) and s.number == numbers.length for s in settings)
     knob_scope = KnobScope.PER_RANK if knob is not None and knob.number == times else KnobScope.GLOBAL
     return MeasuredBatch(
         micro_batch=micro,
         accumulation=times,
         world_size=world,
         global_batch=numbers.whole,
-        sequence_length=numbers.length if has_length else None,
+        sequence_length=numbers.length,
         unit=unit,
         setting=setting,
         scope=scope,
@@ -366,16 +365,21 @@ def _accumulation(
     if times is None:
         return None, _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
     if rank.loader is None and times > 1:  # two losses of a GAN and two passes of SAM are no accumulation
-        numbers = _Numbers(micro, times, world, None, _length(rank), BatchUnit.SAMPLES)
+        numbers = _Numbers(micro, times, world, None, _length(rank, micro), BatchUnit.SAMPLES)
         _, answer, finding = _accumulation_setting(numbers, settings, None)
         if answer in {None, "none"}:
             return None, _asked(Why.UNCONFIRMED, finding.candidates)
     return times, _measured(Why.BATCHES if by_batches else Why.BACKWARDS)
 
 
-def _length(rank: Rank) -> int | None:
-    """The second dimension of a two-dimensional input: of token ids, the length of a sample."""
-    return rank.shape[1] if len(rank.shape) == 2 else None
+def _length(rank: Rank, micro: int | None) -> int | None:
+    """The dimension beside the micro-batch of an input of token ids; of rows that were packed or doubled, None."""
+    if rank.shape not in rank.token_ids:
+        return None
+    rows, columns = rank.shape
+    if rows == micro and columns > 1:
+        return columns
+    return rows if columns == micro and rank.loader is None else None
 
 
 def _setting_of(

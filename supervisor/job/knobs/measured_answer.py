@@ -6,20 +6,10 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.knobs.facts import Setting
 from supervisor.job.knobs.measured import Certainty, Derivation, MeasuredBatch, Why
 from supervisor.job.knobs.measured_knobs import DERIVED, MeasuredSettings
-from supervisor.job.knobs.places import ENV
+from supervisor.job.knobs.measured_resume import knob_name
 from supervisor.job.spec import Knobs, KnobScope
 
-_FILES = frozenset(("yaml", "json", "toml"))
 _DECLARE = "--batch-knob NAME --accumulation-knob NAME"
-
-
-def spelled(setting: Setting) -> str:
-    """A setting as a knob's name: ``--batch-size``, ``train.batch_size``, ``env:BATCH`` or ``conf.yaml#train.batch_size``."""
-    if setting.by == "env":
-        return f"{ENV}{setting.name}"
-    if setting.by in _FILES and setting.file:
-        return f"{setting.file}#{setting.name}"
-    return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
 
 
 def settings_of(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
@@ -40,7 +30,7 @@ def settings_of(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
         accumulation=_name(accumulation or tried, found.accumulated_by, named.accumulation)
         or found.accumulation_setting,
         accumulation_counts_ranks=accumulation is not None and found.accumulation_scope is KnobScope.GLOBAL,
-        total=(spelled(total), total.number) if derived and total is not None and total.number else None,
+        total=(knob_name(total), total.number) if derived and total is not None and total.number else None,
         refusal=refusal,
         help=help_,
     )
@@ -49,7 +39,7 @@ def settings_of(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
 def _name(setting: Setting | None, derivation: Derivation, named: str | None) -> str | None:
     if setting is None:
         return None
-    return named if derivation.why is Why.DECLARED and named is not None else spelled(setting)
+    return named if derivation.why is Why.DECLARED and named is not None else knob_name(setting)
 
 
 def _tried(found: MeasuredBatch) -> Setting | None:
@@ -66,6 +56,8 @@ def _tried(found: MeasuredBatch) -> Setting | None:
 
 def _refusal(found: MeasuredBatch, tried: Setting | None) -> tuple[str, str]:
     """Why the batch cannot be changed, and what would let it be."""
+    if found.micro.why is Why.NOTHING_SEEN:
+        return "", ""
     if found.unit is BatchUnit.TOKENS:
         return "the batch is a budget of tokens", _DECLARE
     if found.micro_batch is None:
@@ -87,8 +79,6 @@ def _why_no_micro(derivation: Derivation) -> str:
             return "the ranks have different micro-batches"
         case Why.SEVERAL_LOADERS:
             return "several data loaders feed the model"
-        case Why.NOTHING_SEEN:
-            return "no forward pass was measured"
         case _:
             return "the micro-batch could not be measured"
 
@@ -107,10 +97,10 @@ def _why_no_accumulation(derivation: Derivation) -> str:
 
 def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:
     """`made`: what the setting would make."""
-    names = ", ".join(spelled(candidate) for candidate in derivation.candidates)
+    names = ", ".join(knob_name(candidate) for candidate in derivation.candidates)
     match derivation.why:
         case Why.DECLARED:
-            holds = ", ".join(f"{spelled(s)} {s.value}" for s in derivation.candidates)
+            holds = ", ".join(f"{knob_name(s)} {s.value}" for s in derivation.candidates)
             return f"{made} is not {holds}"
         case Why.FIXED_IN_CODE:
             place = f" ({found.loader_at})" if found.loader_at else ""

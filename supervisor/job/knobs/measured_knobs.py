@@ -58,8 +58,15 @@ class RankProcess:
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     """`job` with what was measured, where no person said otherwise."""
     given, measured = job.knobs, seen.batch
-    if job.entry_kind is EntryKind.TRAINER:
+    if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
         return job
+    if (
+        measured is None
+        and seen.setting is not None
+        and seen.setting == given.batch
+        and given.can_change_batch
+    ):
+        return job  # no step has shown the accumulation, and what is declared or conventional has one
     is_sized = given.can_change_batch and job.batch is not None and job.batch.ranks_known
     if is_sized and job.batch is not None and measured is not None and not seen.refusal:
         if _numbers(measured) != _numbers(job.batch) and given.declared and given.batch is not None:

@@ -31,7 +31,7 @@ def with_declared(given: Knobs | None, what: Unread, value: str) -> Knobs:
             return replace(known, batch=value)
         case Unread.ACCUMULATION:
             return replace(known, accumulation=value)
-        case Unread.COUNTER | Unread.EXIT_CODE:
+        case Unread.COUNTER | Unread.EXIT_CODE | Unread.RESUME:
             return known
         case _:
             assert_never(what)

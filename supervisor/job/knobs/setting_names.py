@@ -27,7 +27,6 @@ _PLAIN: Final = (
 )
 _TOTAL: Final = _set("global total effective gbs nbs tbs nominal")
 _ACCUMULATION: Final = _set("ga gas gacc")
-_SEQUENCE: Final = _set("seq seqlen sequence block context ctx length len seqlength bptt")
 # Where several take a checkpoint, the word that says it best comes first.
 _RESUME: Final = ("resume", "restore", "restart", "init_from", "ckpt", "checkpoint", "load")
 _NO_RESUME: Final = _set(
@@ -104,12 +103,6 @@ def is_tokens(name: str) -> bool:
     return bool(words & {"token", "tokens"}) and not words & (
         _EVALUATION | {"new", "vocab", "id", "special", "num"}
     )
-
-
-def is_sequence_length(name: str) -> bool:
-    """Whether `name` may be the length of a sample in tokens."""
-    words = set(words_in(name.rpartition(".")[2]))
-    return bool(words & _SEQUENCE)
 
 
 def is_other(name: str) -> bool:

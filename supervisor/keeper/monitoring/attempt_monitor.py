@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
+from supervisor.job.oom_plan import oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
@@ -52,6 +53,7 @@ CUT_S, LOOK_S = 1.0, 0.005
 """When a stop is urgent, logs are read for at most this many seconds more; usually enough to reach their end."""
 SIGNAL_READ_S = 10.0
 """Who sent us a signal kills us soon after (SLURM's KillWait: 30 s): the run's end must be on disk by then."""
+MOST_FORETOLD = 3
 ADOPT_WAIT_S = 2.0
 """How long an adopting keeper waits for the launcher that a dead one may have just started."""
 
@@ -106,12 +108,15 @@ class AttemptMonitor:
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
         self._judging, self._stepped, self._saved = judging, stepped, saved
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._plan_check = PlanCheck(context.record, context.ledger.emit, context.clock)
+        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock, self._plan_check)
         self._found = FoundCheckpoints(
             context.record.job,
             context.clock,
             context.ledger.emit,
             context.node.series,
             lambda since_t: concurrent_runs(context.run, since_t, context.env),
+            self._measured,
         )
         self._recorder = Recorder(
             context.node.series,
@@ -121,8 +126,6 @@ class AttemptMonitor:
             redact=context.ledger.redactor.text,
             journal_bytes=lambda: context.ledger.size,
         )
-        self._plan_check = PlanCheck(context.record, context.ledger.emit, context.clock)
-        self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock, self._plan_check)
         self._viewers = Viewers(context.run.control)
         self._health = Health(
             context.node,
@@ -144,6 +147,7 @@ class AttemptMonitor:
         self._provisional_at: dict[_Early, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
+        self._foretold: ev.BatchMeasured | None = None
         self._number = 0
         self._same_boot = same_boot
 
@@ -211,6 +215,7 @@ class AttemptMonitor:
                 self._live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
         self._measured.hear(observation)
+        self._found.hear(observation)
         self._take(observation)
 
     def _take(self, observation: Observation) -> None:
@@ -327,6 +332,7 @@ class AttemptMonitor:
         self._look_for_failure(live)
         collector.look()
         self._measured.look(self._ledger.state)
+        self._foretell()
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
         now = self._clock.mono()
@@ -354,6 +360,22 @@ class AttemptMonitor:
             elif self._health.tick():
                 # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
                 self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+
+    def _foretell(self) -> None:
+        """Say what an out-of-memory failure would do, as soon as the first steps show it, and once more if that changes."""
+        state, job = self._ledger.state, self._record.job
+        view = state.attempt
+        if view is None or view.number > 1 or view.measured is self._foretold or job.trial is not None:
+            return
+        self._foretold = view.measured
+        said = [advisory.text for advisory in state.advisories if advisory.code.startswith(ev.ON_OOM)]
+        if view.measured is None or not job.retry.enabled or len(said) >= MOST_FORETOLD:
+            return
+        waits = self._record.settings.interactive
+        text, restarts = oom_notice(state.answered_job(job), view.measured.micro_batch, waits=waits)
+        if text not in said:
+            code = f"{ev.ON_OOM}{'restarts' if restarts else 'ends'}"
+            self._ledger.emit(ev.Advisory(t=self._clock.wall(), attempt=1, code=code, text=text))
 
     def _look_for_failure(self, live: LiveAttempt) -> None:
         """Journal at once that a rank fails: torchrun may take seconds to end, and what is silent meanwhile is no stall."""
@@ -427,7 +449,8 @@ class AttemptMonitor:
 
     def _can_resume(self) -> bool:
         """Whether a restart would resume from a checkpoint, or may start from scratch."""
-        job, saved = self._record.job, self._ledger.state.resumable
+        state = self._ledger.state
+        job, saved = state.answered_job(self._record.job), state.resumable
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:
@@ -516,6 +539,7 @@ class AttemptMonitor:
         backlog = self._collector.logs.backlog()
         self._live = self._collector = self._ending = None
         self._measured.look(self._ledger.state, is_over=True)
+        self._foretell()
         self._recorder.flush()
         self._stepped(self._ledger.state)
         view, code = self._ledger.state.attempt, ending.exit_code

@@ -6,9 +6,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from supervisor.job.knobs.resuming.checkpoint_flags import given_start
 from supervisor.job.spec import EntryKind, JobSpec
@@ -22,6 +23,7 @@ from supervisor.keeper.monitoring.checkpoint_owners import (
     absolute,
     owner_besides,
 )
+from supervisor.keeper.monitoring.observations import FactSeen, Observation
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import RunState
@@ -33,6 +35,7 @@ from supervisor.sources.checkpoints import (
     LikelyFile,
     find_checkpoints,
     newest_like_checkpoint,
+    whole_saved,
 )
 
 LOOK_EVERY_S, LOOK_EVERY_MOST_S, DECIDING_EVERY_S = 5.0, 60.0, 1.0
@@ -44,10 +47,29 @@ SEEN_FILE_S = CLOSE_S = 2.0
 STEPS_TAIL_BYTES = 4 << 20
 FIRST_STEPS_S = 120.0
 """So long the first steps of an attempt are waited for, before a checkpoint that bears a step and that no setting names is taken."""
+MOST_SAVED = 32
+"""Of the paths that processes were measured to save, the newest."""
+STAMP_S = 0.02
+SAVED_S = 5.0
+"""A file that was written so much later than the save that was measured is of somebody else."""
 OWN_FOLDER_DEPTH = 2
 """In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
 MOST_FOUND = 200
 """Of a folder that other runs write to as well, so many are looked through for this run's own."""
+
+
+class MeasuredSteps(Protocol):
+    """What is measured of the steps of the attempt that lives."""
+
+    @property
+    def steps(self) -> Sequence[tuple[float, float]]:
+        """Wall time and step of the newest."""
+        ...
+
+    def step_after(self, counted: int) -> int | None:
+        """The training's step after so many optimizer steps of a process; None where it is not known, or logged."""
+        ...
+
 
 Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
 """The runs that trained since a time (wall seconds)."""
@@ -236,7 +258,8 @@ class FoundCheckpoints:
         clock: its wall time is the run's.
         emit: journals a fact.
         series: the samples of this node, which say the step at a time; None: no step is known by time.
-        others: the runs that trained since a time: what one of them may have written is not taken as this run's.
+        others: the runs that trained since a time: what one of them may have written is not taken as this run's, unless it was measured.
+        measured: the steps of a script that logs none.
     """
 
     def __init__(
@@ -246,8 +269,14 @@ class FoundCheckpoints:
         emit: Callable[[ev.Event], None],
         series: Path | None = None,
         others: Others = _alone,
+        measured: MeasuredSteps | None = None,
     ) -> None:
-        self._job, self._others = job, others
+        self._job, self._others, self._measured = job, others, measured
+        self._saved: dict[
+            str, tuple[float, int | None]
+        ] = {}  # path to when it was saved, and after how many steps
+        self._looking_at = self._saved  # in the looker's thread
+        self._is_new = False
         self._shared_with: str | None = None
         self._took_s = 0.0
         self._warned = False
@@ -257,6 +286,19 @@ class FoundCheckpoints:
         self._taken: dict[str, float] = {}  # path to when it was journalled last
         self._last_look = clock.mono()
 
+    def hear(self, seen: Observation) -> None:
+        """A process of this run saved something: its path is looked at, wherever it is."""
+        if not isinstance(seen, FactSeen) or seen.record.get("kind") != "saved":
+            return
+        path, counted, t = (seen.record.get(name) for name in ("path", "step", "t_wall"))
+        if isinstance(path, str) and os.path.isabs(path) and "\0" not in path:
+            self._saved.pop(path, None)
+            saved_t = float(t) if isinstance(t, int | float) else seen.t
+            self._saved[path] = saved_t, counted if isinstance(counted, int) else None
+            self._is_new = True
+            while len(self._saved) > MOST_SAVED:
+                del self._saved[next(iter(self._saved))]
+
     def look(self, state: RunState, *, watched: bool = False, deciding: bool = False) -> None:
         """Called at each tick: begins a look every few seconds, and journals what the last one found.
 
@@ -265,10 +307,10 @@ class FoundCheckpoints:
         self._take(self._looker.poll(), state, trains=True)
         now = self._clock.mono()
         share = WATCHED_SHARE if watched else LOOK_SHARE
-        least_s = DECIDING_EVERY_S if deciding else LOOK_EVERY_S
+        least_s = DECIDING_EVERY_S if deciding or self._is_new else LOOK_EVERY_S
         wait_s = min(max(self._took_s / share, least_s), LOOK_EVERY_MOST_S)
         if now >= self._last_look + wait_s and self._begin(state):
-            self._last_look = now
+            self._last_look, self._is_new = now, False
 
     def finish(self, state: RunState) -> None:
         """The attempt has ended: what it left decides how the next one starts."""
@@ -279,6 +321,7 @@ class FoundCheckpoints:
             return
         self._taken.clear()
         self._take(self._looker.poll(LAST_LOOK_S), state)
+        self._saved.clear()
 
     def close(self) -> None:
         """Wait a little for a look that is under way."""
@@ -287,21 +330,31 @@ class FoundCheckpoints:
     def _begin(self, state: RunState) -> bool:
         began_t = state.attempts[0].planned_t if state.attempts else None
         reported = any(not found.found for found in state.checkpoints)
-        if began_t is None or reported or not self._job.outputs or self._looker.busy:
+        if began_t is None or reported or not (self._job.outputs or self._saved) or self._looker.busy:
             return False
         # Files bear the machine's time: where its clock was set back, they look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
+        self._looking_at = dict(self._saved)
         self._looker.start(lambda: self._find(since_t))
         return True
 
     def _find(self, since_t: float) -> list[FoundCheckpoint]:
-        """In the looker's thread."""
+        """In the looker's thread: what this run's processes were measured to save, and what is found on the disk besides."""
         began_s = time.perf_counter()
-        sighted = look_for(self._job, since_t, self._others)
-        if sighted.shared_with is not None:
-            self._shared_with = sighted.shared_with
+        found: dict[str, FoundCheckpoint] = {}  # by their paths behind links
+        for path, (saved_t, counted) in self._looking_at.items():
+            one = whole_saved(path, since_t, saved_t + SAVED_S, ranks=ranks_of(self._job))
+            if one is not None:
+                is_newest = one.t <= saved_t + STAMP_S  # of saves within a second only the first may be told
+                found[os.path.realpath(one.path)] = replace(one, counted=counted if is_newest else None)
+        sighted = look_for(self._job, since_t, self._others) if self._job.outputs else Sighted([], [])
+        if any(os.path.realpath(one.path) not in found for one, _ in sighted.unclear):
+            self._shared_with = sighted.shared_with or self._shared_with
+        for one in sighted.ours:
+            measured = found.get(real := os.path.realpath(one.path))
+            found[real] = replace(one, counted=measured.counted) if measured is not None else one
         self._took_s = time.perf_counter() - began_s
-        return sighted.ours[-MAX_FOUND:]
+        return sorted(found.values(), key=lambda one: (one.t, one.step or 0))[-MAX_FOUND:]
 
     def _take(self, found: list[FoundCheckpoint] | None, state: RunState, *, trains: bool = False) -> None:
         view = state.attempt
@@ -322,12 +375,14 @@ class FoundCheckpoints:
         # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
         new = [one for one in found if one.path not in by_path and (one.path, one.step, one.t) not in known]
         steps = steps_seen(self._series) if any(one.step is None for one in new) else []
+        if self._measured is not None:
+            steps = steps or list(self._measured.steps)
         if any((one.step or 0) > (view.last_step or 0) + 1 for one in new):
             limit = furthest_step(self._job, state, self._series)
             if limit is None and trains and self._clock.wall() - view.planned_t < FIRST_STEPS_S:
                 limit = Furthest(0, 0, Outputs.of(self._job))
             # It is looked at again: a step may be read in the log later than its checkpoint is found.
-            new = [one for one in new if limit is None or not limit.is_beyond(one)]
+            new = [one for one in new if limit is None or one.counted is not None or not limit.is_beyond(one)]
         now = self._clock.mono()
         for one in new:
             # A file that is kept up to date is written again and again: once a minute is enough to know where a restart would begin.
@@ -339,6 +394,8 @@ class FoundCheckpoints:
             if step is None:
                 written_t = one.t - self._clock.ahead_s()
                 step = named_step(one, written_t, steps)
+                if step is None and one.counted is not None and self._measured is not None:
+                    step = self._measured.step_after(one.counted)
                 by_time = step is None
             if step is None:
                 seen = step_at(written_t, steps)

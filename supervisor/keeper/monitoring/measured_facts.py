@@ -6,6 +6,7 @@ counted steps are used only if the logs have shown no step for `SILENT_S`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -14,8 +15,9 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchUnit
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
-from supervisor.job.knobs.measured_answer import settings_of, spelled
+from supervisor.job.knobs.measured_answer import settings_of
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
+from supervisor.job.knobs.measured_resume import knob_name, resume_way
 from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
@@ -28,6 +30,7 @@ LOOK_S, MOST_LOOK_S = 0.5, 30.0
 """Seconds between two derivations, which take up to 55 ms: each that changes no settled answer doubles the time to the next."""
 SILENT_S: Final = 20.0
 """Seconds from the first step. A script that logs steps has logged one by then."""
+MOST_STEPS: Final = 4096
 OPEN_STEPS: Final = 20
 """After this many steps, unknown answers are journalled as unknown."""
 
@@ -55,6 +58,10 @@ class MeasuredFacts:
         self._journalled = view.measured if view is not None else None
         self._logs_step = view is not None and view.first_step is not None
         self._first_step_at: float | None = None
+        self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
+        """Wall time and step of the newest that were counted; empty where the script logs its own."""
+        self._before = 0 if attempt == 1 else None
+        """Steps of earlier attempts, by the count in an optimizer's state, which continues over all of them."""
         self._waiting: StepSeen | None = None
 
     def hear(self, seen: Observation) -> None:
@@ -66,6 +73,10 @@ class MeasuredFacts:
             self._is_new = True
             if seen.record["kind"] == "step" and not self._logs_step:
                 self._count(seen)
+
+    def step_after(self, counted: int) -> int | None:
+        """The training's step after so many optimizer steps of a process of this attempt; None where it is not known, or logged."""
+        return None if self._logs_step or self._before is None else self._before + counted
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
         """Journal the batch once it is settled, and again when it changes. `is_over`: no more records will come."""
@@ -80,11 +91,11 @@ class MeasuredFacts:
         found = measured_batch(self._facts, local_world_size=self._local_world, named=self._named)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
-        if not is_settled or found.micro.why is Why.NOTHING_SEEN:
-            return
-        if found.micro_batch is None and not (is_over or steps >= OPEN_STEPS):
-            return
         event = self._event(found)
+        if not is_settled or (found.micro.why is Why.NOTHING_SEEN and event.resume is None):
+            return
+        if event.micro_batch is None and event.resume is None and not (is_over or steps >= OPEN_STEPS):
+            return
         if self._journalled is not None and event == replace(self._journalled, t=event.t):
             self._apart_s = min(2 * self._apart_s, MOST_LOOK_S)
             return
@@ -97,11 +108,14 @@ class MeasuredFacts:
         now = self._clock.mono()
         if self._first_step_at is None:
             self._first_step_at = now
-        # In a resumed attempt the process counts from 1 again. The count in an optimizer's state continues over all attempts.
-        step = record.get("optimizer_step") or (record.get("step") if self._attempt == 1 else None)
-        if not isinstance(step, int):
+        counted, in_state = record.get("step"), record.get("optimizer_step")
+        if isinstance(counted, int) and isinstance(in_state, int) and in_state:
+            self._before = in_state - counted
+        step = self.step_after(counted) if isinstance(counted, int) else None
+        if step is None:
             return
         values = {"step": float(step)}
+        self.steps.append((seen.t, step))
         steps, took_s = record.get("steps"), record.get("step_time_s")
         if isinstance(steps, int) and isinstance(took_s, int | float) and steps > 0 and took_s > 0:
             values["step_time_s"] = took_s / steps
@@ -128,6 +142,7 @@ class MeasuredFacts:
         if found.accumulation is None and settings.batch is not None:
             how["accumulation"] = how["accumulation_setting"] = "tried: by_name"
         total, value = settings.total or (None, None)
+        way = resume_way(found.resume)
         return ev.BatchMeasured(
             t=self._clock.wall(),
             attempt=self._attempt,
@@ -141,7 +156,7 @@ class MeasuredFacts:
             scope=found.scope.value if found.scope is not None else None,
             accumulation_setting=settings.accumulation,
             how=how,
-            candidates=tuple(map(spelled, found.set_by.candidates)),
+            candidates=tuple(map(knob_name, found.set_by.candidates)),
             counts_accumulation=settings.counts_accumulation,
             accumulation_counts_ranks=settings.accumulation_counts_ranks,
             total_setting=total,
@@ -149,17 +164,25 @@ class MeasuredFacts:
             refusal=settings.refusal,
             help=settings.help,
             argv=redact_argv(self._facts.argv),
-            words=self._words(settings),
+            words=self._words(settings, way.setting),
+            resume=way.resume,
+            resume_setting=way.setting,
+            resume_how=way.how,
+            resume_candidates=way.candidates,
         )
 
-    def _words(self, settings: MeasuredSettings) -> dict[str, tuple[str, ...]]:
+    def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
         """All words of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are one."""
         named = self._named
         total = settings.total[0] if settings.total is not None else None
-        names = {settings.setting, settings.accumulation, total, named.batch, named.accumulation, named.start}
+        names = {settings.setting, settings.accumulation, total, resume, *_named(named)}
         found = {}
         for setting in self._facts.settings:
             name = next((name for name in names if name is not None and is_named(setting, name)), None)
             if name is not None and len(setting.words) > 1:
                 found[name] = setting.words
         return found
+
+
+def _named(knobs: Knobs) -> tuple[str | None, ...]:
+    return knobs.batch, knobs.accumulation, knobs.start

@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import NotResumableError
 from supervisor.job.knobs.conventions import HF
@@ -120,7 +122,8 @@ def resume_point(
     Raises:
         NotResumableError: the script would continue with another batch, and nothing can be done about it.
     """
-    job, knobs = record.job, record.job.knobs
+    job = state.answered_job(record.job)
+    record, knobs = structs.replace(record, job=job), job.knobs
     if not state.attempts:
         return ResumePoint()
     arguments, batch = now.job.entry_args, now.current_batch
@@ -251,6 +254,7 @@ def batch_refusal(
     """Why the next attempt cannot continue with `batch`, as the script would resume with another one; empty where it can."""
     if not state.attempts:
         return ""
+    record = structs.replace(record, job=state.answered_job(record.job))
     newest = usable_checkpoint(record.job, state.sound_checkpoints) or start_checkpoint(record.job, arguments)
     if newest is None:
         return _unseen_refusal(record, state, env)

@@ -209,7 +209,7 @@ def decide_next(
     untaken = newest_untaken(record.job, state, others, node.series)
     if untaken is None:
         return decided
-    flag, path = record.job.knobs.start, shown_path(record.job, untaken.path)
+    flag, path = state.answered_job(record.job).knobs.start, shown_path(record.job, untaken.path)
     how = f"e and {flag} {path} takes it" if flag is not None else "e gives it to the script's own flag"
     return replace(decided, reason=f"{decided.reason}; {untaken_text(record.job, untaken)}; {how}")
 

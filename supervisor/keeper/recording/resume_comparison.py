@@ -100,7 +100,7 @@ class ResumeComparison:
 
     def _missed(self, state: RunState, view: AttemptState, tables: _Tables) -> ev.ResumeMissed | None:
         """The event for an attempt that began below its checkpoint; None if its script is known to start the step count over at 0."""
-        at, job = view.resume_at, self._record.job
+        at, job = view.resume_at, state.answered_job(self._record.job)
         if at is None or view.resumed_step is not None or self._record.node != LEADER:
             return None
         found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
@@ -170,7 +170,7 @@ class ResumeComparison:
         def pair(of: Callable[[BatchSpec], int]) -> tuple[int, int] | None:
             return (of(old), of(new)) if old is not None and new is not None else None
 
-        instructed = view.resume is not None or self._record.job.knobs.self_resuming
+        instructed = view.resume is not None or state.answered_job(self._record.job).knobs.self_resuming
         return Restart(
             resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
             expected=instructed and not _from_scratch(before),

@@ -1,4 +1,4 @@
-"""What a person answered about the batch, or the exit code, of a script: ``$XDG_STATE_HOME/stoker/answers.jsonl``, a line an answer.
+"""What a person answered about the batch, the exit code or the resume of a script: ``$XDG_STATE_HOME/stoker/answers.jsonl``, a line an answer.
 
 An answer is known by the script's own text and by the question: a script that was edited, or a question that is another one, is
 asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can set anything else.
@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from supervisor.job.spec import BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
+from supervisor.job.spec import BY_ITSELF, NEVER, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import decoded
 from supervisor.run.paths import replace_file
@@ -26,6 +27,10 @@ FILE = "answers.jsonl"
 # Each is one key of one person; a script that was edited since is never asked about under its old hash again.
 MAX_ANSWERS = 200
 MAX_BYTES = 256 << 10
+MAX_RESUME_ANSWERS = 3  # there are as many keys
+_SETTING = re.compile(
+    r"--?[A-Za-z][\w.-]{0,80}(=[\w.-]{1,40})?|(env:|[\w./-]+#)?\+{0,2}[A-Za-z_][\w.-]{0,80}=[\w.-]{1,40}"
+)
 _Time = Annotated[float, msgspec.Meta(ge=0, le=4e9)]
 
 
@@ -66,8 +71,24 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
 def exit_code_question(job: JobSpec) -> BatchQuestion:
     """Whether exit code 0 of this job's script is a success whatever its logs show; without a file the command line is the script."""
     answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
-    script = hashlib.sha256(script_of(job)[1].encode("utf-8", "surrogatepass")).hexdigest()
-    return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), script)
+    return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), _hash_of(job))
+
+
+def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuestion:
+    """How this job's script resumes, where nothing shows it. `candidates`: settings that may take a checkpoint, as `--resume-knob` takes them."""
+    values = [*candidates[: MAX_RESUME_ANSWERS - 1], BY_ITSELF, NEVER][:MAX_RESUME_ANSWERS]
+    restarts, begins = "restart from the newest checkpoint", "a restart begins at step 0, so it waits for you"
+    answers = tuple(BatchAnswer(value, refusal=begins if value == NEVER else restarts) for value in values)
+    return BatchQuestion(Unread.RESUME, "", None, answers, _hash_of(job))
+
+
+def is_resume_answer(value: str) -> bool:
+    """Whether a remembered answer is one that `resume_question` may list: a word, or the name of a setting."""
+    return value in {BY_ITSELF, NEVER} or _SETTING.fullmatch(value) is not None
+
+
+def _hash_of(job: JobSpec) -> str:
+    return hashlib.sha256(script_of(job)[1].encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def script_of(job: JobSpec) -> tuple[str, str]:

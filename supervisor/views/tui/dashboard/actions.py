@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
@@ -15,6 +16,10 @@ from supervisor.run.records import FailureClass, SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.wording.kinds import changed_text, checkpoint_place
+
+if TYPE_CHECKING:
+    from supervisor.job.spec import Knobs
+    from supervisor.run.runfile import RunFile
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
@@ -122,7 +127,8 @@ def overwrite_warning(snapshot: Snapshot, *, short: bool = False) -> str:
     report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
     given = _given_start(snapshot)
     out = report or "outputs"
-    if given is None and not (record.job.knobs.starts or record.job.knobs.cannot_resume):
+    knobs = _knobs(snapshot, record)
+    if given is None and not (knobs.starts or knobs.cannot_resume):
         if short:
             return f"may restart at step 0 and overwrite {out}"
         return (
@@ -184,6 +190,11 @@ def current_batch(snapshot: Snapshot) -> BatchSpec | None:
     return attempt.batch if attempt else None
 
 
+def _knobs(snapshot: Snapshot, record: RunFile) -> Knobs:
+    """The job's knobs with what was answered and measured since its start."""
+    return snapshot.state.answered_job(record.job).knobs
+
+
 def batch_flag(snapshot: Snapshot) -> str:
     """The script's batch flag with its value where it holds more than one rank's batch; empty otherwise."""
     from supervisor.job.knobs.batch_settings.set_batch import divided_flag
@@ -201,7 +212,7 @@ def batch_copy(snapshot: Snapshot) -> str:
         return ""
     from supervisor.job.knobs.places import Place, config_file, place_of
 
-    knobs = snapshot.state.answered_job(snapshot.run_file.job).knobs
+    knobs = _knobs(snapshot, snapshot.run_file)
     names = [name for name in (knobs.batch, knobs.accumulation) if name and place_of(name) is Place.FILE]
     files = dict.fromkeys(config_file(name.partition("#")[0]) for name in names)
     return f"in a copy of {', '.join(files)}" if files else ""
@@ -216,7 +227,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     if attempt is None or attempt.batch is None:
         return None
     record = snapshot.run_file
-    if record is not None and not snapshot.state.answered_job(record.job).knobs.can_change_batch:
+    if record is not None and not _knobs(snapshot, record).can_change_batch:
         return None
     decision = attempt.decision
     if decision is not None and decision.change is not None and decision.change.batch is not None:
@@ -232,7 +243,7 @@ def why_no_batch(snapshot: Snapshot) -> str:
     from supervisor.job.spec import Knobs
 
     state, record = snapshot.state, snapshot.run_file
-    knobs = state.answered_job(record.job).knobs if record is not None else Knobs()
+    knobs = _knobs(snapshot, record) if record is not None else Knobs()
     why = ": ".join(why_size_unknown(knobs)) if knobs.can_change_batch else why_not_changeable(knobs)
     question = state.open_question
     if question is None or knobs.unread is None:
@@ -250,7 +261,8 @@ def resume_text(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> tup
     saved, attempt = state.resumable, state.attempt
     if given := _given_start(snapshot, typed):
         return f"with {given}, as given", ""
-    if saved is None and snapshot.run_file is not None and snapshot.run_file.job.knobs.self_resuming:
+    record = snapshot.run_file
+    if saved is None and record is not None and _knobs(snapshot, record).self_resuming:
         return "from the newest checkpoint that the script finds", ""
     if saved is None:
         return FROM_FIRST_STEP, "no checkpoint is known"
@@ -277,7 +289,7 @@ def set_to_resume(snapshot: Snapshot, typed: tuple[str, ...] | None) -> str:
     record, saved = snapshot.run_file, snapshot.state.resumable
     if record is None or saved is None or not _can_resume(snapshot) or _given_start(snapshot, typed):
         return ""
-    knobs = record.job.knobs
+    knobs = _knobs(snapshot, record)
     if knobs.resume is not None:
         return f"{knobs.resume}={knobs.resume_value}" if knobs.resume_value else knobs.resume
     if knobs.resume_path is not None:
@@ -291,7 +303,7 @@ def checkpoint_words(snapshot: Snapshot) -> tuple[str | None, str] | None:
     record, saved = snapshot.run_file, snapshot.state.resumable
     if record is None or saved is None or not saved.path or _can_resume(snapshot):
         return None
-    return record.job.knobs.start, saved.path
+    return _knobs(snapshot, record).start, saved.path
 
 
 def _can_resume(snapshot: Snapshot) -> bool:
@@ -304,7 +316,9 @@ def _can_resume(snapshot: Snapshot) -> bool:
 
     saved = snapshot.state.resumable
     number = saved.number if saved is not None and saved.found else saved.step if saved is not None else None
-    return is_resume_known(snapshot.run_file.job.knobs, saved.path if saved is not None else None, number)
+    return is_resume_known(
+        _knobs(snapshot, snapshot.run_file), saved.path if saved is not None else None, number
+    )
 
 
 def _begins_at_checkpoint(snapshot: Snapshot) -> bool:
@@ -327,7 +341,7 @@ def _given_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> st
     now = next_job(record.job, state)
     if typed is not None and state.attempt is not None:
         now = now.after(SpecChange(argv=typed), state.attempt.number)
-    given, saved = given_start(now.job.entry_args, record.job.knobs.starts), state.resumable
+    given, saved = given_start(now.job.entry_args, _knobs(snapshot, record).starts), state.resumable
     is_typed = now.start_typed_after is not None and (saved is None or saved.attempt <= now.start_typed_after)
     if given is not None and (is_typed or not _begins_at_checkpoint(snapshot)):
         return given
@@ -367,7 +381,7 @@ def declared_again(snapshot: Snapshot) -> str:
     stepped = any(attempt.last_step is not None for attempt in snapshot.state.attempts)
     if record is None or not again or not stepped:
         return ""
-    knobs = record.job.knobs
+    knobs = _knobs(snapshot, record)
     if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.resumable is not None):
         return ""
     named = f"{knobs.start}=DIR/FILE" if knobs.start is not None else "FLAG=PATH"
@@ -427,7 +441,7 @@ def _looks_again(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> bo
     record, state = snapshot.run_file, snapshot.state
     if record is None or not isinstance(state.condition, st.Running) or _given_start(snapshot, typed):
         return False
-    knobs, saved = record.job.knobs, state.resumable
+    knobs, saved = _knobs(snapshot, record), state.resumable
     takes_one = (knobs.start or knobs.resume_step) is not None and not knobs.self_resuming
     return takes_one and (saved is None or saved.found)
 

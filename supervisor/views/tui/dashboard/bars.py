@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.timer import Timer
 
 from supervisor.run.access.ownership import Offer
-from supervisor.run.events import Advisory, Phase
+from supervisor.run.events import ON_OOM, Advisory, Phase
 from supervisor.run.records import Sameness
 from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
@@ -166,9 +166,12 @@ class NoticeBar(Panel):
         newest = current_advisory(snapshot, now)
         if newest is not None:
             others = len(state.advisories) - 1
-            more = (
-                row(Span(tr(f"{others} more "), TextStyle.DIM), Span("a ", TextStyle.KEY)) if others else ()
-            )
+            count = tr(f"{others} more ") if others else ""
+            has_more = others or newest.code.startswith(ON_OOM)
+            more = row(Span(count, TextStyle.DIM), Span("a ", TextStyle.KEY)) if has_more else ()
+            if newest.code == f"{ON_OOM}restarts":  # no warning
+                text = fit(f" {tr(newest.text)}", width - cells(more) - 1).rstrip()
+                return between(row(Span(text)), more, width)
             return _warned(tr(newest.text), more, width)
         warnings = shown_at_start(state, now) if not self.recorded else []
         if not warnings:

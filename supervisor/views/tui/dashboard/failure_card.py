@@ -289,7 +289,7 @@ def _next(
     if decision is None:
         return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
     asked, question = _asked_rows(snapshot, width, tr), snapshot.state.open_question
-    of_batch = question is not None and question.what not in {Unread.COUNTER, Unread.EXIT_CODE}
+    of_batch = question is not None and question.what not in {Unread.COUNTER, Unread.EXIT_CODE, Unread.RESUME}
     rows = []
     match condition:
         case st.Backoff():

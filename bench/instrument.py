@@ -1,0 +1,218 @@
+"""What the measurements inside a process cost it: pairs of processes with and without them, in turns, as ratios and differences.
+
+    python bench/instrument.py [--python PYTHON] [--pairs 20] [--keep bench/results/instrument.json]
+
+`--python`: an interpreter with torch, and with transformers for that row. All times but the rows that say otherwise are processor
+time, because the machine is rarely ours alone; even that grows when others use the caches, so believe a run on a quiet one.
+
+Goals:
+- a process that does nothing starts at most 5 ms later, one that trains makes its first step at most 30 ms later (median of pairs);
+- the hooks take at most 30 µs a step by themselves, with a DataLoader 60: blocks of steps with them and without, in turns, in one process;
+- the ratio of a step of about 3.6 ms, eager and compiled, is reported: missed only if its 95 % interval lies wholly above 1.05;
+- not one graph break or compiled graph more; at most 5 MB more resident memory; one record a second after the first steps.
+Prints and exits 1 when a goal is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, in_turn, interval, keep, surroundings
+
+ON_PATH = ROOT / "supervisor" / "instrument" / "on_path"
+STEP_RATIO = 1.05
+
+# What a user writes. `block(steps)` is the processor time of a step in ms.
+TRAINS = """
+import argparse, json, resource, statistics, sys, time
+import torch
+parser = argparse.ArgumentParser(); parser.add_argument("--batch-size", type=int, default=16); parser.add_argument("--width", type=int, default=320)
+args = parser.parse_args()
+torch.set_num_threads(1); torch.manual_seed(0)
+model = torch.nn.Sequential(*[layer for _ in range(6) for layer in (torch.nn.Linear(args.width, args.width), torch.nn.GELU())])
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+batch = torch.randn(args.batch_size, args.width)
+endless = type("Endless", (torch.utils.data.Dataset,), {"__len__": lambda _: 1 << 40, "__getitem__": lambda _, i: batch[0]})
+def by_hand(): return batch
+def step(draw, run=None):
+    loss = (run or model)(draw()).square().mean()
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+def block(draw, steps, run=None):
+    began = time.process_time()
+    for _ in range(steps): step(draw, run)
+    return 1000 * (time.process_time() - began) / steps
+step(by_hand)
+found = {"first step, ms": 1000 * time.process_time()}
+"""
+STEPS = (
+    TRAINS
+    + """
+loader = iter(torch.utils.data.DataLoader(endless(), batch_size=args.batch_size))
+drawn = lambda: next(loader)
+block(by_hand, 40); block(drawn, 40)
+found["step, ms"] = statistics.median(block(by_hand, 20) for _ in range(15))
+found["step with a DataLoader, ms"] = statistics.median(block(drawn, 20) for _ in range(15))
+found["resident, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps(found))
+"""
+)
+COMPILED = (
+    TRAINS
+    + """
+run = torch.compile(model, backend=BACKEND)
+block(by_hand, 40, run)
+found["compiled step, ms"] = statistics.median(block(by_hand, 20, run) for _ in range(15))
+counters = torch._dynamo.utils.counters
+found["graph breaks"] = sum(counters["graph_break"].values())
+found["compiled graphs"] = counters["stats"]["unique_graphs"]
+print(json.dumps(found))
+"""
+)
+# A model of one number, so that what is measured is the hooks: they are switched off and on in one process, block by block.
+OWN = (
+    TRAINS.replace("default=320", "default=1").replace("default=16", "default=1")
+    + """
+wire = sys.modules["_stoker_instrument.wire"].wire
+loader = iter(torch.utils.data.DataLoader(endless(), batch_size=1))
+drawn = lambda: next(loader)
+for name, draw in (("hooks, µs a step", by_hand), ("hooks with a DataLoader, µs a step", drawn)):
+    block(draw, 200)
+    more = []
+    for _ in range(STEPS // 100):
+        wire.off = True
+        without = block(draw, 50)
+        wire.off = False
+        more.append(1000 * (block(draw, 50) - without))
+    found[name] = statistics.median(more)
+print(json.dumps(found))
+"""
+)
+
+
+class Pairs:
+    """Runs scripts with and without the measurements. `telemetry`: where the processes that have them write."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self.python, self.telemetry = python, folder / "telemetry"
+
+    def run(self, script: str, measured: bool) -> dict[str, float]:
+        """What the script prints as JSON, and the processor time of its whole process in ms."""
+        own = {"PYTHONPATH": str(ON_PATH), "STOKER_TELEMETRY_DIR": str(self.telemetry)}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            **(own if measured else {}),
+        }
+        child = subprocess.Popen(
+            [self.python, "-c", script], env=environment, cwd=self.telemetry.parent, stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        text = child.stdout.read()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise SystemExit(f"a child ended with exit code {child.returncode}")
+        found: dict[str, float] = json.loads(text) if text else {}
+        return {**found, "process, ms": 1000 * (used.ru_utime + used.ru_stime)}
+
+    def compare(self, script: str, pairs: int) -> dict[str, list[tuple[float, float]]]:
+        """(without, with) of each number, a pair a round."""
+        ways: dict[str, Callable[[], dict[str, float]]] = {
+            "without": lambda: self.run(script, measured=False),
+            "with": lambda: self.run(script, measured=True),
+        }
+        times = in_turn(ways, pairs)
+        return {
+            name: [
+                (one[name], other[name]) for one, other in zip(times["without"], times["with"], strict=True)
+            ]
+            for name in times["with"][0]
+        }
+
+
+def difference(pairs: Sequence[tuple[float, float]]) -> float:
+    return statistics.median(other - one for one, other in pairs)
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return statistics.median(other / one for one, other in pairs)
+
+
+def row(
+    pairs: Sequence[tuple[float, float]], statistic: Callable[[Any], float], goal: float | None
+) -> dict[str, Any]:
+    """A row's value, its 95 % interval over the pairs, and whether its goal is missed: a ratio's only if the whole interval misses it."""
+    value, (low, high) = statistic(pairs), interval(pairs, statistic)
+    worst = low if statistic is ratio else value
+    without = statistics.median(one for one, _ in pairs)
+    return {
+        "without": round(without, 2),
+        "ratio" if statistic is ratio else "more": round(value, 3),
+        "interval": [round(low, 3), round(high, 3)],
+        "pairs": len(pairs),
+        "goal": goal,
+        "missed": goal is not None and worst > goal,
+    }
+
+
+def records_a_second(telemetry: Path) -> float:
+    """Records in a second of the last process, after its first steps."""
+    steps = [json.loads(line) for line in (telemetry / "measured0.jsonl").read_text().splitlines()]
+    pid = [one["pid"] for one in steps if one["kind"] == "phase"][-1]
+    last = max(at for at, one in enumerate(steps) if one["kind"] == "phase" and one["pid"] == pid)
+    later = [one["t_mono"] for one in steps[last:] if one["kind"] == "step" and one["step"] > 4]
+    return (len(later) - 1) / (later[-1] - later[0])
+
+
+def main() -> int:
+    parser = command_line(__doc__)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=10_000, help="of the hooks' own time")
+    parser.add_argument("--backend", default="inductor", help="of the compiled step")
+    args = parser.parse_args()
+    rows: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        both = Pairs(args.python, Path(folder))
+        rows["python -c pass, ms"] = row(both.compare("pass", 2 * args.pairs)["process, ms"], difference, 5.0)
+        rows["import torch, ms"] = row(
+            both.compare("import torch", args.pairs)["process, ms"], difference, None
+        )
+        steps = both.compare(STEPS, args.pairs)
+        rows["first step, ms"] = row(steps["first step, ms"], difference, 30.0)
+        for name in ("step, ms", "step with a DataLoader, ms"):
+            rows[name] = row(steps[name], ratio, STEP_RATIO)
+        rows["resident, MB"] = row(steps["resident, MB"], difference, 5.0)
+        compiled = both.compare(COMPILED.replace("BACKEND", repr(args.backend)), max(args.pairs // 4, 3))
+        rows["compiled step, ms"] = row(compiled["compiled step, ms"], ratio, STEP_RATIO)
+        for name in ("graph breaks", "compiled graphs"):
+            rows[name] = row(compiled[name], difference, 0.0)
+        own = both.run(OWN.replace("STEPS", str(args.steps)), measured=True)
+        for name, goal in (("hooks, µs a step", 30.0), ("hooks with a DataLoader, µs a step", 60.0)):
+            rows[name] = {"value": round(own[name], 1), "goal": goal, "missed": own[name] > goal}
+        a_second = records_a_second(both.telemetry)
+        rows["records a second"] = {"value": round(a_second, 2), "goal": 1.0, "missed": a_second > 1.05}
+        starts = "from transformers import Trainer"
+        if subprocess.run([args.python, "-c", starts], capture_output=True, check=False).returncode == 0:
+            rows["transformers, ms"] = row(
+                both.compare(starts, max(args.pairs // 4, 3))["process, ms"], ratio, STEP_RATIO
+            )
+    for name, held in rows.items():
+        print(f"{name:36} {json.dumps(held)}")
+    keep({**surroundings(), "rows": rows}, args.keep)
+    return int(any(held["missed"] for held in rows.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,84 @@
+"""What counts as an optimizer step, from processes that really step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.instrument.child import run
+
+STEPS = """
+import torch
+models = [torch.nn.Linear(4, 4) for _ in range(2)]
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+for letter in %r:
+    which = "ab".index(letter)
+    models[which](torch.randn(2, 4)).sum().backward()
+    optimizers[which].step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "micro_steps"),
+    [
+        ("aaa", [1, 1, 1]),
+        ("ababab", [1, 2, 2]),  # a GAN: one step a round
+        ("aabaab", [1, 1, 2, 1]),  # its critic steps twice a round
+        ("aaabbb", [1, 1, 1, 2, 1]),  # another optimizer goes on: one step is lost, and no more
+        ("abbabb", [1, 2, 2, 1]),
+    ],
+)
+def test_a_step_is_counted_when_an_optimizer_steps_again(
+    order: str, micro_steps: list[int], tmp_path: Path
+) -> None:
+    done = run(["-c", STEPS % order], tmp_path)
+    assert (done.code, done.of("note")) == (0, []), done.err
+    one_by_one = [record["micro_steps"] for record in done.of("step")]
+    assert one_by_one == micro_steps
+    assert [record["step"] for record in done.of("step")] == list(range(1, len(micro_steps) + 1))
+
+
+def test_a_scaler_that_is_given_the_optimizer_by_name(tmp_path: Path) -> None:
+    script = """
+import torch
+model = torch.nn.Linear(4, 4); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+for factor in (1.0, float("inf"), 1.0):
+    scaler.scale(model(torch.randn(2, 4)).sum() * factor).backward()
+    scaler.step(optimizer=optimizer); scaler.update(); optimizer.zero_grad()
+"""
+    done = run(["-c", script], tmp_path)
+    assert (done.code, done.of("note")) == (0, []), done.err
+    assert [(one["micro_steps"], one.get("skipped")) for one in done.of("step")] == [(1, None), (2, 1)]
+
+
+HOLDS = """
+import gc, threading, weakref
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DDP(torch.nn.Linear(4, 4)); optimizer = torch.optim.AdamW(model.parameters())
+in_place = torch.nn.Linear(4, 4); in_place.compile(backend="eager")
+loader = torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=4)
+iterator = iter(loader)
+for batch in iterator:
+    loss = in_place(model(batch)).sum(); loss.backward(); optimizer.step(); optimizer.zero_grad()
+torch.save({"optimizer": optimizer.state_dict()}, "last.pt"); optimizer.load_state_dict(torch.load("last.pt")["optimizer"])
+group = dist.group.WORLD
+dist.destroy_process_group()
+names = ["model", "optimizer", "in_place", "loader", "iterator", "batch", "loss", "group"]
+held = {name: weakref.ref(globals().pop(name)) for name in names}
+gc.collect()
+print([name for name in names if held[name]() is not None], threading.enumerate())
+"""
+
+
+def test_at_the_end_nothing_of_the_script_is_held_and_no_thread_runs(tmp_path: Path) -> None:
+    """What is left when the interpreter ends decides whether torch's own threads end well."""
+    done = run(["-c", HOLDS], tmp_path)
+    plain = run(["-c", HOLDS], tmp_path, measured=False)
+    assert (done.code, plain.code, done.of("note")) == (0, 0, []), done.err
+    assert "model" not in plain.out
+    assert done.out.partition("]")[0] == plain.out.partition("]")[0]
+    assert done.out.count("Thread") == plain.out.count("Thread") == 1

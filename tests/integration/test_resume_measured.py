@@ -1,0 +1,172 @@
+"""Two-rank scripts whose source, names and logs say nothing of checkpoints: what their processes save, load and look for does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.spec import Unread
+from supervisor.run import events as ev
+from supervisor.run.access import control
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, HeldOpen
+from tests.conftest import wait_until
+from tests.integration.harness import facts, run_headless, stoker, wait_for_state
+
+pytestmark = pytest.mark.e2e
+
+# The file's name is none of a checkpoint, its folder none of an output, and nothing is printed. Rank 1 crashes once, after a checkpoint.
+SCRIPT = """
+import argparse, faulthandler, json, os, signal, time, torch, torch.distributed as dist
+from pathlib import Path
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+bring = getattr(torch, "lo" + "ad")
+p = argparse.ArgumentParser()
+p.add_argument("--kappa", default="heap")
+p.add_argument("--rho", type=int, default=8)
+EXTRA
+a = p.parse_args()
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.Linear(8, 2); opt = torch.optim.AdamW(model.parameters())
+target, first = os.path.abspath(a.kappa + "/zeta.q7"), 0
+def found(path):
+    try:
+        return bool(os.stat(path))
+    except OSError:
+        return False
+source = SOURCE
+if source:
+    held = bring(source)
+    model.load_state_dict(held["m"]); opt.load_state_dict(held["optimizer"]); first = held["step"]
+with open(f"told.{rank}.jsonl", "a") as told:
+    print(json.dumps([first, source and os.path.relpath(source)]), file=told)
+model = DDP(model)
+dist.barrier()
+data = DataLoader(TensorDataset(torch.randn(4096, 8), torch.randint(0, 2, (4096,))), batch_size=SIZE)
+for step, (x, y) in enumerate(data, first + 1):
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    opt.step(); opt.zero_grad()
+    if step % 5 == 0 and rank == 0:
+        os.makedirs(a.kappa, exist_ok=True)
+        torch.save({"m": model.module.state_dict(), "optimizer": opt.state_dict(), "step": step}, target + "~")
+        os.replace(target + "~", target)
+    dist.barrier()
+    time.sleep(0.25)  # a save a second is told at once
+    if step == 13 and rank == 1 and RUNS_OUT:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 15.00 GiB of which 1.00 GiB is free."
+        )
+    if step == 13 and rank == 1 and not first:
+        faulthandler.disable(); os.kill(os.getpid(), signal.SIGSEGV)
+    if step == 24:
+        break
+dist.barrier(); dist.destroy_process_group()
+"""
+FLAGS = ("--nproc-per-node", "2", "--no-check")
+LOOKS = "target if os.path.exists(target) else None"
+NAMED = 'p.add_argument("--restore-state", default=None)'
+
+
+def written(
+    folder: Path, extra: str = "", source: str = "None", *, size: str = "a.rho", runs_out: bool = False
+) -> Path:
+    """`folder` with the script in it."""
+    folder.mkdir(exist_ok=True)
+    parts = {"EXTRA": extra, "SOURCE": source, "SIZE": size, "RUNS_OUT": str(runs_out)}
+    text = SCRIPT
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    (folder / "train.py").write_text(text)
+    return folder
+
+
+def told(folder: Path, rank: int = 0) -> list[list[object]]:
+    """The step at which each launch began, and the file that it loaded."""
+    return [json.loads(line) for line in (folder / f"told.{rank}.jsonl").read_text().splitlines()]
+
+
+def saved(run: RunPaths) -> list[tuple[int, str, bool]]:
+    """Step, path below the job's folder, and whether the step is only about right, of each checkpoint in the journal."""
+    found = [fact for fact in facts(run) if isinstance(fact, ev.CheckpointCommitted)]
+    return [(one.step, "/".join(Path(one.path).parts[-2:]), one.step_by_time) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("extra", "source", "how"),
+    [("", LOOKS, "measured: itself"), (NAMED, "a.restore_state", "proposed: option")],
+    ids=["looks where it saves", "an option by its name"],
+)
+def test_an_undeclared_script_goes_on_from_what_it_saved(
+    tmp_path: Path, extra: str, source: str, how: str
+) -> None:
+    folder = written(tmp_path / "job", extra, source)
+    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    assert done.code == 0, done.out + done.err
+    assert told(folder, 0) == told(folder, 1) == [[0, None], [10, "heap/zeta.q7"]]
+    first = state.attempts[0].measured
+    assert first is not None
+    assert first.resume_how == how
+    checkpoints = saved(run)
+    assert (10, "heap/zeta.q7", False) in checkpoints, "its step is the one that was counted"
+    assert len(checkpoints) == len(set(checkpoints)), "each once"
+    assert {path for _, path, _ in checkpoints} == {"heap/zeta.q7"}, (
+        "none has the name that it was renamed from"
+    )
+    second = state.attempts[1].measured
+    assert second is not None
+    assert second.resume_how == ("measured: path_option" if extra else "measured: itself")
+
+
+def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", source="target if found(target) else None")
+    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    assert done.code == 1
+    (line,) = [line for line in done.out.splitlines() if "how does the script resume" in line]
+    assert "--self-resuming (it resumes: by itself, from its newest checkpoint" in line
+    assert "--resume-knob FLAG=PATH" in line
+    assert told(folder) == [[0, None]], "nothing was guessed"
+    assert saved(run)[-1][:2] == (10, "heap/zeta.q7")
+
+    folder = written(tmp_path / "again", source="target if found(target) else None")
+    done = stoker("run", "--detach", "--python", sys.executable, *FLAGS, "train.py", cwd=folder)
+    run = RunPaths(folder / "runs" / done.out.strip())
+    held = wait_for_state(run, HeldOpen, 120)
+    assert held.open_question is not None
+    assert held.open_question.what is Unread.RESUME
+    assert [answer.value for answer in held.open_question.answers] == ["itself", "never"]
+    request = control.send(
+        run.control, ev.RequestKind.ANSWER, if_attempt=1, args=control.RequestArgs(answer="itself")
+    )
+    assert wait_until(lambda: request in read_state(run.node().journal).answered, 60)
+    control.send(run.control, ev.RequestKind.START_NOW, if_attempt=1)
+    state = wait_for_state(run, Finished, 120)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 0, state.condition
+    assert told(folder) == [[0, None], [10, "heap/zeta.q7"]]
+
+    folder = written(tmp_path / "later", source="target if found(target) else None")
+    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    assert done.code == 0, done.out + done.err
+    assert "you answered on 2" in done.out
+    assert told(folder) == [[0, None], [10, "heap/zeta.q7"]]
+
+
+def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_line(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", size="(4, 8, 16)[a.rho // 8]", runs_out=True)
+    done, _, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    assert done.code == 1, done.out + done.err
+    missing = "--batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH"
+    lines = done.out.splitlines()
+    said = [at for at, line in enumerate(lines) if line.endswith(f"the 8 samples is not known; {missing}")]
+    died = next(at for at, line in enumerate(lines) if "[ERROR]" in line)
+    assert len(said) == 1, done.out
+    assert said[0] < died
+    assert lines[-1] == f"stoker run {missing} --nproc-per-node 2 --python {sys.executable} train.py"
+    assert len(state.attempts) == 1
