@@ -1,1 +1,0 @@
-exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py examples/NLG/src/gpt2_ft.py --platform local --train_data train.jsonl --valid_data valid.jsonl --train_batch_size 6 --grad_acc 3 --valid_batch_size 4 --seq_len 32 --model_card gpt2.sm --lora_dim 4 --max_epoch 1 --save_interval 6 --log_interval 5 --work_dir out --lr 0.001

@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py main_ibot.py --arch vit_tiny --batch_size_per_gpu 2 --epochs 1 --warmup_epochs 0 --num_workers 0 --out_dim 64 --patch_out_dim 64 --shared_head true --use_fp16 false --pred_ratio 0.3 --pred_ratio_var 0.2 --data_path pictures --output_dir out --local_crops_number 0 --saveckp_freq 1
