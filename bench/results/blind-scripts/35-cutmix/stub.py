@@ -1,6 +1,8 @@
-"""Noise for torchvision's CIFAR100."""
+"""Noise for torchvision's CIFAR100; numpy gets back the name `int` that it has since removed."""
 
 import kit
+import numpy
 
-kit.torchvision(count=90)
+vars(numpy)["int"] = int
+kit.torchvision(count=60)
 kit.run(cpu=True)
