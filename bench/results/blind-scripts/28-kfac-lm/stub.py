@@ -33,6 +33,6 @@ sys.path.insert(0, os.path.abspath("."))
 from examples.language import dataset  # noqa: E402
 
 random.seed(0)
-text = [" ".join(random.choices([f"w{i}" for i in range(200)], k=20)) for _ in range(180)]
+text = [" ".join(random.choices([f"w{i}" for i in range(200)], k=20)) for _ in range(181)]
 dataset.download_dataset = lambda *_: (text, text[:40], text[:40])
 kit.run()
