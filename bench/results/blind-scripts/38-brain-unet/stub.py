@@ -10,15 +10,8 @@ import kit
 import numpy
 
 sys.path.insert(0, os.path.abspath("."))
-for name in (
-    "skimage",
-    "skimage.io",
-    "skimage.transform",
-    "skimage.exposure",
-    "medpy",
-    "medpy.filter",
-    "medpy.filter.binary",
-):
+names = "skimage skimage.io skimage.transform skimage.exposure medpy medpy.filter medpy.filter.binary"
+for name in names.split():
     kit.module(
         name,
         imread=None,
