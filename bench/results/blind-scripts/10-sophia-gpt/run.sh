@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py train_adam.py --n_layer=1 --n_head=2 --n_embd=32 --block_size=24 --batch_size=6 --gradient_accumulation_steps=3 --max_iters=14 --eval_interval=7 --eval_iters=1 --compile=False --dtype=float32 --warmup_iters=4

@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py distributed_shampoo.examples.cifar10_example optimizer=adam parallelism=ddp backend=gloo local_batch_size=20 epochs=4 out_channels=8

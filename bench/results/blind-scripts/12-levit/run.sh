@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py main.py --model LeViT_128S --data-set CIFAR --data-path data --batch-size 4 --epochs 2 --num_workers 0 --distillation-type none --output_dir out --no-repeated-aug --no-model-ema --no-pin-mem

@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --nproc-per-node 2 --master-port 29371 stub.py examples/images/cifar10/train_cifar10_ddp.py --model icfm --parallel True --batch_size 6 --num_channel 32 --total_steps 16 --num_workers 0 --save_step 0 --master_port 29371

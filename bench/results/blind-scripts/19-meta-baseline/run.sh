@@ -1,0 +1,1 @@
+exec python stub.py train_meta.py --config meta.yaml

@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py train.py train.distributed True train.batch_size 12 train.subdivision 3 train.output_dir out model.name resnet model.resnet.depth 8 model.resnet.initial_channels 8 scheduler.epochs 2 train.dataloader.num_workers 0 validation.dataloader.num_workers 0 train.use_tensorboard False train.val_first False

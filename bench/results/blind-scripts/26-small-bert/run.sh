@@ -1,0 +1,1 @@
+exec python 5-2.BERT/BERT.py

@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py examples/torch_language_model.py --no-cuda --backend gloo --batch-size 9 --seq-len 12 --epochs 2 --embedding-dim 32 --hidden-dim 32 --attention-heads 2 --layers 1

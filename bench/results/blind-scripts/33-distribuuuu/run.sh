@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py train_net.py --cfg config/resnet18.yaml TRAIN.BATCH_SIZE 4 TRAIN.IM_SIZE 32 TRAIN.WORKERS 0 TRAIN.PRINT_FREQ 2 TEST.BATCH_SIZE 16 MODEL.NUM_CLASSES 10 MODEL.SYNCBN False OPTIM.MAX_EPOCH 2 OUT_DIR exp

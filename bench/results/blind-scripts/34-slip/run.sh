@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py main.py --model CLIP_VITB16 --batch-size 7 --update-freq 2 --epochs 2 --workers 0 --eval-freq 100 --disable-amp --print-freq 2

@@ -1,0 +1,2 @@
+sed '/^training:/,/^sampling:/s/batch_size: 128/batch_size: 16/; s/n_epochs: 10000/n_epochs: 3/; s/ch: 128/ch: 32/; s/ch_mult: .*/ch_mult: [1, 1]/; s/num_res_blocks: 2/num_res_blocks: 1/; s/image_size: 32/image_size: 16/; s/num_workers: 4/num_workers: 0/; s/snapshot_freq: 5000/snapshot_freq: 6/' configs/cifar10.yml > configs/small.yml
+exec python stub.py main.py --config small.yml --exp exp --doc noise --ni
