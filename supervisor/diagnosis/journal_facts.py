@@ -10,7 +10,7 @@ from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spel
 from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.set_batch import divided_flag
 from supervisor.job.spec import JobSpec
-from supervisor.run.events import RanksAt, StopWhy
+from supervisor.run.events import PlanDiffers, RanksAt, StopWhy
 from supervisor.run.state import AttemptState, RankState, RunState
 
 # Stops that are our doing alone; "rank_died" and "hang" follow a failure.
@@ -97,14 +97,19 @@ def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, 
 
 
 def _plan_differs(view: AttemptState) -> str:
-    differs, stop = view.differs, view.stop
-    if differs is None or stop is None or stop.why is not StopWhy.PLAN_DIFFERS:
-        return ""
-    return differs.text
+    differs = _differs(view)
+    return differs.text if differs is not None and not differs.of_resume else ""
+
+
+def _differs(view: AttemptState) -> PlanDiffers | None:
+    """In what the attempt differed from its plan, if we ended it for that."""
+    return view.differs if view.stop is not None and view.stop.why is StopWhy.PLAN_DIFFERS else None
 
 
 def _not_resumed(view: AttemptState) -> str:
-    missed, stop = view.missed, view.stop
+    missed, stop, differs = view.missed, view.stop, _differs(view)
+    if differs is not None and differs.of_resume:
+        return differs.text
     if missed is None or stop is None or stop.why is not StopWhy.NOT_RESUMED:
         return ""
     return f"did not resume: began at step {missed.began}, not after checkpoint {missed.step}"

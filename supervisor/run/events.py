@@ -281,12 +281,16 @@ class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed
 
 
 class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
-    """The first steps of a restart had something else than was planned, for which the attempt is ended. All three in words; `why` may be empty."""
+    """The first steps of a restart had something else than was planned, for which the attempt is ended. All three in words; `why` may be empty.
+
+    `of_resume`: it was not the batch that differed, but the checkpoint.
+    """
 
     attempt: int
     planned: str
     measured: str
     why: str = ""
+    of_resume: bool = False
 
     @property
     def text(self) -> str:

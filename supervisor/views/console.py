@@ -385,7 +385,7 @@ def _asked(event: ev.BatchAsked) -> Iterable[Line]:
         answers.append(f"{flags_text(question, one)} ({text})" if has_flag else text)
     why = {
         Unread.COUNTER: "to continue, answer, or set [policy] step_counter",
-        Unread.RESUME: "to continue, answer, or name the flag with --resume-knob FLAG=PATH",
+        Unread.RESUME: "to continue, answer, or say it with --resume-knob FLAG=PATH or --self-resuming",
     }.get(question.what, "to restart smaller, answer")
     yield Level.WARNING, f"{why}: {question_text(question, english)} {' | '.join(answers)}"
 

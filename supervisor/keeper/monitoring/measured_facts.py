@@ -83,6 +83,8 @@ class MeasuredFacts:
         now = self._clock.mono()
         if self._is_new:
             self._check.look(self._facts, state)
+        if self._before is None:
+            self._before = _confirmed_step(state)
         if is_over and self._waiting is not None and not self._logs_step:
             self._observe(self._waiting)  # the script ended before it could have logged a step
         if not is_over and (not self._is_new or now < self._next_look):
@@ -182,6 +184,15 @@ class MeasuredFacts:
             if name is not None and len(setting.words) > 1:
                 found[name] = setting.words
         return found
+
+
+def _confirmed_step(state: RunState) -> int | None:
+    """The step of the checkpoint that the newest attempt was seen to load; None where it is only known about when it was written."""
+    view = state.attempt
+    if view is None or view.confirmed is None or view.confirmed.resume is None:
+        return None
+    is_exact = any(c.step == view.resume_at and not c.step_by_time for c in state.checkpoints)
+    return view.resume_at if is_exact else None
 
 
 def _named(knobs: Knobs) -> tuple[str | None, ...]:

@@ -47,7 +47,7 @@ class PlanCheck:
         planned, (micro, steps, agreed) = view.batch, first_steps(facts)
         if planned is not None and (other := _other(planned, facts, micro, agreed)):
             why = _why(facts, next_job(self._record.job, state).job.knobs.batch, micro)
-            self._differ(view, _words(planned), other, why)
+            self._differ(view, _words(planned), other, why=why)
             return
         if steps is None and any(not rank.steps for rank in facts.ranks):
             return  # no complete step
@@ -56,7 +56,8 @@ class PlanCheck:
         wanted = _wanted(state, view)
         resumed = _loaded(facts, wanted)
         if not facts.loaded and wanted & self._saved:
-            self._differ(view, f"a resume from checkpoint {view.resume_at}", "no load of a checkpoint", "")
+            planned_resume = f"a resume from checkpoint {view.resume_at}"
+            self._differ(view, planned_resume, "no load of a checkpoint", of_resume=True)
             return
         if view.resume_at is None or resumed is not None:
             with contextlib.suppress(OSError):  # the saves wait for a while, and go on
@@ -72,9 +73,15 @@ class PlanCheck:
                 )
             )
 
-    def _differ(self, view: AttemptState, planned: str, measured: str, why: str) -> None:
-        t, self._file = self._clock.wall(), None
-        self._emit(ev.PlanDiffers(t=t, attempt=view.number, planned=planned, measured=measured, why=why))
+    def _differ(
+        self, view: AttemptState, planned: str, measured: str, *, why: str = "", of_resume: bool = False
+    ) -> None:
+        self._file, t = None, self._clock.wall()
+        self._emit(
+            ev.PlanDiffers(
+                t=t, attempt=view.number, planned=planned, measured=measured, why=why, of_resume=of_resume
+            )
+        )
 
 
 def _words(batch: BatchSpec) -> str:

@@ -68,6 +68,7 @@ class ResumeComparison:
             or view.number < 2
             or view.first_step is None
             or view.missed is not None
+            or view.differs is not None
             or (now < self._next_look and not final)
         ):
             return
