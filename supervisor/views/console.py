@@ -566,7 +566,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
             lines += [f"          {line}" for line in recurrence_lines(earlier, None)]
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
-            lines.append(f"change    {strip_escapes(_change_story(attempt))}")
+            lines.append(f"change    {strip_escapes(_change_story(attempt))}{_confirmed(attempt, following)}")
             if (missed := following.missed) is not None:
                 where = "did not resume: began at step {began}, not after checkpoint {step}"
                 lines.append(f"resumed   {english.filled(where, values_of(missed))}")
@@ -667,6 +667,19 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
             if code := code_text(verdict.cause, run, attempt.number):
                 lines.append(f"code      {code}")
     return lines
+
+
+def _confirmed(before: AttemptState, attempt: AttemptState) -> str:
+    """Whether a changed batch was measured to be as planned. The bundled trainer, which says where it resumes, has the batch it is given."""
+    change = before.decision.change if before.decision is not None else None
+    if (
+        change is None
+        or change.batch is None
+        or attempt.differs is not None
+        or attempt.resumed_step is not None
+    ):
+        return ""
+    return " (as planned)" if attempt.confirmed is not None else " (planned, not confirmed)"
 
 
 def _change_story(attempt: AttemptState) -> str:
