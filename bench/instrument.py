@@ -172,7 +172,7 @@ def records_a_second(telemetry: Path) -> float:
     pid = [one["pid"] for one in steps if one["kind"] == "phase"][-1]
     last = max(at for at, one in enumerate(steps) if one["kind"] == "phase" and one["pid"] == pid)
     later = [one["t_mono"] for one in steps[last:] if one["kind"] == "step" and one["step"] > 4]
-    return (len(later) - 1) / (later[-1] - later[0])
+    return float((len(later) - 1) / (later[-1] - later[0]))
 
 
 def main() -> int:
