@@ -201,7 +201,7 @@ class Training:
             return
         self.optimizers[optimizer] = self.backwards_ever
         own = weakref.ref(optimizer)
-        if self.round and own not in self.round:
+        if own not in self.round and self.round and self.round[0]() is not None:
             self.round.append(own)
             return  # a GAN's second optimizer
         self.round = [own]

@@ -39,6 +39,25 @@ def test_a_step_is_counted_when_an_optimizer_steps_again(
     assert [record["step"] for record in done.of("step")] == list(range(1, len(micro_steps) + 1))
 
 
+def test_an_optimizer_that_replaces_another_loses_no_step(tmp_path: Path) -> None:
+    script = """
+import torch
+model = torch.nn.Linear(4, 4)
+for phase in range(2):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2): model(torch.randn(2, 4)).sum().backward(); optimizer.step()
+    del optimizer
+"""
+    done = run(["-c", script], tmp_path)
+    assert (done.code, done.of("note")) == (0, []), done.err
+    assert [(one["step"], one.get("optimizer_step")) for one in done.of("step")] == [
+        (1, 1),
+        (2, 2),
+        (3, 1),
+        (4, 2),
+    ]
+
+
 def test_a_scaler_that_is_given_the_optimizer_by_name(tmp_path: Path) -> None:
     script = """
 import torch
