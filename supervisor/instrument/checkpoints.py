@@ -85,7 +85,7 @@ class Checkpoints:
         """`Optimizer.load_state_dict`."""
         yield
         if self.loaded is not None:  # else it is a copy within the process
-            step = optimizer_step(args[0].state)
+            step = optimizer_step(args[0])
             wire.record("loaded", path=self.loaded, step=wire.step, optimizer_state=True, optimizer_step=step)
 
     def seek(self, path: str | None, by: str) -> None:

@@ -66,8 +66,8 @@ class Training:
         self.backwards_ever = 0
         self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """The number of backward passes before the last step of each."""
-        self.round: Any = weakref.WeakSet()
-        """The optimizers that have stepped since a step was counted: it is counted when one of them steps again."""
+        self.round: list[Any] = []
+        """The optimizers that have stepped since a step was counted, that one first: one is counted when any of them steps again."""
         self.last_step_at: float | None = None
         self.since: Any = collections.Counter()
         self.sums: Any = collections.Counter()
@@ -200,34 +200,34 @@ class Training:
         if self.optimizers.get(optimizer, 0) == self.backwards_ever:
             return
         self.optimizers[optimizer] = self.backwards_ever
-        if self.round and optimizer not in self.round:
-            self.round.add(optimizer)
+        own = weakref.ref(optimizer)
+        if own not in self.round and self.round and self.round[0]() is not None:
+            self.round.append(own)
             return  # a GAN's second optimizer
-        self.round = weakref.WeakSet([optimizer])
+        self.round = [own]
         wire.start_reporting()
         wire.step += 1
         now = time.perf_counter()
-        since = self.since
-        since.update(steps=1, micro_steps=0, data_wait_s=0.0)
+        self.since.update(steps=1, micro_steps=0, data_wait_s=0.0)
         if self.feeding:
-            since["batches"] = sum(loader.batches for loader in self.feeding)
-            since["samples"] = sum(loader.samples for loader in self.feeding)
+            self.since["batches"] = sum(loader.batches for loader in self.feeding)
+            self.since["samples"] = sum(loader.samples for loader in self.feeding)
         if self.last_step_at is not None:
-            since["step_time_s"] = now - self.last_step_at
+            self.since["step_time_s"] = now - self.last_step_at
         self.last_step_at = now
         for loader in [*self.loaders.values(), *self.feeding]:
             loader.batches = loader.samples = 0
-        self.sums.update(since)
-        since.clear()
-        self.sums["optimizer_step"] = optimizer_step(optimizer.state)
+        self.sums.update(self.since)
+        self.since.clear()
         if wire.step <= CLOSE_STEPS or now - self.flushed_at >= RECORD_S:
             wire.flush()
 
     def flush(self) -> None:
-        """Write the sums since the last record. Times are sums over `steps`; the memory peak is the process's so far."""
+        """Write the sums since the last record, with what takes too long to be read at each step: memory, the optimizer's own count."""
         if not self.sums:
             return
         sums, self.sums = self.sums, collections.Counter()
+        sums["optimizer_step"] = optimizer_step(self.round[0]())
         self.flushed_at = time.perf_counter()
         wire.record("step", step=wire.step, memory_peak_bytes=memory_peak(self.torch), **sums)
 
@@ -307,9 +307,9 @@ def _tensors(value: Any, depth: int) -> Iterator[tuple[list[int], str]]:
         yield from _tensors(held, depth - 1)
 
 
-def optimizer_step(state: Any) -> Any:
-    """An optimizer's own step count in its `state`. None if it keeps none, or keeps it on a device."""
-    first = next(iter(state.values()), None)
+def optimizer_step(optimizer: Any) -> Any:
+    """An optimizer's own step count. None if it keeps none, keeps it on a device, or is gone."""
+    first = next(iter(getattr(optimizer, "state", {}).values()), None)
     step: Any = first.get("step") if isinstance(first, dict) else None
     if isinstance(step, (int, float)) or (type(step).__name__ == "Tensor" and step.device.type == "cpu"):
         return int(step)

@@ -15,6 +15,8 @@ from typing import Any
 PACKAGE = Path(__file__).parents[2] / "supervisor" / "instrument"
 ABORT_AT_EXIT = "terminate called without an active exception"
 SCRIPTS = Path(__file__).parent / "scripts"
+PYTHON = os.environ.get("STOKER_TEST_PYTHON", sys.executable)
+"""What runs the scripts: another Python, or one with another torch, is tested by naming it."""
 
 
 @dataclass
@@ -37,7 +39,7 @@ def run(
     *,
     measured: bool = True,
     telemetry: Path | None = None,
-    python: str | Path = sys.executable,
+    python: str | Path = PYTHON,
     timeout_s: float = 280,
     **environment: str,
 ) -> Ended:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.text.redact import HIDDEN
-from tests.instrument.child import Ended, run
+from tests.instrument.child import PYTHON, Ended, run
 from tests.instrument.test_settings import TRAINS
 
 BATCH = {"words": ["--batch-size", "-b"], "name": "batch_size", "value": 4}
@@ -29,7 +28,7 @@ def planned(
     """``python train.py WORDS`` under a plan; `recorded`: what the words were in the first attempt."""
     first = ["train.py", *(words if recorded is None else recorded)]
     environment = rest.pop("environment", {})
-    plan = apply([sys.executable, *first], *options, **rest)
+    plan = apply([PYTHON, *first], *options, **rest)
     return run(["train.py", *words], folder, STOKER_APPLY=plan, **environment)
 
 
@@ -128,7 +127,7 @@ def test_a_wrapper_that_has_the_script_s_words_behind_its_own_is_left_alone(tmp_
         "import subprocess, sys, json\nprint(sys.argv[1:], flush=True)\n"
         "subprocess.run([sys.executable, '-u', *sys.argv[1:]], check=True)"
     )
-    plan = apply([sys.executable, "-u", "train.py", "--batch-size", "8"], BATCH)
+    plan = apply([PYTHON, "-u", "train.py", "--batch-size", "8"], BATCH)
     ended = run(["-u", "wrapper.py", "train.py", "--batch-size", "8"], tmp_path, STOKER_APPLY=plan)
     assert ended.out == "['train.py', '--batch-size', '8']\n" + '["--batch-size", "4"]\n'
     assert answers(ended) == [("argv", "batch_size", 8, 4)]
@@ -136,7 +135,7 @@ def test_a_wrapper_that_has_the_script_s_words_behind_its_own_is_left_alone(tmp_
 
 def test_a_module_is_changed_as_a_script_is(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHOWS)
-    plan = apply([sys.executable, "-m", "train", "-b", "8"], BATCH)
+    plan = apply([PYTHON, "-m", "train", "-b", "8"], BATCH)
     assert run(["-m", "train", "-b", "8"], tmp_path, STOKER_APPLY=plan).out == '["-b", "4"]\n'
 
 
@@ -223,7 +222,7 @@ def test_children_of_spawn_answer_too(tmp_path: Path) -> None:
 
 def test_a_refused_instrumentation_applies_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHOWS)
-    plan = apply([sys.executable, "train.py", "-b", "8"], BATCH)
+    plan = apply([PYTHON, "train.py", "-b", "8"], BATCH)
     assert run(["train.py", "-b", "8"], tmp_path, measured=False, STOKER_APPLY=plan).out == '["-b", "8"]\n'
 
 
@@ -244,7 +243,7 @@ dist.destroy_process_group()
 def test_two_ranks_of_torchrun_train_as_planned(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAINING)
-    own = [sys.executable, "-u", "train.py", "--batch-size", "8"]
+    own = [PYTHON, "-u", "train.py", "--batch-size", "8"]
     accum = {"words": ["--accum"], "name": "accum", "value": 2}
     port = random.randrange(20000, 40000)
     launch: list[str | Path] = [

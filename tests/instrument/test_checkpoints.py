@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.instrument.child import PACKAGE, SCRIPTS, Ended, read, run
+from tests.instrument.child import PACKAGE, PYTHON, SCRIPTS, Ended, read, run
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +119,7 @@ def test_a_save_waits_until_the_attempt_is_confirmed(
         "PYTHONPATH": str(PACKAGE / "on_path"),
     }
     child = subprocess.Popen(
-        [sys.executable, SCRIPTS / "waiting.py", mode],
+        [PYTHON, SCRIPTS / "waiting.py", mode],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 import supervisor
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import measured_batch
-from tests.instrument.child import finished
+from tests.instrument.child import PYTHON, finished
 from tests.instrument.truths import QUESTIONS, STYLES, Truth, answers, right, truths
 
 ON_PATH = Path(supervisor.__file__).parent / "instrument" / "on_path"
@@ -30,7 +29,7 @@ def test_a_live_run_gives_its_batch_and_its_settings(truth: Truth, tmp_path: Pat
     *variables, _ = shlex.split(truth["launch"])
     ours = {"STOKER_TELEMETRY_DIR": str(telemetry), "PYTHONPATH": str(ON_PATH), "OUTD": str(tmp_path / "out")}
     given = dict(word.split("=", 1) for word in variables if "=" in word)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, str(STYLES / f"{truth['name']}.py"), *shlex.split(truth["args"])]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **ours, **given}
     run = finished(command, telemetry, cwd=STYLES, env=env, timeout_s=240)

@@ -158,8 +158,7 @@ class Rank:
         counts = self.forwards if forward else loader.fed if loader is not None else None
         if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
             counts[shape] += 1
-            types = record.get("dtypes")
-            if forward and len(shape) == 2 and isinstance(types, Sequence) and types[:1] in _EMBEDDED:
+            if forward and _may_be_token_ids(shape, record.get("dtypes")):
                 self.token_ids.add(shape)
         if loader is not None and forward:
             loader.forwards += 1
@@ -378,6 +377,10 @@ def _is_same(held: Setting, setting: Setting) -> bool:
 def _source(setting: Setting) -> int:
     """The order in which the sources of a setting are believed."""
     return {"argv": 1, "env": 2, "deepspeed": 4, "main": 5}.get(setting.by, 3 if setting.by in FILES else 0)
+
+
+def _may_be_token_ids(shape: tuple[int, ...], dtypes: object) -> bool:
+    return len(shape) == 2 and isinstance(dtypes, Sequence) and dtypes[:1] in _EMBEDDED
 
 
 def _whole(value: object) -> int | None:

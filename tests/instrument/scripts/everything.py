@@ -13,6 +13,7 @@ import pickle
 import shutil
 import sys
 import traceback
+import warnings
 from os.path import exists
 from os.path import isfile as early_isfile
 
@@ -100,7 +101,9 @@ def other_optimizers():
         loss.backward()
         return loss
 
-    print("lbfgs", [lbfgs.step(closure).item().hex() for _ in range(3)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.8's own LBFGS warns
+        print("lbfgs", [lbfgs.step(closure).item().hex() for _ in range(3)])
     one, two = network(), network()
     first, second = torch.optim.Adam(one.parameters()), OwnOptimizer(two.parameters(), lr=0.1)
     for _ in range(6):
