@@ -124,9 +124,9 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
     assert second.resume_how == ("measured: path_option" if extra else "measured: itself")
 
 
-def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None:
+def test_what_nothing_shows_is_named_with_its_flags_where_nobody_can_be_asked(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", source="target if found(target) else None")
-    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
+    done, run, _ = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
     assert done.code == 1
     (line,) = [line for line in done.out.splitlines() if "how does the script resume" in line]
     assert "--self-resuming (it resumes: by itself, from its newest checkpoint" in line
@@ -134,6 +134,8 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
     assert told(folder) == [[0, None]], "nothing was guessed"
     assert saved(run)[-1][:2] == (10, "heap/zeta.q7")
 
+
+def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None:
     folder = written(tmp_path / "again", source="target if found(target) else None")
     done = stoker("run", "--detach", "--python", sys.executable, *FLAGS, "train.py", cwd=folder)
     run = RunPaths(folder / "runs" / done.out.strip())
