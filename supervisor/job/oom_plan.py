@@ -139,7 +139,7 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
         if knobs.batch is None:
             words.append("--batch-knob NAME")
         elif knobs.batch_scope is KnobScope.UNKNOWN and not knobs.paired:
-            words.append("--batch-scope per_rank")
+            words.append("--batch-scope SCOPE")
         if not knobs.keeps_global_batch:
             words.append("--accumulation-knob NAME")
     resume = {"unknown": "--resume-knob FLAG=PATH", "none": "--restart-from-scratch"}.get(plan.resume.how)

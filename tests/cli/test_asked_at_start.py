@@ -12,7 +12,7 @@ import pytest
 from supervisor.cli.starting.job_inputs import load_job, parse_words, with_asked_resume
 from supervisor.job.spec import Knobs
 
-PLAIN = "import torch\nfor step in range(3):\n    print(step)\n"
+PLAIN = "import torch\nfor step in range(3):\n    torch.save(step, 'x.bin')\n"
 
 
 @pytest.fixture
@@ -63,6 +63,14 @@ def test_what_is_no_answer_leaves_it_open(
     assert started(folder, monkeypatch, typed).start is None
     out = capsys.readouterr().out
     assert ("left open" in out) is bool(typed.strip())
+    assert not started(folder, monkeypatch, "s\n").self_resuming
+    assert capsys.readouterr().out == ""
+
+
+def test_a_script_that_speaks_of_no_saving_is_not_asked_about(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "train.py").write_text("for step in range(3):\n    print(step)\n")
     assert not started(folder, monkeypatch, "s\n").self_resuming
     assert capsys.readouterr().out == ""
 

@@ -107,7 +107,7 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
     tmp_path: Path, extra: str, source: str, how: str
 ) -> None:
     folder = written(tmp_path / "job", extra, source)
-    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
     assert done.code == 0, done.out + done.err
     assert told(folder, 0) == told(folder, 1) == [[0, None], [10, "heap/zeta.q7"]]
     first = state.attempts[0].measured
@@ -124,9 +124,9 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
     assert second.resume_how == ("measured: path_option" if extra else "measured: itself")
 
 
-def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None:
+def test_what_nothing_shows_is_named_with_its_flags_where_nobody_can_be_asked(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", source="target if found(target) else None")
-    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    done, run, _ = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
     assert done.code == 1
     (line,) = [line for line in done.out.splitlines() if "how does the script resume" in line]
     assert "--self-resuming (it resumes: by itself, from its newest checkpoint" in line
@@ -134,6 +134,8 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
     assert told(folder) == [[0, None]], "nothing was guessed"
     assert saved(run)[-1][:2] == (10, "heap/zeta.q7")
 
+
+def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None:
     folder = written(tmp_path / "again", source="target if found(target) else None")
     done = stoker("run", "--detach", "--python", sys.executable, *FLAGS, "train.py", cwd=folder)
     run = RunPaths(folder / "runs" / done.out.strip())
@@ -152,7 +154,7 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
     assert told(folder) == [[0, None], [10, "heap/zeta.q7"]]
 
     folder = written(tmp_path / "later", source="target if found(target) else None")
-    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
     assert done.code == 0, done.out + done.err
     assert "you answered on 2" in done.out
     assert told(folder) == [[0, None], [10, "heap/zeta.q7"]]
@@ -160,7 +162,7 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
 
 def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_line(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", size="(4, 8, 16)[a.rho // 8]", runs_out=True)
-    done, _, state = run_headless(*FLAGS, "train.py", cwd=folder)
+    done, _, state = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
     assert done.code == 1, done.out + done.err
     missing = "--batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH"
     lines = done.out.splitlines()

@@ -277,11 +277,23 @@ KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc"
             "out of memory would end this run: no accumulation is known beside --bs (--accumulation-knob, or --allow-smaller-global); --accumulation-knob NAME",
         ),
         (
+            replace(KNOWN, batch_scope=KnobScope.UNKNOWN),
+            "out of memory would end this run: what --bs counts is not known: say --batch-scope per_rank, per_node or global; --batch-scope SCOPE",
+        ),
+        (
             Knobs(refusal="--bs is a table's key", resume="--go", resume_value=""),
             "out of memory would end this run: --bs is a table's key; --batch-knob NAME --accumulation-knob NAME",
         ),
     ],
-    ids=["restarts", "resume not known", "never resumes", "batch not known", "no accumulation", "refused"],
+    ids=[
+        "restarts",
+        "resume not known",
+        "never resumes",
+        "batch not known",
+        "no accumulation",
+        "no scope",
+        "refused",
+    ],
 )
 def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: str) -> None:
     spec = replace(job("train.py", {"train.py": ""}), knobs=knobs, batch=BatchSpec(8, 2, 2))

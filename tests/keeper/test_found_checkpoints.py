@@ -333,6 +333,20 @@ def test_what_a_process_was_measured_to_save_is_a_checkpoint_whatever_its_name_a
     made.close()
 
 
+def test_what_was_saved_a_moment_ago_is_not_looked_at_before_it_may_have_its_last_name(
+    tmp_path: Path,
+) -> None:
+    made, clock, told = follower(tmp_path)
+    part = tmp_path / "heap" / "zeta.q7~"
+    saved_by_torch(part, clock.wall())
+    made.hear(measured(part, clock.wall()))
+    assert made._begin(BEGUN)
+    assert made._looking_at == {}
+    assert wait_until(lambda: not made._looker.working, 10.0)
+    made.finish(BEGUN)
+    assert [one.path for one in saved(told)] == [str(part)], "what an attempt left is what it left"
+
+
 @pytest.mark.parametrize(
     ("late_s", "step", "taken"),
     [(0.0, 105, True), (1.0, 42, True), (30.0, None, False)],

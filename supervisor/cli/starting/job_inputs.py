@@ -128,6 +128,8 @@ def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 _WORDS: Final = {"s": BY_ITSELF, "self": BY_ITSELF, "n": NEVER, "no": NEVER}
+_SAVES: Final = re.compile(r"save|checkpoint|ckpt|snapshot|Trainer", re.IGNORECASE)
+"""A script whose text has none of these has nothing to resume from, as far as a person who starts it is concerned."""
 _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "trial", "no_retry")
 
 
@@ -140,8 +142,9 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
     knobs, retry = spec.knobs, spec.retry
     known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank
     never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
-    name = script_of(spec)[0]
-    if spec.entry_kind is EntryKind.TRAINER or known or never or not name:
+    name, text = script_of(spec)
+    is_foreign = spec.entry_kind is not EntryKind.TRAINER and bool(name)
+    if known or never or not is_foreign or not _SAVES.search(text):
         return job
     question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())

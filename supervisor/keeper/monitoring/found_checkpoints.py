@@ -310,14 +310,14 @@ class FoundCheckpoints:
         least_s = DECIDING_EVERY_S if deciding or self._is_new else LOOK_EVERY_S
         wait_s = min(max(self._took_s / share, least_s), LOOK_EVERY_MOST_S)
         if now >= self._last_look + wait_s and self._begin(state):
-            self._last_look, self._is_new = now, False
+            self._last_look, self._is_new = now, len(self._looking_at) < len(self._saved)
 
     def finish(self, state: RunState) -> None:
         """The attempt has ended: what it left decides how the next one starts."""
         self._taken.clear()
         if self._looker.busy:  # it began before the end
             self._take(self._looker.poll(LAST_LOOK_S), state)
-        if not self._begin(state):
+        if not self._begin(state, is_over=True):
             return
         self._taken.clear()
         self._take(self._looker.poll(LAST_LOOK_S), state)
@@ -327,14 +327,16 @@ class FoundCheckpoints:
         """Wait a little for a look that is under way."""
         self._looker.close(CLOSE_S)
 
-    def _begin(self, state: RunState) -> bool:
+    def _begin(self, state: RunState, *, is_over: bool = False) -> bool:
         began_t = state.attempts[0].planned_t if state.attempts else None
         reported = any(not found.found for found in state.checkpoints)
         if began_t is None or reported or not (self._job.outputs or self._saved) or self._looker.busy:
             return False
         # Files bear the machine's time: where its clock was set back, they look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
-        self._looking_at = dict(self._saved)
+        # What was saved a moment ago may be about to get its last name.
+        settled_t = math.inf if is_over else self._clock.wall() + self._clock.ahead_s() - SETTLE_S
+        self._looking_at = {path: saved for path, saved in self._saved.items() if saved[0] <= settled_t}
         self._looker.start(lambda: self._find(since_t))
         return True
 
