@@ -158,8 +158,7 @@ class Rank:
         counts = self.forwards if forward else loader.fed if loader is not None else None
         if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
             counts[shape] += 1
-            types = record.get("dtypes")
-            if forward and len(shape) == 2 and isinstance(types, Sequence) and types[:1] in _EMBEDDED:
+            if forward and _is_token_ids(shape, record.get("dtypes")):
                 self.token_ids.add(shape)
         if loader is not None and forward:
             loader.forwards += 1
@@ -187,6 +186,10 @@ class Rank:
             return 0
         pieces = -(-loader.lead // lead)
         return pieces if abs(loader.drawn.total() * pieces - self.close_backwards) <= pieces else 0
+
+
+def _is_token_ids(shape: tuple[int, ...], types: object) -> bool:
+    return len(shape) == 2 and isinstance(types, Sequence) and types[:1] in _EMBEDDED
 
 
 class ResumeBy(StrEnum):
