@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, assert_never
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.script_settings import SMALLER_GLOBAL
+from supervisor.job.knobs.named_settings import SMALLER_GLOBAL
 from supervisor.job.oom_plan import four_lines, is_measured_later, resume_plan
 from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread
 from supervisor.text.hostlist import host_names

@@ -16,7 +16,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
-from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
+from supervisor.job.knobs.set_batch import NOT_GIVEN, batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
@@ -163,7 +163,7 @@ def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, b
         why = plan.why
         if (
             spec.knobs.batch is None
-            and why.startswith("the script's batch flag is not known")
+            and why.startswith(("the script's batch flag is not known", NOT_GIVEN))
             and micro is not None
         ):
             why = f"which setting makes the {micro} samples is not known"

@@ -17,7 +17,7 @@ from typing import Final
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.knobs.set_batch import why_not_changeable
-from supervisor.job.oom_plan import MEASURED_LATER, OomRefusal, is_measured_later, oom_plan
+from supervisor.job.oom_plan import OomRefusal, is_measured_later, oom_plan
 from supervisor.job.spec import NAMED_UNSEEN, EntryKind, JobSpec, Knobs
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, note, ok, refuse, warn
 from supervisor.preflight.interpreter import torchrun_flags, trainer_main
@@ -93,8 +93,8 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
     if awaits is not None:
         yield awaits
     elif not missing:
-        known = f"batch {MEASURED_LATER}, resume flag known" if later else "batch and resume flags are known"
-        yield ok(KNOBS_CHECK, known)
+        measured = "batch known after the first step, resume flag known"
+        yield ok(KNOBS_CHECK, measured if later else "batch and resume flags are known")
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:

@@ -10,7 +10,7 @@ from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.conventions import find_loader
-from supervisor.job.knobs.script_settings import find_knobs
+from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of, batch_values, why_not_changeable
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs

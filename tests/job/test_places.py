@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.edit import config_words, read_values, with_values
 from supervisor.job.errors import JobError
+from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.places import Places
-from supervisor.job.knobs.script_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_of
 from supervisor.job.plan import build_plan, plan_as_record
 from supervisor.job.plan_diff import diff_lines

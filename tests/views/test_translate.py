@@ -241,25 +241,6 @@ WHOLE = (
     "cuda_oom: micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged: the largest smaller divisor",
     "gpu_fault: without GPU 1: 3 ranks, micro-batch 4 unchanged, accumulation 2 → 3, ranks 4 → 3, global batch 64 → 72",
     "cuda_oom: restarted once for this without progress; gradient checkpointing, shorter sequences or sharding would help",
-    *(
-        f"run_it.sh:3 {why} (stoker run -- `python train.py`)"
-        for why in (
-            "starts it and hands no further arguments on",
-            "starts it and hands its arguments on, but not at its end",
-            "sets --batch already, and its parser could not be read",
-            "has `--` before the arguments that it hands on",
-        )
-    ),
-    *(
-        f"run_it.sh{why} (name the training command itself behind `--`)"
-        for why in (
-            ":3 starts it in a loop over seed_of_it",
-            ":3 starts it in the background and does not wait for it",
-            ":3 starts it with `MORE`: run_it.sh:1 takes what `cat more_of_it` prints",
-            " starts several commands (lines 3, 7)",
-            ":12 decides only at the start which command is started",
-        )
-    ),
     "micro-batch 12 is the largest that fits: 12 × accumulation 2 × 2 ranks = global batch 48 (3 probes, 20 s)",
 )
 

@@ -15,6 +15,7 @@ from typing import Final
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import first_steps, is_named
+from supervisor.job.knobs.measured_resume import resume_seen
 from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.history.changes import next_job
@@ -54,7 +55,7 @@ class PlanCheck:
         if planned is not None and (micro is None or steps not in {None, planned.accumulation_steps}):
             return
         wanted = _wanted(state, view)
-        resumed = _loaded(facts, wanted)
+        resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
         if not facts.loaded and wanted & self._saved:
             planned_resume = f"a resume from checkpoint {view.resume_at}"
             self._differ(view, planned_resume, "no load of a checkpoint", of_resume=True)
@@ -117,12 +118,3 @@ def _wanted(state: RunState, view: AttemptState) -> set[str]:
     return set(
         map(os.path.realpath, wanted | ({view.resume_copy} if view.resume_copy is not None else set()))
     )
-
-
-def _loaded(facts: Facts, wanted: set[str]) -> str | None:
-    """The checkpoint to resume from, once it was seen to be loaded."""
-    for path in facts.loaded:
-        real = os.path.realpath(path)
-        if any(real == one or real.startswith(one + os.sep) for one in wanted):
-            return path
-    return None

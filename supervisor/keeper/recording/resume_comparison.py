@@ -104,6 +104,8 @@ class ResumeComparison:
         at, job = view.resume_at, state.answered_job(self._record.job)
         if at is None or view.resumed_step is not None or self._record.node != LEADER:
             return None
+        if view.confirmed is not None and view.confirmed.resume is not None:
+            return None  # it was seen to be loaded, whatever the script counts
         found = (c.written_t or c.t for c in state.checkpoints if c.step == at and c.attempt < view.number)
         written_t = max(found, default=view.planned_t)
         seen = step_at(written_t, steps_seen(self._node.series))
