@@ -36,8 +36,8 @@ class Style:
 
     `words`: the script and its arguments under torchrun, or a command that starts the ranks by itself. `variables`: for the job's
     environment. `in_bash`: the declared run is started by two shell scripts, with this word. `before` and `after`: micro-batch and passes of
-    a step on a rank, in the first attempt and in the planned one. `waits`: words that an undeclared run may end with; empty where
-    enough is measured to restart it.
+    a step on a rank, in the first attempt and in the planned one. `waits`: words that an undeclared run may end with, first the flag
+    of the command to paste; empty where enough is measured to restart it.
     """
 
     words: tuple[str, ...]
@@ -125,7 +125,10 @@ FIXED_AT = 1 + (FOLDER / "fixed.py").read_text().splitlines().index(
 )
 WAITING = {
     "fixed": Style(
-        ("fixed.py", "--heads", "16"), (), before=(16, 1), waits=(f"fixed.py:{FIXED_AT}", "in the code")
+        ("fixed.py", "--heads", "16"),
+        (),
+        before=(16, 1),
+        waits=("--batch-knob", f"fixed.py:{FIXED_AT}", "in the code"),
     ),
     "forgetful": Style(
         ("forgetful.py", "--batch-size", "16", "--grad-accum", "2"),
@@ -174,7 +177,7 @@ def launched(folder: Path, style: Style, declared: Sequence[str]) -> Run:
     flags = ["--no-check", *(f"--env={pair}" for pair in style.variables), *declared]
     done, run, state = run_headless(*flags, *launcher, *style.words, cwd=folder, timeout_s=270)
     events = [msgspec.to_builtins(event) for event in facts(run)]
-    return Run(folder, done.code, done.out + done.err, state, events, [fed(folder, rank) for rank in (0, 1)])
+    return Run(folder, done.code, done.err + done.out, state, events, [fed(folder, rank) for rank in (0, 1)])
 
 
 def fed(folder: Path, rank: int) -> list[Launch]:
@@ -224,11 +227,13 @@ def check_never_wrong(run: Run, style: Style) -> None:
 
 
 def check_waits(run: Run, style: Style) -> None:
-    """Nothing was trained after the failure; the reason and the words to declare are said; the checkpoint is whole."""
+    """Nothing was trained after the failure; the reason is said, and last the command to paste; the checkpoint is whole."""
     check_never_wrong(run, style)
     assert run.code == 1, run.out
     assert [len(launches) for launches in run.launches] == [1, 1], run.out
     check_says(run, style.waits)
+    pasted = run.out.rstrip().splitlines()[-1]
+    assert pasted.startswith(f"stoker run {style.waits[0]} "), pasted
     check_whole(run)
 
 
