@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final
 
+from supervisor.job.knobs.places import ENV
+
 # Differ in every attempt and mean nothing to a person.
 _OWN_WORDS: Final = ("--log-dir=", "--master-port=")
 _OWN_NAMES: Final = "STOKER_"
@@ -39,7 +41,7 @@ def diff_lines(
                 lines.append(f"+ {source}: {shown}: {value}")
     put = before.get("applied", {})
     for name, value in after.get("applied", {}).items():
-        if put.get(name) != value:
+        if put.get(name) != value and not name.startswith(ENV):  # variables stand above
             lines += [f"- {name} {put[name]} (in the ranks)"] if name in put else []
             lines.append(f"+ {name} {value} (in the ranks)")
     if copy := after.get("resume_copy"):
