@@ -139,16 +139,22 @@ def read_argv() -> None:
         note("argv", name.replace("-", "_"), value, [head], True)
 
 
+def _shown_word(word: str, before: str) -> str:
+    """A word of the command line, by which a plan finds this process in the next attempt: of its value, what any record may show."""
+    option, equals, value = word.partition("=")
+    if not equals:
+        length = len(word) if word.startswith("--") or before == "-m" else 2 if word.startswith("-") else 0
+        option, value = word[:length], word[length:]
+    if option and not all(map(_NAME.fullmatch, option.lstrip("-+").split("."))):
+        return _HIDDEN
+    is_hidden = value and "value" not in shown(option.lstrip("-+"), value)
+    return option + equals + (_HIDDEN if is_hidden or is_secret(before.lstrip("-")) else value)
+
+
 def _read_the_rest() -> None:
-    words, hides = _command_line()[0], False
-    for at, word in enumerate(
-        words
-    ):  # a plan for the next attempt finds this process by it; the keeper masks it again
-        name, equals, _ = word.partition("=")
-        is_hidden = is_secret(name.lstrip("-"))
-        words[at] = _HIDDEN if hides else name + "=" + _HIDDEN if is_hidden and equals else word
-        hides = is_hidden and not equals and word.startswith("-")
-    wire.argv = words if sum(map(len, words)) < 1 << 15 else None
+    words = _command_line()[0]
+    shown_words = [_shown_word(*pair) for pair in zip(words, ["", *words])]
+    wire.argv = shown_words if sum(map(len, words)) < 1 << 15 else None
     imports.leave_environment()
     for name, (value, given) in list(imports.read.items()):
         note("env", name, value, [name], given)
