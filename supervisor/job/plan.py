@@ -189,7 +189,15 @@ def _reached(
         return pairs, []
     is_script = spec.entry_kind is not EntryKind.COMMAND
     words = [pair for pair in pairs if is_script and is_argument(pair[0])]
-    return words, [pair for pair in pairs if pair not in words]
+    inside = [pair for pair in pairs if pair not in words]
+
+    def given(name: str) -> str:
+        """The word by which the option is given now: ``-b 16`` is changed, and no ``--batch`` added."""
+        return next(
+            (word for word in rank.words.get(name, ()) if value_of(spec.entry_args, word) is not None), name
+        )
+
+    return [(given(name), value) for name, value in words], inside
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from supervisor.job.knobs.measured_answer import settings_of
 from supervisor.job.knobs.measured_knobs import DERIVED, MeasuredSettings, RankProcess, with_measured
 from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.plan import applied_in
+from supervisor.job.plan import applied_in, build_plan
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from tests.instrument.truths import truths
 from tests.job.test_measured import derived, recorded
@@ -133,3 +133,19 @@ def test_a_plan_for_the_ranks_names_all_words_of_an_option() -> None:
         "environ": {"SIZE": "8"},
         "files": [{"path": "/job/conf.yaml", "key": "a.b", "value": 2}],
     }
+
+
+def test_an_option_that_is_given_by_its_short_word_is_changed_in_its_place() -> None:
+    rank = RankProcess(("python", "train.py", "-b", "16"), {"--batch": ("--batch", "-b")})
+    plan = build_plan(
+        replace(JOB, entry_args=("-b", "16")),
+        attempt=2,
+        interpreter="python",
+        run_dir="/run",
+        attempt_dir="/run/2",
+        base_env={},
+        set_args=[("--batch", "8")],
+        rank=rank,
+    )
+    assert plan.argv[-2:] == ("-b", "8")
+    assert plan.applied == ()
