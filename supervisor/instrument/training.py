@@ -62,6 +62,7 @@ class Training:
         """Calls of `next` and `backward` in progress. A forward inside them is a transform or a recomputation."""
         self.armed = True
         self.forward_calls = 0
+        self.awaits_dynamo = False
         self.hook: Any = None
         self.backwards_ever = 0
         self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -161,14 +162,20 @@ class Training:
         self.backwards_ever += 1
         self.armed = True
 
-    def compile_called(self, _args: Any, _kwargs: Any) -> Look:
+    def compile_called(self, args: Any, _kwargs: Any) -> Look:
         """`torch.compile`. With a global hook a compiled module warns at each call, and dynamo takes other paths.
 
-        So the hook is removed before the first compilation. From then on compiled modules are observed where they are called, outside
+        So the hook is removed before the first compilation: of a module at once, of a function, which may be an optimizer's and decorated
+        where it is imported, once dynamo begins. From then on compiled modules are observed where they are called, outside
         the compiled code: `OptimizedModule.__call__`, and the attribute that `Module.compile` sets, which is never pickled.
         """
-        self.unhook()
         owner = __import__("torch._dynamo.eval_frame", fromlist=["OptimizedModule"]).OptimizedModule
+        begins = getattr(sys.modules.get("torch._dynamo.callback"), "on_compile_start", None)
+        if begins is None or (args and hasattr(args[0], "parameters")):
+            self.unhook()
+        elif not self.awaits_dynamo:
+            self.awaits_dynamo = True
+            begins(lambda *_: self.unhook())
         if "__call__" in owner.__dict__ and not hasattr(owner.__call__, "__wrapped__"):
             owner.__call__ = self.looking(owner.__call__)
         yield

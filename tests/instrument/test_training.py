@@ -72,6 +72,32 @@ for factor in (1.0, float("inf"), 1.0):
     assert [(one["micro_steps"], one.get("skipped")) for one in done.of("step")] == [(1, None), (2, 1)]
 
 
+def test_a_compiled_function_of_an_optimizer_hides_no_forward(tmp_path: Path) -> None:
+    """Muon and others decorate a function where they are imported, long before the first forward."""
+    script = """
+import torch
+@torch.compile(backend="eager")
+def scaled(grad):
+    return grad * 0.1
+@torch.compile(backend="eager")
+def looked_at(model, batch):
+    return model(batch).sum()
+model = torch.nn.Linear(4, 4); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    model(torch.randn(2, 4)).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad = scaled(parameter.grad)
+    optimizer.step(); optimizer.zero_grad()
+print(looked_at(model, torch.ones(2, 4)).shape)
+"""
+    done = run(["-W", "error", "-c", script], tmp_path, TORCH_LOGS="recompiles,graph_breaks")
+    plain = run(["-W", "error", "-c", script], tmp_path, measured=False, TORCH_LOGS="recompiles,graph_breaks")
+    assert (done.code, plain.code, done.of("note")) == (0, 0, []), done.err
+    assert done.err.count("Recompiling") == plain.err.count("Recompiling")
+    assert done.of("shape")[0]["shapes"] == [[2, 4]]
+    assert [one["micro_steps"] for one in done.of("step")][:2] == [1, 1]
+
+
 HOLDS = """
 import gc, threading, weakref
 import torch, torch.distributed as dist
