@@ -29,8 +29,8 @@ def test_stoker_supervises_it(tmp_path: Path) -> None:
     assert state.condition.outcome is Outcome.SUCCEEDED
     attempt = state.attempts[-1]
     assert attempt.last_step == 20
-    assert attempt.batch is not None
-    assert attempt.batch.global_batch == 128
+    assert attempt.shown_batch is not None
+    assert attempt.shown_batch.global_batch == 128
     assert attempt.first_loss is not None
     assert attempt.last_loss is not None
     assert attempt.last_loss < attempt.first_loss
