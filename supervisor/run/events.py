@@ -295,6 +295,8 @@ class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
     @property
     def text(self) -> str:
         """In one line."""
+        if self.of_resume:
+            return f"did not resume: {self.measured}"
         return f"planned {self.planned}, measured {self.measured}" + (f": {self.why}" if self.why else "")
 
 

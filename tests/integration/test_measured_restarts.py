@@ -302,5 +302,5 @@ def test_a_flag_that_a_file_overrides_ends_the_attempt(tmp_path: Path) -> None:
 def test_a_script_that_never_loads_is_ended_whatever_was_declared(tmp_path: Path) -> None:
     style = WAITING["forgetful"]
     run = launched(tmp_path / "job", style, style.declared)
-    check_ended(run, ("measured no load of a checkpoint",))
+    check_ended(run, ("did not resume: no checkpoint was loaded",))
     assert set(run.launches[0][1].steps) <= set(range(1, SAVED_AT + 1)), "it waited with its first save"

@@ -116,7 +116,7 @@ def test_an_attempt_that_loads_nothing_has_not_resumed_if_loads_can_be_seen(
     (event,) = restart.events
     if saved:
         assert isinstance(event, ev.PlanDiffers)
-        assert event.text == "planned a resume from checkpoint 4, measured no load of a checkpoint"
+        assert event.text == "did not resume: no checkpoint was loaded"
     else:
         assert isinstance(event, ev.PlanConfirmed)
         assert event.resume is None

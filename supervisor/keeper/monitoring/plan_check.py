@@ -58,7 +58,7 @@ class PlanCheck:
         resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
         if not facts.loaded and wanted & self._saved:
             planned_resume = f"a resume from checkpoint {view.resume_at}"
-            self._differ(view, planned_resume, "no load of a checkpoint", of_resume=True)
+            self._differ(view, planned_resume, "no checkpoint was loaded", of_resume=True)
             return
         if view.resume_at is None or resumed is not None:
             with contextlib.suppress(OSError):  # the saves wait for a while, and go on
