@@ -383,12 +383,12 @@ def whole_saved(
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     for _ in range(SAVED_DEPTH):
-        here = _listing(folder, ranks=ranks)
-        for row in LAYOUTS if here is not None else ():
-            if row.what is not _What.FILE and here is not None:
-                one = _tried(row, here)
-                if one is not None or _takes(row, here):
-                    return one if one is not None and one.t >= since_t else None
+        if (here := _listing(folder, ranks=ranks)) is not None:
+            rows = [row for row in LAYOUTS if row.what is not _What.FILE]
+            # A folder may have the name of one layout and the files of another.
+            one = next((one for row in rows if (one := _tried(row, here)) is not None), None)
+            if one is not None or any(_takes(row, here) for row in rows):
+                return one if one is not None and one.t >= since_t else None
         folder = os.path.dirname(folder)
     if not os.path.isfile(path) or _NO_STATE_NAME.search(_stem(os.path.basename(path))):
         return None
