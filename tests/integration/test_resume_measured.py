@@ -166,7 +166,12 @@ def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_
     assert done.code == 1, done.out + done.err
     missing = "--batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH"
     lines = done.out.splitlines()
-    said = [at for at, line in enumerate(lines) if line.endswith(f"the 8 samples is not known; {missing}")]
+    why = "what makes the 8 samples of a rank is not certain: perhaps --rho"
+    said = [
+        at
+        for at, line in enumerate(lines)
+        if line.endswith(f"out of memory would end this run: {why}; {missing}")
+    ]
     died = next(at for at, line in enumerate(lines) if "[ERROR]" in line)
     assert len(said) == 1, done.out
     assert said[0] < died

@@ -271,8 +271,8 @@ def test_where_nothing_is_known_of_a_resume_nothing_restarts_by_itself_after_a_s
 
 @pytest.mark.e2e
 def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -> None:
-    """Enter on its card: nothing is known of a resume (the script has one all the same), and a person wants it."""
-    style = Style(STYLES["declared"].source, BATCH)
+    """Enter on its card: nothing is known of a resume, as it is not measured that the script has one, and a person wants it."""
+    style = Style(STYLES["declared"].source, (*BATCH, "--batch-scope", "per_rank", "--no-instrument"))
     script = lay_out(tmp_path, style)
     start = ("run", "--detach", "--python", sys.executable, "--nproc-per-node", "2")
     words = (*start, *style.words, script, *style.args)
