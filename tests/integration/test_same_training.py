@@ -54,10 +54,12 @@ def test_a_start_from_step_0_ends_the_attempt(tmp_path: Path) -> None:
     done = stoker("run", "--no-ui", "--json", *COMMON, "--mistake", "start", cwd=tmp_path)
     assert done.code == 1, done.out + done.err
     lines = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
-    (missed,) = [line for line in lines if line["kind"] == "resume_missed"]
-    assert missed["began"] == 0
-    assert missed["step"] > 0
-    assert not [line for line in lines if line["kind"] == "resume_compared"], "it is said once"
+    (differs,) = [line for line in lines if line["kind"] == "plan_differs"]
+    assert differs["of_resume"]
+    assert differs["measured"] == "no checkpoint was loaded"
+    assert not [line for line in lines if line["kind"] in {"resume_missed", "resume_compared"}], (
+        "it is said once"
+    )
 
 
 @pytest.mark.e2e
