@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.spec import Knobs
 from supervisor.keeper.monitoring.plan_check import CONFIRMED, PlanCheck
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.paths import AttemptPaths
+from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.state import RunState
 from tests.keeper.fakes import FakeClock, job_of
 
@@ -23,7 +24,9 @@ PLANNED = BatchSpec(8, 2, 2)
 class Restart:
     """A second attempt, which was planned with micro-batch 8 × accumulation 2, and the facts of its processes."""
 
-    def __init__(self, folder: Path, *, resume_at: int | None = None, saved: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, resume_at: int | None = None, saved: bool = True, changed: bool = True
+    ) -> None:
         self.folder, self.events, self.facts = folder, list[ev.Event](), Facts()
         paths = AttemptPaths(folder)
         paths.telemetry.mkdir()
@@ -34,6 +37,8 @@ class Restart:
         facts: list[ev.Event] = [ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="")]
         if resume_at is not None:
             facts.append(ev.CheckpointCommitted(t=2.0, attempt=1, step=resume_at, path=self.checkpoint))
+        change = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), PLANNED) if changed else None)
+        facts.append(ev.Decided(t=2.5, attempt=1, decision=Decision(DecisionKind.RESTART, "", change=change)))
         facts.append(
             ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="", batch=PLANNED, resume_at=resume_at)
         )
@@ -45,8 +50,16 @@ class Restart:
         self.check.look(first, self.state)
         self.check.begin(2, paths)
 
-    def train(self, *, micro: int = 8, batches: int = 2, steps: int = 1, loads: str | None = None) -> None:
-        for rank in (0, 1):
+    def train(
+        self,
+        *,
+        micro: int = 8,
+        batches: int = 2,
+        steps: int = 1,
+        loads: str | None = None,
+        ranks: tuple[int, ...] = (0, 1),
+    ) -> None:
+        for rank in ranks:
             self.add(rank, kind="phase", pid=100 + rank, world_size=2)
             self.add(rank, kind="loader", id=1, batch_size=micro)
             if loads is not None:
@@ -121,3 +134,19 @@ def test_an_attempt_that_loads_nothing_has_not_resumed_if_loads_can_be_seen(
         assert isinstance(event, ev.PlanConfirmed)
         assert event.resume is None
     assert not restart.file.exists()
+
+
+def test_a_rank_that_has_not_told_its_first_step_may_have_loaded(tmp_path: Path) -> None:
+    restart = Restart(tmp_path, resume_at=4)
+    restart.train(ranks=(1,))
+    assert not restart.events
+    restart.train(ranks=(0,), loads=restart.checkpoint)
+    (confirmed,) = restart.events
+    assert isinstance(confirmed, ev.PlanConfirmed)
+
+
+def test_a_convention_about_an_unchanged_batch_is_no_plan(tmp_path: Path) -> None:
+    restart = Restart(tmp_path, changed=False)
+    restart.train(micro=16, batches=1, steps=3)
+    assert not restart.events
+    assert restart.file.exists(), "nothing was planned that could differ"

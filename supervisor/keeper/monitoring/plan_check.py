@@ -19,6 +19,7 @@ from supervisor.job.knobs.measured_resume import resume_seen
 from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.history.changes import next_job
+from supervisor.run.nodes import LEADER
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
@@ -45,18 +46,18 @@ class PlanCheck:
         if self._file is None or view is None or view.differs is not None:
             self._saved |= set(map(os.path.realpath, facts.saved))
             return
-        planned, (micro, steps, agreed) = view.batch, first_steps(facts)
+        planned, (micro, steps, agreed) = _changed_batch(state, view), first_steps(facts)
         if planned is not None and (other := _other(planned, facts, micro, agreed)):
             why = _why(facts, next_job(self._record.job, state).job.knobs.batch, micro)
             self._differ(view, _words(planned), other, why=why)
             return
-        if steps is None and any(not rank.steps for rank in facts.ranks):
-            return  # no complete step
+        if not _have_stepped(facts):
+            return
         if planned is not None and (micro is None or steps not in {None, planned.accumulation_steps}):
             return
         wanted = _wanted(state, view)
         resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
-        if not facts.loaded and wanted & self._saved:
+        if not facts.loaded and wanted & self._saved and self._record.node == LEADER:
             planned_resume = f"a resume from checkpoint {view.resume_at}"
             self._differ(view, planned_resume, "no checkpoint was loaded", of_resume=True)
             return
@@ -83,6 +84,19 @@ class PlanCheck:
                 t=t, attempt=view.number, planned=planned, measured=measured, why=why, of_resume=of_resume
             )
         )
+
+
+def _changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
+    """The batch of the plan, if a restart changed it: what a convention says of an unchanged one may be wrong, and is no plan."""
+    changes = (a.decision.change for a in state.attempts if a.number < view.number and a.decision is not None)
+    return view.batch if any(change is not None and change.batch is not None for change in changes) else None
+
+
+def _have_stepped(facts: Facts) -> bool:
+    """Whether each rank of this node has told of a complete step, and so of all that it loaded before."""
+    first = next(iter(facts.ranks), None)
+    wanted = (first.local_world_size or first.world_size or 1) if first is not None else 1
+    return sum(rank.steps > 0 for rank in facts.ranks) >= wanted
 
 
 def _words(batch: BatchSpec) -> str:
