@@ -44,7 +44,7 @@ for step in range(first + 1, 16):
     if step == 13 and first < 10:
         sys.exit(3)
 """
-RUN = ("--python", sys.executable, "--nproc-per-node", "1")
+RUN = ("--python", sys.executable, "--nproc-per-node", "1", "--resume-knob", "--resume=PATH")
 
 
 @pytest.fixture

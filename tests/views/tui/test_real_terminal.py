@@ -353,7 +353,8 @@ def test_keys_typed_before_the_screen_is_there_are_kept(tmp_path: Path) -> None:
 def test_another_restart_asks_first_and_launches_what_was_shown(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PATIENT, encoding="utf-8")
     words = ("--batch_size", "8", "--gradient_accumulation_steps", "2", "--lr", "1.0")
-    args = ("run", "--no-check", "--python", sys.executable, "--nproc-per-node", "2", "train.py", *words)
+    flags = ("--python", sys.executable, "--nproc-per-node", "2", "--batch-scope", "per_rank")
+    args = ("run", "--no-check", *flags, "train.py", *words)
     with terminal(*args, cwd=tmp_path) as screen:
         run = wait_for_run(tmp_path)
         screen.until_state(run, Running)

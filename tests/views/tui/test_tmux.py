@@ -51,7 +51,7 @@ class Tmux:
 
     def type(self, text: str) -> None:
         """A line for the shell."""
-        self._do("send-keys", "-l", text)
+        self._do("send-keys", "-l", "--", text)
         self.keys("Enter")
 
     def keys(self, *names: str) -> None:
