@@ -114,7 +114,8 @@ def test_an_undeclared_script_goes_on_from_what_it_saved(
     assert first is not None
     assert first.resume_how == how
     checkpoints = saved(run)
-    assert (10, "heap/zeta.q7", False) in checkpoints, "its step is the one that was counted"
+    # Its step is the one that was counted. Of two saves within a second only the first has a record: then it is known by the time.
+    assert any(path == "heap/zeta.q7" and (step == 10 or by_time) for step, path, by_time in checkpoints)
     assert len(checkpoints) == len(set(checkpoints)), "each once"
     assert {path for _, path, _ in checkpoints} == {"heap/zeta.q7"}, (
         "none has the name that it was renamed from"
