@@ -177,7 +177,7 @@ def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) 
 def test_a_silent_scripts_checkpoint_is_gone_on_from_or_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: bool
 ) -> None:
-    """A foreign script that leaves `checkpoint-15` and dies at step 18; nobody declared anything."""
+    """A foreign script that leaves `checkpoint-15` and dies at step 18, with its flag declared or nothing at all."""
     script = tmp_path / "train.py"
     script.write_text((SCRIPTS / "saves_like_hf.py").read_text(encoding="utf-8"), encoding="utf-8")
     if not flag:
@@ -189,8 +189,9 @@ def test_a_silent_scripts_checkpoint_is_gone_on_from_or_named(
     (old / "model.safetensors").write_bytes(b"w")
     (old / "trainer_state.json").write_text('{"global_step": 900}')
     os.utime(old / "trainer_state.json", (1e9, 1e9))
+    declared = ("--resume-knob", "--resume_from_checkpoint=PATH") if flag else ()
     done, _run, state = run_headless(
-        "--nproc-per-node", "2", str(script), "--output_dir", "out", cwd=tmp_path
+        "--nproc-per-node", "2", *declared, str(script), "--output_dir", "out", cwd=tmp_path
     )
     found = str(tmp_path / "out" / "checkpoint-15")
     assert state.checkpoint is not None

@@ -260,7 +260,7 @@ def test_each_style_goes_on_from_its_checkpoint(tmp_path: Path, style: str) -> N
 
 
 def test_where_nothing_is_known_of_a_resume_nothing_restarts_by_itself_after_a_step(tmp_path: Path) -> None:
-    style = Style(STYLES["declared"].source, BATCH)
+    style = Style(STYLES["declared"].source, (*BATCH, "--batch-scope", "per_rank", "--no-instrument"))
     done, _run, state = run_headless(
         "--nproc-per-node", "2", *style.words, lay_out(tmp_path, style), *style.args, cwd=tmp_path
     )

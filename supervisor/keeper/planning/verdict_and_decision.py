@@ -262,12 +262,14 @@ def policy_input(
 
 
 def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> bool:
-    """Whether a process of the newest attempt was measured from inside: its telemetry folder is made by the first that is."""
+    """Whether a process of the newest attempt was measured from inside: the first that is makes a folder."""
     if record.path is None:
         return False
     now = next_job(record.job, undecided(state))
     folder = RunPaths(Path(record.path)).node().attempt(state.attempts[-1].number).telemetry
-    return is_measured(now.job, {**env, **dict(now.job.env), **now.env}) and folder.is_dir()
+    return (
+        is_measured(now.job, {**env, **dict(now.job.env), **now.env}) and (folder / "instrumented").is_dir()
+    )
 
 
 def _code_hidden_by(job: JobSpec) -> str:
