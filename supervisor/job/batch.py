@@ -211,6 +211,11 @@ def describe(spec: BatchSpec) -> str:
     )
 
 
+def factors(spec: BatchSpec) -> str:
+    """What one rank does in a step, such as ``micro-batch 8 × accumulation 4``."""
+    return f"micro-batch {spec.micro_batch_per_rank} × accumulation {spec.accumulation_steps}"
+
+
 def describe_change(change: BatchChange) -> str:
     """One line, such as ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
     before, after = change.before, change.after

@@ -22,7 +22,7 @@ WIRE_NAMES: Final = (
     "STOKER_CONFIRM",
 )
 APPLY: Final = "STOKER_APPLY"
-"""The plan that the instrumentation puts into the ranks (instrument/apply.py)."""
+"""The plan that the instrumentation puts into the ranks (instrument/settings.py)."""
 _ALLOCATOR_NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.arguments.launchers import container_options
-from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
@@ -110,15 +110,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
     steps: list[tuple[KnobChange, ...]] = []
     batch = spec.batch
     try:
-        while (
-            len(steps) < MAX_STEPS
-            and (choice := choose_smaller(batch, minimum=spec.retry.min_micro_batch)) is not None
-        ):
-            next_ = (
-                replace(choice.batch, accumulation_steps=batch.accumulation_steps)
-                if smaller_global
-                else choice.batch
-            )
+        while len(steps) < MAX_STEPS and (next_ := _next_batch(spec, batch, smaller_global=smaller_global)):
             steps.append(_changes(spec, batch if steps else None, batch, next_))
             batch = next_
     except JobError as error:
@@ -168,18 +160,9 @@ def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, b
         ):
             why = f"which setting makes the {micro} samples is not known"
         return f"out of memory {end}: {why}{how}", False
-    choice = (
-        choose_smaller(spec.batch, minimum=spec.retry.min_micro_batch) if spec.batch is not None else None
-    )
-    assert choice is not None, "a plan has a first step"
-    steps = (
-        spec.batch.accumulation_steps
-        if plan.smaller_global and spec.batch
-        else choice.batch.accumulation_steps
-    )
-    smaller = (
-        f"out of memory: restarts with micro-batch {choice.batch.micro_batch_per_rank} × accumulation {steps}"
-    )
+    assert spec.batch is not None, "a plan has a batch"
+    batch = _next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
+    assert batch is not None, "a plan has a first step"
     if missing:
         why = (
             "the script does not resume"
@@ -188,7 +171,15 @@ def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, b
         )
         return f"out of memory {end} after its first step: {why}{how}", False
     from_ = "step 0" if plan.resume.how in {"unknown", "none"} else "the newest checkpoint"
-    return f"{smaller} from {from_}", True
+    return f"out of memory: restarts with {factors(batch)} from {from_}", True
+
+
+def _next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
+    """The batch after `batch`, of the same accumulation if the global batch becomes smaller; None where none is left."""
+    choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch)
+    if choice is None or not smaller_global:
+        return choice.batch if choice is not None else None
+    return replace(choice.batch, accumulation_steps=batch.accumulation_steps)
 
 
 def _refusal(spec: JobSpec, why: str, help_: str, resume: ResumePlan, *, is_measured: bool) -> OomRefusal:

@@ -201,7 +201,7 @@ def _reached(
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
-    """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/apply.py), and those that it sets."""
+    """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/settings.py), and those that it sets."""
     if rank is None or not pairs:
         return {}
     options: list[dict[str, object]] = []

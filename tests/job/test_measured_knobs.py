@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.measured_answer import settings_of
+from supervisor.job.knobs.measured_answer import measured_settings
 from supervisor.job.knobs.measured_knobs import DERIVED, MeasuredSettings, RankProcess, with_measured
 from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.memory_fit import choose_smaller
@@ -63,7 +63,7 @@ def smaller(job: JobSpec) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_style_has_its_words_or_the_reason_why_it_has_none(name: str) -> None:
-    job = with_measured(JOB, settings_of(derived(recorded(name)), Knobs()))
+    job = with_measured(JOB, measured_settings(derived(recorded(name)), Knobs()))
     if name in WORDS:
         assert smaller(job) == WORDS[name]
     else:
@@ -74,7 +74,7 @@ def test_each_style_has_its_words_or_the_reason_why_it_has_none(name: str) -> No
 def test_a_declared_name_holds_and_its_size_is_measured() -> None:
     named = Knobs(batch="--zeta", accumulation="--rho", declared=True)
     job = replace(JOB, knobs=named)
-    seen = settings_of(derived(recorded("s25_zeta"), named=named), named)
+    seen = measured_settings(derived(recorded("s25_zeta"), named=named), named)
     assert smaller(with_measured(job, seen)) == "--zeta=8 --rho=4"
 
 

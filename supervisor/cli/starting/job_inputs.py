@@ -129,12 +129,12 @@ def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 _WORDS: Final = {"s": BY_ITSELF, "self": BY_ITSELF, "n": NEVER, "no": NEVER}
 _SAVES: Final = re.compile(r"save|checkpoint|ckpt|snapshot|Trainer", re.IGNORECASE)
-"""A script whose text has none of these has nothing to resume from, as far as a person who starts it is concerned."""
+"""A script whose text has none of these saves nothing that it could resume from, so its user is not asked."""
 _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "trial", "no_retry")
 
 
 def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
-    """Ask the person who starts a script for the first time how it resumes, where nothing says it; whatever is answered, once a script.
+    """Ask how a script resumes when a person starts it for the first time and nothing says so; once for each script, whatever the answer.
 
     Enter leaves it open: most scripts show it once they train.
     """

@@ -12,7 +12,7 @@ from supervisor.job.spec import Knobs, KnobScope
 _DECLARE = "--batch-knob NAME --accumulation-knob NAME"
 
 
-def settings_of(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
+def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
     """What an attempt's facts come to; a setting that a person named is spelled as it was named."""
     accumulation, tried = found.accumulation_knob, _tried(found)
     total = next(iter(found.accumulated_by.candidates), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope
 
 DERIVED, NONE = "derived", "none"
@@ -70,7 +70,7 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     is_sized = given.can_change_batch and job.batch is not None and job.batch.ranks_known
     if is_sized and job.batch is not None and measured is not None and not seen.refusal:
         if _numbers(measured) != _numbers(job.batch) and given.declared and given.batch is not None:
-            text = f"{given.batch} would make {_text(job.batch)}, and {_text(measured)} was measured"
+            text = f"{given.batch} would make {factors(job.batch)}, and {factors(measured)} was measured"
             return replace(job, knobs=replace(given, refusal=text, help="name the setting that makes it"))
         if _numbers(measured) == _numbers(job.batch) and given.batch_scope is not KnobScope.GLOBAL:
             # Declared or conventional, and measured to be so; how many ranks there are was perhaps not known.
@@ -117,10 +117,6 @@ def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope
 
 def _numbers(batch: BatchSpec) -> tuple[int, int]:
     return batch.micro_batch_per_rank, batch.accumulation_steps
-
-
-def _text(batch: BatchSpec) -> str:
-    return f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps}"
 
 
 def _found(

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from supervisor.job.batch import BatchUnit
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
-from supervisor.job.knobs.measured_answer import settings_of
+from supervisor.job.knobs.measured_answer import measured_settings
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.measured_resume import knob_name, resume_way
 from supervisor.job.spec import JobSpec, Knobs
@@ -93,8 +93,10 @@ class MeasuredFacts:
         found = measured_batch(self._facts, local_world_size=self._local_world, named=self._named)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
+        if not is_settled:
+            return
         event = self._event(found)
-        if not is_settled or (found.micro.why is Why.NOTHING_SEEN and event.resume is None):
+        if found.micro.why is Why.NOTHING_SEEN and event.resume is None:
             return
         if event.micro_batch is None and event.resume is None and not (is_over or steps >= OPEN_STEPS):
             return
@@ -133,7 +135,7 @@ class MeasuredFacts:
             self._observe(self._waiting)
 
     def _event(self, found: MeasuredBatch) -> ev.BatchMeasured:
-        settings = settings_of(found, self._named)
+        settings = measured_settings(found, self._named)
         answers = {
             "micro_batch": found.micro,
             "accumulation": found.accumulated,
@@ -177,7 +179,15 @@ class MeasuredFacts:
         """All words of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are one."""
         named = self._named
         total = settings.total[0] if settings.total is not None else None
-        names = {settings.setting, settings.accumulation, total, resume, *_named(named)}
+        names = {
+            settings.setting,
+            settings.accumulation,
+            total,
+            resume,
+            named.batch,
+            named.accumulation,
+            named.start,
+        }
         found = {}
         for setting in self._facts.settings:
             name = next((name for name in names if name is not None and is_named(setting, name)), None)
@@ -193,7 +203,3 @@ def _confirmed_step(state: RunState) -> int | None:
         return None
     is_exact = any(c.step == view.resume_at and not c.step_by_time for c in state.checkpoints)
     return view.resume_at if is_exact else None
-
-
-def _named(knobs: Knobs) -> tuple[str | None, ...]:
-    return knobs.batch, knobs.accumulation, knobs.start

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import first_steps, is_named
 from supervisor.job.knobs.measured_resume import resume_seen
@@ -49,7 +49,7 @@ class PlanCheck:
         planned, (micro, steps, agreed) = _changed_batch(state, view), first_steps(facts)
         if planned is not None and (other := _other(planned, facts, micro, agreed)):
             why = _why(facts, next_job(self._record.job, state).job.knobs.batch, micro)
-            self._differ(view, _words(planned), other, why=why)
+            self._differ(view, factors(planned), other, why=why)
             return
         if not _have_stepped(facts):
             return
@@ -70,7 +70,7 @@ class PlanCheck:
                 ev.PlanConfirmed(
                     t=self._clock.wall(),
                     attempt=view.number,
-                    planned=_words(planned) if planned is not None else "",
+                    planned=factors(planned) if planned is not None else "",
                     resume=resumed,
                 )
             )
@@ -97,10 +97,6 @@ def _have_stepped(facts: Facts) -> bool:
     first = next(iter(facts.ranks), None)
     wanted = (first.local_world_size or first.world_size or 1) if first is not None else 1
     return sum(rank.steps > 0 for rank in facts.ranks) >= wanted
-
-
-def _words(batch: BatchSpec) -> str:
-    return f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps}"
 
 
 def _other(planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None) -> str:

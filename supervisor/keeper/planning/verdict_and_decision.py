@@ -353,14 +353,15 @@ def _lost_at(view: AttemptState) -> int | None:
 def _missed_text(view: AttemptState, state: RunState) -> str:
     """How an attempt did not resume or had another batch than planned, and whether its checkpoint has a copy; empty where all was as planned."""
     missed, differs = view.missed, view.differs
-    if missed is None and (differs is None or not differs.of_resume):
+    step: int | None
+    if missed is not None:
+        step, how = missed.step, f"did not resume: began at step {missed.began}"
+    elif differs is not None and differs.of_resume:
+        step, how = view.resume_at, differs.text
+    else:
         return differs.text if differs is not None else ""
-    step = missed.step if missed is not None else view.resume_at
     kept = next((k for k in reversed(state.kept) if k.step == step), None)
     copy = f"is kept as a copy: {kept.copy}" if kept is not None and kept.copy else "is not protected"
-    how = differs.text if differs is not None else ""
-    if missed is not None:
-        how = f"did not resume: began at step {missed.began}"
     return f"{how}; checkpoint {step} {copy}"
 
 
