@@ -4,7 +4,7 @@ Numbers, booleans and existing paths are written. Of any other text only its typ
 name that may hold a secret not even that. Where a parser calls the training, its values are read before that call begins.
 
 A plan changes settings before the script reads them. ``STOKER_APPLY`` has it as JSON: `argv` (the whole command line of a rank in the
-first attempt), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`, `key` and `value`).
+first attempt; null: of any process), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`, `key` and `value`).
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def read_plan() -> None:
         given = json.loads(os.environ["STOKER_APPLY"])
         options = given.get("options", [])
         own, spawned = _command_line()
-        if not _is_planned(own, given["argv"], options):
+        if given["argv"] is not None and not _is_planned(own, given["argv"], options):
             return
         plan.options = options
         plan.files = given.get("files", [])

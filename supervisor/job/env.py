@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from supervisor.job.arguments.flags import OWNED
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.places import Place, place_of
 from supervisor.job.spec import EntryKind, JobSpec
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -59,6 +61,10 @@ INSTRUMENT: Final = str(Path(__file__).parent.parent / "instrument" / "on_path")
 
 NOT_MEASURED: Final = ("STOKER_INSTRUMENT", "0")
 """The variable, and its value, with which a process measures nothing."""
+UNREACHED: Final = (
+    "is set inside the job's processes, and --no-instrument or STOKER_INSTRUMENT=0 keeps stoker out of them"
+)
+"""Said of a setting that no word or variable of the launch reaches."""
 
 
 def environment(
@@ -180,6 +186,24 @@ def is_measured(spec: JobSpec, env: Mapping[str, str]) -> bool:
     """Whether processes of the job with the environment `env` are measured from inside."""
     name, refusal = NOT_MEASURED
     return spec.instrument and spec.entry_kind is not EntryKind.TRAINER and env.get(name) != refusal
+
+
+def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with a refusal where a key of a file makes its batch and its processes, of the environment `env`, are not measured.
+
+    Raises:
+        JobError: such a key is to be set from the first launch on.
+    """
+    if is_measured(spec, env):
+        return spec
+    if unset := [name for name, _ in spec.set_knobs if place_of(name) is Place.FILE]:
+        raise JobError(f"{unset[0]} {UNREACHED}: set it in the file")
+    knobs = spec.knobs
+    named = (knobs.batch, knobs.accumulation, knobs.global_batch)
+    files = [name for name in named if name is not None and place_of(name) is Place.FILE]
+    if not files or knobs.refusal:
+        return spec
+    return replace(spec, knobs=replace(knobs, refusal=f"{files[0]} {UNREACHED}", help="measure the job"))
 
 
 def applied(base: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:

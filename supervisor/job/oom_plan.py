@@ -13,7 +13,6 @@ from typing import Any, Final
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.arguments.launchers import container_options
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
-from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
 from supervisor.job.knobs.set_batch import NOT_GIVEN, batch_values, why_not_changeable, why_size_unknown
@@ -237,7 +236,6 @@ def _present(spec: JobSpec, name: str) -> str | None:
 
 
 def _shown(name: str) -> str:
-    name = name.replace(f"#{NEW}", "#")
     return config_file(name) if place_of(name) is Place.FILE else name
 
 

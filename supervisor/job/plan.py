@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec, describe
-from supervisor.job.config.edit import ConfigEdit
-from supervisor.job.env import APPLY, EnvChange, environment
+from supervisor.job.env import APPLY, UNREACHED, EnvChange, environment, is_measured
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.measured_knobs import RankProcess
-from supervisor.job.knobs.places import ENV, Place, config_file, is_argument, place_of, with_config
+from supervisor.job.knobs.places import ENV, Place, config_file, is_argument, place_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
@@ -48,9 +47,8 @@ class LaunchPlan:
     `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live
     under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
     `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
-    uses on this machine, if stoker knows it; `port_named`: a person chose it. `edits` are changed
-    copies of config files that must exist before the launch, `copy` one of the checkpoint that it resumes from;
-    `resume_at`: that one's step. `applied`: settings that are changed inside the ranks' processes, with the values.
+    uses on this machine, if stoker knows it; `port_named`: a person chose it. `copy` is a changed copy of the checkpoint that
+    it resumes from, and must exist before the launch; `resume_at`: that one's step. `applied`: settings that are changed inside the ranks' processes, with the values.
     """
 
     attempt: int
@@ -66,7 +64,6 @@ class LaunchPlan:
     notes: tuple[str, ...] = ()
     port: int | None = None
     port_named: bool = False
-    edits: tuple[ConfigEdit, ...] = ()
     copy: CheckpointCopy | None = None
     resume_at: int | None = None
     applied: tuple[tuple[str, str], ...] = ()
@@ -127,7 +124,7 @@ def build_plan(
         confirm: what this attempt saves waits until it is seen to train as planned.
 
     Raises:
-        JobError: the batch is to change and the knobs for it are not known.
+        JobError: the batch is to change and the knobs for it are not known, or cannot be set because nothing is measured.
     """
     args, effective = spec.entry_args, batch or spec.batch
     pairs = list(spec.set_knobs)
@@ -143,7 +140,7 @@ def build_plan(
     by_step = dict(set_args).get(spec.knobs.resume_step or "")
     resumed = f"{spec.knobs.resume_step} {by_step}" if by_step is not None else resumed
     pairs, applied = _reached(spec, pairs, rank)
-    args, variables, edits = _placed(args, pairs, f"{attempt_dir}/config")
+    args, variables = _placed(args, pairs)
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),
@@ -154,6 +151,7 @@ def build_plan(
         wire["STOKER_NODE_DIR"] = node_dir
     if confirm:
         wire["STOKER_CONFIRM"] = f"{wire['STOKER_TELEMETRY_DIR']}/confirmed"
+    _require_measured(spec, applied, {**base_env, **dict(spec.env), **dict(env)})
     variables |= applied_in(rank, applied, spec.cwd)
     under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     log_dir = (torchrun_dir or f"{attempt_dir}/torchrun") if under_torchrun else None
@@ -173,7 +171,6 @@ def build_plan(
         notes=spec.notes,
         port=chosen,
         port_named=spec.master_port is not None,
-        edits=edits,
         applied=tuple(applied),
     )
 
@@ -183,10 +180,12 @@ def _reached(
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """The settings that words of the launch set, and those that are set inside the ranks.
 
-    Of a script that stoker starts, options are words. Of another command, and of variables and files, what reaches the ranks is not known.
+    Of a script that stoker starts, options are words. Of another command, and of variables, what reaches the ranks is not known. A key of a
+    file is set in each process that loads the file.
     """
     if rank is None or not rank.argv:
-        return pairs, []
+        in_files = [pair for pair in pairs if place_of(pair[0]) is Place.FILE]
+        return [pair for pair in pairs if pair not in in_files], in_files
     is_script = spec.entry_kind is not EntryKind.COMMAND
     words = [pair for pair in pairs if is_script and is_argument(pair[0])]
     inside = [pair for pair in pairs if pair not in words]
@@ -200,10 +199,16 @@ def _reached(
     return [(given(name), value) for name, value in words], inside
 
 
+def _require_measured(spec: JobSpec, applied: Sequence[tuple[str, str]], env: Mapping[str, str]) -> None:
+    if applied and not is_measured(spec, env):
+        raise JobError(f"{applied[0][0]} {UNREACHED}: set it yourself")
+
+
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:
     """The variables that carry a plan into the ranks: `APPLY`, as JSON (instrument/settings.py), and those that it sets."""
-    if rank is None or not pairs:
+    if not pairs:
         return {}
+    rank = rank or RankProcess()
     options: list[dict[str, object]] = []
     environ: dict[str, str] = {}
     files: list[dict[str, object]] = []
@@ -221,7 +226,7 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
             case Place.FILE:
                 file, _, key = name.partition("#")
                 files.append({"path": posixpath.join(cwd, config_file(file)), "key": key, "value": value})
-    plan = {"argv": list(rank.argv), "options": options, "environ": environ, "files": files}
+    plan = {"argv": list(rank.argv) or None, "options": options, "environ": environ, "files": files}
     return {**environ, APPLY: json.dumps(plan)}
 
 
@@ -233,27 +238,16 @@ def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
 
 
 def _placed(
-    args: tuple[str, ...], pairs: Sequence[tuple[str, str]], folder: str
-) -> tuple[tuple[str, ...], dict[str, str], tuple[ConfigEdit, ...]]:
-    """The pairs where they belong: arguments set, variables, and copies of config files under `folder`."""
+    args: tuple[str, ...], pairs: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The pairs where they belong: arguments set, and variables."""
     variables: dict[str, str] = {}
-    files: dict[str, dict[str, str]] = {}
     for name, value in pairs:
-        match place_of(name):
-            case Place.ARGUMENT:
-                args = set_value(args, name, value)
-            case Place.ENVIRONMENT:
-                variables[name.removeprefix(ENV)] = value
-            case Place.FILE:
-                file, _, key = name.partition("#")
-                files.setdefault(file, {})[key] = value
-    edits = []
-    for at, (file, values) in enumerate(files.items()):
-        base = posixpath.basename(config_file(file))
-        copy = f"{folder}/{at}/{base}" if at else f"{folder}/{base}"
-        args = with_config(args, file, copy)
-        edits.append(ConfigEdit(config_file(file), copy, tuple(values.items())))
-    return args, variables, tuple(edits)
+        if is_argument(name):
+            args = set_value(args, name, value)
+        else:
+            variables[name.removeprefix(ENV)] = value
+    return args, variables
 
 
 def _port(spec: JobSpec, free: int | None) -> int | None:
@@ -384,14 +378,6 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
         "notes": list(map(redact_text, plan.notes)),
         "port": plan.port,
         "applied": {name: redact(name, value) for name, value in plan.applied},
-        "edits": [
-            {
-                "source": e.source,
-                "copy": e.copy,
-                "values": {key: redact(key, value) for key, value in e.values},
-            }
-            for e in plan.edits
-        ],
         "resume_copy": None
         if plan.copy is None
         else {

@@ -14,35 +14,26 @@ _OWN_NAMES: Final = "STOKER_"
 
 
 def diff_lines(
-    before: Mapping[str, Any], after: Mapping[str, Any], first_values: Mapping[str, Mapping[str, object]]
+    before: Mapping[str, Any], after: Mapping[str, Any], first_values: Mapping[str, object]
 ) -> tuple[str, ...]:
     """The diff of two plans, as `plan.plan_as_record` makes them: "- old" and "+ new", arguments first.
 
     Args:
         before: the plan of the attempt that ended.
         after: the plan of the next one.
-        first_values: values of the scripts' own config files, by file and dotted key.
+        first_values: what keys of the script's own config files hold, by the names of settings.
     """
-    copies = {edit["copy"] for plan in (before, after) for edit in plan.get("edits", ())}
-    lines = _changed(_settings(before["argv"], copies), _settings(after["argv"], copies))
+    lines = _changed(_settings(before["argv"]), _settings(after["argv"]))
     old, new = _variables(before), _variables(after)
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             lines += [f"- {name}={old[name]}"] if name in old else []
             lines += [f"+ {name}={new[name]}"] if name in new else []
-    was = {edit["source"]: edit["values"] for edit in before.get("edits", ())}
-    for edit in after.get("edits", ()):
-        source = edit["source"]
-        for key, value in edit["values"].items():
-            shown = key.removeprefix("+")  # a key that the file did not have
-            present = was.get(source, {}).get(key, first_values.get(source, {}).get(key))
-            if str(present) != value:
-                lines += [f"- {source}: {shown}: {present}"] if present is not None else []
-                lines.append(f"+ {source}: {shown}: {value}")
-    put = before.get("applied", {})
+    put = {**first_values, **before.get("applied", {})}
     for name, value in after.get("applied", {}).items():
-        if put.get(name) != value and not name.startswith(ENV):  # variables stand above
-            lines += [f"- {name} {put[name]} (in the ranks)"] if name in put else []
+        was = put.get(name)
+        if str(was) != value and not name.startswith(ENV):  # variables stand above
+            lines += [f"- {name} {was} (in the ranks)"] if was is not None else []
             lines.append(f"+ {name} {value} (in the ranks)")
     if copy := after.get("resume_copy"):
         for field, (was_set, is_set) in copy["values"].items():
@@ -53,18 +44,14 @@ def diff_lines(
     return tuple(lines)
 
 
-def _settings(argv: Sequence[str], copies: set[str]) -> list[str]:
-    """The words, a flag and its value as one; a copy of a config file stands for the file."""
+def _settings(argv: Sequence[str]) -> list[str]:
+    """The words, a flag and its value as one."""
     found: list[str] = []
     open_flag = False
     for word in argv:
         if word.startswith(_OWN_WORDS):
             open_flag = False
-            continue
-        name, equals, value = word.partition("=")
-        if word in copies or (equals and value in copies):
-            word = f"{name}=CONFIG" if equals else "CONFIG"  # noqa: PLW2901 - the same word, made comparable
-        if open_flag and not word.startswith("-"):
+        elif open_flag and not word.startswith("-"):
             found[-1] += f" {word}"
             open_flag = False
         else:
@@ -77,22 +64,8 @@ def _changed(before: list[str], after: list[str]) -> list[str]:
     lines: list[str] = []
     for tag, a, b, c, d in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag != "equal":
-            gone, come = before[a:b], after[c:d]
-            # A file that became its copy is told by its values.
-            gone = _without_files(gone, [word for word in come if "CONFIG" in word])
-            lines += [f"- {word}" for word in gone] + [f"+ {word}" for word in come if "CONFIG" not in word]
+            lines += [f"- {word}" for word in before[a:b]] + [f"+ {word}" for word in after[c:d]]
     return lines
-
-
-def _without_files(words: list[str], copies: list[str]) -> list[str]:
-    """The words without those whose files stand as copies among the new ones: each is found by its flag, or as it has none."""
-    kept = list(words)
-    for copy in copies:
-        flag = copy.partition("CONFIG")[0]
-        mine = (word for word in kept if (word.startswith(flag) if flag else not word.startswith("-")))
-        if (word := next(mine, None)) is not None:
-            kept.remove(word)
-    return kept
 
 
 def _variables(plan: Mapping[str, Any]) -> dict[str, str]:

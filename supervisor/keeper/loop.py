@@ -462,7 +462,6 @@ class Keeper:
         if verdict is None:
             return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
-        plans.redact_copies(self._node.attempt(number))
         self._components.monitor.find_checkpoints()
         self._components.recovery_report.measure(self.state)
 

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from supervisor.job.arguments.assignments import names_of, value_of
 from supervisor.job.batch import candidates
-from supervisor.job.config.edit import config_words, read_values
+from supervisor.job.config.files import config_words, read_values
 from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.history.memory_trials import JobKind, flags_hash, recall

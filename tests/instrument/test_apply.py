@@ -220,6 +220,31 @@ def test_children_of_spawn_answer_too(tmp_path: Path) -> None:
     assert answers(ended) == [("env", "BATCH", 4, 4), ("argv", "batch_size", 4, 4), ("json", "accum", 8, 4)]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "load"),
+    [
+        ("c.json", '{"data": {"batch": 8}, "eval": {"batch": 8}}', "json.load(open('c.json'))"),
+        ("c.json", '{"data": {"batch": 8}, "eval": {"batch": 8}}', "json.loads(open('c.json').read())"),
+        ("c.yaml", "data: &d {batch: 8}\neval: {batch: 8}\n", "yaml.safe_load(open('c.yaml'))"),
+        ("c.toml", "data = {batch = 8}\neval = {batch = 8}\n", "tomllib.load(open('c.toml', 'rb'))"),
+    ],
+)
+def test_a_key_of_a_file_is_set_in_any_process_before_one_was_recorded(
+    tmp_path: Path, name: str, text: str, load: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "train.py").write_text(
+        f"import json, tomllib, yaml\nprint({load} == {{'data': {{'batch': 4}}, 'eval': {{'batch': 8}}}})\n"
+        + TRAINS
+    )
+    files = [{"path": str(tmp_path / name), "key": "data.batch", "value": 4}]
+    plan = json.dumps({"argv": None, "options": [], "files": files})
+    ended = run(["train.py", "--config", name], tmp_path, STOKER_APPLY=plan)
+    assert ended.out == "True\n", ended.err
+    assert answers(ended) == [(name.partition(".")[2], "data.batch", 8, 4)]
+    assert (tmp_path / name).read_text() == text
+
+
 def test_a_refused_instrumentation_applies_nothing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHOWS)
     plan = apply([PYTHON, "train.py", "-b", "8"], BATCH)

@@ -135,11 +135,6 @@ def test_an_argparse_script_restarts_at_the_half(tmp_path: Path) -> None:
 @pytest.mark.parametrize("style", OTHERS, ids=lambda s: s.script.removesuffix("_style.py"))
 def test_each_style_restarts_smaller_with_its_own_words(tmp_path: Path, style: Style) -> None:
     check_style(tmp_path, style)
-    if style.files:
-        copies = list(tmp_path.glob("runs/*/nodes/0/attempts/2/config/train.yaml"))
-        assert copies[0].read_text(encoding="utf-8") == CONFIG.replace(": 16 ", ": 8 ").replace(
-            "steps: 3", "steps: 6"
-        )
 
 
 @pytest.mark.e2e

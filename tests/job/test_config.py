@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.config.edit import read_values
-from supervisor.job.config.files import MAX_BYTES, parse_config
+from supervisor.job.config.files import MAX_BYTES, parse_config, read_values
 from supervisor.job.errors import JobError
 
 

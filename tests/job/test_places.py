@@ -1,15 +1,18 @@
-"""Knobs in config files and in the environment; changed copies; a restart as a diff."""
+"""Knobs in config files and in the environment; a restart as a diff."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
-from supervisor.job.config.edit import config_words, read_values, with_values
+from supervisor.job.config.files import config_words, read_values
+from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.places import Places
@@ -33,72 +36,6 @@ TOML = '[data]\n"lr" = 1e-4\nbatch_size = 16 # a rank\'s\n\n[data.more]\nbatch_s
 JSON = '{"per_device_train_batch_size": 16,\n "gradient_accumulation_steps": 3, "eval": {"batch_size": 8}}\n'
 
 
-def test_a_copy_differs_in_the_value_alone() -> None:
-    assert with_values("c.yaml", YAML, [("data.batch_size", "12")]) == YAML.replace(": 16  #", ": 12  #")
-    assert with_values("c.toml", TOML, [("data.batch_size", "12")]) == TOML.replace("= 16 #", "= 12 #")
-    assert with_values("c.toml", TOML, [("data.more.batch_size", "1")]) == TOML.replace("= 2", "= 1")
-    changed = with_values("c.json", JSON, [("per_device_train_batch_size", "12")])
-    assert changed == JSON.replace(": 16", ": 12")
-    tabs = '{\n\t"batch_size": 16,\n\t"lr": 1e-4\n}\n'
-    assert with_values("c.json", tabs, [("batch_size", "12")]) == tabs.replace("16", "12")
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("c.json", '{"micro": 4, "resume": "no"}'),
-        ("c.yaml", "micro: 4\nresume: auto\n"),
-        ("c.toml", 'micro = 4\nresume = "no"\n'),
-    ],
-)
-@pytest.mark.parametrize("value", ["/out put/checkpoint-10", 'a "quoted" #path: {x}', "latest"])
-def test_a_text_is_written_as_one_in_each_format(name: str, text: str, value: str) -> None:
-    for key in ("resume", "+resume_from_checkpoint"):
-        after = read_values(name, with_values(name, text, [(key, value), ("micro", "2")]))
-        assert after[key.removeprefix("+")] == value
-        assert after["micro"] == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "key"),
-    [
-        ("c.yaml", "a: &x 16\nb: *x\n", "b"),
-        ("c.yaml", "a: |\n  16\n", "a"),
-        ("c.yaml", "a: [1, 2]\n", "a"),
-        ("c.yaml", YAML, "data.nothing"),
-        ("c.toml", "data = {batch_size = 16}\n", "data.batch_size"),
-        ("c.json", "{broken", "a"),
-    ],
-)
-def test_what_is_not_changed_safely_is_refused(name: str, text: str, key: str) -> None:
-    with pytest.raises(JobError, match=name):
-        with_values(name, text, [(key, "12")])
-
-
-KEYS = st.sampled_from(["a", "b", "c", "batch_size", "lr"])
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.dictionaries(KEYS, st.integers(0, 999) | st.dictionaries(KEYS, st.integers(0, 999)), min_size=1),
-    st.data(),
-)
-def test_any_number_of_any_file_can_be_changed_and_nothing_else_is(
-    values: dict[str, object], data: st.DataObject
-) -> None:
-    import json
-
-    import yaml
-
-    for name, text in (("c.yaml", yaml.safe_dump(values)), ("c.json", json.dumps(values, indent=1))):
-        found = read_values(name, text)
-        if not found:
-            return
-        key = data.draw(st.sampled_from(sorted(found)))
-        changed = read_values(name, with_values(name, text, [(key, "12345")]))
-        assert changed == {**found, key: 12345}
-
-
 def test_config_files_are_found_among_the_arguments() -> None:
     assert config_words(("--config", "a/b.yaml", "--x=c.JSON", "d.txt", "e.toml")) == (
         "a/b.yaml",
@@ -120,8 +57,12 @@ def test_a_declared_key_of_a_file_has_its_value_and_a_variable_too() -> None:
 
 
 def plan_of(
-    knobs: Knobs, args: tuple[str, ...], attempt: int, batch: BatchSpec | None = None
-) -> dict[str, object]:
+    knobs: Knobs,
+    args: tuple[str, ...],
+    attempt: int,
+    batch: BatchSpec | None = None,
+    env: Sequence[tuple[str, str]] = (),
+) -> dict[str, Any]:
     spec = JobSpec(
         "job", EntryKind.SCRIPT, "train.py", args, cwd="/w", batch=BatchSpec(16, 3, 1), knobs=knobs
     )
@@ -133,72 +74,102 @@ def plan_of(
         attempt_dir=f"/r/{attempt}",
         base_env={},
         batch=batch,
+        env=env,
     )
     return plan_as_record(plan)
 
 
-def test_a_restart_passes_a_changed_copy_and_says_so_as_a_diff() -> None:
+def files_of(plan: dict[str, Any]) -> list[dict[str, object]]:
+    """The keys of files that the ranks set, and in which processes: in any that loads the file."""
+    carried = next(json.loads(change["value"]) for change in plan["env"] if change["name"] == "STOKER_APPLY")
+    assert carried["argv"] is None
+    assert carried["options"] == []
+    files: list[dict[str, object]] = carried["files"]
+    return files
+
+
+def test_a_key_of_a_file_is_set_where_it_is_loaded_and_shown_as_a_diff() -> None:
     knobs = Knobs("c.yaml#data.batch_size", KnobScope.PER_RANK, "c.yaml#data.grad_accum")
     first = plan_of(knobs, ("--config=c.yaml",), 1)
     second = plan_of(knobs, ("--config=c.yaml",), 2, BatchSpec(12, 4, 1))
-    assert "--config=/r/2/config/c.yaml" in second["argv"]  # type: ignore[operator]
-    assert second["edits"] == [
-        {
-            "source": "c.yaml",
-            "copy": "/r/2/config/c.yaml",
-            "values": {"data.batch_size": "12", "data.grad_accum": "4"},
-        }
+    assert second["argv"][-1] == "--config=c.yaml"
+    assert files_of(second) == [
+        {"path": "/w/c.yaml", "key": "data.batch_size", "value": 12},
+        {"path": "/w/c.yaml", "key": "data.grad_accum", "value": 4},
     ]
-    lines = diff_lines(first, second, {"c.yaml": read_values("c.yaml", YAML)})
-    assert lines == (
-        "- c.yaml: data.batch_size: 16",
-        "+ c.yaml: data.batch_size: 12",
-        "- c.yaml: data.grad_accum: 3",
-        "+ c.yaml: data.grad_accum: 4",
+    held = {"c.yaml#data.batch_size": 16, "c.yaml#data.grad_accum": 3}
+    assert diff_lines(first, second, held) == (
+        "- c.yaml#data.batch_size 16 (in the ranks)",
+        "+ c.yaml#data.batch_size 12 (in the ranks)",
+        "- c.yaml#data.grad_accum 3 (in the ranks)",
+        "+ c.yaml#data.grad_accum 4 (in the ranks)",
     )
     third = plan_of(knobs, ("--config=c.yaml",), 3, BatchSpec(8, 6, 1))
-    assert "- c.yaml: data.batch_size: 12" in diff_lines(
-        second, third, {"c.yaml": read_values("c.yaml", YAML)}
-    )
+    assert "- c.yaml#data.batch_size 12 (in the ranks)" in diff_lines(second, third, held)
 
 
-def test_the_copy_of_a_default_config_goes_in_by_its_flag() -> None:
-    knobs = Knobs(
-        "--config=conf/c.yaml#data.batch_size", KnobScope.PER_RANK, "--config=conf/c.yaml#+data.steps"
-    )
+def test_a_key_of_a_default_config_is_set_in_the_file_that_its_flag_names() -> None:
+    knobs = Knobs("--config=conf/c.yaml#data.batch_size", KnobScope.PER_RANK, "--accum")
     second = plan_of(knobs, ("--lr=1",), 2, BatchSpec(12, 4, 1))
-    assert second["argv"][-2:] == ["--lr=1", "--config=/r/2/config/c.yaml"]  # type: ignore[index]
-    values = {"data.batch_size": "12", "+data.steps": "4"}
-    assert second["edits"] == [{"source": "conf/c.yaml", "copy": "/r/2/config/c.yaml", "values": values}]
+    assert second["argv"][-2:] == ["--lr=1", "--accum=4"]
+    assert files_of(second) == [{"path": "/w/conf/c.yaml", "key": "data.batch_size", "value": 12}]
 
 
 @pytest.mark.parametrize("joined", [" ", "="], ids=["--deepspeed FILE", "--deepspeed=FILE"])
-def test_flags_that_change_beside_a_changed_copy_are_all_shown(joined: str) -> None:
+def test_flags_that_change_beside_keys_of_a_file_are_all_shown(joined: str) -> None:
     """A DeepSpeed JSON and TrainingArguments hold the same numbers."""
     names = {"micro": "train_micro_batch_size_per_gpu", "accumulation": "gradient_accumulation_steps"}
     knobs = Knobs(
         "--bs",
         KnobScope.PER_RANK,
         "--accum",
-        same=tuple((f"c.yaml#{name}", what) for what, name in names.items()),
+        same=tuple((f"c.json#{name}", what) for what, name in names.items()),
     )
-    args = (*f"--deepspeed{joined}c.yaml".split(), "--bs", "16", "--accum", "3", "-x")
-    text = "train_micro_batch_size_per_gpu: 16\ngradient_accumulation_steps: 3\n"
+    args = (*f"--deepspeed{joined}c.json".split(), "--bs", "16", "--accum", "3", "-x")
     lines = diff_lines(
         plan_of(knobs, args, 1),
         plan_of(knobs, args, 2, BatchSpec(12, 4, 1)),
-        {"c.yaml": read_values("c.yaml", text)},
+        {"c.json#train_micro_batch_size_per_gpu": 16, "c.json#gradient_accumulation_steps": 3},
     )
     assert lines == (
         "- --bs 16",
         "- --accum 3",
         "+ --bs 12",
         "+ --accum 4",
-        "- c.yaml: train_micro_batch_size_per_gpu: 16",
-        "+ c.yaml: train_micro_batch_size_per_gpu: 12",
-        "- c.yaml: gradient_accumulation_steps: 3",
-        "+ c.yaml: gradient_accumulation_steps: 4",
+        "- c.json#train_micro_batch_size_per_gpu 16 (in the ranks)",
+        "+ c.json#train_micro_batch_size_per_gpu 12 (in the ranks)",
+        "- c.json#gradient_accumulation_steps 3 (in the ranks)",
+        "+ c.json#gradient_accumulation_steps 4 (in the ranks)",
     )
+
+
+UNMEASURED = [("--no-instrument", {}), ("", {"STOKER_INSTRUMENT": "0"}), ("--env=STOKER_INSTRUMENT=0", {})]
+
+
+def job_of(flags: str, env: dict[str, str]) -> JobSpec:
+    words = f"{flags} --batch-scope per_rank --batch-knob c.yaml#data.batch_size "
+    words += "--accumulation-knob c.yaml#data.grad_accum train.py --config c.yaml"
+    parsed = parse_run_argv(words.split(), env=env)
+    read = {"c.yaml": YAML}.get
+    return resolve_job(JobInputs(parsed=parsed, env=env, cwd="/w", read=read))
+
+
+@pytest.mark.parametrize(("flags", "env"), UNMEASURED)
+def test_a_key_of_a_file_is_not_changed_where_nothing_is_measured(flags: str, env: dict[str, str]) -> None:
+    assert job_of("", {}).knobs.can_change_batch
+    job = job_of(flags, env)
+    assert not job.knobs.can_change_batch
+    assert job.knobs.refusal.startswith("c.yaml#data.batch_size is set inside the job's processes")
+    assert job.batch == BatchSpec(16, 3, 1), "its numbers are known all the same"
+    with pytest.raises(JobError, match=r"--no-instrument.*: set it in the file"):
+        job_of(f"{flags} --micro-batch 8", env)
+
+
+def test_no_launch_without_measurements_leaves_a_planned_change_out() -> None:
+    """A restart that measures nothing (after a death that the measurements may have caused) says so in place of training otherwise."""
+    knobs = Knobs("c.yaml#data.batch_size", KnobScope.PER_RANK, "c.yaml#data.grad_accum")
+    with pytest.raises(JobError, match=r"c\.yaml#data\.batch_size is set inside"):
+        plan_of(knobs, (), 2, BatchSpec(12, 4, 1), env=[("STOKER_INSTRUMENT", "0")])
 
 
 def test_a_restart_sets_flags_and_variables() -> None:
@@ -219,24 +190,3 @@ def test_this_checkouts_own_configs_can_be_read(tmp_path: Path) -> None:
     files = [p for p in root.rglob("*") if p.suffix in {".toml", ".yaml"}]
     assert files
     assert all(read_values(p.name, p.read_text(encoding="utf-8")) for p in files)
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("x: &d\n  a: 4\ny:\n  <<: *d\n", "x.a"),  # another key would change with it
-        ("a: &x 4\nb: *x\n", "a"),
-        ("a: 1\na: 2\n", "a"),  # the first is found, the last counts
-    ],
-)
-def test_a_value_that_cannot_be_changed_alone_is_left(text: str, key: str) -> None:
-    with pytest.raises(JobError, match="written in a way that is not changed safely"):
-        with_values("c.yaml", text, [(key, "8")])
-
-
-def test_only_the_value_changes_and_what_stands_around_it_stays() -> None:
-    assert (
-        with_values("c.yaml", "a: 4 # of all ranks\nb: ${a}\n", [("a", "8")])
-        == "a: 8 # of all ranks\nb: ${a}\n"
-    )
-    assert with_values("c.yaml", "a: x\n", [("a", "out/new")]) == 'a: "out/new"\n'

@@ -19,9 +19,8 @@ from supervisor.job.batch import (
     with_micro_batch,
     without_numbers,
 )
-from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.places import Places, bare, is_argument, place_of, with_config
+from supervisor.job.knobs.places import Places, bare, is_argument, place_of
 from supervisor.job.knobs.questions import with_declared
 from supervisor.job.oom_plan import OomPlan, OomRefusal, answer, four_lines, oom_plan, resume_plan, world_size
 from supervisor.job.plan import build_plan
@@ -99,7 +98,7 @@ def test_why_nothing_would_change() -> None:
             ("flag", "--resume", "auto", "named"),
         ),
         (Knobs(resume="--resume", self_resuming=True, resumes="it looks"), ("self", None, None, "it looks")),
-        (Knobs(resume_path=f"a.yaml#{NEW}x"), ("flag", "a.yaml#x", None, None)),
+        (Knobs(resume_path="a.yaml#x"), ("flag", "a.yaml#x", None, None)),
     ],
 )
 def test_how_a_restart_would_go_on(knobs: Knobs, plan: tuple[str | None, ...]) -> None:
@@ -327,18 +326,6 @@ def test_where_a_setting_is() -> None:
     assert places.with_value("c.yaml#bs", "4").value("c.yaml#bs") == "4"
     assert places.with_value("d.yaml#bs", "4").value("d.yaml#bs") == "4"
     assert places.with_value("env:BS", "2").value("env:BS") == "2"
-
-
-def test_a_config_is_replaced_in_whatever_form_it_was_given() -> None:
-    args = ("--config", "a.yaml", "--cfg=a.yaml", "a.yaml.bak", "--x=", "x")
-    assert with_config(args, "a.yaml", "/r/a.yaml") == (
-        "--config",
-        "/r/a.yaml",
-        "--cfg=/r/a.yaml",
-        "a.yaml.bak",
-        "--x=",
-        "x",
-    )
 
 
 def test_an_answer_is_what_a_flag_would_declare() -> None:

@@ -133,15 +133,6 @@ def test_two_secrets_in_one_argument_need_the_whole_job_again(tmp_path: Path) ->
     assert given_again(record, {"STOKER_ARGUMENT_2": "abc"})[0] == record
 
 
-def test_the_copy_of_a_config_loses_its_secrets_once_its_attempt_is_over(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path).node().attempt(1)
-    (paths.root / "config").mkdir(parents=True)
-    copy = paths.root / "config" / "job.yaml"
-    copy.write_text(f"batch: 4\nhub:\n  token: {TOKEN_VALUE}\n  password: 'a b'\n", encoding="utf-8")
-    plans.redact_copies(paths)
-    assert copy.read_text(encoding="utf-8") == f"batch: 4\nhub:\n  token: {HIDDEN}\n  password: '{HIDDEN}'\n"
-
-
 @pytest.mark.fault(
     "secrets and access",
     "an argument was redacted on disk and is not given again",

@@ -243,7 +243,7 @@ def test_where_transformers_takes_the_old_batch_a_changed_copy_is_resumed_from(
     assert f"--resume_from_checkpoint={copy}" in plan.argv
     assert not copy.name.startswith("checkpoint-")
     assert not copy.exists(), "nothing is made before the launch"
-    plans.write_edits(plan)
+    resume_points.make_copy(plan.copy)
     assert json.loads((copy / "trainer_state.json").read_text())["train_batch_size"] == 8
     assert {p: (p.stat().st_ino, p.read_bytes()) for p in path.rglob("*") if p.is_file()} == before
     for name in ("model.safetensors", "global_step10/shard.pt"):
@@ -292,33 +292,6 @@ def test_a_path_that_is_heeded_first_is_given_also_to_a_script_that_looks_by_its
     path = trainers(tmp_path / "out")
     plan = next_plan(tmp_path, record, state_of(path))
     assert (plan.copy, plan.resume, plan.resume_at) == (None, str(path), 10)
-
-
-@pytest.mark.parametrize("version", ["4.57.1", "5.23.0"])
-def test_beside_a_lone_json_nothing_is_appended(tmp_path: Path, version: str) -> None:
-    """HfArgumentParser reads a JSON only where it is the one argument: the path goes into the copy that is handed over."""
-    (tmp_path / "args.json").write_text(
-        '{"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}'
-    )
-    knobs = replace(
-        HF_SELF,
-        batch="args.json#per_device_train_batch_size",
-        accumulation="args.json#gradient_accumulation_steps",
-        resume_path="args.json#+resume_from_checkpoint",
-    )
-    record = record_of(tmp_path, knobs, "args.json", version=version)
-    path = trainers(tmp_path / "out")
-    plan = next_plan(tmp_path, record, state_of(path))
-    assert len(plan.argv[plan.argv.index("train.py") :]) == 2
-    plans.write_edits(plan)
-    given = json.loads(Path(plan.argv[-1]).read_text())
-    resumed = str(path) if plan.copy is None else plan.copy.target
-    assert given == {
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 4,
-        "resume_from_checkpoint": resumed,
-    }
-    assert (plan.copy is not None) == (version == "4.57.1")
 
 
 def test_a_restart_with_the_same_batch_needs_no_copy(tmp_path: Path) -> None:
@@ -374,7 +347,7 @@ def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(resume_points, "_link", refuse)
     with pytest.raises(NotResumableError, match="cannot be made"):
-        plans.write_edits(plan)
+        resume_points.make_copy(plan.copy)
     assert not Path(plan.copy.target).exists()
 
 

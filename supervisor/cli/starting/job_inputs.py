@@ -22,7 +22,7 @@ from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
 from supervisor.job.config.settings import ConfigFile, spec_key_names
-from supervisor.job.env import is_measured
+from supervisor.job.env import is_measured, refuse_unreached
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_resume import is_declared, with_answered_resume
 from supervisor.job.spec import (
@@ -184,7 +184,8 @@ def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
         return spec
     note = f"{NOT_MEASURED}on {_day(since)} this script got further without it (--instrument measures again)"
     origins = (*spec.origins, ("instrument.enabled", "False", f"remembered from {_day(since)}"))
-    return replace(spec, instrument=False, notes=(*spec.notes, note), origins=origins)
+    spec = replace(spec, instrument=False, notes=(*spec.notes, note), origins=origins)
+    return refuse_unreached(spec, env)
 
 
 def _day(t: float) -> str:

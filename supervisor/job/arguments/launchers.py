@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, value_of
-from supervisor.job.config.edit import Scalar, read_values
+from supervisor.job.config.files import Scalar, read_values
 
 Read = Callable[[str], str | None]
 

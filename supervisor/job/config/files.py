@@ -1,15 +1,16 @@
-"""Reads a job file's bytes into a mapping: TOML, YAML or ``.py``; nothing in it is executed.
+"""Reads files of settings: a job file into a mapping, a script's own config file by dotted key; nothing in them is executed.
 
-A ``.py`` file may hold assignments of literals and constant arithmetic on them, no more. Every error is
+A job file is TOML, YAML or ``.py``: assignments of literals and constant arithmetic on them, no more. Every error is
 one line with the file and, where there is one, the line.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ from supervisor.job.errors import JobError
 
 # A job file is a page of settings; anything larger is not one, and parsers need bounded input.
 MAX_BYTES: Final = 256 * 1024
+SUFFIXES: Final = (".yaml", ".yml", ".toml", ".json")
+"""Of a script's own config file."""
+Scalar = str | int | float | bool | None
 # Constant arithmetic stays in numbers that a batch size or a learning rate can be.
 MAX_BITS: Final = 128
 MAX_EXPONENT: Final = 64
@@ -280,6 +284,66 @@ def _require_plain(name: str, values: Mapping[str, Any]) -> None:
             waiting.extend((f"{key}.{inner}", item, depth + 1) for inner, item in value.items())
         else:
             raise JobError(f"{name}: {key}: a {type(value).__name__} is no setting; quote it if it is text")
+
+
+def config_words(args: Sequence[str]) -> tuple[str, ...]:
+    """The words of a command line, or values within them, that name a config file by their suffix."""
+    found = []
+    for word in args:
+        value = word.partition("=")[2] if "=" in word else word
+        if value.lower().endswith(SUFFIXES) and value not in found:
+            found.append(value)
+    return tuple(found)
+
+
+def read_values(name: str, text: str) -> dict[str, Scalar]:
+    """Every scalar of a config file by its dotted key; empty where it is not one that can be read."""
+    try:
+        return dict(_scalars(_parsed(name, text), ""))
+    except (ValueError, RecursionError, JobError):
+        return {}
+
+
+def _parsed(name: str, text: str) -> Mapping[str, Any]:
+    if len(text) > MAX_BYTES:
+        raise JobError(f"{name}: too large for a config file")
+    lower = name.lower()
+    if lower.endswith(".json"):
+        parsed = json.loads(text)
+    elif lower.endswith(".toml"):
+        parsed = toml_values(text)
+    else:
+        import yaml
+
+        try:
+            # SafeLoader's child: it makes plain data only, and of a tag that it does not know (!ref) the text behind it.
+            parsed = yaml.load(text, Loader=_tolerant(yaml))  # noqa: S506 - see above
+        except yaml.YAMLError as error:
+            raise JobError(f"{name}: not valid YAML") from error
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _tolerant(yaml: Any) -> Any:
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """The safe loader, for which an unknown tag is no error."""
+
+    def plain(loader: Any, suffix: str, node: Any) -> object:
+        del loader, suffix
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+    Loader.add_multi_constructor("", plain)
+    return Loader
+
+
+def _scalars(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Scalar]]:
+    for key, value in values.items():
+        if not isinstance(key, str) or "." in key or "#" in key:
+            continue
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _scalars(value, f"{name}.")
+        elif value is None or isinstance(value, str | int | float | bool):
+            yield name, value
 
 
 def _one_line(error: object) -> str:

@@ -22,7 +22,7 @@ from supervisor.job.config.settings import (
     nearest_signatures,
 )
 from supervisor.job.config.trainer_table import ALIASES, TRAINER_KEYS
-from supervisor.job.env import VISIBLE, WIRE_NAMES
+from supervisor.job.env import VISIBLE, WIRE_NAMES, refuse_unreached
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.conventions import find_loader, longer_than_usual
 from supervisor.job.knobs.script_settings import with_knobs
@@ -160,6 +160,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
             answered=inputs.answered,
         )
     )
+    spec = refuse_unreached(spec, {**inputs.env, **dict(spec.env)})
     return replace(spec, origins=tuple(look.origins))
 
 

@@ -7,13 +7,12 @@ in the environment, ``conf/train.yaml#train.batch_size`` in a file that the comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from supervisor.job.arguments.assignments import set_value
-from supervisor.job.config.edit import SUFFIXES, Scalar
+from supervisor.job.config.files import SUFFIXES, Scalar
 
 ENV: Final = "env:"
 
@@ -80,19 +79,3 @@ def is_argument(name: str) -> bool:
 def config_file(name: str) -> str:
     """The file of a config, without the flag that names it by default."""
     return name.partition("=")[2] if name.startswith("-") else name
-
-
-def with_config(args: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
-    """`args` with a config file replaced by its copy, in whatever form it was given; one that a flag names by default is named by it."""
-    if file.startswith("-"):
-        return set_value(args, file.partition("=")[0], copy)
-    changed = []
-    for word in args:
-        name, equals, value = word.partition("=")
-        if word == file:
-            changed.append(copy)
-        elif equals and value == file:
-            changed.append(f"{name}={copy}")
-        else:
-            changed.append(word)
-    return tuple(changed)

@@ -16,7 +16,7 @@ from typing import Final
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
 from supervisor.job.arguments.launchers import Launch, names_machines, read_launch, with_one_rank
 from supervisor.job.batch import BatchSpec, BatchUnit
-from supervisor.job.config.edit import Scalar, read_values
+from supervisor.job.config.files import Scalar, read_values
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
-from supervisor.job.config.edit import NEW, Scalar
+from supervisor.job.config.files import Scalar
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
@@ -269,4 +269,4 @@ def as_number(value: Scalar) -> int | None:
 def _known(name: str | None) -> str:
     if name is None:
         raise JobError("the script's batch flag is not known: name it with --batch-knob")
-    return name.replace(f"#{NEW}{NEW}", f"#{NEW}")
+    return name

@@ -131,7 +131,6 @@ class Prober:
             home = RunPaths(Path(self._home(paths)))
             plan = plans.plan_next(self._lab_record(paths), lab, home, paths, self._env)
             plans.write_plan(paths, plan)
-            plans.write_edits(plan)
         except (JobError, OSError) as error:
             self._over(number, batch.micro_batch_per_rank, None, f"could not be planned: {error}")
             return
@@ -249,7 +248,6 @@ class Prober:
             steps=len(self._steps),
         )
         self._emit(ended)
-        plans.redact_copies(self._paths(number))
 
     def _take_over(self, probing: ev.ProbeStarted) -> None:
         """A probe that a dead keeper left: it is ended, and asked again."""

@@ -7,7 +7,6 @@ exactly what the dead one would have.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
-from supervisor.job.config.edit import read_values, with_values
+from supervisor.job.config.files import Scalar, read_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_knobs import RankProcess
-from supervisor.job.knobs.places import is_argument
+from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
 from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
@@ -36,9 +35,7 @@ from supervisor.run.records import Action, Decision, DecisionKind, FailureClass,
 from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import Backoff, HeldOpen, RunState
-from supervisor.text.redact import redact, redact_argv, redact_lines
-
-log = logging.getLogger("stoker.keeper")
+from supervisor.text.redact import redact, redact_argv
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -308,40 +305,6 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
     replace_file(paths.plan, msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
 
 
-def write_edits(plan: LaunchPlan) -> None:
-    """Write the changed copies of the script's config files and of its checkpoint; the files themselves are only read.
-
-    Raises:
-        JobError: a file is gone or is written in a way that is not changed safely.
-    """
-    if plan.copy is not None:
-        from supervisor.keeper.planning.resume_points import make_copy
-
-        make_copy(plan.copy)
-    for edit in plan.edits:
-        try:
-            source = read_text(Path(plan.cwd, edit.source))
-            copy = Path(edit.copy)
-            make_private(copy.parent)
-            # A job's config may hold a key: the copy is its owner's alone, whatever the original is.
-            copy.touch(mode=0o600)
-            copy.write_text(with_values(edit.source, source, edit.values), encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise JobError(f"{edit.source}: {error}: its changed copy cannot be made") from error
-
-
-def redact_copies(paths: AttemptPaths) -> None:
-    """Take the secrets out of the changed config files of an attempt that is over: nobody reads them as a config again."""
-    for copy in (paths.root / "config").glob("*"):
-        try:
-            lines = read_text(copy).split("\n")
-            shown = redact_lines(lines)
-            if list(shown) != lines:
-                copy.write_text("\n".join(shown), encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            log.error("%s: its secrets were not taken out: %s", copy, error)
-
-
 def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
@@ -350,13 +313,23 @@ def planned_change(
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
         old = msgspec.json.decode(read_regular(before))
-        values = {
-            edit.source: read_values(edit.source, read_text(Path(plan.cwd, edit.source)))
-            for edit in plan.edits
-        }
+        values = {name: value for name, _ in plan.applied if (value := _held(plan.cwd, name)) is not None}
     except (JobError, OSError, *NOT_DECODED):
         return ()
     return diff_lines(old, plan_as_record(plan), values)
+
+
+def _held(cwd: str, name: str) -> Scalar:
+    """What a key of a config file holds; None for any other setting, or where the file has no such key.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if place_of(name) is not Place.FILE:
+        return None
+    file, _, key = name.partition("#")
+    file = config_file(file)
+    return read_values(file, read_text(Path(cwd, file))).get(key)
 
 
 def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:

@@ -81,7 +81,10 @@ class Launching:
 
     def _start(self, number: int, plan: LaunchPlan, reason: str, missed: Child | None) -> Child | None:
         paths = self._node.attempt(number)
-        plans.write_edits(plan)
+        if plan.copy is not None:
+            from supervisor.keeper.planning.resume_points import make_copy  # not before a first launch
+
+            make_copy(plan.copy)
         try:
             plans.write_plan(paths, plan)
         except OSError as error:
