@@ -109,8 +109,7 @@ class Knobs:
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: there is no way at
     all. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
-    `refusal`, and `choices` the settings that it is about where it is one of several. `loads_state`: flags that
-    the training's state is loaded from, whichever of them a restart would set.
+    `refusal`, and `choices` the settings that it is about where it is one of several.
     """
 
     batch: str | None = None
@@ -134,7 +133,6 @@ class Knobs:
     framework: str = field(default="", compare=False)
     unread: Unread | None = field(default=None, compare=False)
     choices: tuple[str, ...] = field(default=(), compare=False)
-    loads_state: tuple[str, ...] = field(default=(), compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
         """One of the numbers that were found."""
@@ -148,7 +146,7 @@ class Knobs:
     @property
     def starts(self) -> frozenset[str]:
         """The flags by which a person can say what to start from."""
-        return frozenset(self.loads_state) | ({self.start} if self.start is not None else set())
+        return frozenset(() if self.start is None else (self.start,))
 
     @property
     def resume_is_set(self) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from supervisor.job.arguments.launchers import launched_ranks
+from supervisor.job.arguments.launchers import read_launch
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.keeper.recording.start_events import opening
 from supervisor.run.events import RunStarted
 from supervisor.sources.processes import ProcessId
@@ -62,31 +65,15 @@ p.add_argument("--gradient_accumulation_steps", type=int, default=1)
     ],
 )
 def test_ranks_of_a_command(words: str, ranks: int | None) -> None:
-    assert launched_ranks(words.split()) == ranks
-
-
-@pytest.mark.parametrize(
-    ("config", "flags", "ranks"),
-    [
-        # Which launcher accelerate takes turns on distributed_type and --cpu alone; use_cpu only puts the ranks on gloo.
-        ("distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n", "", 2),
-        ("distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n", "--cpu", 1),
-        ("distributed_type: 'NO'\nnum_processes: 2\n", "", 1),
-        ("distributed_type: 'NO'\nnum_processes: 2\n", "--multi_gpu", 2),
-        ("distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n", "--num_processes 4", 1),
-        ("distributed_type: MULTI_CPU\nnum_processes: 2\n", "--mpirun_hostfile hosts", None),
-        ("num_processes: 2\nuse_cpu: true\n", "", 1),
-        ("num_processes: 2\n", "", 2),
-    ],
-)
-def test_ranks_by_accelerates_config(config: str, flags: str, ranks: int | None) -> None:
-    words = f"accelerate launch --config_file a.yaml {flags} train.py".split()
-    assert launched_ranks(words, read={"a.yaml": config}.get) == ranks
+    assert read_launch(words.split()).ranks == ranks
 
 
 def test_a_run_begins_with_the_ranks_of_its_launcher(tmp_path: Path) -> None:
     def world(*words: str) -> int | None:
-        facts = opening("r", job_of(tmp_path, *words), ProcessId(1, 0.0), 0.0, adopted=False, findings=())
+        parsed = parse_run_argv(["--", *words])
+        job = resolve_job(JobInputs(parsed, {}, str(tmp_path)))
+        record = msgspec.structs.replace(job_of(tmp_path, *words), job=job)
+        facts = opening("r", record, ProcessId(1, 0.0), 0.0, adopted=False, findings=())
         return next(fact.world_size for fact in facts if isinstance(fact, RunStarted))
 
     assert world("torchrun", "--nproc-per-node", "4", "train.py") == 4

@@ -18,7 +18,6 @@ from supervisor.job.knobs.set_batch import batch_of, batch_values
 from supervisor.job.oom_plan import OomPlan, OomRefusal, missing_words, oom_notice, oom_plan
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
 
-ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n  gradient_accumulation_steps: 1\nnum_processes: 4\n"
 SAMPLES = {"c.yaml": "data:\n  bs: 16\n  steps: 3\n"}
 HF = "--per_device_train_batch_size 8 --gradient_accumulation_steps 4"
 
@@ -135,7 +134,8 @@ def test_no_source_script_or_config_is_opened() -> None:
     ("line", "gpus", "ranks"),
     [
         ("-- deepspeed train.py", 4, 4),
-        ("-- accelerate launch --config_file a.yaml train.py", 0, 4),
+        ("-- accelerate launch --config_file a.yaml train.py", 0, None),
+        ("-- accelerate launch --num_processes 4 train.py", 0, 4),
         ("-- mpirun -np 3 python train.py", 0, 3),
         ("-- srun -N 2 --ntasks-per-node=4 python train.py", 0, 8),
         ("-- composer -n 2 train.py", 0, 2),
@@ -152,7 +152,7 @@ def test_no_source_script_or_config_is_opened() -> None:
     ],
 )
 def test_ranks_behind_a_command(line: str, gpus: int, ranks: int | None) -> None:
-    assert job(line, {"a.yaml": ACCELERATE}, gpus).world_size == ranks
+    assert job(line, gpus=gpus).world_size == ranks
 
 
 @pytest.mark.parametrize(

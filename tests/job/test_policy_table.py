@@ -87,23 +87,6 @@ def test_fit_batch_and_its_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "steps"),
-    [
-        (["train.py"], 10),
-        (["--fit-steps", "6", "train.py"], 6),
-        (["train.py", "--warmup-steps", "20"], 23),
-        (["train.py", "--warmup_steps=4"], 10),
-        (["train.py", "--warmup_iters", "2000"], 10),
-        (["--fit-steps=5", "train.py", "--warmup_steps", "20"], 5),
-    ],
-)
-def test_a_probe_goes_past_a_short_warm_up(argv: list[str], steps: int) -> None:
-    found = resolve_job(JobInputs(parse_run_argv(["--fit-batch", *argv]), {}, "/w")).fit
-    assert found is not None
-    assert found.steps == steps
-
-
-@pytest.mark.parametrize(
     ("argv", "words"),
     [
         (["--min-ranks", "9", "--nproc-per-node=2", "train.py"], "more than the 2"),

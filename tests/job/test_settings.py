@@ -36,9 +36,9 @@ def test_no_setting_is_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: set[str] = set()
     real = Resolver.get
 
-    def get(self: Resolver, key: str, default: Any = None) -> Any:
+    def get(self: Resolver, key: str) -> Any:
         asked.add(key)
-        return real(self, key, default)
+        return real(self, key)
 
     monkeypatch.setattr(Resolver, "get", get)
     resolve_job(JobInputs(parse_run_argv(["--fit-batch", "train.py"]), {}, "/w"))
@@ -310,7 +310,7 @@ def test_where_a_setting_comes_from_first_found_wins() -> None:
         argv: list[str], env: dict[str, str], *layers: tuple[str, FileSettings]
     ) -> tuple[str, str, str]:
         resolver = Resolver(parse_run_argv([*argv, "train.py"]), env, layers)
-        resolver.get("run.nproc_per_node", "1")
+        resolver.get("run.nproc_per_node")
         return resolver.origins[-1]
 
     project = ("project", FileSettings("stoker.toml", {"run.nproc_per_node": "5"}))
@@ -327,12 +327,10 @@ def test_where_a_setting_comes_from_first_found_wins() -> None:
 
 def test_other_programs_levels_are_theirs() -> None:
     def level(value: str) -> str:
-        return str(
-            Resolver(parse_run_argv(["train.py"]), {"LOG_LEVEL": value}, ()).get("run.log_level", "none")
-        )
+        return str(Resolver(parse_run_argv(["train.py"]), {"LOG_LEVEL": value}, ()).get("run.log_level"))
 
     assert level("DEBUG") == "debug"
-    assert level("TRACE") == "none"
+    assert level("TRACE") == "info"
 
 
 def test_a_setting_that_nobody_names_leaves_no_trace() -> None:

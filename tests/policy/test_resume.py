@@ -123,9 +123,8 @@ def test_budgets_hold_for_such_restarts_too() -> None:
         (Knobs(), True),
         (BY_PATH, False),
         (Knobs(cannot_resume=True), False),
-        (Knobs(loads_state=("--load",)), False),
     ],
-    ids=["nothing is known", "a flag without a checkpoint", "it cannot", "the source loads from a flag"],
+    ids=["nothing is known", "a flag without a checkpoint", "it cannot"],
 )
 def test_how_the_script_resumes_is_asked_only_where_no_way_is_known(knobs: Knobs, asks: bool) -> None:
     assert decide(PolicyInput(attempts=(CRASH,), knobs=knobs)).asks is asks

@@ -17,7 +17,6 @@ from typing import Final
 
 from supervisor.cli.common import user_settings
 from supervisor.job.arguments.flags import Flag
-from supervisor.job.arguments.launchers import ACCELERATE_DEFAULT
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, screen_settings
@@ -201,7 +200,6 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
         project=_optional(cwd / "stoker.toml"),
         user=_optional(user_settings(env)),
         read=lambda name: script_text(cwd / os.path.expanduser(name)),
-        accelerate_config=_accelerate_config(env),
         answered=lambda question: _answered(question, env),
         gpus=gpu_count(env),
         cpus=os.cpu_count() or 1,
@@ -307,15 +305,6 @@ def _answered(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | 
     if known is None:
         return None
     return AnswerGiven(question, known.value, _day(known.t))
-
-
-def _accelerate_config(env: Mapping[str, str]) -> str | None:
-    """Where accelerate looks for a config that no flag names."""
-    home = env.get("HF_HOME") or os.path.join(
-        env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
-    )
-    found = (os.path.join(home, "accelerate", name) for name in ACCELERATE_DEFAULT)
-    return next((path for path in found if os.path.isfile(path)), None)
 
 
 def _read(path: Path, limit: int, what: str) -> bytes:

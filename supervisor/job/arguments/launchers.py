@@ -1,26 +1,20 @@
 """What a command line starts: through which launchers, how many ranks, and which script with which arguments.
 
-Read are the launchers of one machine and of several: torchrun and its older spellings, accelerate (its flags, its config
-file), deepspeed, composer, srun, mpirun, and any of them behind another. A count that is not given is unknown, never 1.
+Read are the launchers of one machine and of several: torchrun and its older spellings, accelerate, deepspeed, composer, srun, mpirun,
+and any of them behind another. A count that is not given is unknown until it is measured, never 1.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, value_of
-from supervisor.job.config.files import Scalar, read_values
 
-Read = Callable[[str], str | None]
-
-ACCELERATE_DEFAULT: Final = ("default_config.yaml", "default_config.yml", "default_config.json")
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
-# Flags by which accelerate starts as many processes as it is told.
-_MANY_PROCESSES: Final = frozenset({"--multi_gpu", "--multi-gpu", "--use_deepspeed", "--use-deepspeed", "--use_fsdp", "--use-fsdp", "--use_megatron_lm", "--use-megatron-lm", "--tpu"})  # fmt: skip
 ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
 _DEEPSPEED: Final = frozenset({"deepspeed", "ds", "deepspeed.launcher.runner"})
 _MPI: Final = frozenset({"mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
@@ -48,8 +42,7 @@ class Launch:
     """How a command line starts its ranks, and what it runs.
 
     `launchers`: their names, outermost first. `ranks`: of the whole job; None where it is not given. `args_at`: where the
-    arguments of the script begin; the words before it are the launchers' own. `config`: an accelerate config file that was read,
-    by its name. `values`: what it says.
+    arguments of the script begin. `own`: the launchers' own flags.
     """
 
     launchers: tuple[str, ...] = ()
@@ -58,8 +51,6 @@ class Launch:
     module: str | None = None
     program: str | None = None
     args_at: int = 0
-    config: str | None = None
-    values: Mapping[str, Scalar] | None = None
     own: tuple[str, ...] = ()
 
     @property
@@ -68,22 +59,16 @@ class Launch:
         return self.program or self.module or posixpath.basename(self.script or "")
 
 
-def read_launch(
-    words: Sequence[str], *, read: Read | None = None, gpus: int = 0, accelerate_config: str | None = None
-) -> Launch:
+def read_launch(words: Sequence[str], *, gpus: int = 0) -> Launch:
     """Reads a command line.
 
     Args:
         words: program and arguments.
-        read: opens a file by the name that the words use; None where it is not there.
         gpus: GPUs that the job would see; 0: not known.
-        accelerate_config: the path of accelerate's default config, tried where no ``--config_file`` is given.
     """
-    opened = read or (lambda _: None)
     launchers: list[str] = []
     counts: list[int | None] = []
     own: list[str] = []
-    config, values = None, None
     at = 0
     as_module = False
     while at < len(words):
@@ -100,29 +85,14 @@ def read_launch(
             skip += 1
         end, as_module = _own_words(words, at + skip, free=name in _SRUN | _MPI)
         flags = tuple(words[at + skip : end])
-        if name in ACCELERATE:
-            config, values = _accelerate_config(flags, opened, accelerate_config)
         launchers.append(name)
         own += flags
-        counts.append(_count(name, flags, gpus, values))
+        counts.append(_count(name, flags, gpus))
         at = end
     script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launchers))
-    return Launch(
-        tuple(launchers),
-        _ranks(launchers, counts),
-        script,
-        module,
-        program,
-        args_at,
-        config,
-        values,
-        tuple(own),
-    )
-
-
-def launched_ranks(words: Sequence[str], *, gpus: int = 0, read: Read | None = None) -> int | None:
-    """The ranks that a command line starts; None where no launcher is known, or its count."""
-    return read_launch(words, gpus=gpus, read=read).ranks
+    # Of several launchers behind each other the innermost, which starts the ranks, says the whole world.
+    ranks = counts[-1] if counts else None
+    return Launch(tuple(launchers), ranks, script, module, program, args_at, tuple(own))
 
 
 def names_machines(launch: Launch) -> bool:
@@ -265,7 +235,7 @@ def _what(
     return None, None, word or None, at + 1
 
 
-def _count(name: str, flags: Sequence[str], gpus: int, config: Mapping[str, Scalar] | None) -> int | None:
+def _count(name: str, flags: Sequence[str], gpus: int) -> int | None:
     """The ranks that one launcher starts; None where it is not given."""
     if name in _MPI:
         return _first(flags, "-n", "-np", "--np", "-c", "--n")
@@ -275,7 +245,7 @@ def _count(name: str, flags: Sequence[str], gpus: int, config: Mapping[str, Scal
         given = _first(flags, "--world_size", "-n", "--nproc")
         return given if given is not None else gpus or None
     if name in ACCELERATE:
-        return _accelerate_count(flags, config)
+        return _accelerate_count(flags)
     many = _names_machines(flags)
     if name in _DEEPSPEED:
         return None if many else _first(flags, "--num_gpus", "--num-gpus") or gpus or None
@@ -294,33 +264,11 @@ def _srun_count(flags: Sequence[str]) -> int | None:
     return each * (nodes or 1) if each is not None else None
 
 
-def _accelerate_config(
-    flags: Sequence[str], read: Read, default: str | None
-) -> tuple[str | None, Mapping[str, Scalar] | None]:
-    name = value_of(flags, "--config_file") or default
-    text = read(name) if name else None
-    return (name, read_values(name, text)) if name and text is not None else (None, None)
-
-
-def _accelerate_count(flags: Sequence[str], config: Mapping[str, Scalar] | None) -> int | None:
-    says = dict(config or {})
-    if _names_machines(flags) or says.get("num_machines", 1) != 1:
+def _accelerate_count(flags: Sequence[str]) -> int | None:
+    """The ranks by accelerate's flags: one on the CPU, whatever the count, unless mpirun starts them."""
+    if _names_machines(flags):
         return None
-    given = _first(flags, "--num_processes")
-    if not _ON_CPU.isdisjoint(flags) or _is_one_process(flags, says, given):
-        return 1  # accelerate starts one process on the CPU, whatever the count, unless mpirun does
-    found = says.get("num_processes")
-    if given is None and isinstance(found, int) and not isinstance(found, bool) and found > 0:
-        return found
-    return given
-
-
-def _is_one_process(flags: Sequence[str], says: Mapping[str, Scalar], given: int | None) -> bool:
-    """Whether accelerate's config asks for one process: its distributed_type decides, where it has one, whatever use_cpu is."""
-    if not _MANY_PROCESSES.isdisjoint(flags):
-        return False
-    kind = str(says.get("distributed_type", "")).upper()
-    return kind in {"NO", "MULTI_CPU"} or (not kind and given is None and says.get("use_cpu") is True)
+    return 1 if not _ON_CPU.isdisjoint(flags) else _first(flags, "--num_processes")
 
 
 def _first(flags: Sequence[str], *names: str) -> int | None:
@@ -331,10 +279,3 @@ def _first(flags: Sequence[str], *names: str) -> int | None:
         if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text):
             return int(text)
     return None
-
-
-def _ranks(launchers: Sequence[str], counts: Sequence[int | None]) -> int | None:
-    """Of several launchers behind each other the innermost that starts the ranks counts: it says the whole world."""
-    if not launchers:
-        return None
-    return counts[-1]

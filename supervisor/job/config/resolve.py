@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from supervisor.job.arguments.assignments import value_of
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
@@ -60,8 +59,8 @@ TRAINER_KNOBS: Final = Knobs(
 class JobInputs:
     """All that a job is resolved from. The caller opened the files and counted the devices.
 
-    `read` opens a file below `cwd`: a launcher's config, one with a declared key. `accelerate_config` is the path of accelerate's default config. `answered`: what a person answered to a question
-    about the batch in an earlier run, and when.
+    `read` opens a file below `cwd`: one with a declared key, the script. `answered`: what a person answered to a question about the batch in
+    an earlier run, and when.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
 
@@ -72,7 +71,6 @@ class JobInputs:
     project: ConfigFile | None = None
     user: ConfigFile | None = None
     read: Callable[[str], str | None] | None = None
-    accelerate_config: str | None = None
     answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None
     gpus: int = 0
     cpus: int = 1
@@ -130,7 +128,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         timing=_timing(look),
         hang=_hang(look),
         instrument=_instrument(inputs, look),
-        fit=_fit(look, inputs.parsed.entry_args),
+        fit=_fit(look),
         trial=trial,
         expected_memory_bytes=_expected_memory(look),
         libuv=look.get("run.libuv"),
@@ -156,7 +154,6 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
             read=inputs.read,
             gpus=min(inputs.gpus, 1) if alone else inputs.gpus,
             alone=alone,
-            accelerate_config=inputs.accelerate_config,
             answered=inputs.answered,
         )
     )
@@ -417,38 +414,16 @@ def _instrument(inputs: JobInputs, look: Resolver) -> bool:
     return enabled
 
 
+def _fit(look: Resolver) -> FitSettings | None:
+    fit = FitSettings(steps=look.get("batch.fit_steps"), timeout_s=look.get("batch.fit_timeout_s"))
+    return fit if look.parsed.switch("fit_batch") else None
+
+
 def _hang(look: Resolver) -> HangSettings:
     keys = {field.name: f"hang.{field.name}" for field in fields(HangSettings)}
     held = {name: look.get(key) for name, key in keys.items() if key in SETTINGS}
     given = any(key == "hang.act_s" and origin != "default" for key, _, origin in look.origins)
     return HangSettings(**held, act_given=given)
-
-
-WARMUP_NAMES: Final = (
-    "--warmup_steps", "--warmup_iters", "--num_warmup_steps", "--lr_warmup_steps", "--lr_warmup_iters", "--warmup",
-)  # fmt: skip
-FIT_BEYOND: Final = 3
-MOST_WARMUP: Final = 50
-"""Steps of a probe at most, for a warm-up's sake: a bisection makes several probes."""
-
-
-def _fit(look: Resolver, args: Sequence[str]) -> FitSettings | None:
-    steps = look.get("batch.fit_steps", _past_warmup(args, FitSettings().steps))
-    fit = FitSettings(steps=steps, timeout_s=look.get("batch.fit_timeout_s"))
-    return fit if look.parsed.switch("fit_batch") else None
-
-
-def _past_warmup(args: Sequence[str], usual: int) -> int:
-    """Steps of a probe: some beyond the warm-up that the command line names, if that is a short one.
-
-    Of a learning rate's warm-up over thousands of steps nothing is seen in memory; what is warmed up in tens of steps
-    (longer sequences, a growing batch, a model's parts that thaw) is.
-    """
-    for name in WARMUP_NAMES:
-        value = value_of(args, name)
-        if value is not None and value.isdecimal() and usual < int(value) + FIT_BEYOND <= MOST_WARMUP:
-            return int(value) + FIT_BEYOND
-    return usual
 
 
 def _with_trainer(

@@ -377,10 +377,10 @@ class Resolver:
     layers: tuple[tuple[str, FileSettings], ...]  # job file, project, user: (label, settings)
     origins: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a dotted setting, converted; where nobody names it `default`, else the setting's own."""
+    def get(self, key: str) -> Any:
+        """The value of a dotted setting, converted; where nobody names it its default."""
         setting = SETTINGS[key]
-        value = setting.default if default is None else default
+        value = setting.default
         if value is not None:
             self.note(key, value, "default")
         for given, origin in reversed([*self._sources(key)]):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
-from supervisor.job.arguments.launchers import Launch, names_machines, read_launch, with_one_rank
+from supervisor.job.arguments.launchers import ACCELERATE, Launch, names_machines, read_launch, with_one_rank
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.files import Scalar, read_values
 from supervisor.job.config.settings import Resolver
@@ -50,7 +50,6 @@ def with_knobs(
     read: Callable[[str], str | None] | None = None,
     gpus: int = 0,
     alone: str = "",
-    accelerate_config: str | None = None,
     answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None,
 ) -> JobSpec:
     """`spec` with the script's settings and batch, and ``--micro-batch`` and ``--global-batch`` applied.
@@ -59,10 +58,9 @@ def with_knobs(
         spec: the job so far.
         look: the settings.
         world: ranks in all, if known.
-        read: opens a file by the name that the command line uses: a launcher's config, a file with a declared key.
+        read: opens a file by the name that the command line uses: a file with a declared key, the script for its hash.
         gpus: GPUs that the job would see.
         alone: the flag that asks for one rank; empty where none does.
-        accelerate_config: path of accelerate's default config.
         answered: what a person answered to a question in an earlier run of the same script, and when.
 
     Raises:
@@ -72,8 +70,8 @@ def with_knobs(
     asked, opened = _Asked.of(look), read or (lambda _: None)
     as_given = spec.entry_args
     if alone:
-        spec = _with_one_rank(spec, opened, gpus, accelerate_config, alone)
-    launch, at = _launch(spec, opened, gpus, accelerate_config)
+        spec = _with_one_rank(spec, gpus, alone)
+    launch, at = _launch(spec, gpus)
     world = _world(spec, look, world, launch, gpus)
     program = launch.name
     env = {**look.env, **dict(spec.env)}
@@ -136,9 +134,7 @@ def _rank_batch(knobs: Knobs, wanted: int) -> str:
     return knobs.batch
 
 
-def _with_one_rank(
-    spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None, flag: str
-) -> JobSpec:
+def _with_one_rank(spec: JobSpec, gpus: int, flag: str) -> JobSpec:
     """The job with its launcher told to start one rank, where another than torchrun of ours starts them.
 
     Raises:
@@ -150,8 +146,11 @@ def _with_one_rank(
             raise JobError(f"{flag} wants one rank, and {setting.name} says {setting.value}: say 1")
     if spec.entry_kind is not EntryKind.COMMAND:
         return spec
-    launch, _ = _launch(spec, read, gpus, accelerate_config)
-    if launch.ranks in {None, 1} and not names_machines(launch):
+    launch, _ = _launch(spec, gpus)
+    by_config = launch.ranks is None and not ACCELERATE.isdisjoint(
+        launch.launchers
+    )  # a file may say how many
+    if launch.ranks in {None, 1} and not (by_config or names_machines(launch)):
         return spec
     changed = with_one_rank((spec.entry, *spec.entry_args), launch)
     if changed is None:
@@ -159,7 +158,8 @@ def _with_one_rank(
         raise JobError(
             f"{flag} wants one rank, and the command after `--` {many}: make it start one, by its own flags"
         )
-    note = f"{flag}: {launch.launchers[0]} starts 1 rank, not {launch.ranks}"
+    known = f", not {launch.ranks}" if launch.ranks is not None else ""
+    note = f"{flag}: {launch.launchers[0]} starts 1 rank{known}"
     return replace(spec, entry_args=changed[1:], notes=(*spec.notes, note))
 
 
@@ -390,9 +390,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     return known, BatchUnit(unit) if unit else None, tokens or 1
 
 
-def _launch(
-    spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None
-) -> tuple[Launch, int]:
+def _launch(spec: JobSpec, gpus: int) -> tuple[Launch, int]:
     """What the job runs, and where the script's own arguments begin within `entry_args`."""
     match spec.entry_kind:
         case EntryKind.SCRIPT:
@@ -401,7 +399,7 @@ def _launch(
             return Launch(("torchrun",), None, module=spec.entry), 0
         case EntryKind.COMMAND | EntryKind.TRAINER:
             words = (spec.entry, *spec.entry_args)
-            launch = read_launch(words, read=read, gpus=gpus, accelerate_config=accelerate_config)
+            launch = read_launch(words, gpus=gpus)
             return launch, max(launch.args_at - 1, 0)
 
 

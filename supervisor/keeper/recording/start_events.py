@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from supervisor import __version__
 from supervisor.cluster.scheduler import scheduler_of
-from supervisor.job.arguments.launchers import launched_ranks
 from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
@@ -66,5 +65,5 @@ def _world_size(job: JobSpec) -> int | None:
     if job.world_size is not None:
         return job.world_size
     if job.entry_kind is EntryKind.COMMAND and not is_plain_python(job):
-        return launched_ranks((job.entry, *job.entry_args))
+        return None
     return job.nproc_per_node * (int(job.nnodes) if job.nnodes.isdecimal() else 1)
