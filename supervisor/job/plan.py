@@ -12,7 +12,7 @@ from typing import Any, Final
 from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.env import APPLY, UNREACHED, EnvChange, environment, is_measured
-from supervisor.job.errors import JobError
+from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.measured_knobs import RankProcess
 from supervisor.job.knobs.places import ENV, Place, config_file, is_argument, place_of
@@ -124,7 +124,8 @@ def build_plan(
         confirm: what this attempt saves waits until it is seen to train as planned.
 
     Raises:
-        JobError: the batch is to change and the knobs for it are not known, or cannot be set because nothing is measured.
+        JobError: the batch is to change and the knobs for it are not known.
+        NotResumableError: they cannot be set because nothing is measured.
     """
     args, effective = spec.entry_args, batch or spec.batch
     pairs = list(spec.set_knobs)
@@ -201,7 +202,7 @@ def _reached(
 
 def _require_measured(spec: JobSpec, applied: Sequence[tuple[str, str]], env: Mapping[str, str]) -> None:
     if applied and not is_measured(spec, env):
-        raise JobError(f"{applied[0][0]} {UNREACHED}: set it yourself")
+        raise NotResumableError(f"{applied[0][0]} {UNREACHED}: set it yourself")
 
 
 def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: str) -> dict[str, str]:

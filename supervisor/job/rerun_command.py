@@ -45,8 +45,6 @@ def command_of(job: JobSpec) -> str | None:
             words += [flag, value]
         else:
             words.append(f"{flag}={value}")
-    if not job.retry.enabled and "--no-retry" not in words and not _from_file(job, "policy.retry"):
-        words.append("--no-retry")
     args, flags = job.entry_args, job.torchrun_flags
     if job.trial is not None:
         args, flags = job.trial.args, job.trial.flags

@@ -13,7 +13,7 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.files import config_words, read_values
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.errors import JobError
+from supervisor.job.errors import JobError, NotResumableError
 from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.places import Places
 from supervisor.job.knobs.set_batch import batch_of
@@ -168,7 +168,7 @@ def test_a_key_of_a_file_is_not_changed_where_nothing_is_measured(flags: str, en
 def test_no_launch_without_measurements_leaves_a_planned_change_out() -> None:
     """A restart that measures nothing (after a death that the measurements may have caused) says so in place of training otherwise."""
     knobs = Knobs("c.yaml#data.batch_size", KnobScope.PER_RANK, "c.yaml#data.grad_accum")
-    with pytest.raises(JobError, match=r"c\.yaml#data\.batch_size is set inside"):
+    with pytest.raises(NotResumableError, match=r"c\.yaml#data\.batch_size is set inside"):
         plan_of(knobs, (), 2, BatchSpec(12, 4, 1), env=[("STOKER_INSTRUMENT", "0")])
 
 
