@@ -133,8 +133,8 @@ class Finder:
         if entry is None:
             return None
         spec = _find_spec(name, path, target)  # this finder is asked too, and no longer knows the name
+        waiting[name] = entry  # until it is imported: datasets only asks whether torch is there
         if spec is None:
-            waiting[name] = entry  # a script may make it importable later
             return None
         # Builtin and frozen modules share one loader, which is a class. A loader with slots cannot be wrapped.
         loader = spec.loader
@@ -144,7 +144,7 @@ class Finder:
 
         def exec_module(module: Any) -> None:
             original(module)
-            if module.__name__ == name:
+            if module.__name__ == name and waiting.pop(name, None):
                 run(entry, module)
 
         loader.exec_module = exec_module

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.run.journal import read_state
 from supervisor.run.series import METRICS, SeriesReader
-from supervisor.run.state import RunState
+from supervisor.run.state import AttemptState, RunState
 from tests.integration.harness import Done, only_run, stoker
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -42,6 +42,25 @@ def told(cwd: Path, name: str = "loss") -> dict[int, float]:
     """What the script wrote of what it computed."""
     lines = (cwd / "told.jsonl").read_text(encoding="utf-8").splitlines()
     return {one["step"]: one[name] for one in map(json.loads, lines) if name in one}
+
+
+def assert_measured(
+    attempt: AttemptState, batch: tuple[int, int, int], setting: str | None, accumulation: str | None
+) -> None:
+    """Its processes had this `batch` (micro-batch, accumulation, ranks), which these two settings made. None: they are in the code."""
+    measured = attempt.measured
+    assert measured is not None
+    assert (measured.micro_batch, measured.accumulation, measured.world_size or 1) == batch, measured
+    assert measured.global_batch == math.prod(batch)
+    assert (measured.setting, measured.accumulation_setting) == (setting, accumulation), measured
+    assert ("in the code" in measured.refusal) == (setting is None), "why it would not restart smaller"
+
+
+def assert_confirmed(attempt: AttemptState, *, resumed: bool) -> None:
+    """The first steps of the restart had what was planned. `resumed`: a checkpoint was seen to be loaded before them."""
+    assert attempt.differs is None
+    assert attempt.confirmed is not None
+    assert (attempt.confirmed.resume is not None) == resumed
 
 
 def assert_same(
@@ -79,8 +98,10 @@ def test_transformers_trainer(tmp_path: Path, python: str) -> None:
     batch_spec = state.attempts[-1].batch
     assert batch_spec is not None
     assert batch_spec.global_batch == 32
+    assert_measured(state.attempts[-1], (8, 2, 2), *TRAINING_ARGUMENTS)
 
 
+TRAINING_ARGUMENTS = ("--per_device_train_batch_size", "--gradient_accumulation_steps")
 SMALLER_FLAGS = (
     "--max_steps 30 --logging_steps 5 --save_steps 5 --use_cpu --report_to none --save_total_limit 2 "
     "--per_device_train_batch_size 8 --gradient_accumulation_steps 2 --output_dir out"
@@ -100,6 +121,9 @@ def test_transformers_trainer_restarts_smaller_and_trains_as_many_samples_a_step
     assert (first.verdict.failure, first.verdict.rank) == ("cuda_oom", 1)
     assert second.batch is not None
     assert (second.batch.micro_batch_per_rank, second.batch.accumulation_steps) == (4, 4)
+    assert_measured(first, (8, 2, 2), *TRAINING_ARGUMENTS)
+    assert_measured(second, (4, 4, 2), *TRAINING_ARGUMENTS)
+    assert_confirmed(second, resumed=True)
     said = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text(encoding="utf-8").splitlines()]
     after = [one for one in said if one["samples"] == 4]
     assert {one["step"] for one in after} == set(range(10, 30)), "it continued at the checkpoint's step"
@@ -135,6 +159,7 @@ def test_lightning(tmp_path: Path, python: str, bar: str) -> None:
     assert_same(curve, told(tmp_path), 0.2, late=1)
     assert state.attempts[-1].last_step == 128
     assert state.total_steps == (128 if bar == "rich" else None), "tqdm's bar does not name the last epoch"
+    assert_measured(state.attempts[-1], (16, 1, 2), None, "none")
 
 
 def test_a_smaller_batch_under_accelerate(tmp_path: Path, python: str) -> None:
@@ -148,6 +173,10 @@ def test_a_smaller_batch_under_accelerate(tmp_path: Path, python: str) -> None:
     assert first.verdict.failure == "cuda_oom"
     assert second.batch is not None
     assert (second.batch.micro_batch_per_rank, second.batch.accumulation_steps) == (4, 4)
+    # With --cpu this release of accelerate starts one process, whatever the number that it is given.
+    assert_measured(first, (8, 2, 1), *TRAINING_ARGUMENTS)
+    assert_measured(second, (4, 4, 1), *TRAINING_ARGUMENTS)
+    assert_confirmed(second, resumed=False)
     assert_same(curve, told(tmp_path), 0.2, late=1)
 
 
@@ -156,6 +185,11 @@ def test_keras(tmp_path: Path, python: str) -> None:
     assert done.code == 0, done.err
     assert_same(curve, told(tmp_path), 0.02)
     assert state.attempts[-1].last_step == 309
+    # Its data adapter and its optimizers are its own, not torch's: nothing shows the batch or a step, and it says so.
+    measured = state.attempts[-1].measured
+    assert measured is not None
+    assert (measured.micro_batch, measured.accumulation, measured.setting) == (None, None, None)
+    assert measured.refusal == "the micro-batch could not be measured"
 
 
 def test_mmengine(tmp_path: Path, python: str) -> None:
@@ -163,12 +197,14 @@ def test_mmengine(tmp_path: Path, python: str) -> None:
     assert done.code == 0, done.err
     assert_same(curve, told(tmp_path), 1.0)
     assert state.attempts[-1].last_step == 120
+    assert_measured(state.attempts[-1], (16, 1, 1), None, "none")
 
 
 def test_trl(tmp_path: Path, python: str) -> None:
-    done, _, curve = train(tmp_path, "--", python, str(SCRIPTS / "trl_sft.py"))
+    done, state, curve = train(tmp_path, "--", python, str(SCRIPTS / "trl_sft.py"))
     assert done.code == 0, done.err
     assert_same(curve, told(tmp_path), 1.0)
+    assert_measured(state.attempts[-1], (4, 1, 1), None, "none")
 
 
 def test_ignite(tmp_path: Path, python: str) -> None:
@@ -178,3 +214,4 @@ def test_ignite(tmp_path: Path, python: str) -> None:
     # The bar's running mean stands at the steps between; where a line says the loss itself, that holds.
     assert_same({step: values for step, values in curve.items() if step in said}, said, 1.0)
     assert state.total_steps == 192
+    assert_measured(state.attempts[-1], (16, 1, 1), None, "none")

@@ -25,7 +25,7 @@ from supervisor.run.records import Sameness
 from supervisor.run.state import AttemptState, RunState
 from supervisor.views.tui.app import StokerApp
 from tests.frameworks.conftest import NANOGPT_TREE
-from tests.frameworks.test_frameworks import SCRIPTS
+from tests.frameworks.test_frameworks import SCRIPTS, TRAINING_ARGUMENTS, assert_confirmed, assert_measured
 from tests.integration.harness import ROOT, Done, facts, only_run, stoker
 from tests.views.tui.driving import drive, pane
 
@@ -33,12 +33,14 @@ pytestmark = pytest.mark.timeout(300)
 SAME = (Sameness.SAME, Sameness.SAME_WITHIN_NOISE)
 
 
-def train(cwd: Path, *words: str, begin_at: int, env: dict[str, str] | None = None) -> tuple[Done, RunPaths]:
-    """A run whose rank 1 has memory for 4 samples from the step `begin_at` on."""
+def train(
+    cwd: Path, *words: str, begin_at: int, env: dict[str, str] | None = None, code: int = 0
+) -> tuple[Done, RunPaths]:
+    """A run whose rank 1 has memory for 4 samples from the step `begin_at` on, and that ends with `code`."""
     path = os.pathsep.join(filter(None, (str(ROOT), (env or {}).get("PYTHONPATH"))))
     variables = {**(env or {}), "PYTHONPATH": path, "LIMIT": "4", "FROM": str(begin_at)}
     done = stoker("run", "--no-ui", *words, cwd=cwd, timeout_s=280.0, env=variables)
-    assert done.code == 0, done.out + done.err
+    assert done.code == code, done.out + done.err
     return done, only_run(cwd)
 
 
@@ -61,8 +63,12 @@ def assert_restarted_smaller(
     whole: int,
     resumed: int,
     steps: int,
+    settings: tuple[str, str] = TRAINING_ARGUMENTS,
 ) -> tuple[RunState, AttemptState]:
-    """Rank 1 ran out of memory with 8 samples; it continued at step `resumed` with 4 and made all `steps` of `whole` samples."""
+    """Rank 1 ran out of memory with 8 samples; it continued at step `resumed` with 4 and made all `steps` of `whole` samples.
+
+    `settings`: what was measured to make the micro-batch and the accumulation.
+    """
     state = read_state(run.node().journal)
     assert isinstance(state.condition, st.Finished)
     first, second = state.attempts
@@ -70,6 +76,9 @@ def assert_restarted_smaller(
     assert (first.verdict.failure, first.verdict.rank) == ("cuda_oom", 1)
     assert second.batch is not None
     assert (second.batch.micro_batch_per_rank, second.batch.accumulation_steps) == (4, accumulation[1])
+    assert_measured(first, (8, accumulation[0], 2), *settings)
+    assert_measured(second, (4, accumulation[1], 2), *settings)
+    assert_confirmed(second, resumed=True)
     before, after = samples_of_steps(cwd, 8), samples_of_steps(cwd, 4)
     failed_at = max(before)
     assert {count for step, count in before.items() if step < failed_at} == {whole}
@@ -171,7 +180,14 @@ def test_accelerate_with_a_config_file(tmp_path: Path, python: str) -> None:
     script = str(SCRIPTS / "accelerate_oom.py")
     done, run = train(tmp_path, "--", *launch, script, *flags.split(), begin_at=17)
     _, second = assert_restarted_smaller(
-        tmp_path, done, run, accumulation=(2, 4), whole=32, resumed=10, steps=26
+        tmp_path,
+        done,
+        run,
+        accumulation=(2, 4),
+        whole=32,
+        resumed=10,
+        steps=26,
+        settings=("--train_batch_size", "--gradient_accumulation_steps"),
     )
     assert_same_training(done, second)
     assert "× 2 ranks = global batch 32" in done.out
@@ -185,7 +201,14 @@ def test_lightning_cli(tmp_path: Path, python: str) -> None:
     cli = (str(SCRIPTS / "lightning_cli.py"), "fit", "--config", str(SCRIPTS / "lightning_cli.yaml"))
     done, run = train(tmp_path, "--", python, *cli, *flags.split(), begin_at=15)
     _, second = assert_restarted_smaller(
-        tmp_path, done, run, accumulation=(2, 4), whole=32, resumed=10, steps=30
+        tmp_path,
+        done,
+        run,
+        accumulation=(2, 4),
+        whole=32,
+        resumed=10,
+        steps=30,
+        settings=("--data.batch_size", "--trainer.accumulate_grad_batches"),
     )
     checkpoint = tmp_path / "checkpoints" / "epoch=0-step=10.ckpt"
     assert f"change: + --ckpt_path={checkpoint}" in done.out
@@ -196,8 +219,8 @@ def test_lightning_cli(tmp_path: Path, python: str) -> None:
     assert second.begins_at == 11
 
 
-def test_a_deepspeed_json_beside_the_trainers_own_flags(tmp_path: Path, python: str) -> None:
-    """Flags and file hold the same numbers: all change together, the file in a copy."""
+def test_a_deepspeed_json_beside_the_trainers_own_flags_waits(tmp_path: Path, python: str) -> None:
+    """Flags and file hold the same numbers. Which of them makes the batch is not measured, and transformers refuses a change of one alone."""
     says = {
         "train_batch_size": 32,
         "train_micro_batch_size_per_gpu": 8,
@@ -209,22 +232,24 @@ def test_a_deepspeed_json_beside_the_trainers_own_flags(tmp_path: Path, python: 
     batch = "--per_device_train_batch_size 8 --gradient_accumulation_steps 2"
     flags = f"--deepspeed ds.json {TRAINER_FLAGS} --max_steps 24 --save_steps 5 {batch}"
     script = str(SCRIPTS / "deepspeed_json.py")
-    done, run = train(
-        tmp_path, "--python", python, "--nproc-per-node", "2", script, *flags.split(), begin_at=12
+    words = ("--python", python, "--nproc-per-node", "2", script, *flags.split())
+    done, run = train(tmp_path, *words, begin_at=12, code=1)
+    state = read_state(run.node().journal)
+    (only,) = state.attempts
+    measured = only.measured
+    assert measured is not None
+    assert (measured.micro_batch, measured.accumulation, measured.world_size) == (8, 2, 2)
+    assert measured.setting is None
+    both = (TRAINING_ARGUMENTS[0], f"{config}#train_micro_batch_size_per_gpu")
+    assert measured.candidates == both
+    assert f"what makes the 8 samples of a rank is one of {', '.join(both)}" in done.out
+    assert done.out.rstrip().splitlines()[-1].startswith("stoker run --batch-knob NAME ")
+    assert set(samples_of_steps(tmp_path, 8).values()) <= {16, 24, 32}, (
+        "nothing was trained after the failure"
     )
-    _, second = assert_restarted_smaller(
-        tmp_path, done, run, accumulation=(2, 4), whole=32, resumed=10, steps=24
-    )
-    assert_same_training(done, second)
+    assert not samples_of_steps(tmp_path, 4)
     assert json.loads(config.read_text(encoding="utf-8")) == says, "never the user's own file"
-    copies = [Path(second.argv[at + 1]) for at, word in enumerate(second.argv) if word == "--deepspeed"]
-    assert json.loads(copies[0].read_text(encoding="utf-8")) == {
-        **says,
-        "train_micro_batch_size_per_gpu": 4,
-        "gradient_accumulation_steps": 4,
-    }
-    for line in ("train_micro_batch_size_per_gpu: 4", "gradient_accumulation_steps: 4"):
-        assert any("change: +" in one and line in one for one in done.out.splitlines())
+    assert (tmp_path / "out" / "checkpoint-10" / "trainer_state.json").is_file()
 
 
 @pytest.fixture
@@ -264,7 +289,14 @@ def test_nanogpt_as_it_is(nanogpt: Path, python: str) -> None:
     done, run = train(nanogpt, *words, begin_at=16, env={"PYTHONPATH": path})
     # Its steps count from 0 and the last one is max_iters; 4 and 8 micro-batches are those of both ranks.
     _, second = assert_restarted_smaller(
-        nanogpt, done, run, accumulation=(2, 4), whole=32, resumed=10, steps=25
+        nanogpt,
+        done,
+        run,
+        accumulation=(2, 4),
+        whole=32,
+        resumed=10,
+        steps=25,
+        settings=("--batch_size", "--gradient_accumulation_steps"),
     )
     assert_same_training(done, second)
     assert "× accumulation 2 × 2 ranks = global batch 32" in done.out

@@ -72,6 +72,28 @@ for factor in (1.0, float("inf"), 1.0):
     assert [(one["micro_steps"], one.get("skipped")) for one in done.of("step")] == [(1, None), (2, 1)]
 
 
+def test_a_script_that_first_asks_whether_torch_is_installed_is_measured(tmp_path: Path) -> None:
+    """As datasets does, before anything else has imported torch."""
+    script = """
+import importlib.machinery, importlib.util
+for name in ("torch", "torch", "argparse", "nothing_of_that_name"):
+    found = importlib.util.find_spec(name)
+importlib.machinery.PathFinder.find_spec("torch")
+importlib.util.module_from_spec(importlib.util.find_spec("torch"))
+import argparse, torch
+parser = argparse.ArgumentParser(); parser.add_argument("--batch_size", type=int, default=3)
+size = parser.parse_args().batch_size
+model = torch.nn.Linear(4, 4); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(torch.randn(9, 4), batch_size=size):
+    model(batch).sum().backward(); optimizer.step()
+"""
+    done = run(["-c", script], tmp_path)
+    assert (done.code, done.of("note")) == (0, []), done.err
+    assert [(one["name"], one["value"]) for one in done.of("setting")] == [("batch_size", 3)]
+    assert [one["batch_size"] for one in done.of("loader")] == [3]
+    assert [one["samples"] for one in done.of("step")] == [3, 3, 3], "each hook is installed once"
+
+
 def test_a_compiled_function_of_an_optimizer_hides_no_forward(tmp_path: Path) -> None:
     """Muon and others decorate a function where they are imported, long before the first forward."""
     script = """

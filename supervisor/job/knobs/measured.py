@@ -131,7 +131,6 @@ class MeasuredBatch:
         resume: how the script resumes, as far as one attempt shows.
         has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
-        loader_text: the text of its batch size.
         micro, accumulated, set_by, accumulated_by: how certain micro-batch, accumulation and their two settings are.
     """
 
@@ -151,7 +150,6 @@ class MeasuredBatch:
     resume: ResumeProposal
     has_loaded: bool
     loader_at: str | None
-    loader_text: str | None
     micro: Derivation
     accumulated: Derivation
     set_by: Derivation
@@ -251,7 +249,6 @@ def measured_batch(
         resume=facts.resume,
         has_loaded=bool(facts.loaded),
         loader_at=fed_by.at,
-        loader_text=fed_by.text,
         micro=seen,
         accumulated=accumulated,
         set_by=set_by,

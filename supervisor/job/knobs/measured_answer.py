@@ -103,7 +103,9 @@ def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:
             holds = ", ".join(f"{knob_name(s)} {s.value}" for s in derivation.candidates)
             return f"{made} is not {holds}"
         case Why.FIXED_IN_CODE:
-            place = f" ({found.loader_at})" if found.loader_at else ""
+            at = found.loader_at or ""
+            # Lightning and accelerate build the script's loader again: their own line is no place to look.
+            place = f" ({at})" if at and "-packages/" not in at else ""
             return f"{made} is in the code{place}: no setting has that value"
         case Why.ARITHMETIC:
             return f"{made} is computed from {names}"

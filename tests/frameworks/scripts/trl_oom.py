@@ -50,8 +50,8 @@ def main():
         train_dataset=Dataset.from_list(rows),
         args=training_args,
     )
+    # No destroy_process_group(): the group then ends with the GIL held, and waits for a thread of gloo that may still want it.
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
