@@ -136,10 +136,11 @@ def restarted(case: Path, given: argparse.Namespace, truth: Row) -> Row:
         runs.append({"flags": flags, "exit": code, **restarts.outcome(work, truth)})
         if not given.keep:
             shutil.rmtree(work, ignore_errors=True)
-        if runs[-1]["verdict"] != "waits":
-            break
+        if runs[-1]["verdict"] != "waits" or truth["setting"] is None:
+            break  # what stands in the code no flag changes
     verdict = restarts.verdict(truth, runs)
-    print(f"{case.name:26}{verdict}; " + " | ".join(str(run["confirmed"] or run["reason"]) for run in runs))
+    said = " | ".join(str(run["confirmed"] or run["reason"]) for run in runs)
+    print(f"{case.name:26}{verdict}; {said}", flush=True)
     return {"script": case.name, "verdict": verdict, "runs": runs}
 
 
