@@ -332,7 +332,8 @@ def _contents(paths: tuple[str, ...]) -> dict[str, bytes]:
 _HIDDEN = "<redacted>"
 """The journal has this for a secret in the recorded words (supervisor/text/redact.py): any text may stand there."""
 _OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
-"""Words in which the command lines of ranks of one attempt may differ."""
+_RANK = re.compile(r"((?:^|\0)--?(?:[\w-]*[-_])?(?:rank|gpu|device)[=\0])\d+(?![^\0])")
+"""Words in which the command lines of ranks of one attempt may differ; ``--rank 1``, where nothing but a shell starts them."""
 
 
 plan = SimpleNamespace(options=[], files=[], late=False)
@@ -394,7 +395,8 @@ def _is_planned(own: list[str], recorded: list[str], options: list[Any]) -> bool
     rests = []
     for words in (own[1:], recorded[1:]):
         rest = [word for option, _, kept in _pieces(words, options) if option is None for word in kept]
-        rests.append([word for word in rest if not _OF_ONE_RANK.fullmatch(word)])
+        rest = [word for word in rest if not _OF_ONE_RANK.fullmatch(word)]
+        rests.append(_RANK.sub(r"\1", "\0".join(rest)).split("\0"))
     return len(rests[0]) == len(rests[1]) and all(map(_is_same, *rests))
 
 

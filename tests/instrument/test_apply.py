@@ -107,6 +107,27 @@ def test_only_the_process_that_was_recorded_is_changed(
 
 
 @pytest.mark.parametrize(
+    ("recorded", "own", "is_changed"),
+    [
+        ("--rank 0 -b 8 --gpu 0", "--rank 1 -b 8 --gpu 1", True),
+        ("-b 8 --node_rank=0", "-b 8 --node_rank=1", True),
+        ("-b 8 --dist-rank 10", "-b 8 --dist-rank 9", True),
+        ("-b 8 --rank 0", "-b 8 --seed 0", False),
+        ("-b 8 --rank 0 --seed 0", "-b 8 --rank 1 --seed 1", False),
+        ("-b 8 --lora_rank_alpha 8", "-b 8 --lora_rank_alpha 9", False),
+        ("-b 8 --rank 0", "-b 8 --rank 0 1", False),
+        ("-b 8 --gpu 0", "-b 8 --gpu all", False),
+    ],
+)
+def test_ranks_that_a_shell_starts_differ_in_their_number_alone(
+    tmp_path: Path, recorded: str, own: str, is_changed: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    ended = planned(tmp_path, own.split(), BATCH, recorded=recorded.split())
+    assert ("4" in json.loads(ended.out)) == is_changed
+
+
+@pytest.mark.parametrize(
     ("recorded", "is_changed"),
     [
         (f"--api-key {HIDDEN} -b 8", True),
