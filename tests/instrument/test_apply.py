@@ -150,7 +150,17 @@ def test_a_word_that_the_journal_hides_may_be_anything(
 def test_pairs_of_words_are_found_again_by_what_the_records_show_of_them(tmp_path: Path) -> None:
     """Of yacs' words the records show the key before a number that a plan may change, and no other text."""
     (tmp_path / "train.py").write_text(SHOWS)
-    words = ["train.py", "--opts", "TRAIN.BATCH", "8", "MODEL.NAME", "resnet", "--token", "a.batch", "9"]
+    words: list[str | Path] = [
+        "train.py",
+        "--opts",
+        "TRAIN.BATCH",
+        "8",
+        "MODEL.NAME",
+        "resnet",
+        "--token",
+        "a.batch",
+        "9",
+    ]
     (phase,) = run(words, tmp_path).of("phase")
     assert phase["argv"][2:] == ["--opts", "TRAIN.BATCH", "8", HIDDEN, HIDDEN, "--token", HIDDEN, "9"]
     plan = json.dumps({"argv": phase["argv"], "options": [PAIR]})

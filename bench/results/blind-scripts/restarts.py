@@ -121,11 +121,12 @@ def planned(journal: list[Row]) -> Row | None:
     return None
 
 
-def outcome(work: Path, truth: Row) -> Row:
-    """What one run came to: `verdict`, stoker's reason, its plan, and what the steps of both attempts were made of."""
+def outcome(work: Path, truth: Row, *, cut_short: bool = False) -> Row:
+    """What one run came to, `cut_short` where it was ended: `verdict`, stoker's reason, its plan, and what the steps were made of: in attempt 1, and on each rank of 2."""
     journal = events(work / "runs")
     decision = next((e["decision"] for e in journal if e["kind"] == "decided" and e["attempt"] == 1), None)
-    plan, first, second = planned(journal), usual(fed(work / "fed", 1)), usual(fed(work / "fed", 2))
+    plan, first = planned(journal), usual(fed(work / "fed", 1))
+    second = [usual([steps]) for steps in fed(work / "fed", 2)]
     confirmed = next((e for e in journal if e["kind"] == "plan_confirmed" and e["attempt"] == 2), None)
     differs = next((e for e in journal if e["kind"] == "plan_differs"), None)
     row = {
@@ -134,15 +135,17 @@ def outcome(work: Path, truth: Row) -> Row:
         "confirmed": confirmed and confirmed.get("planned"),
         "resumed": confirmed and confirmed.get("resume"),
         "differs": differs and {k: differs.get(k) for k in ("planned", "measured", "why")},
-        "trained": [{str(k): dict(v) for k, v in part.items()} for part in (first, second)],
+        "trained": first,
+        "trained_then": second,
     }
     if not any(e["kind"] == "attempt_started" and e["attempt"] == 2 for e in journal):
-        return {"verdict": "waits", **row}
-    right = plan is not None and trained_as(first, second, truth, plan)
+        failed = decision is not None and decision["kind"] != "stop"
+        return {"verdict": "waits" if failed else "limit", **row}
+    right = plan is not None and second != [] and all(trained_as(first, rank, truth, plan) for rank in second)
     if confirmed and right:
         return {"verdict": "confirmed", **row}
     if differs or not second:
-        return {"verdict": "ended" if differs else "made no step", **row}
+        return {"verdict": "ended" if differs else "limit" if cut_short else "made no step", **row}
     return {"verdict": "not confirmed" if right else "wrong", **row}
 
 

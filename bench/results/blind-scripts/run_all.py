@@ -133,7 +133,7 @@ def restarted(case: Path, given: argparse.Namespace, truth: Row) -> Row:
         script.write_text(restarts.with_fault(script.read_text(), work / "fault.py"))
         ranks = truth["world_size"]
         code = supervise(given.stoker.resolve(), given.python.absolute(), work, given.limit, flags, ranks)
-        runs.append({"flags": flags, "exit": code, **restarts.outcome(work, truth)})
+        runs.append({"flags": flags, "exit": code, **restarts.outcome(work, truth, cut_short=code is None)})
         if not given.keep:
             shutil.rmtree(work, ignore_errors=True)
         if runs[-1]["verdict"] != "waits" or truth["setting"] is None:
