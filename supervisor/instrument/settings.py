@@ -32,7 +32,9 @@ MAX_FILE_BYTES = 1 << 20
 _SPAWNED = "--multiprocessing-fork"
 """The last word of a child that is given its parent's words later."""
 WORDS = ("resume", "scratch", "auto", "latest", "last", "best", "none")
-_FEEDS = re.compile(r"batch|accum|micro|(?:^|[_.])(?:g?bs|bsz|mbs|bsize|gas?|update_freq)(?:[_.]|$)")
+_FEEDS = re.compile(
+    r"batch|accum|micro|subdivision|(?:^|[_.])(?:g?bs|bsz|mbs|bsize|gas?|update_freq)(?:[_.]|$)"
+)
 _FIRST = re.compile(
     _FEEDS.pattern + r"|step|iter|epoch|worker|resum|checkpoint|ckpt|restor|output|snapshot|token"
     r"|(?:^|[_.])(?:load|init_from|out|save|saving)(?:[_.]|$)"
@@ -41,6 +43,8 @@ _NAME = re.compile(r"(?!(?:\D*\d){5})(?!(?:.*?[A-Za-z]\d+[A-Za-z]){2})[A-Za-z_][
 """With five digits, or digits between letters twice, it may be a key that is kept as a name."""
 _NO_VALUE = re.compile(r"-(?![\d.])|[\w.+]+=\d+$")
 """The next option, or a key with a number: what stands before it is a switch."""
+_KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+|[A-Z][A-Z_]+")
+"""Of yacs' ``KEY VALUE`` words (`CfgNode.merge_from_list`), the key: with dots, or in capitals."""
 _NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{0,12})?(?:[eE][+-]?\d\d?)?")
 
 noted: dict[tuple[str, str, str | None], dict[str, Any]] = {}
@@ -119,14 +123,16 @@ def leaves(value: Any, prefix: str = "", depth: int = 6) -> Iterator[tuple[str, 
 
 
 def read_argv() -> None:
-    """Settings in `sys.argv`: ``--name value``, ``--name=value``, ``-b 16``, ``-b16`` and ``key=value``."""
+    """Settings in `sys.argv`: ``--name value``, ``--name=value``, ``-b 16``, ``-b16``, ``key=value`` and ``KEY 16``."""
     words = [word for word in getattr(sys, "argv", [])[1:] if isinstance(word, str)]
     while words and words[-1] != _SPAWNED:
         head, equals, text = words.pop(0).partition("=")
         value: Any = text
         name = head.lstrip("-+")
         if not head.startswith("-"):
-            if equals and value and not value.startswith("="):
+            if not equals and _is_pair(head, *words[:1]):
+                value = words.pop(0)
+            if value and not value.startswith("="):
                 note("argv", name, value, [name], True)
             continue
         short = not head.startswith("--") and len(name) > 1
@@ -135,15 +141,24 @@ def read_argv() -> None:
         elif short and not has(_FEEDS, name):
             continue  # -pSECRET
         if not equals:
-            value = words.pop(0) if words and (is_secret(name) or not _NO_VALUE.match(words[0])) else True
+            is_pair = _is_pair(*words[:2]) and has(_FEEDS, words[0])
+            is_value = words and (is_secret(name) or not (is_pair or _NO_VALUE.match(words[0])))
+            value = words.pop(0) if is_value else True
         note("argv", name.replace("-", "_"), value, [head], True)
 
 
-def _shown_word(word: str, before: str) -> str:
+def _is_pair(key: str = "", value: str = "", *_rest: str) -> bool:
+    """Whether two words are a key and a number, as yacs takes them."""
+    return value.isdigit() and _KEY.fullmatch(key) is not None
+
+
+def _shown_word(word: str, before: str, following: str) -> str:
     """A word of the command line, by which a plan finds this process in the next attempt: of its value, what any record may show."""
     option, equals, value = word.partition("=")
     if not equals:
-        length = len(word) if word.startswith("--") or before == "-m" else 2 if word.startswith("-") else 0
+        is_key = _is_pair(word, following) and has(_FIRST, word) and not is_secret(before.lstrip("-"))
+        is_name = word.startswith("--") or before == "-m" or is_key
+        length = len(word) if is_name else 2 if word.startswith("-") else 0
         option, value = word[:length], word[length:]
     if option and not all(map(_NAME.fullmatch, option.lstrip("-+").split("."))):
         return _HIDDEN
@@ -153,7 +168,7 @@ def _shown_word(word: str, before: str) -> str:
 
 def _read_the_rest() -> None:
     words = _command_line()[0]
-    shown_words = [_shown_word(*pair) for pair in zip(words, ["", *words])]
+    shown_words = [_shown_word(*three) for three in zip(words, ["", *words], [*words[1:], ""])]
     wire.argv = shown_words if sum(map(len, words)) < 1 << 15 else None
     imports.leave_environment()
     for name, (value, given) in list(imports.read.items()):
@@ -317,7 +332,8 @@ def _contents(paths: tuple[str, ...]) -> dict[str, bytes]:
 _HIDDEN = "<redacted>"
 """The journal has this for a secret in the recorded words (supervisor/text/redact.py): any text may stand there."""
 _OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
-"""Words in which the command lines of ranks of one attempt may differ."""
+_RANK = re.compile(r"((?:^|\0)--?(?:[\w-]*[-_])?(?:rank|gpu|device)[=\0])\d+(?![^\0])")
+"""Words in which the command lines of ranks of one attempt may differ; ``--rank 1``, where nothing but a shell starts them."""
 
 
 plan = SimpleNamespace(options=[], files=[], late=False)
@@ -379,7 +395,8 @@ def _is_planned(own: list[str], recorded: list[str], options: list[Any]) -> bool
     rests = []
     for words in (own[1:], recorded[1:]):
         rest = [word for option, _, kept in _pieces(words, options) if option is None for word in kept]
-        rests.append([word for word in rest if not _OF_ONE_RANK.fullmatch(word)])
+        rest = [word for word in rest if not _OF_ONE_RANK.fullmatch(word)]
+        rests.append(_RANK.sub(r"\1", "\0".join(rest)).split("\0"))
     return len(rests[0]) == len(rests[1]) and all(map(_is_same, *rests))
 
 
@@ -407,8 +424,9 @@ def _set_by(option: dict[str, Any], word: str, following: str = "--") -> Any:
     head, equals, value = word.partition("=")
     if equals and head.lstrip("+") in option["words"]:
         return option, 1, value, [head + "=" + new]
-    if not word.startswith("-"):
-        return None  # the name of a key says nothing without a value
+    if not word.startswith("-"):  # the name of a key says nothing without a number
+        is_set = word in option["words"] and _is_pair(word, following)
+        return (option, 2, following, [word, new]) if is_set else None
     if word in option["words"]:
         if option["value"] is True:
             return option, 1, "True", [word]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -118,6 +118,8 @@ def choose_smaller(
     point: MemoryPoint | None = None,
     trials: Sequence[MemoryTrial] = (),
     minimum: int = 1,
+    *,
+    smaller_global: bool = False,
 ) -> Choice | None:
     """The micro-batch to try after `spec` ran out of memory, at the same global batch.
 
@@ -126,6 +128,8 @@ def choose_smaller(
         point: the numbers in its message, if there were enough.
         trials: every attempt of this run and of earlier ones of the same kind.
         minimum: never below this.
+        smaller_global: the accumulation stays in place of the global batch, and half of a batch need not divide it: 7 becomes 3,
+            where batch norm fails on 1.
 
     Returns:
         The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
@@ -133,24 +137,28 @@ def choose_smaller(
         one midway to what fits where `spec` was thought to fit too, else the
         next one that divides the present micro-batch. None when no divisor of at least `minimum` is left.
     """
-    open_ = _open_values(spec, trials, minimum)
+    half = spec.micro_batch_per_rank // 2
+    open_ = _open_values(spec, trials, minimum, half if smaller_global else 0)
     if not open_:
         return None
     held = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
     line = line_through(trials)
-    found = _between(spec, open_, held, trials, line) or _by_measure(spec, open_, held, line)
-    found = found or _by_point(spec, open_, held, point)
-    return found or Choice(
-        with_micro_batch(spec, without_numbers(spec, open_)), "the largest smaller divisor"
-    )
+    found = _between(spec, open_, held, trials, line) or _by_measure(open_, held, line)
+    found = found or _by_point(open_, held, point)
+    if smaller_global:
+        micro, how = found or (next((m for m in open_ if m <= half), open_[0]), "half of it")
+        return Choice(replace(spec, micro_batch_per_rank=micro), how)
+    micro, how = found or (without_numbers(spec, open_), "the largest smaller divisor")
+    return Choice(with_micro_batch(spec, micro), how)
 
 
-def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int) -> list[int]:
-    """The micro-batches to choose from, largest first."""
+def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:
+    """The micro-batches to choose from, largest first. `half`: one that need not divide the batch; 0: there is none."""
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not spec.ranks_known:
         # An accumulation that counts all ranks, or a batch that is divided among them, stays whole only so.
         smaller = [m for m in smaller if spec.micro_batch_per_rank % m == 0]
+    smaller = sorted({*smaller, *([half] if half >= minimum else [])}, reverse=True)
     failed = {t.micro_batch for t in trials if not t.fitted}
     # What failed before fails again; but a memory of failures alone must not end the walk.
     return [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
@@ -158,7 +166,7 @@ def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int) -
 
 def _between(
     spec: BatchSpec, open_: Sequence[int], held: int | None, trials: Sequence[MemoryTrial], line: Line | None
-) -> Choice | None:
+) -> tuple[int, str] | None:
     """After a fit that the run refuted (a probe is shorter than a training): midway between what fits and what failed.
 
     What fitted below it may be far below: with 8 known to fit and 16 refuted, 12 comes before 8.
@@ -168,20 +176,18 @@ def _between(
     if not refuted or not left or line is not None:
         return None
     how = f"between {held}, which fitted, and {spec.micro_batch_per_rank}, which did not after all"
-    return Choice(with_micro_batch(spec, left[len(left) // 2]), how)
+    return left[len(left) // 2], how
 
 
-def _by_measure(spec: BatchSpec, open_: Sequence[int], held: int | None, line: Line | None) -> Choice | None:
+def _by_measure(open_: Sequence[int], held: int | None, line: Line | None) -> tuple[int, str] | None:
     """What a line through measured micro-batches predicts to fit, or what fitted before."""
     found = next((m for m in open_ if line.fits(m)), None) if line is not None else None
     if line is not None and found is not None and found >= (held or 0):
-        return Choice(with_micro_batch(spec, found), _by_line(line, found))
-    return Choice(with_micro_batch(spec, held), "it fitted before") if held is not None else None
+        return found, _by_line(line, found)
+    return (held, "it fitted before") if held is not None else None
 
 
-def _by_point(
-    spec: BatchSpec, open_: Sequence[int], held: int | None, point: MemoryPoint | None
-) -> Choice | None:
+def _by_point(open_: Sequence[int], held: int | None, point: MemoryPoint | None) -> tuple[int, str] | None:
     """What one failed allocation's own numbers predict to fit."""
     if held is not None or point is None:
         return None
@@ -190,7 +196,7 @@ def _by_point(
         return None
     needed = size(point.predicted_bytes(found))
     how = f"it needs at least {needed} of {size(point.capacity_bytes)}"
-    return Choice(with_micro_batch(spec, found), how)
+    return found, how
 
 
 def _by_line(line: Line, micro_batch: int) -> str:

@@ -7,7 +7,7 @@ numbers, as here, the next one is the largest that divides the present micro-bat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from supervisor.job.arguments.assignments import value_of
@@ -175,10 +175,8 @@ def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, b
 
 def _next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
     """The batch after `batch`, of the same accumulation if the global batch becomes smaller; None where none is left."""
-    choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch)
-    if choice is None or not smaller_global:
-        return choice.batch if choice is not None else None
-    return replace(choice.batch, accumulation_steps=batch.accumulation_steps)
+    choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
+    return choice.batch if choice is not None else None
 
 
 def _refusal(spec: JobSpec, why: str, help_: str, resume: ResumePlan, *, is_measured: bool) -> OomRefusal:

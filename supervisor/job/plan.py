@@ -217,11 +217,8 @@ def applied_in(rank: RankProcess | None, pairs: Sequence[tuple[str, str]], cwd: 
         value = int(text) if text.isdecimal() else text
         match place_of(name):
             case Place.ARGUMENT:
-                words = rank.words.get(name) or (name,)
-                style = "space" if any(word.startswith("-") for word in words) else "hydra"
-                options.append(
-                    {"words": list(words), "name": name, "value": value if text else True, "style": style}
-                )
+                words = list(rank.words.get(name) or (name,))
+                options.append({"words": words, "name": name, "value": value if text else True})
             case Place.ENVIRONMENT:
                 environ[name.removeprefix(ENV)] = text
             case Place.FILE:

@@ -163,11 +163,9 @@ def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
         return SpecChange()
-    choice = choose_smaller(batch, history.memory, history.trials, history.retry.min_micro_batch)
-    if choice is None:
-        return SpecChange()
-    smaller = replace(choice.batch, accumulation_steps=batch.accumulation_steps)
-    return SpecChange(batch=BatchChange(batch, smaller))
+    least = history.retry.min_micro_batch
+    choice = choose_smaller(batch, history.memory, history.trials, least, smaller_global=True)
+    return SpecChange(batch=BatchChange(batch, choice.batch)) if choice is not None else SpecChange()
 
 
 def _tried_allocator(history: PolicyInput) -> bool:

@@ -39,6 +39,7 @@ def answers(ended: Ended) -> list[tuple[Any, ...]]:
 
 
 HYDRA = {"words": ["trainer.batch"], "name": "trainer.batch", "value": 4}
+PAIR = {"words": ["TRAIN.BATCH"], "name": "TRAIN.BATCH", "value": 4}
 SWITCH = {"words": ["--resume"], "name": "resume", "value": True}
 
 
@@ -56,6 +57,10 @@ SWITCH = {"words": ["--resume"], "name": "resume", "value": True}
         (HYDRA, "trainer.batch=8 lr=1", "trainer.batch=4 lr=1", 8),
         (HYDRA, "+trainer.batch=8", "+trainer.batch=4", 8),
         (HYDRA, "lr=1", "lr=1 trainer.batch=4", None),
+        (PAIR, "LR 0.1 TRAIN.BATCH 8 SEED 1", "LR 0.1 TRAIN.BATCH 4 SEED 1", 8),
+        (PAIR, "--opts TEST.BATCH 8 TRAIN.BATCH 8", "--opts TEST.BATCH 8 TRAIN.BATCH 4", 8),
+        ({**PAIR, "words": ["train.batch"]}, "out o train.batch 8", "out o train.batch 4", 8),
+        ({**PAIR, "words": ["BATCH"]}, "BATCH 8", "BATCH 4", 8),
         (SWITCH, "--lr 1", "--lr 1 --resume", None),
         ({**SWITCH, "value": "/tmp", "words": ["--load"]}, "--load --lr 1", "--load /tmp --lr 1", None),
     ],
@@ -102,6 +107,27 @@ def test_only_the_process_that_was_recorded_is_changed(
 
 
 @pytest.mark.parametrize(
+    ("recorded", "own", "is_changed"),
+    [
+        ("--rank 0 -b 8 --gpu 0", "--rank 1 -b 8 --gpu 1", True),
+        ("-b 8 --node_rank=0", "-b 8 --node_rank=1", True),
+        ("-b 8 --dist-rank 10", "-b 8 --dist-rank 9", True),
+        ("-b 8 --rank 0", "-b 8 --seed 0", False),
+        ("-b 8 --rank 0 --seed 0", "-b 8 --rank 1 --seed 1", False),
+        ("-b 8 --lora_rank_alpha 8", "-b 8 --lora_rank_alpha 9", False),
+        ("-b 8 --rank 0", "-b 8 --rank 0 1", False),
+        ("-b 8 --gpu 0", "-b 8 --gpu all", False),
+    ],
+)
+def test_ranks_that_a_shell_starts_differ_in_their_number_alone(
+    tmp_path: Path, recorded: str, own: str, is_changed: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    ended = planned(tmp_path, own.split(), BATCH, recorded=recorded.split())
+    assert ("4" in json.loads(ended.out)) == is_changed
+
+
+@pytest.mark.parametrize(
     ("recorded", "is_changed"),
     [
         (f"--api-key {HIDDEN} -b 8", True),
@@ -119,6 +145,27 @@ def test_a_word_that_the_journal_hides_may_be_anything(
     ended = planned(tmp_path, ["--api-key", "(s3cr\net", "-b", "8"], BATCH, recorded=recorded.split())
     assert json.loads(ended.out)[-1] == ("4" if is_changed else "8")
     assert "s3cr" not in str(ended.records)
+
+
+def test_pairs_of_words_are_found_again_by_what_the_records_show_of_them(tmp_path: Path) -> None:
+    """Of yacs' words the records show the key before a number that a plan may change, and no other text."""
+    (tmp_path / "train.py").write_text(SHOWS)
+    words: list[str | Path] = [
+        "train.py",
+        "--opts",
+        "TRAIN.BATCH",
+        "8",
+        "MODEL.NAME",
+        "resnet",
+        "--token",
+        "a.batch",
+        "9",
+    ]
+    (phase,) = run(words, tmp_path).of("phase")
+    assert phase["argv"][2:] == ["--opts", "TRAIN.BATCH", "8", HIDDEN, HIDDEN, "--token", HIDDEN, "9"]
+    plan = json.dumps({"argv": phase["argv"], "options": [PAIR]})
+    ended = run(words, tmp_path, STOKER_APPLY=plan)
+    assert json.loads(ended.out)[:3] == ["--opts", "TRAIN.BATCH", "4"]
 
 
 def test_a_wrapper_that_has_the_script_s_words_behind_its_own_is_left_alone(tmp_path: Path) -> None:

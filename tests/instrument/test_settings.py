@@ -63,6 +63,11 @@ def needs(package: str) -> None:
         ("trainer.batch_size=8", "trainer.batch_size", 8, "trainer.batch_size"),
         ("+trainer.batch_size=8", "trainer.batch_size", 8, "trainer.batch_size"),
         ("--fp16 batch_size=2", "batch_size", 2, "batch_size"),
+        ("TRAIN.LR 0.1 TRAIN.BATCH_SIZE 16 SEED 1", "TRAIN.BATCH_SIZE", 16, "TRAIN.BATCH_SIZE"),
+        ("--opts TRAIN.BATCH_SIZE 16", "TRAIN.BATCH_SIZE", 16, "TRAIN.BATCH_SIZE"),
+        ("train.distributed True train.batch_size 12", "train.batch_size", 12, "train.batch_size"),
+        ("NAME x BATCH_SIZE 16", "BATCH_SIZE", 16, "BATCH_SIZE"),
+        ("--cfg-options a.b=x train.batch_size=8", "train.batch_size", 8, "train.batch_size"),
         ("--lr 1e-4", "lr", 1e-4, "--lr"),
         ("--offset -3", "offset", -3, "--offset"),
         ("--resume", "resume", True, "--resume"),
@@ -75,6 +80,11 @@ def test_words_of_the_command_line(
 ) -> None:
     record = settings(ran(tmp_path / "a", "import json", *words.split()))["argv", name]
     assert (record["value"], record["words"], record["given"]) == (value, [written], True)
+
+
+def test_two_words_that_are_no_key_and_number_are_no_setting(tmp_path: Path) -> None:
+    words = ["train", "8", "batch", "16", "a/b.py", "2", "--resume", "last.ckpt", "5", "MODEL.NAME", "resnet"]
+    assert [name for by, name in settings(ran(tmp_path, "import json", *words)) if by == "argv"] == ["resume"]
 
 
 def test_a_path_is_written_where_there_is_one(tmp_path: Path) -> None:

@@ -115,6 +115,22 @@ STYLES = {
         (*batch("trainer.batch_size", "trainer.accumulate"), "--resume-knob", "ckpt_path=PATH"),
         waits=() if HAS_HYDRA else ("--resume-knob",),
     ),
+    "pairs": Style(
+        (
+            *("torchrun", "--standalone", "--nproc-per-node", "2", "pairs.py", "--opts"),
+            *(
+                "MODEL.WIDTH",
+                "16",
+                "TRAIN.BATCH_SIZE",
+                "16",
+                "TRAIN.ACCUM_STEPS",
+                "2",
+                "TEST.BATCH_SIZE",
+                "32",
+            ),
+        ),
+        (*batch("TRAIN.BATCH_SIZE", "TRAIN.ACCUM_STEPS"), *RESUMES),
+    ),
     "spawned": Style(
         (sys.executable, "spawned.py", "--batch_size", "16", "--accum", "2"),
         (*batch("--batch_size", "--accum"), *RESUMES),

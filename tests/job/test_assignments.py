@@ -85,3 +85,10 @@ def test_a_key_of_yacs_is_followed_by_its_value() -> None:
     assert value_of(args, "TRAIN.BATCH_SIZE") == "8"
     assert set_value(args, "TRAIN.BATCH_SIZE", "4")[-2:] == ("TRAIN.BATCH_SIZE", "4")
     assert "a.py" not in names_of(("a.py", "b.yaml", "README.md"))
+
+
+@pytest.mark.parametrize("key", ["train.batch_size", "BATCH_SIZE", "Train.batch", "SOLVER.IMS_PER_BATCH"])
+def test_a_key_before_a_number_is_set_in_its_place(key: str) -> None:
+    args = ("train.distributed", "True", key, "12", "out", "o")
+    assert names_of(args) == [key]
+    assert set_value(args, key, "6") == ("train.distributed", "True", key, "6", "out", "o")

@@ -101,6 +101,37 @@ def test_a_setting_of_all_ranks_is_halved_unless_it_counts_the_accumulation(coun
     assert smaller(with_measured(JOB, seen)) == ("--batch=64 --accum=4" if counts else "--batch=16 --accum=4")
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_batch_that_the_loop_cuts_is_cut_into_more_pieces(ranks: int) -> None:
+    """Of a loader's 12 samples the loop makes passes of 4: the number of pieces is a setting, and what is loaded stays."""
+    shapes = [{"kind": "shape", "rank": 0, "step": step, "loader": 1} for step in range(4)]
+    fed = [{**shape, "of": "batch", "shapes": [[12, 16]]} for shape in shapes]
+    cut = [{**shape, "of": "forward", "shapes": [[4, 16]]} for shape in shapes for _ in range(3)]
+    made = [
+        {"kind": "step", "rank": 0, "step": step + 1, "micro_steps": 3, "batches": 1} for step in range(4)
+    ]
+    pair = {"kind": "setting", "rank": 0, "by": "argv", "type": "str", "given": True}
+    settings = [
+        {**pair, "name": name, "words": [name], "value": value}
+        for name, value in (("train.batch_size", 12), ("train.subdivision", 3), ("model.depth", 4))
+    ]
+    phase = {"kind": "phase", "rank": 0, "pid": 1, "world_size": ranks}
+    loader = {"kind": "loader", "rank": 0, "id": 1, "batch_size": 12, "workers": 0}
+    found = derived([phase, *settings, loader, *fed, *cut, *made])
+    assert (found.micro_batch, found.accumulation, found.global_batch) == (4, 3, 12 * ranks)
+    assert found.setting is not None
+    assert (found.setting.name, found.scope, found.counts_accumulation) == (
+        "train.batch_size",
+        KnobScope.PER_RANK,
+        True,
+    )
+    assert smaller(with_measured(JOB, measured_settings(found, Knobs()))) == (
+        "train.batch_size=12 train.subdivision=6"
+    )
+    alone = derived([phase, settings[0], settings[2], loader, *fed, *cut, *made])
+    assert alone.setting is None  # what cuts it is not known
+
+
 def test_a_derived_accumulation_of_a_setting_of_all_ranks_keeps_its_total() -> None:
     seen = MeasuredSettings(
         batch=BatchSpec(16, 2, 2),
@@ -126,9 +157,9 @@ def test_a_plan_for_the_ranks_names_all_words_of_an_option() -> None:
     assert json.loads(variables["STOKER_APPLY"]) == {
         "argv": ["python", "train.py", "-b", "16"],
         "options": [
-            {"words": ["--batch", "-b"], "name": "--batch", "value": 8, "style": "space"},
-            {"words": ["model.accum"], "name": "model.accum", "value": 4, "style": "hydra"},
-            {"words": ["--resume"], "name": "--resume", "value": True, "style": "space"},
+            {"words": ["--batch", "-b"], "name": "--batch", "value": 8},
+            {"words": ["model.accum"], "name": "model.accum", "value": 4},
+            {"words": ["--resume"], "name": "--resume", "value": True},
         ],
         "environ": {"SIZE": "8"},
         "files": [{"path": "/job/conf.yaml", "key": "a.b", "value": 2}],

@@ -163,3 +163,18 @@ def test_of_what_is_open_that_which_failed_before_is_left_out() -> None:
     assert chosen(BatchSpec(16, 1, 1), minimum=9) is None
     assert chosen(BatchSpec(12, 1, 0)) == 6
     assert chosen(BatchSpec(12, 1, 1), fitted(3), failed(6)) == 3
+
+
+@pytest.mark.parametrize(
+    ("micro", "steps", "expected"), [(7, 1, 3), (11, 1, 5), (9, 1, 4), (16, 1, 8), (12, 2, 6), (2, 1, 1)]
+)
+def test_a_smaller_global_batch_takes_half_which_need_not_divide(
+    micro: int, steps: int, expected: int
+) -> None:
+    """The only divisor of 7 is 1, and batch norm fails on one sample."""
+    choice = choose_smaller(BatchSpec(micro, steps, 1), smaller_global=True)
+    assert choice is not None
+    assert (choice.batch.micro_batch_per_rank, choice.batch.accumulation_steps) == (expected, steps)
+    point = MemoryPoint(micro, 6 << 30, 2 << 30, 8 << 30)
+    assert choose_smaller(BatchSpec(micro, steps, 1), point, smaller_global=True) is not None
+    assert choose_smaller(BatchSpec(7, 1, 1), minimum=4, smaller_global=True) is None

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-# yacs' keys are in capitals, each followed by its value; any other pair of words may be two files.
-_PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+")
+# yacs' keys (`CfgNode.merge_from_list`), each followed by its value: in capitals, or before a number; any other pair may be two files.
+_PAIRED = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)+ .*|([A-Za-z_]\w*(\.\w+)+|[A-Z][A-Z_]+) \d+", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _settings_of(args: tuple[str, ...]) -> Sequence[Setting]:
             ahead = args[at + 1] if at + 1 < len(args) else None
             is_value = ahead is not None and (not ahead.startswith("-") or _is_number(ahead))
             found.append(Setting(name, ahead if is_value else None, at, joined=False))
-        elif _PAIRED.fullmatch(word) and at + 1 < len(args):
+        elif _PAIRED.fullmatch(" ".join(args[at : at + 2])):
             found.append(Setting(word, args[at + 1], at, joined=False))
         else:
             match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)

@@ -231,6 +231,8 @@ def measured_batch(
     knob, answer, accumulated_by = _named_accumulation(numbers, settings, given) or _accumulation_setting(
         numbers, settings, setting
     )
+    if setting is None and knob is not None and len(cut := _cut(numbers, settings)) == 1:
+        setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
     knob_scope = KnobScope.PER_RANK if knob is not None and knob.number == times else KnobScope.GLOBAL
     return MeasuredBatch(
         micro_batch=micro,
@@ -464,6 +466,15 @@ def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
     """Those whose value makes the micro-batch on a rank, a node or all ranks; else those that are the whole step's."""
     direct = [s for s in named if numbers.scope(s.number) is not None]
     return direct or [s for s in named if numbers.is_global(s.number)]
+
+
+def _cut(numbers: _Numbers, settings: Sequence[Setting]) -> list[Setting]:
+    """The settings that make a rank's batch which the loop cuts into as many pieces as another setting says."""
+    return [
+        s
+        for s in settings
+        if s.is_input and _fit(s) and numbers.uncut is not None and s.number == numbers.uncut
+    ]
 
 
 def _best(

@@ -57,6 +57,10 @@ class RankProcess:
 
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     """`job` with what was measured, where no person said otherwise."""
+    if seen.counts_accumulation and seen.scope is KnobScope.PER_RANK and seen.batch is not None:
+        # The loop cuts a rank's batch: of a rank's own numbers that is the whole step.
+        alone = replace(seen.batch, world_size=1, ranks_known=False)
+        seen = replace(seen, batch=alone, scope=KnobScope.GLOBAL)
     given, measured = job.knobs, seen.batch
     if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
         return job

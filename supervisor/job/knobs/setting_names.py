@@ -28,7 +28,7 @@ _PLAIN: Final = (
     _BATCH | _SIZE | _set("mini global total effective samples data loader dataloader b world of the")
 )
 _TOTAL: Final = _set("global total effective gbs nbs tbs nominal")
-_ACCUMULATION: Final = _set("ga gas gacc")
+_ACCUMULATION: Final = _set("ga gas gacc subdivision subdivisions")  # darknet's: mini-batches of a batch
 # Where several take a checkpoint, the word that says it best comes first.
 _RESUME: Final = ("resume", "restore", "restart", "init_from", "ckpt", "checkpoint", "load")
 _NO_RESUME: Final = _set(
