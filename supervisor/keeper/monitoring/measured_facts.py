@@ -52,7 +52,7 @@ class MeasuredFacts:
         """A new attempt, or one `adopted` with the state it was left in: what the journal has is not written again."""
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
-        self._facts = Facts()
+        self._facts = Facts((job.entry, *job.entry_args), job.cwd) if job is not None else Facts()
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
