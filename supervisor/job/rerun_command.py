@@ -45,6 +45,7 @@ def command_of(job: JobSpec) -> str | None:
             words += [flag, value]
         else:
             words.append(f"{flag}={value}")
+    words += job.given
     if not job.retry.enabled and "--no-retry" not in words and not _from_file(job, "policy.retry"):
         words.append("--no-retry")
     args, flags = job.entry_args, job.torchrun_flags
