@@ -36,7 +36,7 @@ MAX_NAME = 24  # cells of a terminal's line, also of a note; a pipe gets all of 
 
 
 class Columns(NamedTuple):
-    """What is listed of a run. `reason`: what a person reads in place of the verdict's class. `ended`: when, empty while it may continue. `name`: the name it was given; empty where there is only the script's. `note`: its newest one."""
+    """What is listed of a run. `reason`: what a person reads in place of the verdict's class. `again`: the command that starts it with the declarations that it lacked. `ended`: when, empty while it may continue. `name`: the name it was given; empty where there is only the script's. `note`: its newest one."""
 
     run: str
     state: str
@@ -51,6 +51,7 @@ class Columns(NamedTuple):
     ended: str = ""
     note: str = ""
     reason: str = ""
+    again: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +90,11 @@ def run(args: argparse.Namespace) -> int:
     # The header is for a person: a pipe's first line is a run.
     for line in lines_of([HEADER, *listed] if listed and width is not None else listed, width):
         print(line)
+    if (lacked := next((each for each in listed if each.again), None)) is not None:
+        print(
+            f"{lacked.run} ended out of memory; with these it would have restarted:\n{lacked.again}",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -100,6 +106,7 @@ NO_NOTE = (0.0, "")
 
 def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> Columns:
     """What its journal says of a run now. `listed`, `noted`: its name and its note in the index."""
+    from supervisor.run.history.changes import declared_again
     from supervisor.run.journal import read_state
     from supervisor.run.state import HeldOpen
     from supervisor.views.model.run_list import (
@@ -138,6 +145,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
         _ended_text(state),
         note_of(state, noted),
         row.reason,
+        declared_again(state, job) if job is not None else "",
     )
 
 
@@ -178,6 +186,7 @@ def _reason_of(attempt: AttemptState | None) -> str | None:
 def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> dict[str, Any]:
     """What `--json` prints of a run, in the index under the name `listed` and with the note `noted`: times in seconds since the epoch, None for what is not known."""
     from supervisor.run.access.ownership import has_keeper
+    from supervisor.run.history.changes import declared_again
     from supervisor.run.journal import read_state
     from supervisor.text.redact import redact_argv
     from supervisor.views.model.run_list import command_of, given_name, newest_rate, note_of, recovered_from
@@ -198,6 +207,7 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
         "total_steps": state.total_steps,
         "verdict": _verdict_of(state),
         "reason": _reason_of(attempt),
+        "start_again": (declared_again(state, job) if job is not None else "") or None,
         "recovered_from": recovered_from(state),
         "micro_batch": batch.micro_batch_per_rank if batch is not None else None,
         "accumulation": batch.accumulation_steps if batch is not None else None,

@@ -133,6 +133,7 @@ class JobEvidence(NamedTuple):
     Attributes:
         logs: the logs, in any order.
         exit_codes: by global rank; negative for a signal.
+        raised: by global rank, the class of the exception that ended its script, where the process was measured.
         launcher_exit: the launcher's own exit code.
         launcher_signal: the signal that ended the launcher itself, before anybody here stopped it.
         error_files: torchrun's error files.
@@ -160,6 +161,7 @@ class JobEvidence(NamedTuple):
 
     logs: tuple[LogSource, ...]
     exit_codes: Mapping[int, int] = MappingProxyType({})
+    raised: Mapping[int, str] = MappingProxyType({})
     launcher_exit: int | None = None
     launcher_signal: int | None = None
     error_files: tuple[ErrorFile, ...] = ()

@@ -17,7 +17,7 @@ from supervisor.diagnosis.cause.exit_zero import planned_end
 from supervisor.diagnosis.cause.fingerprint import fingerprint
 from supervisor.diagnosis.cause.log_jobs import by_job, job_starts
 from supervisor.diagnosis.cause.other_evidence import Correction, by_launchers_signal, corrected
-from supervisor.diagnosis.cause.recovered_errors import without_recovered
+from supervisor.diagnosis.cause.recovered_errors import without_recovered, without_swallowed
 from supervisor.diagnosis.cause.roots import with_local_rank
 from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
@@ -175,6 +175,7 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
     candidates = [item for item in candidates_of(scans, stepped=stepped) if as_expected(item, scans)]
+    candidates = without_swallowed(candidates, job.raised)
     found = without_recovered(candidates, scans, died=died, stepped=stepped)
     return Case(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
 

@@ -15,7 +15,7 @@ from supervisor.job.arguments.launchers import container_options
 from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
-from supervisor.job.knobs.set_batch import NOT_GIVEN, batch_values, why_not_changeable, why_size_unknown
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
@@ -128,37 +128,29 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
     words: list[str] = []
     if isinstance(plan, OomRefusal):
         if knobs.batch is None:
-            words.append("--batch-knob NAME")
+            words += ["--batch-knob", "NAME"]
         elif knobs.batch_scope is KnobScope.UNKNOWN and not knobs.paired:
-            words.append("--batch-scope SCOPE")
+            words += ["--batch-scope", "SCOPE"]
         if not knobs.keeps_global_batch:
-            words.append("--accumulation-knob NAME")
-    resume = {"unknown": "--resume-knob FLAG=PATH", "none": "--restart-from-scratch"}.get(plan.resume.how)
-    if resume is not None and not spec.retry.restart_from_scratch:
-        words.append(resume)
+            words += ["--accumulation-knob", "NAME"]
+    if not spec.retry.restart_from_scratch:
+        resume = {"unknown": ["--resume-knob", "FLAG=PATH"], "none": ["--restart-from-scratch"]}
+        words += resume.get(plan.resume.how, [])
     return tuple(words)
 
 
-def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, bool]:
+def oom_notice(spec: JobSpec, *, waits: bool) -> tuple[str, bool]:
     """What an out-of-memory failure of this job would do, in one line, and whether it restarts by itself.
 
     Args:
         spec: the job with what is known by now.
-        micro: the micro-batch that was measured.
         waits: a person is asked in the end, who may look at its screen.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
     end = "would wait for you" if waits else "would end this run"
     if isinstance(plan, OomRefusal):
-        why = plan.why
-        if (
-            spec.knobs.batch is None
-            and why.startswith(("the script's batch flag is not known", NOT_GIVEN))
-            and micro is not None
-        ):
-            why = f"which setting makes the {micro} samples is not known"
-        return f"out of memory {end}: {why}{how}", False
+        return f"out of memory {end}: {plan.why}{how}", False
     assert spec.batch is not None, "a plan has a batch"
     batch = _next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
     assert batch is not None, "a plan has a first step"

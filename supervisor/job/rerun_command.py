@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,12 +26,12 @@ def real_command_of(job: JobSpec) -> str | None:
     return command_of(replace(job, origins=rows))
 
 
-def command_of(job: JobSpec) -> str | None:
-    """``stoker run --nproc-per-node 2 train.py --lr 3e-4``; None where the job was not started by a line of ours.
+def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
+    """``stoker run --nproc-per-node 2 train.py --lr 3e-4``, with `more` flags; None where the job was not started by a line of ours.
 
     Settings from files and from the environment are found there again; a secret stays hidden, as it was recorded.
     """
-    words = ["stoker", "run"]
+    words = ["stoker", "run", *more]
     if job.config_path is not None:
         words += ["--config", job.config_path]
     for name, value, origin in job.origins:
@@ -45,6 +46,7 @@ def command_of(job: JobSpec) -> str | None:
             words += [flag, value]
         else:
             words.append(f"{flag}={value}")
+    words += job.given
     args, flags = job.entry_args, job.torchrun_flags
     if job.trial is not None:
         args, flags = job.trial.args, job.trial.flags

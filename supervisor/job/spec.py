@@ -448,6 +448,7 @@ class JobSpec:
     `expected_memory_bytes`: the most that its configuration expects a rank to hold on a GPU; None: it says nothing, or was changed.
     `env` is the user's own environment delta (from config or --env). `origins` has a row
     for each source (flag, env, file, default) of each setting: of one setting the last is in effect, those before it it overrode.
+    `given`: the flags of the command line that set nothing of the job, as words.
     """
 
     name: str
@@ -493,6 +494,7 @@ class JobSpec:
     if_answered: tuple[tuple[Knobs, BatchSpec | None], ...] = ()
     answered: AnswerGiven | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)
+    given: tuple[str, ...] = ()
 
     @property
     def several_nodes(self) -> bool:

@@ -28,7 +28,7 @@ from supervisor.run.journal import StateReader, read_state, without_secrets
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import RunPaths, private
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
-from supervisor.run.state import AttemptState, Finished, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import moment_of
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import Redactor, redact_text
@@ -555,6 +555,8 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     from supervisor.policy.health.early_signs import (
         MEMORY_UNEXPECTED,
     )  # at the end of a run: no start waits for them
+    from supervisor.run.history.changes import declared_again
+    from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.views.trial_report import trial_lines
 
     lines = ["", f"run       {state.run_id}  {strip_escapes(state.name)}"]
@@ -598,31 +600,10 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     lines += [f"note      {one.text}" for one in state.advisories if one.code == MEMORY_UNEXPECTED]
     lines.append(f"directory {run.root}")
     lines += trial_lines(state, run, english)
-    if declaration := _declaration(state, run):
-        lines.append(declaration)  # the last line, and nothing else in it: to be pasted
+    with contextlib.suppress(BadRunFile):
+        if command := declared_again(state, read_run_file(run.run_json).job):
+            lines.append(command)  # the last line, and nothing else in it: to be pasted
     return "\n".join(lines)
-
-
-def _declaration(state: RunState, run: RunPaths) -> str:
-    """The command that starts a run again which ended out of memory, with what would have let it restart; empty for any other."""
-    from supervisor.job.oom_plan import missing_words
-    from supervisor.job.rerun_command import command_of
-    from supervisor.run.runfile import BadRunFile, read_run_file
-
-    attempt, is_over = state.attempt, isinstance(state.condition, Finished)
-    if (
-        attempt is None
-        or not is_over
-        or attempt.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}
-    ):
-        return ""
-    try:
-        job = read_run_file(run.run_json).job
-    except (OSError, BadRunFile):
-        return ""
-    missing = " ".join(missing_words(state.answered_job(job)))
-    command = command_of(job) if missing else None
-    return command.replace("stoker run", f"stoker run {missing}", 1) if command is not None else ""
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How a script resumes is asked at its first start on a terminal: once, and only where it matters and nothing says it."""
+"""How a script resumes is asked at a start on a terminal: once, and only where it matters and nothing says it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,31 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.starting.job_inputs import load_job, parse_words, with_asked_resume
-from supervisor.job.spec import Knobs
+from supervisor.job.spec import EntryKind, Knobs
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import write_run_file
+from tests.cli.test_runs import journal
+from tests.keeper.fakes import job_of
 
 PLAIN = "import torch\nfor step in range(3):\n    torch.save(step, 'x.bin')\n"
+SAVED = ev.CheckpointCommitted(t=3.0, attempt=1, step=2, path="x.bin", found=True)
+
+
+def ran(
+    folder: Path, *facts: ev.Event, name: str = "20261121-1412-brave-otter", entry: str = "train.py"
+) -> None:
+    """An earlier run below `folder`."""
+    run = RunPaths(folder / "runs" / name)
+    journal(run.root, ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"), *facts)
+    write_run_file(run.run_json, job_of(folder, entry=entry, entry_kind=EntryKind.SCRIPT))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Where an earlier run of the script saved something, and nothing shows how it is loaded."""
     (tmp_path / "train.py").write_text(PLAIN)
+    ran(tmp_path, SAVED)
     return tmp_path
 
 
@@ -25,6 +42,7 @@ def started(folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, *words: s
     """The knobs of a start at whose question `typed` is typed; whoever is asked nothing reads none of it."""
     env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    monkeypatch.chdir(folder)
     job = load_job(parse_words(words or ("train.py",), env), env, folder)
     return with_asked_resume(job, env).spec.knobs
 
@@ -67,12 +85,45 @@ def test_what_is_no_answer_leaves_it_open(
     assert capsys.readouterr().out == ""
 
 
-def test_a_script_that_speaks_of_no_saving_is_not_asked_about(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("facts", "words", "asks"),
+    [
+        (None, (), False),
+        ((), (), False),
+        ((SAVED,), (), True),
+        (
+            (SAVED, ev.BatchMeasured(t=4.0, attempt=1, resume="self", resume_how="measured: itself")),
+            (),
+            False,
+        ),
+        (None, ("--restore-state", "x.bin"), True),
+        (None, ("--checkpoint-every", "10"), False),
+        (None, ("--lr", "0.1"), False),
+    ],
+    ids=[
+        "first run",
+        "saved nothing",
+        "saved",
+        "loads by itself",
+        "an option",
+        "an interval",
+        "another option",
+    ],
+)
+def test_who_may_save_is_asked(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    facts: tuple[ev.Event, ...] | None,
+    words: tuple[str, ...],
+    asks: bool,
 ) -> None:
-    (folder / "train.py").write_text("for step in range(3):\n    print(step)\n")
-    assert not started(folder, monkeypatch, "s\n").self_resuming
-    assert capsys.readouterr().out == ""
+    (tmp_path / "train.py").write_text(PLAIN)
+    if facts is not None:
+        ran(tmp_path, *facts)
+        ran(tmp_path, SAVED, name="20261122-1412-able-ant", entry="other.py")
+    assert started(tmp_path, monkeypatch, "s\n", "train.py", *words).self_resuming is asks
+    assert ("how does it resume" in capsys.readouterr().out) is asks
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine
+from supervisor.text.prefixes import Origin
 
 HEAD = "Traceback (most recent call last):\n"
 
@@ -579,3 +580,44 @@ def test_what_wandb_logs_of_its_uploads_ends_nothing(engine: Engine) -> None:
         raised="wandb.errors.CommError: failed to find run a/b (<Response [404]>)",
     )
     assert judged(refused + raised, engine).failure is FailureClass.AUTH_OR_HUB
+
+
+SWALLOWED = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'stats.json'",
+    "ModuleNotFoundError: No module named 'apex'",
+)
+
+
+@pytest.mark.parametrize("swallowed", SWALLOWED)
+@pytest.mark.parametrize(
+    "raised", ["ValueError: bad shape", "KeyError: 'labels'", "train.Diverged: loss 1e9"]
+)
+def test_the_measured_class_tells_which_exception_ended_the_script(
+    swallowed: str, raised: str, engine: Engine
+) -> None:
+    printed = traceback(("/w/train.py", "evaluate"), raised=swallowed)
+    text = steps(1) + printed + "no statistics\n" + traceback(("/w/train.py", "<module>"), raised=raised)
+    name = raised.split(":")[0].rpartition(".")[2]
+
+    def judged_with(**measured: str) -> Verdict:
+        log = LogSource("0/stderr.log", (text.encode(),), Origin(rank=0, local_rank=0, stream="stderr"))
+        ended = {int(rank.removeprefix("rank")): of for rank, of in measured.items()}
+        return diagnose(JobEvidence(logs=(log,), raised=ended), engine.signatures, engine.matcher)
+
+    verdict = judged_with(rank0=name)
+    assert verdict.cause is not None
+    assert verdict.cause.text == raised
+    log_alone = judged_with()
+    assert judged_with(rank1=name) == log_alone, "another rank's"
+    assert judged_with(rank0="Unheard") == log_alone, "the log does not show what was measured"
+
+
+def test_what_led_to_the_measured_exception_stays_its_cause(engine: Engine) -> None:
+    full = traceback(("/w/train.py", "save"), raised="OSError: [Errno 28] No space left on device")
+    broken = traceback(("/w/train.py", "<module>"), raised="RuntimeError: unexpected pos 2816 vs 2710")
+    text = (
+        f"{steps(1)}{full}\nDuring handling of the above exception, another exception occurred:\n\n{broken}"
+    )
+    job = JobEvidence(logs=(LogSource("log", (text.encode(),)),), raised={0: "RuntimeError"})
+    assert diagnose(job, engine.signatures, engine.matcher).failure is FailureClass.DISK_FULL

@@ -364,11 +364,6 @@ def test_a_pause_of_90_s_survives_however_the_run_is_watched_and_whether_or_not_
                     assert stoker(*command, "--detach", *script, cwd=cwd).code == 0
                 case _:
                     screens.append(stack.enter_context(terminal(*command, *script, cwd=cwd)))
-                    if (
-                        not resumes
-                    ):  # asked at the first start of a script on a terminal; Enter leaves it open
-                        screens[-1].wait_for("how does it resume from a checkpoint")
-                        screens[-1].press("\r")
             wait_for_step(wait_for_run(cwd), 3, 240)  # not all imports of torch at once
 
         def over() -> bool:

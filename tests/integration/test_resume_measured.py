@@ -163,7 +163,7 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
 
 def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_line(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", size="(4, 8, 16)[a.rho // 8]", runs_out=True)
-    done, _, state = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
+    done, run, state = run_headless(*FLAGS, "train.py", cwd=folder, timeout_s=300)
     assert done.code == 1, done.out + done.err
     missing = "--batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH"
     lines = done.out.splitlines()
@@ -176,5 +176,11 @@ def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_
     died = next(at for at, line in enumerate(lines) if "[ERROR]" in line)
     assert len(said) == 1, done.out
     assert said[0] < died
-    assert lines[-1] == f"stoker run {missing} --nproc-per-node 2 --python {sys.executable} train.py"
+    given = f"--nproc-per-node 2 --python {sys.executable} --no-ui --no-check"
+    assert lines[-1] == f"stoker run {missing} {given} train.py"
     assert len(state.attempts) == 1
+    # Who comes back later, as to a detached run, finds it too.
+    later = stoker("attach", run.run_id, "--no-ui", cwd=folder), stoker("runs", cwd=folder)
+    assert later[0].out.splitlines()[-1] == later[1].err.splitlines()[-1] == lines[-1]
+    listed = json.loads(stoker("runs", "--json", cwd=folder).out)
+    assert listed["start_again"] == lines[-1]

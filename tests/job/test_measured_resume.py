@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.knobs.facts import MOST_PATHS, Facts
+from supervisor.job.knobs.facts import MOST_PATHS, Facts, Setting
+from supervisor.job.knobs.measured import is_named
 from supervisor.job.knobs.measured_resume import (
     ResumeWay,
     resume_seen,
@@ -53,6 +54,47 @@ def test_a_key_of_a_file_and_a_variable_are_named_as_knobs_are() -> None:
     assert way_of(phase(), in_file).setting == "/job/c.yaml#train.resume"
     variable = setting("RESUME", None, "env", empty=True)
     assert way_of(phase(), variable).setting == "env:RESUME"
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "shown"),
+    [
+        ("train.py --config conf/c.yaml", "/job/conf/c.yaml", "conf/c.yaml"),
+        ("train.py --config=./conf/c.yaml", "/job/conf/c.yaml", "./conf/c.yaml"),
+        ("train.py --config /job/conf/c.yaml", "/job/conf/c.yaml", "/job/conf/c.yaml"),
+        ("train.py config=../c.yaml", "/c.yaml", "../c.yaml"),
+        ("bash train.sh", "/job/conf/c.yaml", "conf/c.yaml"),
+        ("bash train.sh", "/jobs/c.yaml", "/jobs/c.yaml"),
+    ],
+)
+def test_a_file_is_spelled_as_in_the_command_else_from_the_working_folder(
+    command: str, file: str, shown: str
+) -> None:
+    facts = Facts(command.split(), "/job")
+    for record in (phase(), setting("train.resume", None, "yaml", file=file, type="NoneType")):
+        facts.add(record)
+    way = resume_way(facts.resume)
+    assert (way.setting, way.candidates) == (f"{shown}#train.resume", (f"{shown}#train.resume=PATH",))
+    assert is_named(facts.settings[0], f"{shown}#train.resume")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "same"),
+    [
+        ("a.yaml#bs", "/job/data.yaml", False),
+        ("conf/a.yaml#bs", "/job/myconf/a.yaml", False),
+        ("/a.yaml#bs", "/job/a.yaml", False),
+        ("--config=a.yaml#bs", "/job/data.yaml", False),
+        ("a.yaml#bs", "/job/a.yaml", True),
+        ("./conf/a.yaml#bs", "/job/conf/a.yaml", True),
+        ("../conf/a.yaml#bs", "/conf/a.yaml", True),
+        ("--config=conf/a.yaml#bs", "/job/conf/a.yaml", True),
+        ("/job/a.yaml#bs", "/job/a.yaml", True),
+        ("env:bs", "/job/a.yaml", False),
+    ],
+)
+def test_a_key_is_that_of_the_named_file_alone(name: str, file: str, same: bool) -> None:
+    assert is_named(Setting("yaml", "bs", ("bs",), 8, "int", file=file), name) is same
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given, reject
+from hypothesis import strategies as st
 
+from supervisor.job.arguments.flags import OWNED, STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import ConfigFile
+from supervisor.job.errors import JobError
 from supervisor.job.rerun_command import command_of
 from supervisor.job.spec import JobSpec
 
@@ -78,3 +83,58 @@ def test_a_job_of_a_file_names_the_file_and_what_was_said_besides(line: str, fil
 )
 def test_it_reads_as_a_person_writes_it(line: str, file: ConfigFile | None, command: str) -> None:
     assert command_of(resolved(line, file)) == command
+
+
+REPEATED = [
+    flag
+    for flag in STOKER_FLAGS
+    if flag.key not in {"config", "run_dir", "dry_run", "show_config", "check_only"}
+]
+OF_TORCHRUN = [flag for flag in TORCHRUN_FLAGS if flag.key not in {*OWNED, "module"}]
+VALUES = {FlagKind.TEXT: "a-b", FlagKind.INT: "3", FlagKind.SECONDS: "40"}
+SPECIAL = {"env": "A=x y", "nnodes": "2", "nproc_per_node": "2", "node_rank": "1", "min_ranks": "1", "micro_batch": "4", "global_batch": "24", "batch_knob": "--bs", "accumulation_knob": "--ga"}  # fmt: skip
+
+
+def printed(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return sorted((key, value.removesuffix(".0")) for key, value in pairs)
+
+
+def words_of(flag: Flag) -> list[str]:
+    if not flag.takes_value:
+        return [flag.name]
+    return [flag.name, flag.choices[0] if flag.choices else SPECIAL.get(flag.key, VALUES[flag.kind])]
+
+
+@given(st.sets(st.sampled_from([*REPEATED, *OF_TORCHRUN]), max_size=12))
+@example({*REPEATED})
+@example({*OF_TORCHRUN})
+def test_each_flag_that_was_given_is_printed(flags: set[Flag]) -> None:
+    by_name = sorted(flags, key=lambda flag: flag.name)
+    words = [word for flag in by_name for word in words_of(flag)]
+    line = [*words, "train.py", "--bs", "8", "--ga", "1"]
+    parsed = parse_run_argv(line)
+    try:
+        job = resolve_job(JobInputs(parsed, {}, "/w"))
+    except JobError:
+        reject()  # such flags contradict each other
+    command = command_of(job)
+    assert command is not None
+    again = parse_run_argv(shlex.split(command)[2:])
+    assert printed(again.stoker) == printed(parsed.stoker)
+    if {"trial", "single_gpu"}.isdisjoint(dict(parsed.stoker)):  # one rank meets no other
+        assert printed(again.torchrun) == printed(parsed.torchrun)
+
+
+@pytest.mark.parametrize("flag", [*REPEATED, *OF_TORCHRUN], ids=lambda flag: flag.key)
+def test_a_flag_is_printed_alone(flag: Flag) -> None:
+    line = [*words_of(flag), "train.py", "--bs", "8", "--ga", "1"]
+    knobs = ["--batch-knob", "--bs", "--batch-scope", "per_rank", "--accumulation-knob", "--ga"]
+    needs = {
+        "trial_steps": ["--trial"],
+        "node_rank": ["--nnodes", "2"],
+        "micro_batch": knobs,
+        "global_batch": knobs,
+    }.get(flag.key, [])
+    command = command_of(resolve_job(JobInputs(parse_run_argv([*needs, *line]), {}, "/w")))
+    assert command is not None
+    assert flag.name in command.split(" train.py")[0].replace("=", " ").split()

@@ -293,9 +293,10 @@ def test_what_another_run_may_have_written_is_not_taken(
 
 @dataclass
 class Counted:
-    """A script that logs no step, whose process made 100 steps in an earlier attempt."""
+    """A script whose process made 100 steps in an earlier attempt, and that logs no step of its own."""
 
     steps: list[tuple[float, float]] = field(default_factory=list)
+    logs_steps: bool = False
 
     def step_after(self, counted: int) -> int | None:
         return counted + 100
@@ -362,6 +363,36 @@ def test_a_file_that_was_written_after_the_save_that_was_measured(
     made.hear(measured(tmp_path / "zeta.q7", T + 10))
     made.finish(BEGUN)
     assert [(one.step, one.step_by_time) for one in saved(told)] == ([(step, late_s > 0)] if taken else [])
+
+
+@pytest.mark.parametrize(
+    ("first", "logged", "step"),
+    [
+        (1, [(T + 9.9, 105), (T + 11, 106)], 105),
+        (0, [(T + 9.9, 104), (T + 11, 105)], 104),
+        (1, [(T + 2, 90), (T + 7, 100), (T + 13, 110)], 105),
+        (1, [(T + 9.0, 103), (T + 10.2, 105), (T + 11.2, 106)], 105),
+        (10, [(T + 9.9, 105), (T + 11, 106)], None),
+        (1, [(T + 9.9, 420), (T + 11, 424)], None),
+        (1, [(T + 2, 2), (T + 7, 3), (T + 13, 4)], None),
+        (1, [], None),
+    ],
+    ids=[
+        "counts from 1", "counts from 0", "logs each tenth", "read late",
+        "unknown base", "counts micro-batches", "counts epochs", "nothing near",
+    ],
+)  # fmt: skip
+def test_the_step_of_a_save_is_counted_in_the_steps_of_the_log(
+    tmp_path: Path, first: int, logged: list[tuple[float, float]], step: int | None
+) -> None:
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=())
+    told = Emitted()
+    made = FoundCheckpoints(job, FakeClock(), told, measured=Counted(logged, logs_steps=True))
+    saved_by_torch(tmp_path / "zeta.q7", T + 10)
+    made.hear(measured(tmp_path / "zeta.q7", T + 10))
+    made.finish(replay((STARTED, INTENDED, RUNS, ev.Progress(t=T + 1, attempt=1, step=first))))
+    (found,) = saved(told)
+    assert (None if found.step_by_time else found.step) == step
 
 
 def test_a_saved_part_names_its_folder_which_must_be_whole(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from supervisor.cli.common import user_settings
+from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.arguments.flags import Flag
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.files import parse_config
@@ -24,6 +25,7 @@ from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.env import is_measured, refuse_unreached
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.measured_resume import is_declared, with_answered_resume
+from supervisor.job.knobs.setting_names import is_resume
 from supervisor.job.spec import (
     BY_ITSELF,
     NEVER,
@@ -43,12 +45,17 @@ from supervisor.run.history.answers import (
     script_of,
     unmeasured_since,
 )
+from supervisor.run.index import known_runs, runs_dir
+from supervisor.run.journal import read_state
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
+from supervisor.run.runfile import BadRunFile, read_run_file
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
 MOST_FOLDERS = 100  # that a script which is not found is looked for in
+LOOK_BACK: Final = 50
+"""Runs that are looked through for the newest one of a script."""
 HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
 NOT_MEASURED = "nothing is measured inside its processes: "
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
@@ -127,23 +134,21 @@ def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
 
 
 _WORDS: Final = {"s": BY_ITSELF, "self": BY_ITSELF, "n": NEVER, "no": NEVER}
-_SAVES: Final = re.compile(r"save|checkpoint|ckpt|snapshot|Trainer", re.IGNORECASE)
-"""A script whose text has none of these saves nothing that it could resume from, so its user is not asked."""
 _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "trial", "no_retry")
 
 
 def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
-    """Ask how a script resumes when a person starts it for the first time and nothing says so; once for each script, whatever the answer.
+    """Ask how a script resumes that may save something, when a person starts it and nothing says so; once for each script, whatever the answer.
 
-    Enter leaves it open: most scripts show it once they train.
+    Enter leaves it open: most scripts show it once they train, and a notice then says what is missing.
     """
     spec, parsed = job.spec, job.parsed
     knobs, retry = spec.knobs, spec.retry
     known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank
     never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
-    name, text = script_of(spec)
+    name, _ = script_of(spec)
     is_foreign = spec.entry_kind is not EntryKind.TRAINER and bool(name)
-    if known or never or not is_foreign or not _SAVES.search(text):
+    if known or never or not is_foreign or not _may_save(job, env):
         return job
     question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
@@ -162,6 +167,20 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
                 AnswerLine(script=about.script, question=about.key, value=said, t=time.time()), env
             )
     return replace(job, spec=_with_resume(spec, env))
+
+
+def _may_save(job: Job, env: Mapping[str, str]) -> bool:
+    """Whether an option is given that may take a checkpoint, or the newest run of the script left one that nothing says how to load."""
+    spec = job.spec
+    if any(is_resume(setting.name) for setting in settings_of(spec.entry_args)):
+        return True
+    for run in known_runs(runs_dir(job.parsed.flag("runs_dir"), env), env)[:LOOK_BACK]:
+        with contextlib.suppress(BadRunFile):
+            earlier = read_run_file(run.run_json).job
+            if (earlier.cwd, earlier.entry, earlier.entry_kind) == (spec.cwd, spec.entry, spec.entry_kind):
+                state = read_state(run.node().journal, skips_progress=True)
+                return bool(state.checkpoints) and state.resume_measured is None
+    return False
 
 
 def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:

@@ -19,6 +19,7 @@ from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Stre
 from supervisor.diagnosis.scan.tracebacks import (
     below_its_frame,
     class_by_frames,
+    end_of_chain,
     frames_above,
     in_helper,
     is_quoted_code,
@@ -100,7 +101,30 @@ def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candida
         for source, scan in enumerate(scans)
         for hit in _best_matches(scan)
     ]
-    return _few([item for item in made if item is not None])
+    return _few(_without_context([item for item in made if item is not None]))
+
+
+def _without_context(found: list[Candidate]) -> list[Candidate]:
+    """Without exceptions that led to another one in the same chain: that one ended the process.
+
+    A plain exception explains less than what it followed, as where a full disk breaks the file that is being closed; but an import
+    that failed and was handled is one that the program can do without.
+    """
+    raised = {(item.source, item.hit.line): item for item in found if item.is_cause and not item.soft}
+    chained = ((item, raised.get((item.source, end_of_chain(item.hit) or 0))) for item in found)
+    return [
+        item
+        for item, last in chained
+        if last is None or last.failure is item.failure or not _explains(last, item)
+    ]
+
+
+def _explains(last: Candidate, item: Candidate) -> bool:
+    """Whether the last exception of a chain is more than a plain one, or all there is to an import that was tried."""
+    if last.failure is not FailureClass.CODE_ERROR:
+        return True
+    tried = not any("direct cause" in line for line in item.lines_until(last.line))
+    return tried and item.failure is FailureClass.IMPORT_ERROR
 
 
 def _best_matches(scan: SourceScan) -> Iterator[Hit]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from supervisor.diagnosis.cause.candidates import INFORMS
 from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
 from supervisor.diagnosis.scan.log_timeline import bar_states, bar_went_on, went_on, when
 from supervisor.diagnosis.scan.signature_tables import Strength, Trait
-from supervisor.diagnosis.scan.tracebacks import Frames, frames_above, in_helper
+from supervisor.diagnosis.scan.tracebacks import Frames, end_of_chain, frames_above, in_helper
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
@@ -42,6 +42,7 @@ _RAISED_AS_EXCEPTION = frozenset(
         FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
     )
 )  # fmt: skip
+_OF_TRAINING = frozenset((FailureClass.CUDA_OOM, FailureClass.HOST_OOM))
 _REPORTED_OR_RAISED = _RAISED_AS_EXCEPTION | _MOSTLY_RAISED | {FailureClass.DISK_FULL}
 _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhandled exception)")
 _EXCEPTION = Lazy(
@@ -78,7 +79,8 @@ def without_recovered(
         found = _without_caught(found, scans)
     if not died and _launcher_reports_nothing(scans):
         found = [item for item in found if not _went_on_elsewhere(item, scans)]
-    found = [item for item in found if not _only_warns(item) and not _went_on_to_raise(item, found)]
+    found = [item for item in found if not _only_warns(item) and not _only_tried(item, found)]
+    found = [item for item in found if not _went_on_to_raise(item, found)]
     left = _without_logged_notices(_not_recovered(found, scans, died))
     left = _without_plain_repeats(_without_passing(left))
     raised = any(_is_exception(item) and not item.soft for item in left)
@@ -160,6 +162,21 @@ def _went_on_to_raise(report: Candidate, found: Sequence[Candidate]) -> bool:
     return sum(1 for line in above if line.strip() and not _ALARM.search(line)) >= LINES_OF_ONE_THAT_WENT_ON
 
 
+def _only_tried(item: Candidate, found: Sequence[Candidate]) -> bool:
+    """Whether an import failed that the program can do without: it came to use memory up, which no such failure leads to.
+
+    The two may stand in the two streams of one rank, which show no order.
+    """
+    return item.failure is FailureClass.IMPORT_ERROR and any(
+        other.failure in _OF_TRAINING
+        and _raised(other)
+        and not other.soft
+        and (item.rank is None or other.rank in {None, item.rank})
+        and (other.source != item.source or other.line > item.line)
+        for other in found
+    )
+
+
 def _later_causes(item: Candidate, found: Sequence[Candidate]) -> Iterator[Candidate]:
     """Causes below it in the same log."""
     for other in found:
@@ -222,6 +239,32 @@ def _raised(item: Candidate) -> bool:
 def _is_exception(item: Candidate) -> bool:
     """Whether a line is a traceback's last, by its layout or by the name of the exception."""
     return item.has(Trait.ENDS_TRACEBACK) or _EXCEPTION.match(item.text) is not None
+
+
+def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list[Candidate]:
+    """Without exceptions that a script survived: its process measured that one of another class ended it, which its log shows, too.
+
+    What led to that one stays: a full disk breaks the file that is being closed.
+
+    Args:
+        found: all candidates.
+        raised: see `JobEvidence`.
+    """
+    only = next(iter(raised)) if len(raised) == 1 else -1
+    of_rank = {id(item): only if item.rank is None else item.rank for item in found if _raised(item)}
+    ends = [item for item in found if raised.get(of_rank.get(id(item), -1)) == _class_name(item)]
+    ranks = {of_rank[id(item)] for item in ends}
+    lines = {(item.source, item.hit.line) for item in ends}
+    return [
+        item
+        for item in found
+        if of_rank.get(id(item), -1) not in ranks
+        or not lines.isdisjoint((item.source, line) for line in (item.hit.line, end_of_chain(item.hit)))
+    ]
+
+
+def _class_name(item: Candidate) -> str:
+    return item.hit.text.split(":", 1)[0].strip().rpartition(".")[2]
 
 
 def _by_whom(item: Candidate) -> tuple[int, Origin, str]:

@@ -300,12 +300,29 @@ def is_exception(text: str) -> bool:
 
 def was_handled(hit: Hit) -> bool:
     """Whether another exception was raised from, or while handling, the one that ends this traceback."""
-    for line in hit.lines_after(60):
-        if any(words in line for words in _HANDLED):
-            return True
-        if HEAD in line:
-            return False
-    return False
+    return next(_chain(hit), None) is not None
+
+
+def end_of_chain(hit: Hit) -> int | None:
+    """The number of the line with the exception that was raised last from this one, or while it was handled; None: nothing was."""
+    end = None
+    for below, stop, head in _chain(hit):
+        found = end_below(head, hit.after[stop + 1 :], hit.hosts)
+        end = hit.line + below + found.below if found is not None and found.below else None
+    return end
+
+
+def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
+    """The heads of the tracebacks that Python puts below an exception as its consequences: (lines below, stop, text)."""
+    handled = False
+    for below, _, stop, line in _rows(hit.after):
+        if HEAD not in line:
+            handled = handled or any(words in line for words in _HANDLED)
+        elif _compatible(split_prefix(line, hit.hosts)[0], hit.origin):
+            if not handled:
+                return
+            handled = False
+            yield below, stop, line
 
 
 def in_helper(hit: Hit) -> bool:

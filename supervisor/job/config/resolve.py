@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -53,6 +53,10 @@ TRAINER_KNOBS: Final = Knobs(
     resume_value="auto",
     declared=True,
 )
+
+
+# The file is in `config_path`; a folder of several nodes has to be a new one each time.
+_OF_ONE_START: Final = frozenset(("config", "run_dir", "dry_run", "show_config", "check_only"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         )
     )
     spec = refuse_unreached(spec, {**inputs.env, **dict(spec.env)})
-    return replace(spec, origins=tuple(look.origins))
+    return replace(spec, origins=tuple(look.origins), given=tuple(_given(look)))
 
 
 def resolve_retry(inputs: JobInputs) -> RetrySettings:
@@ -169,6 +173,15 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
     """
     files = _layers(inputs)
     return _retry(inputs, files, Resolver(inputs.parsed, inputs.env, files))
+
+
+def _given(look: Resolver) -> Iterator[str]:
+    """The flags of the command line that no setting notes, as words; without those that start nothing, or name what is used up."""
+    noted = {origin for _, _, origin in look.origins}
+    for key, value in dict(look.parsed.stoker).items():
+        name = f"--{key.replace('_', '-')}"
+        if f"flag {name}" not in noted and key not in _OF_ONE_START and value != "false":
+            yield from (name,) if value == "true" else (name, value)
 
 
 def screen_settings(inputs: JobInputs) -> tuple[tuple[str, str, str], ...]:

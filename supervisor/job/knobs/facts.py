@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from posixpath import join, normpath
 from typing import Final
 
 from supervisor.job.knobs.setting_names import is_resume, last_part, plain, says_resume
@@ -34,7 +35,8 @@ class Setting:
         type: its Python type's name.
         empty: an empty text, or None.
         given: False where it has its default; None where that is not known.
-        file: the file that it was read from.
+        file: the file that it was read from, absolute.
+        shown: the same as the command names it, else relative to the working folder.
     """
 
     by: str
@@ -45,6 +47,7 @@ class Setting:
     empty: bool = False
     given: bool | None = None
     file: str | None = None
+    shown: str | None = None
 
     @property
     def is_input(self) -> bool:
@@ -211,9 +214,17 @@ class ResumeProposal:
 
 
 class Facts:
-    """The facts of one attempt, record by record. What it holds is bounded, however long the attempt runs."""
+    """The facts of one attempt, record by record. What it holds is bounded, however long the attempt runs.
 
-    def __init__(self) -> None:
+    Args:
+        command: the words that a person started the job with.
+        cwd: the folder in which it was started.
+    """
+
+    def __init__(self, command: Sequence[str] = (), cwd: str = "") -> None:
+        values = (word.partition("=")[2] or word for word in command)
+        self._typed = {normpath(join(cwd, value)): value for value in values}
+        self._cwd = join(cwd, "")
         self.by_rank: dict[int, Rank] = {}
         self._settings: dict[tuple[str, str, str | None], Setting] = {}
         self.loaded: dict[str, None] = {}
@@ -264,6 +275,7 @@ class Facts:
             record.get("empty") is True or record.get("type") == "NoneType",
             given if isinstance(given, bool) else None,
             file,
+            None if file is None else self._typed.get(file, file.removeprefix(self._cwd)),
         )
 
     def _path(self, kind: str, record: Mapping[str, object]) -> None:

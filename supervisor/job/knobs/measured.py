@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+from posixpath import normpath
 
 from supervisor.job.batch import BatchUnit
 from supervisor.job.knobs.facts import (
@@ -22,7 +23,7 @@ from supervisor.job.knobs.facts import (
     ResumeProposal,
     Setting,
 )
-from supervisor.job.knobs.places import ENV, bare
+from supervisor.job.knobs.places import ENV, Place, bare, config_file, place_of
 from supervisor.job.knobs.setting_names import (
     BatchName,
     attributes_in,
@@ -407,10 +408,17 @@ def _setting_of(
 def is_named(setting: Setting, name: str) -> bool:
     """Whether `name`, as a person spells a knob, is this setting's."""
     wanted = bare(name)
-    file, hash_, _ = name.partition("#")
-    if (name.startswith(ENV)) != (setting.by == "env") or (hash_ and not (setting.file or "").endswith(file)):
+    if name.startswith(ENV) != (setting.by == "env"):
+        return False
+    if place_of(name) is Place.FILE and not _is_file(setting, config_file(name.partition("#")[0])):
         return False
     return plain(wanted) in {plain(word) for word in (setting.name, *setting.words)}
+
+
+def _is_file(setting: Setting, named: str) -> bool:
+    """Whether a setting was read from the file `named`: as the command spells it, or by its last folders."""
+    parts = [part for part in normpath(named).split("/") if part != ".."]
+    return named == setting.shown or (setting.file or "").split("/")[-len(parts) :] == parts
 
 
 def _named_batch(

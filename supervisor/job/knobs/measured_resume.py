@@ -68,7 +68,7 @@ def knob_name(setting: Setting) -> str:
     if setting.by == "env":
         return f"env:{setting.name}"
     if setting.by in FILES and setting.file is not None:
-        return f"{setting.file}#{setting.name}"
+        return f"{setting.shown or setting.file}#{setting.name}"
     return max((word for word in setting.words if word.startswith("-")), key=len, default=setting.name)
 
 

@@ -15,7 +15,7 @@ from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.knobs.checkpoint_names import with_resume
 from supervisor.job.knobs.conventions import Convention, find_convention
 from supervisor.job.knobs.places import Place, Places, bare, config_file, place_of
-from supervisor.job.knobs.set_batch import NOT_GIVEN, as_number, number_of
+from supervisor.job.knobs.set_batch import as_number, number_of
 from supervisor.job.knobs.setting_names import (
     BatchName,
     batch_name,
@@ -243,7 +243,7 @@ class _Conventional:
         totals = self.of(Role.TOTAL)
         if len(totals) == 1:
             return totals[0]
-        raise NoPlanError(NOT_GIVEN, DECLARE)
+        raise NoPlanError("no batch setting is declared, and none with a conventional name is given", DECLARE)
 
     def _require_safe(self, micro: Candidate) -> None:
         """Refuses what makes the training depend on the micro-batch, or another place that may hold its number."""

@@ -12,7 +12,6 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
-NOT_GIVEN: Final = "no batch setting is declared, and none with a conventional name is given"
 _LENGTH_NAMES: Final = (
     "--max_seq_len", "--seq_len", "--seq_length", "--sequence_length", "--block_size", "--max_seq_length", "--context_length", "--max_length",
 )  # fmt: skip

@@ -372,7 +372,7 @@ class AttemptMonitor:
         if view.measured is None or not job.retry.enabled or len(said) >= MOST_FORETOLD:
             return
         waits = self._record.settings.interactive
-        text, restarts = oom_notice(state.answered_job(job), view.measured.micro_batch, waits=waits)
+        text, restarts = oom_notice(state.answered_job(job), waits=waits)
         if text not in said:
             code = f"{ev.ON_OOM}{'restarts' if restarts else 'ends'}"
             self._ledger.emit(ev.Advisory(t=self._clock.wall(), attempt=1, code=code, text=text))

@@ -50,6 +50,8 @@ FIRST_STEPS_S = 120.0
 MOST_SAVED = 32
 """Of the paths that processes were measured to save, the newest."""
 STAMP_S = 0.02
+READ_S = 1.0
+"""A line of a log is read so long after it was written, at most."""
 SAVED_S = 5.0
 """A file that was written so much later than the save that was measured is of somebody else."""
 OWN_FOLDER_DEPTH = 2
@@ -66,8 +68,13 @@ class MeasuredSteps(Protocol):
         """Wall time and step of the newest."""
         ...
 
+    @property
+    def logs_steps(self) -> bool:
+        """Whether the script logs steps of its own."""
+        ...
+
     def step_after(self, counted: int) -> int | None:
-        """The training's step after so many optimizer steps of a process; None where it is not known, or logged."""
+        """All optimizer steps of the training after so many of a process; None where that is not known."""
         ...
 
 
@@ -396,8 +403,7 @@ class FoundCheckpoints:
             if step is None:
                 written_t = one.t - self._clock.ahead_s()
                 step = named_step(one, written_t, steps)
-                if step is None and one.counted is not None and self._measured is not None:
-                    step = self._measured.step_after(one.counted)
+                step = self._counted_step(one, written_t, state, steps) if step is None else step
                 by_time = step is None
             if step is None:
                 seen = step_at(written_t, steps)
@@ -415,6 +421,21 @@ class FoundCheckpoints:
                     step_by_time=by_time,
                 )
             )
+
+    def _counted_step(
+        self, found: FoundCheckpoint, t: float, state: RunState, steps: Sequence[tuple[float, float]]
+    ) -> int | None:
+        """The step by the optimizer steps that its process counted; the script's own where it logs some.
+
+        A log that begins with 0 or 1 says from which of them the script counts; its steps around the time `t` say that it counts these.
+        """
+        measured = self._measured
+        total = measured.step_after(found.counted) if measured and found.counted is not None else None
+        if total is None or measured is None or not measured.logs_steps:
+            return total
+        first = state.attempts[0].first_step
+        own = total - 1 if first == 0 else total
+        return own if first in {0, 1} and _is_between(own, t, steps, late_s=READ_S) else None
 
 
 def steps_seen(series: Path | None) -> list[tuple[float, float]]:
@@ -436,10 +457,15 @@ def named_step(found: FoundCheckpoint, t: float, steps: Sequence[tuple[float, fl
     """The number in its name, where the steps seen around its time `t` show that it is the step: ``model_75.pt`` between steps 70 and 80."""
     if found.number is None or "epoch" in os.path.basename(found.path).lower():
         return None
+    return found.number if _is_between(found.number, t, steps) else None
+
+
+def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]], *, late_s: float = 0.0) -> bool:
+    """Whether a step lies between those seen before and after a time, which were seen up to `late_s` after they were logged."""
     before = [int(n) for seen_t, n in steps if seen_t <= t]
     if not before:
-        return None
+        return False
     last = before[-1]
     gap = next((last - n for n in reversed(before) if n < last), 0)
-    after = next((int(n) for seen_t, n in steps if seen_t > t), -1)
-    return found.number if last <= found.number <= (after if after > last else last + gap) else None
+    after = next((int(n) for seen_t, n in steps if seen_t > t + late_s), -1)
+    return last <= step <= (after if after > last else last + gap)

@@ -52,11 +52,11 @@ class MeasuredFacts:
         """A new attempt, or one `adopted` with the state it was left in: what the journal has is not written again."""
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
-        self._facts = Facts()
+        self._facts = Facts((job.entry, *job.entry_args), job.cwd) if job is not None else Facts()
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
-        self._logs_step = view is not None and view.first_step is not None
+        self.logs_steps = view is not None and view.first_step is not None
         self._first_step_at: float | None = None
         self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
         """Wall time and step of the newest that were counted; empty where the script logs its own."""
@@ -67,16 +67,16 @@ class MeasuredFacts:
     def hear(self, seen: Observation) -> None:
         """Take a record; or note that a log, or the trainer's own telemetry, names steps."""
         if isinstance(seen, StepSeen):
-            self._logs_step = self._logs_step or "step" in seen.values
+            self.logs_steps = self.logs_steps or "step" in seen.values
         elif isinstance(seen, FactSeen):
             self._facts.add({**seen.record, "rank": seen.rank})
             self._is_new = True
-            if seen.record["kind"] == "step" and not self._logs_step:
+            if seen.record["kind"] == "step" and not self.logs_steps:
                 self._count(seen)
 
     def step_after(self, counted: int) -> int | None:
-        """The training's step after so many optimizer steps of a process of this attempt; None where it is not known, or logged."""
-        return None if self._logs_step or self._before is None else self._before + counted
+        """All optimizer steps of the training after so many of a process of this attempt; None where that is not known."""
+        return None if self._before is None else self._before + counted
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
         """Journal the batch once it is settled, and again when it changes. `is_over`: no more records will come."""
@@ -85,7 +85,7 @@ class MeasuredFacts:
             self._check.look(self._facts, state)
         if self._before is None:
             self._before = _confirmed_step(state)
-        if is_over and self._waiting is not None and not self._logs_step:
+        if is_over and self._waiting is not None and not self.logs_steps:
             self._observe(self._waiting)  # the script ended before it could have logged a step
         if not is_over and (not self._is_new or now < self._next_look):
             return

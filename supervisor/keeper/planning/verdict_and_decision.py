@@ -59,6 +59,7 @@ from supervisor.sources.host.cgroup import read_cgroup_memory
 from supervisor.sources.host.kernel_log import oom_kills
 from supervisor.sources.host.machine import disk_fill
 from supervisor.sources.signature_files import Engine
+from supervisor.sources.telemetry import measured_record
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
 
@@ -68,6 +69,7 @@ ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
 # What lies between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
 COUNT_BYTES = 1 << 24
 MAX_ERROR_FILE_BYTES = 1 << 20
+EXIT_BYTES = 4096
 MACHINE_TAIL_BYTES = 1 << 20
 DRIVER_S = 5.0
 """How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
@@ -121,13 +123,16 @@ def evidence_of(
     mine = "node0" if others else None
     logs = list(_logs(paths, view, whole=whole, node=mine))
     errors = list(_error_files(paths, view, node=mine))
+    raised = _raised(paths)
     for other in others:
         there, of_node = other.node.attempt(view.number), f"node{other.number}"
         logs += _logs(there, other.view, whole=whole, node=of_node, base=paths.root)
         errors += _error_files(there, other.view, node=of_node, base=paths.root)
+        raised |= _raised(there)
     found = JobEvidence(
         logs=tuple(logs),
         error_files=tuple(errors),
+        raised=raised,
         machine=machine_records(node, view, state)._replace(
             slurm_state=_end_by_scheduler(view) if whole else None
         ),
@@ -400,6 +405,21 @@ def _logs(
             if file.is_file():
                 origin = Origin(rank=rank, local_rank=local_rank, stream=stream, node=node)
                 yield LogSource(os.path.relpath(file, base or paths.root), chunks(file), origin)
+
+
+def _raised(paths: AttemptPaths) -> dict[int, str]:
+    """By rank, the class of the exception that ended its script, as the last record of its process says."""
+    found = {}
+    for path in paths.telemetry.glob("measured*.jsonl"):
+        try:
+            with open_regular(path) as file:
+                file.seek(-min(os.fstat(file.fileno()).st_size, EXIT_BYTES), os.SEEK_END)
+                record = measured_record(file.read(EXIT_BYTES).rstrip().rpartition(b"\n")[2]) or {}
+        except OSError:
+            continue
+        if record.get("kind") == "exit" and isinstance(record.get("exception"), str):
+            found[record.get("rank", 0)] = record["exception"]
+    return found
 
 
 def _error_files(

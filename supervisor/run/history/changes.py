@@ -14,6 +14,8 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.checkpoint_names import given_start, takes_path
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.knobs.set_batch import batch_of, batch_values
+from supervisor.job.oom_plan import missing_words
+from supervisor.job.rerun_command import command_of
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
@@ -177,3 +179,12 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
         if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
             now = now.after(decision.change, attempt.number)
     return now
+
+
+def declared_again(state: RunState, job: JobSpec) -> str:
+    """The command that starts a run again which ended out of memory, with what would have let it restart; empty for any other."""
+    failure = state.attempt.failure if state.attempt is not None and state.is_over else None
+    if failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}:
+        return ""
+    missing = missing_words(state.answered_job(job))
+    return (command_of(job, missing) or "") if missing else ""

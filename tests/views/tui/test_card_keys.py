@@ -122,7 +122,8 @@ def test_the_failure_page_is_copied_whole(tmp_path: Path, monkeypatch: pytest.Mo
     copied: list[str] = []
     monkeypatch.setattr(StokerApp, "copy_to_clipboard", lambda _app, text: copied.append(text))
     monkeypatch.setattr(
-        "supervisor.views.tui.pages.failure.declared_again", lambda _snapshot: f"stoker run train.py {LONG}"
+        "supervisor.views.tui.pages.failure.with_resume_declared",
+        lambda _snapshot: f"stoker run train.py {LONG}",
     )
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:

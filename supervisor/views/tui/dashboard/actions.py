@@ -367,19 +367,21 @@ def continue_text(snapshot: Snapshot) -> str:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """The command that starts this job again; empty where it is not known."""
+    """The command that starts this job again, with what would have let it restart; empty where it is not known."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.rerun_command import command_of  # only once a run is over
+    from supervisor.run.history.changes import declared_again
 
-    return command_of(snapshot.run_file.job) or ""
+    job = snapshot.run_file.job
+    return declared_again(snapshot.state, job) or command_of(job) or ""
 
 
-def declared_again(snapshot: Snapshot) -> str:
+def with_resume_declared(snapshot: Snapshot) -> str:
     """The command that starts this job again with its checkpoint's path declared; empty where that is of no use."""
     record, again = snapshot.run_file, again_text(snapshot)
     stepped = any(attempt.last_step is not None for attempt in snapshot.state.attempts)
-    if record is None or not again or not stepped:
+    if record is None or not again or not stepped or "--resume-knob" in again:
         return ""
     knobs = _knobs(snapshot, record)
     if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.resumable is not None):

@@ -18,7 +18,7 @@ from supervisor.views import format as fm
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import declared_again, resume_text, suggested_batch
+from supervisor.views.tui.dashboard.actions import resume_text, suggested_batch, with_resume_declared
 from supervisor.views.tui.dashboard.failure_card import (
     LABEL,
     UNSURE,
@@ -328,7 +328,7 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int
     if newest and (over or isinstance(snapshot.state.condition, st.Backoff | st.HeldOpen)):
         where, why = resume_text(snapshot)
         rows += labelled(tr("resume"), f"{tr(where)}: {tr(why)}" if why else tr(where), width)
-    declared = declared_again(snapshot) if newest and decision.kind is not DecisionKind.SUCCEED else ""
+    declared = with_resume_declared(snapshot) if newest and decision.kind is not DecisionKind.SUCCEED else ""
     if declared:
         rows += labelled(tr("next time"), declared, width, most=6)
     rows += labelled(tr("when"), tr(_when(snapshot, attempt, decision, now)), width)
