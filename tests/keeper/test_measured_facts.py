@@ -13,7 +13,7 @@ from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring import measured_facts
 from supervisor.keeper.monitoring.measured_facts import MOST_LOOK_S, SILENT_S, MeasuredFacts
-from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
+from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
 from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -35,13 +35,17 @@ class Attempt:
         self.clock = FakeClock()
         self.events: list[ev.Event] = []
         self.steps: list[StepSeen] = []
+        self.samples: list[Sampled] = []
         check = PlanCheck(job_of(Path("/job"), "train.py"), self.events.append, self.clock)
         self.facts = MeasuredFacts(self.events.append, self._observe, self.clock, check)
         self.facts.begin(number, JOB, adopted=adopted)
 
     def _observe(self, seen: Observation) -> None:
-        assert isinstance(seen, StepSeen)
-        self.steps.append(seen)
+        if isinstance(seen, Sampled):
+            self.samples.append(seen)
+        else:
+            assert isinstance(seen, StepSeen)
+            self.steps.append(seen)
 
     def record(self, rank: int = 0, **record: Any) -> None:
         self.facts.hear(FactSeen(self.clock.wall(), rank, record))
@@ -131,13 +135,15 @@ def test_steps_are_counted_for_a_script_that_prints_none(logs: bool) -> None:
         assert newest.values["samples_per_sec"] == pytest.approx(32.0), (
             "8 samples in 0.5 s on each of 2 ranks"
         )
+        own = [seen.values["step"] for seen in attempt.steps if seen.rank == 0]
+        assert own == list(range(1, int(SILENT_S / 0.5) + 11)), "none is missing from the charts"
 
 
 def test_a_silent_script_that_is_soon_over_has_its_last_step() -> None:
     attempt = Attempt()
     attempt.train(4)
     attempt.facts.look(st.RunState(), is_over=True)
-    assert [seen.values["step"] for seen in attempt.steps] == [4.0]
+    assert [seen.values["step"] for seen in attempt.steps if seen.rank == 0] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_of_a_resumed_attempt_only_the_optimizers_own_count_is_a_step() -> None:
@@ -146,9 +152,10 @@ def test_of_a_resumed_attempt_only_the_optimizers_own_count_is_a_step() -> None:
     attempt.facts.look(st.RunState(), is_over=True)
     assert attempt.steps == [], "the process counts from 1 again"
     attempt = Attempt(number=2)
-    attempt.train(60, optimizer_step=130)
+    for step in range(1, 61):
+        attempt.train(1, first=step, optimizer_step=130 + step)
     attempt.facts.look(st.RunState(), is_over=True)
-    assert {seen.values["step"] for seen in attempt.steps} == {130.0}
+    assert {seen.values["step"] for seen in attempt.steps} == {130.0 + step for step in range(1, 61)}
 
 
 def test_what_is_no_record_breaks_nothing() -> None:
@@ -177,12 +184,17 @@ def test_settled_answers_are_derived_again_more_and_more_seldom(monkeypatch: pyt
     attempt.train(2400)  # 20 minutes
     assert len(derived) < 60
     assert all(after - before <= MOST_LOOK_S + 0.5 for before, after in pairwise(derived))
-    assert len(attempt.events) == 1
+    assert [event.counts_steps for event in attempt.events if isinstance(event, ev.BatchMeasured)] == [
+        False,
+        True,
+    ]
 
 
 def test_the_rate_of_samples_counts_ranks_on_other_nodes() -> None:
     attempt = Attempt()
     attempt.record(0, kind="phase", pid=100, world_size=8)
+    attempt.record(0, **SETTING)
+    attempt.record(0, **LOADER)
     attempt.train(60, first=2, ranks=1)
     assert attempt.steps[-1].values["samples_per_sec"] == pytest.approx(128.0), (
         "8 samples in 0.5 s on each of 8 ranks"
