@@ -157,8 +157,9 @@ class MeasuredFacts:
 
     def _release(self) -> None:
         """Pass the steps on that were held back: the script logs none."""
-        self._is_silent = not self._logs_step and (self._is_silent or bool(self._held))
-        while self._held and self._is_silent:
+        if self._held and not self._logs_step and not self._is_silent:
+            self._is_silent, self._next_look = True, 0.0  # journalled now: an adopting keeper must know it
+        while self._held and not self._logs_step:
             counted, seen = self._held.popleft()
             if (step := self.step_after(counted)) is not None:
                 seen.values["step"] = float(step)
@@ -193,7 +194,7 @@ class MeasuredFacts:
             sample_shape=(length,) if length is not None else first.shape[1:] if is_leading else (),
             planned_steps=self._planned_steps(found),
             logged_step=self._ratio.value,
-            counts_steps=self._is_silent,
+            counts_steps=self._is_silent and not self._logs_step,
             setting=settings.setting,
             scope=found.scope.value if found.scope is not None else None,
             accumulation_setting=settings.accumulation,
@@ -284,7 +285,7 @@ class StepRatio:
             self._first, self._candidate = (t, logged, counted), None
         elif steps and made:
             times = max(made / steps, steps / made)
-            error = LATE_S / took_s + 1 / made + 1 / steps
+            error = LATE_S / took_s + 1 / made
             if error > 1 / (4 * times):
                 return  # another whole number may be as near
             whole = round(times) if abs(times / round(times) - 1) <= error else None
