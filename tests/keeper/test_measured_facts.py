@@ -232,6 +232,16 @@ def test_what_was_measured_replaces_the_rates_that_a_log_prints_and_not_its_step
     assert attempt.samples[-1].values == {"samples_per_sec": 32.0, "memory_peak_bytes": 4096.0}
 
 
+def test_times_of_the_steps_before_a_logs_first_line_are_not_those_of_its_steps() -> None:
+    attempt = Attempt()
+    attempt.train(10)
+    logged(attempt, 10_000.0)
+    attempt.train(1, first=11)
+    seen = logged(attempt, 11_000.0)
+    assert "step_time_s" not in seen
+    assert seen["samples_per_sec"] == 32.0
+
+
 def test_the_trainers_own_telemetry_is_not_replaced() -> None:
     attempt = Attempt()
     own = StepSeen(0.0, 0, {"step": 1.0, "samples_per_sec": 7.0}, from_telemetry=True)

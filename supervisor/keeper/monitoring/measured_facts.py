@@ -82,6 +82,8 @@ class MeasuredFacts:
     def hear(self, seen: Observation) -> Observation:
         """Take a record; or note that a log, or the trainer's own telemetry, names steps. Returns a log's step with what was measured."""
         if isinstance(seen, StepSeen) and "step" in seen.values:
+            if not self._logs_step:
+                self._values.clear()  # times of the optimizer's steps
             self._logs_step, self._has_telemetry = True, self._has_telemetry or seen.from_telemetry
             if not seen.rank and self._adopted_t is None:  # logs that are read again say nothing of when
                 self._ratio.log(seen.t, seen.values["step"])
@@ -143,8 +145,8 @@ class MeasuredFacts:
             self._before = in_state - counted
         if not seen.rank:
             self._ratio.count(seen.t, counted)
-            if (step := self.step_after(counted)) is not None:
-                self.steps.append((seen.t, step))
+        if (step := self.step_after(counted)) is not None:
+            self.steps.append((seen.t, step))
         if not self._logs_step:
             log = f"telemetry/measured{seen.rank}.jsonl"
             self._held.append(
