@@ -14,8 +14,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +24,7 @@ import msgspec
 from supervisor.cli.common import complain
 from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
+from supervisor.run.regular import read_regular
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.grammar.values import GIB
@@ -33,7 +35,8 @@ from supervisor.text.prefixes import origin_of_path
 
 COLUMNS = (
     "step", "total_steps", "epoch", "loss", "lr", "grad_norm", "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu",
-    "memory_gib", "val_loss", "eta_s", "epoch_time_s",
+    "memory_gib", "val_loss", "eta_s", "epoch_time_s", "data_wait_s", "compute_s", "memory_peak_bytes",
+    "optimizer_step",
 )  # fmt: skip
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _Cell = float | str | None
@@ -88,8 +91,10 @@ def run(args: argparse.Namespace) -> int:
     """Read the log or logs and print. 0, also when nothing was found; 2 when a path cannot be read."""
     path = path_or_run(args.path)
     try:
-        ((_, _, job),) = read_jobs([path])
+        ((_, attempt, job),) = read_jobs([path])
         pieces = _pieces(job.logs, path if os.path.isdir(path) else None)
+        if attempt is not None:
+            pieces = chain(pieces, _measured(Path(path), attempt))
         if args.csv:
             texts = _csv(pieces)
         elif args.json or not sys.stdout.isatty():
@@ -128,6 +133,29 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
         except BadInputError:
             if root is None:
                 raise  # in a folder, a file that is no log is passed over
+
+
+def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
+    """What the instrumentation measured of an attempt of a run: a line of a rank's file a piece of time.
+
+    `step` is the optimizer's count where the script prints none of its own; else that is `optimizer_step`, beside what it prints.
+    """
+    from supervisor.run.journal import read_state
+    from supervisor.run.paths import RunPaths
+    from supervisor.sources.telemetry import measured_record, step_values
+
+    view = read_state(RunPaths(root).node().journal).find(attempt)
+    batch = view.measured if view is not None else None
+    name = "step" if batch is not None and batch.counts_steps else "optimizer_step"
+    for path in sorted(root.glob(f"nodes/*/attempts/{attempt}/telemetry/measured*.jsonl")):
+        blocks = []
+        for row, line in enumerate(read_regular(path, 1 << 24).splitlines()):
+            record = measured_record(line) or {}
+            values = step_values(record, batch) if record.get("kind") in {"step", "timing"} else {}
+            if values and (step := record.get("optimizer_step") or record.get("step")):
+                found = {key: (value,) for key, value in {name: step, **values}.items()}
+                blocks.append(_block([row], [row], record.get("rank"), Columns(found)))
+        yield _Piece(os.path.relpath(path, root), blocks)
 
 
 class _Text(NamedTuple):

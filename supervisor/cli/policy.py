@@ -19,6 +19,7 @@ from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.run.state import AttemptState
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +83,9 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
     state = read_state(node.journal)
     lines = []
     for count, view in enumerate(state.attempts, start=1):
+        measured = _measured(view)
         if view.ended_t is None or view.verdict is None:
+            lines += [f"attempt {view.number}: nothing is decided yet", *measured] if measured else []
             continue
         # What was known then: this attempt's own decision is what is asked for.
         asked = msgspec.structs.replace(view, decision=None, decided_by="")
@@ -117,7 +120,23 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
             lines.append(f"           {f'was: {request}' if request else was}")
         if budget is not None:
             lines.append(f"           {budget}")
+        lines += measured
     return lines
+
+
+def _measured(view: AttemptState) -> list[str]:
+    """What was measured of an attempt's batch and how, and whether a plan was confirmed."""
+    from supervisor.views.console import event_lines
+
+    events = (view.measured, view.confirmed, view.differs)
+    lines = [line for event in events if event is not None for _, line in event_lines(event)]
+    if view.measured is not None:
+        lines.append("; ".join(f"{name}: {how}" for name, how in view.measured.how.items()).replace("_", " "))
+        if view.measured.refusal:
+            lines.append(f"a smaller batch: {view.measured.refusal}")
+    elif view.batch is not None and view.number > 1:
+        lines.append("planned, not confirmed: nothing was measured")
+    return [f"           {line}" for line in lines]
 
 
 def _asked(decision: Decision, by: str) -> str:

@@ -102,6 +102,7 @@ HEADER = Columns(
     "RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME", "BATCH", "LR", "COMMAND", "ENDED", "NOTE"
 )
 NO_NOTE = (0.0, "")
+RATES = ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s")
 
 
 def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> Columns:
@@ -130,7 +131,7 @@ def columns_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str
     command = command_of(job)
     step = "-" if state.last_step is None else str(state.last_step)
     step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
-    total = f"/{state.total_steps}" if state.total_steps else ""
+    total = f"/{state.planned_steps}" if state.planned_steps else ""
     return Columns(
         run.run_id,
         word,
@@ -185,6 +186,8 @@ def _reason_of(attempt: AttemptState | None) -> str | None:
 
 def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] = NO_NOTE) -> dict[str, Any]:
     """What `--json` prints of a run, in the index under the name `listed` and with the note `noted`: times in seconds since the epoch, None for what is not known."""
+    import msgspec
+
     from supervisor.run.access.ownership import has_keeper
     from supervisor.run.history.changes import declared_again
     from supervisor.run.journal import read_state
@@ -195,6 +198,8 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
     job = _job_of(run)
     attempt = state.attempt
     batch = attempt.shown_batch if attempt is not None else None
+    measured = attempt.measured if attempt is not None else None
+    now = state.progress
     return {
         "run": run.run_id,
         "name": given_name(job, state.name, listed) or None,
@@ -204,7 +209,7 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
         "arguments": list(redact_argv(job.entry_args)) if job is not None else None,
         "attempts": len(state.attempts),
         "step": state.last_step,
-        "total_steps": state.total_steps,
+        "total_steps": state.planned_steps,
         "verdict": _verdict_of(state),
         "reason": _reason_of(attempt),
         "start_again": (declared_again(state, job) if job is not None else "") or None,
@@ -212,6 +217,9 @@ def facts_of(run: RunPaths, listed: str | None = None, noted: tuple[float, str] 
         "micro_batch": batch.micro_batch_per_rank if batch is not None else None,
         "accumulation": batch.accumulation_steps if batch is not None else None,
         "global_batch": batch.global_batch if batch is not None and batch.ranks_known else None,
+        "measured": msgspec.to_builtins(measured) if measured is not None else None,
+        **{name: getattr(now, name, None) for name in RATES},
+        "memory_peak_bytes": attempt.trial.peak_bytes if attempt is not None and attempt.trial else None,
         "learning_rate": newest_rate(state, command_of(job)) or None,
         "best_loss": state.best_loss,
         "loss_not_finite": _not_finite_of(attempt),

@@ -219,7 +219,9 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     a global batch) or ``none``. `how`: the rule behind each answer. `candidates`: settings to ask about, where several fit.
     `counts_accumulation`: `setting` is the total of a step. `accumulation_counts_ranks`: the accumulation's setting counts the passes of
     all ranks. `total_setting` and `total`: what a derived accumulation follows from. `refusal`: why an out-of-memory failure would
-    change nothing, `help` what would let it. `argv`: the whole command line of rank 0, `words` all words of each setting there.
+    change nothing, `help` what would let it. `sequence_length` in tokens, and `sample_shape`, of one sample, where all have the same.
+    `planned_steps`: optimizer steps of the whole training. `logged_step`: optimizer steps in one step of the counter that the script
+    prints. `counts_steps`: it prints none, and the optimizer's steps are shown. `argv`: the whole command line of rank 0, `words` all words of each setting there.
     `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.measured_resume.ResumeWay`.
     """
 
@@ -230,6 +232,10 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     global_batch: int | None = None
     unit: str = ""
     sequence_length: int | None = None
+    sample_shape: tuple[int, ...] = ()
+    planned_steps: int | None = None
+    logged_step: float | None = None
+    counts_steps: bool = False
     setting: str | None = None
     scope: str | None = None
     accumulation_setting: str | None = None

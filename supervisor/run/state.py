@@ -450,6 +450,13 @@ class RunState(Part, frozen=True, kw_only=True):
         return dataclasses.replace(job, knobs=knobs) if knobs is not job.knobs else job
 
     @property
+    def planned_steps(self) -> int | None:
+        """The steps of the whole training: declared or logged; else as a measured setting says, for display only."""
+        seen = self.attempt.measured if self.attempt is not None else None
+        planned = seen.planned_steps if seen is not None else None
+        return self.total_steps or (planned if planned and planned >= (self.last_step or 0) else None)
+
+    @property
     def measured(self) -> ev.BatchMeasured | None:
         """What the first attempt that reported had, before any change of the batch."""
         for attempt in self.attempts:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from supervisor.run.events import BatchMeasured
 from supervisor.run.jsonl import NOT_DECODED
 
 _NOT_VALUES = frozenset({"v", "t_wall", "t_mono", "step", "rank", "exit_code", "pid", "local_rank", "code"})
@@ -97,6 +98,28 @@ def measured_record(line: bytes) -> dict[str, Any] | None:
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
         return None
     return None if any(type(held) is int and abs(held) >= 1 << 53 for held in document.values()) else document
+
+
+def step_values(
+    record: dict[str, Any], batch: BatchMeasured | None, optimizer_steps: float | None = 1.0
+) -> dict[str, float]:
+    """What a `step` or `timing` record of the instrumentation says, under canonical names; rates are those of all ranks.
+
+    Args:
+        record: as `measured_record` has it.
+        batch: what was measured of the attempt's batch. Without it, or of a budget of tokens, there are no rates.
+        optimizer_steps: how many of these a step is whose seconds are wanted; None: not known.
+    """
+    steps, took_s = _number(record.get("steps")), _number(record.get("step_time_s"))
+    found = {"memory_peak_bytes": _number(record.get("memory_peak_bytes"))}
+    for name, count in (("step_time_s", steps), ("data_wait_s", steps), ("compute_s", 1.0)):
+        seconds = _number(record.get(name))
+        if seconds is not None and count and optimizer_steps is not None:
+            found[name] = seconds / count * optimizer_steps
+    if steps and took_s and batch is not None and batch.global_batch and not batch.unit:
+        rate = found["samples_per_sec"] = steps * batch.global_batch / took_s
+        found["tokens_per_sec"] = rate * batch.sequence_length if batch.sequence_length else None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _lenient(line: bytes) -> Any:

@@ -38,6 +38,7 @@ from supervisor.views.model.cause_context import read_context
 from supervisor.views.model.history import Point, single
 from supervisor.views.model.step_pace import GAPS, FirstTimes, Pace, job_pace
 from supervisor.views.wording.kinds import (
+    counter_text,
     end_of_request,
     failing_line,
     resume_place,
@@ -112,7 +113,7 @@ class ConsoleView:
         self._lost = ""  # the word for a loss that is no number
         self._is_behind = False
         self._reads_on = 0
-        self._measured: tuple[object, ...] = ()
+        self._measured: tuple[tuple[int, Line], ...] = ()
         self._encoder = msgspec.json.Encoder()
         self._file: TextIO | None = None
         if settings.log_file is not None:
@@ -195,7 +196,7 @@ class ConsoleView:
                 pace = (self._progress.step_time_s, False) if is_late else self._times.pace
                 yield (
                     Level.INFO,
-                    progress_text(self._progress, self.state.total_steps, pace=pace, lost=self._lost),
+                    progress_text(self._progress, self.state.planned_steps, pace=pace, lost=self._lost),
                 )
             return
         if isinstance(event, ev.LossNotFinite | ev.LaunchIntended):
@@ -217,9 +218,10 @@ class ConsoleView:
         if isinstance(event, ev.ProcessesGone):
             self._reads_on = event.attempt
         if isinstance(event, ev.BatchMeasured):
-            before, self._measured = self._measured, (event.attempt, event.batch, event.setting)
-            if before == self._measured:
-                return  # how the script resumes is new, and the batch is not
+            lines = tuple(event_lines(event))
+            yield from (line for line in lines if (event.attempt, line) not in self._measured)
+            self._measured = tuple((event.attempt, line) for line in lines)
+            return
         yield from event_lines(event)
 
 
@@ -308,6 +310,8 @@ def _measured(event: ev.BatchMeasured) -> Iterable[Line]:
     if (batch := event.batch) is not None:
         setting = f", set by {event.setting}" if event.setting else ""
         yield Level.INFO, f"measured: {batch_text(batch)}{setting}"
+    if text := counter_text(event):
+        yield Level.INFO, text
 
 
 def _checkpoint(event: ev.CheckpointCommitted) -> Iterable[Line]:

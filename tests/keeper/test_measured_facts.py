@@ -12,8 +12,8 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring import measured_facts
-from supervisor.keeper.monitoring.measured_facts import MOST_LOOK_S, SILENT_S, MeasuredFacts
-from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
+from supervisor.keeper.monitoring.measured_facts import MOST_LOOK_S, SILENT_S, MeasuredFacts, StepRatio
+from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
 from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -35,16 +35,24 @@ class Attempt:
         self.clock = FakeClock()
         self.events: list[ev.Event] = []
         self.steps: list[StepSeen] = []
+        self.samples: list[Sampled] = []
         check = PlanCheck(job_of(Path("/job"), "train.py"), self.events.append, self.clock)
         self.facts = MeasuredFacts(self.events.append, self._observe, self.clock, check)
         self.facts.begin(number, JOB, adopted=adopted)
 
     def _observe(self, seen: Observation) -> None:
-        assert isinstance(seen, StepSeen)
-        self.steps.append(seen)
+        if isinstance(seen, Sampled):
+            self.samples.append(seen)
+        else:
+            assert isinstance(seen, StepSeen)
+            self.steps.append(seen)
 
     def record(self, rank: int = 0, **record: Any) -> None:
         self.facts.hear(FactSeen(self.clock.wall(), rank, record))
+
+    def train_twice(self, step: int) -> None:
+        """A step of two micro-batches."""
+        self.train(1, first=step, micro_steps=2, batches=2, samples=16)
 
     def train(self, steps: int, *, first: int = 1, ranks: int = 2, **more: Any) -> None:
         for step in range(first, first + steps):
@@ -57,7 +65,7 @@ class Attempt:
                 self.record(rank, **shape, of="batch")
                 self.record(rank, **shape, of="forward", module="Net")
                 took = {"micro_steps": 1, "batches": 1, "samples": 8, "step_time_s": 0.5}
-                self.record(rank, kind="step", step=step, steps=1, **took, **more)
+                self.record(rank, kind="step", step=step, steps=1, **{**took, **more})
             self.clock.now += 0.5
             self.facts.look(st.RunState())
 
@@ -131,13 +139,15 @@ def test_steps_are_counted_for_a_script_that_prints_none(logs: bool) -> None:
         assert newest.values["samples_per_sec"] == pytest.approx(32.0), (
             "8 samples in 0.5 s on each of 2 ranks"
         )
+        own = [seen.values["step"] for seen in attempt.steps if seen.rank == 0]
+        assert own == list(range(1, int(SILENT_S / 0.5) + 11)), "none is missing from the charts"
 
 
 def test_a_silent_script_that_is_soon_over_has_its_last_step() -> None:
     attempt = Attempt()
     attempt.train(4)
     attempt.facts.look(st.RunState(), is_over=True)
-    assert [seen.values["step"] for seen in attempt.steps] == [4.0]
+    assert [seen.values["step"] for seen in attempt.steps if seen.rank == 0] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_of_a_resumed_attempt_only_the_optimizers_own_count_is_a_step() -> None:
@@ -146,9 +156,10 @@ def test_of_a_resumed_attempt_only_the_optimizers_own_count_is_a_step() -> None:
     attempt.facts.look(st.RunState(), is_over=True)
     assert attempt.steps == [], "the process counts from 1 again"
     attempt = Attempt(number=2)
-    attempt.train(60, optimizer_step=130)
+    for step in range(1, 61):
+        attempt.train(1, first=step, optimizer_step=130 + step)
     attempt.facts.look(st.RunState(), is_over=True)
-    assert {seen.values["step"] for seen in attempt.steps} == {130.0}
+    assert {seen.values["step"] for seen in attempt.steps} == {130.0 + step for step in range(1, 61)}
 
 
 def test_what_is_no_record_breaks_nothing() -> None:
@@ -177,12 +188,17 @@ def test_settled_answers_are_derived_again_more_and_more_seldom(monkeypatch: pyt
     attempt.train(2400)  # 20 minutes
     assert len(derived) < 60
     assert all(after - before <= MOST_LOOK_S + 0.5 for before, after in pairwise(derived))
-    assert len(attempt.events) == 1
+    assert [event.counts_steps for event in attempt.events if isinstance(event, ev.BatchMeasured)] == [
+        False,
+        True,
+    ]
 
 
 def test_the_rate_of_samples_counts_ranks_on_other_nodes() -> None:
     attempt = Attempt()
     attempt.record(0, kind="phase", pid=100, world_size=8)
+    attempt.record(0, **SETTING)
+    attempt.record(0, **LOADER)
     attempt.train(60, first=2, ranks=1)
     assert attempt.steps[-1].values["samples_per_sec"] == pytest.approx(128.0), (
         "8 samples in 0.5 s on each of 8 ranks"
@@ -194,3 +210,148 @@ def test_the_rate_of_samples_counts_ranks_on_other_nodes() -> None:
 )
 def test_a_line_that_is_no_record_is_left_out(line: bytes) -> None:
     assert measured_record(line) is None
+
+
+def logged(attempt: Attempt, step: float, rank: int | None = 0, **values: float) -> dict[str, float]:
+    """What is taken of a log's line."""
+    line = StepSeen(attempt.clock.wall(), rank, {"step": step, **values}, from_telemetry=False)
+    seen = attempt.facts.hear(line)
+    assert isinstance(seen, StepSeen)
+    return seen.values
+
+
+def test_what_was_measured_replaces_the_rates_that_a_log_prints_and_not_its_step() -> None:
+    attempt = Attempt()
+    logged(attempt, 0.0)
+    attempt.train(30, data_wait_s=0.1, memory_peak_bytes=4096)
+    seen = logged(attempt, 3000.0, loss=2.5, samples_per_sec=7.0, step_time_s=9.0)
+    assert (seen["step"], seen["loss"]) == (3000.0, 2.5)
+    assert (seen["samples_per_sec"], seen["memory_peak_bytes"]) == (32.0, 4096.0)
+    assert seen["step_time_s"] == 9.0, "what a step of the script is in optimizer steps is not known yet"
+    assert {sample.key for sample in attempt.samples} == {"0", "1"}, "rank 1 prints nothing"
+    assert attempt.samples[-1].values == {"samples_per_sec": 32.0, "memory_peak_bytes": 4096.0}
+
+
+def test_times_of_the_steps_before_a_logs_first_line_are_not_those_of_its_steps() -> None:
+    attempt = Attempt()
+    attempt.train(10)
+    logged(attempt, 10_000.0)
+    attempt.train(1, first=11)
+    seen = logged(attempt, 11_000.0)
+    assert "step_time_s" not in seen
+    assert seen["samples_per_sec"] == 32.0
+
+
+def test_the_trainers_own_telemetry_is_not_replaced() -> None:
+    attempt = Attempt()
+    own = StepSeen(0.0, 0, {"step": 1.0, "samples_per_sec": 7.0}, from_telemetry=True)
+    attempt.facts.hear(own)
+    attempt.train(60)
+    assert attempt.facts.hear(own) == own
+    assert (attempt.steps, attempt.samples) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("every", "per_step", "found"),
+    [(5, 1.0, 1.0), (10, 2.0, 0.5), (1, 4.0, 0.25), (8, 0.5, 2.0), (10, 0.1, 10.0)],
+    ids=["the same", "micro-steps", "four micro-steps each time", "every second", "epochs of ten"],
+)
+def test_a_scripts_own_counter_is_compared_with_the_optimizers(
+    every: int, per_step: float, found: float
+) -> None:
+    """`per_step`: by so much it counts on in an optimizer step. It prints a line each `every` of these, half a second long."""
+    attempt = Attempt()
+    for step in range(1, 700):
+        attempt.train(1, first=step, data_wait_s=0.1)
+        if step % every == 0:
+            values = logged(attempt, 1000 + step * per_step)
+    assert values["step_time_s"] == pytest.approx(0.5 * found)
+    assert values["data_wait_s"] == pytest.approx(0.1 * found)
+    event = attempt.events[-1]
+    assert isinstance(event, ev.BatchMeasured)
+    assert (event.logged_step, event.counts_steps) == (found, False)
+    lines = [line for _, line in event_lines(event)]
+    assert any("of the script" in line for line in lines) is (found != 1)
+
+
+@pytest.mark.parametrize(
+    "counter",
+    [
+        lambda step: step * 1.5,
+        lambda step: step % 7,
+        lambda step: 3.0,
+        lambda step: step * step,
+        lambda step: step * 37.3,
+    ],
+    ids=["no whole number", "begins again all the time", "stands", "grows faster and faster", "tokens"],
+)
+def test_of_any_other_counter_it_is_not_known_what_it_counts(counter: Any) -> None:
+    ratio = StepRatio(None)
+    for step in range(1, 2000):
+        ratio.log(step * 0.5, counter(step))
+        ratio.count(step * 0.5 + 0.1, step)
+    assert ratio.value is None
+
+
+def test_a_log_that_is_read_late_shows_no_relation() -> None:
+    ratio = StepRatio(None)
+    for step in range(1, 100):  # a backlog of 4000 steps, read at once, then the log as it grows
+        ratio.log(step * 0.5, 4000.0 if step > 1 else 1.0)
+        ratio.count(step * 0.5 + 0.1, step)
+    assert ratio.value is None
+
+
+def test_the_time_before_the_first_collective_is_one_of_the_values() -> None:
+    attempt = Attempt()
+    line = b'{"v":1,"t_wall":9.5,"t_mono":3.0,"kind":"timing","step":4,"compute_s":0.125,"rank":1}'
+    record = measured_record(line)
+    assert record is not None
+    attempt.train(4)
+    attempt.facts.hear(FactSeen(attempt.clock.wall(), 1, record))
+    attempt.train(60, first=5)
+    newest = {seen.rank: seen.values for seen in attempt.steps}
+    assert newest[1]["compute_s"] == 0.125
+    assert "compute_s" not in newest[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "accumulation", "planned"),
+    [("max_steps", 1, 300), ("total_steps", 1, None), ("max_steps", 2, None), ("eval.max_steps", 1, None)],
+    ids=["its name says so", "of a schedule alone", "perhaps micro-steps", "of an evaluation"],
+)
+def test_the_total_of_a_silent_script(name: str, accumulation: int, planned: int | None) -> None:
+    attempt = Attempt()
+    attempt.record(kind="setting", by="argparse", name=name, words=[f"--{name}"], value=300, type="int")
+    for step in range(1, 51):
+        attempt.train(1, first=step) if accumulation == 1 else attempt.train_twice(step)
+    attempt.facts.look(st.RunState(), is_over=True)
+    event = attempt.events[-1]
+    assert isinstance(event, ev.BatchMeasured)
+    assert (event.accumulation, event.planned_steps) == (accumulation, planned)
+
+
+def test_an_adopting_keeper_goes_on_counting_for_a_script_that_prints_no_step() -> None:
+    first = Attempt()
+    first.train(60)
+    launch = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
+    state = replay([launch, *first.events, ev.Progress(t=40.0, attempt=1, step=60)])
+    again = Attempt(adopted=state)
+    again.train(61)
+    assert again.steps[-1].values["step"] == 61.0
+
+
+def test_the_phase_is_stepping_from_the_first_step_on() -> None:
+    attempt = Attempt()
+    state = replay(
+        [
+            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
+            ev.AttemptStarted(t=1.0, attempt=1, pid=7, start_time=1.0),
+        ]
+    )
+    attempt.facts.look(state)
+    assert attempt.events == []
+    attempt.train(1)
+    attempt.facts.look(state)
+    [event] = attempt.events
+    assert isinstance(event, ev.PhaseChanged)
+    assert event.phase is ev.Phase.STEPPING

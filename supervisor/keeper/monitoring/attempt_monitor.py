@@ -214,9 +214,8 @@ class AttemptMonitor:
             if isinstance(observation, RankGone) and observation.exit_code is not None:
                 self._live.exit_codes[observation.local_rank] = observation.exit_code
             self._failures.observe(observation)
-        self._measured.hear(observation)
         self._found.hear(observation)
-        self._take(observation)
+        self._take(self._measured.hear(observation))
 
     def _take(self, observation: Observation) -> None:
         self._recorder.record(self._number, observation)

@@ -1,11 +1,13 @@
-"""The instrumentation's records of the attempt that lives: its batch, and steps for a script that prints none.
+"""The instrumentation's records of the attempt that lives: its batch, its rates and times, and steps for a script that prints none.
 
-For the batch, the process is right. For the step, the script's own counter is, if it prints one: checkpoints are named by it. So the
-counted steps are used only if the logs have shown no step for `SILENT_S`.
+For batch, samples and times, the process is right: they replace what a log says of them. For the step, the script's own counter is, if
+it prints one: checkpoints are named by it. So the counted steps are used only if the logs have shown no step for `SILENT_S`.
+What the trainer's own telemetry says is never replaced.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -13,17 +15,21 @@ from typing import Final
 from msgspec.structs import replace
 
 from supervisor.job.batch import BatchUnit
-from supervisor.job.knobs.facts import Facts
+from supervisor.job.knobs.facts import Facts, Rank
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
 from supervisor.job.knobs.measured_answer import measured_settings
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.measured_resume import knob_name, resume_way
+from supervisor.job.knobs.places import Places
+from supervisor.job.knobs.trial_settings import total_steps
 from supervisor.job.spec import JobSpec, Knobs
 from supervisor.keeper.clock import Clock
-from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
+from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
 from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.run import events as ev
-from supervisor.run.state import RunState
+from supervisor.run.series import RANKS
+from supervisor.run.state import Running, RunState
+from supervisor.sources.telemetry import step_values
 from supervisor.text.redact import redact_argv
 
 LOOK_S, MOST_LOOK_S = 0.5, 30.0
@@ -31,6 +37,8 @@ LOOK_S, MOST_LOOK_S = 0.5, 30.0
 SILENT_S: Final = 20.0
 """Seconds from the first step. A script that logs steps has logged one by then."""
 MOST_STEPS: Final = 4096
+LATE_S: Final = 2.0
+"""By so many seconds one line of a log may be further before the next count, which comes once a second, than another."""
 OPEN_STEPS: Final = 20
 """After this many steps, unknown answers are journalled as unknown."""
 
@@ -56,23 +64,37 @@ class MeasuredFacts:
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
-        self.logs_steps = view is not None and view.first_step is not None
+        self._is_silent = self._journalled is not None and self._journalled.counts_steps
+        self.logs_steps = view is not None and view.first_step is not None and not self._is_silent
+        self._has_telemetry = False
         self._first_step_at: float | None = None
         self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
         """Wall time and step of the newest that were counted; empty where the script logs its own."""
         self._before = 0 if attempt == 1 else None
         """Steps of earlier attempts, by the count in an optimizer's state, which continues over all of them."""
-        self._waiting: StepSeen | None = None
+        self._held: deque[tuple[int, StepSeen]] = deque(maxlen=MOST_STEPS)
+        """Counted steps, until the logs have been silent for long enough."""
+        self._values: dict[int, dict[str, float]] = {}
+        """The newest values of each rank."""
+        self._adopted_t = adopted.last_t if adopted is not None else None
+        self._ratio = StepRatio(self._journalled.logged_step if self._journalled is not None else None)
 
-    def hear(self, seen: Observation) -> None:
-        """Take a record; or note that a log, or the trainer's own telemetry, names steps."""
-        if isinstance(seen, StepSeen):
-            self.logs_steps = self.logs_steps or "step" in seen.values
+    def hear(self, seen: Observation) -> Observation:
+        """Take a record; or note that a log, or the trainer's own telemetry, names steps. Returns a log's step with what was measured."""
+        if isinstance(seen, StepSeen) and "step" in seen.values:
+            if not self.logs_steps:
+                self._values.clear()  # times of the optimizer's steps
+            self.logs_steps, self._has_telemetry = True, self._has_telemetry or seen.from_telemetry
+            if not seen.rank and self._adopted_t is None:  # logs that are read again say nothing of when
+                self._ratio.log(seen.t, seen.values["step"])
+            if not self._has_telemetry and (measured := self._values.get(seen.rank or 0)):
+                return dataclasses.replace(seen, values={**seen.values, **measured}, plain_time=False)
         elif isinstance(seen, FactSeen):
             self._facts.add({**seen.record, "rank": seen.rank})
             self._is_new = True
-            if seen.record["kind"] == "step" and not self.logs_steps:
-                self._count(seen)
+            if seen.record["kind"] in {"step", "timing"} and not self._has_telemetry:
+                self._take_values(seen)
+        return seen
 
     def step_after(self, counted: int) -> int | None:
         """All optimizer steps of the training after so many of a process of this attempt; None where that is not known."""
@@ -80,13 +102,16 @@ class MeasuredFacts:
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
         """Journal the batch once it is settled, and again when it changes. `is_over`: no more records will come."""
-        now = self._clock.mono()
+        now, condition = self._clock.mono(), state.condition
+        begins = isinstance(condition, Running) and condition.phase in {ev.Phase.RENDEZVOUS, ev.Phase.LOADING}
+        if begins and self._first_step_at is not None and not self.logs_steps:
+            self._emit(ev.PhaseChanged(t=self._clock.wall(), attempt=self._attempt, phase=ev.Phase.STEPPING))
         if self._is_new:
             self._check.look(self._facts, state)
         if self._before is None:
             self._before = _confirmed_step(state)
-        if is_over and self._waiting is not None and not self.logs_steps:
-            self._observe(self._waiting)  # the script ended before it could have logged a step
+        if is_over:
+            self._release()  # the script ended before it could have logged a step
         if not is_over and (not self._is_new or now < self._next_look):
             return
         self._is_new, self._next_look = False, now + self._apart_s
@@ -106,33 +131,41 @@ class MeasuredFacts:
         self._journalled, self._apart_s = event, LOOK_S
         self._emit(event)
 
-    def _count(self, seen: FactSeen) -> None:
-        """Pass a counted step on. Until the logs have been silent for long enough, only keep the newest."""
-        record = seen.record
-        now = self._clock.mono()
+    def _take_values(self, seen: FactSeen) -> None:
+        """What was measured of a rank's step: for a log that names steps, or, with the step itself, in place of one that does not."""
+        record, now = seen.record, self._clock.mono()
+        counted, in_state = record.get("step"), record.get("optimizer_step")
+        values = self._values.setdefault(seen.rank, {})
+        values.update(step_values(record, self._journalled, self._ratio.value if self.logs_steps else 1.0))
+        if record["kind"] != "step" or not isinstance(counted, int):
+            return
         if self._first_step_at is None:
             self._first_step_at = now
-        counted, in_state = record.get("step"), record.get("optimizer_step")
-        if isinstance(counted, int) and isinstance(in_state, int) and in_state:
+        if isinstance(in_state, int) and in_state:
             self._before = in_state - counted
-        step = self.step_after(counted) if isinstance(counted, int) else None
-        if step is None:
-            return
-        values = {"step": float(step)}
-        self.steps.append((seen.t, step))
-        steps, took_s = record.get("steps"), record.get("step_time_s")
-        if isinstance(steps, int) and isinstance(took_s, int | float) and steps > 0 and took_s > 0:
-            values["step_time_s"] = took_s / steps
-            samples = record.get("samples")
-            if isinstance(samples, int):
-                values["samples_per_sec"] = samples * (self._facts.world_size or 1) / took_s
-        peak = record.get("memory_peak_bytes")
-        if isinstance(peak, int):
-            values["memory_peak_bytes"] = float(peak)
-        log = f"telemetry/measured{seen.rank}.jsonl"
-        self._waiting = StepSeen(seen.t, seen.rank, values, from_telemetry=False, log=log)
-        if now - self._first_step_at >= SILENT_S:
-            self._observe(self._waiting)
+        if not seen.rank:
+            self._ratio.count(seen.t, counted)
+        if not self.logs_steps and (step := self.step_after(counted)) is not None:
+            self.steps.append((seen.t, step))
+        if not self.logs_steps:
+            log = f"telemetry/measured{seen.rank}.jsonl"
+            self._held.append(
+                (counted, StepSeen(seen.t, seen.rank, {**values}, from_telemetry=False, log=log))
+            )
+            if self._is_silent or now - self._first_step_at >= SILENT_S:
+                self._release()
+        elif values and seen.t > (self._adopted_t or 0.0):
+            self._observe(Sampled(seen.t, RANKS, str(seen.rank), {**values}))
+
+    def _release(self) -> None:
+        """Pass the steps on that were held back: the script logs none."""
+        if self._held and not self.logs_steps and not self._is_silent:
+            self._is_silent, self._next_look = True, 0.0  # journalled now: an adopting keeper must know it
+        while self._held and not self.logs_steps:
+            counted, seen = self._held.popleft()
+            if (step := self.step_after(counted)) is not None:
+                seen.values["step"] = float(step)
+                self._observe(seen)
 
     def _event(self, found: MeasuredBatch) -> ev.BatchMeasured:
         settings = measured_settings(found, self._named)
@@ -147,6 +180,10 @@ class MeasuredFacts:
             how["accumulation"] = how["accumulation_setting"] = "tried: by_name"
         total, value = settings.total or (None, None)
         way = resume_way(found.resume)
+        first = next(iter(self._facts.ranks), Rank())
+        is_one_shape = len(first.forwards) == 1
+        length = found.sequence_length if is_one_shape else None
+        is_leading = is_one_shape and first.shape[0] == found.micro_batch
         return ev.BatchMeasured(
             t=self._clock.wall(),
             attempt=self._attempt,
@@ -155,7 +192,11 @@ class MeasuredFacts:
             world_size=found.world_size,
             global_batch=settings.batch.global_batch if settings.batch else found.global_batch,
             unit=found.unit.value if found.unit is BatchUnit.TOKENS else "",
-            sequence_length=found.sequence_length,
+            sequence_length=length,
+            sample_shape=(length,) if length is not None else first.shape[1:] if is_leading else (),
+            planned_steps=self._planned_steps(found),
+            logged_step=self._ratio.value,
+            counts_steps=self._is_silent and not self.logs_steps,
             setting=settings.setting,
             scope=found.scope.value if found.scope is not None else None,
             accumulation_setting=settings.accumulation,
@@ -174,6 +215,16 @@ class MeasuredFacts:
             resume_how=way.how,
             resume_candidates=way.candidates,
         )
+
+    def _planned_steps(self, found: MeasuredBatch) -> int | None:
+        """The optimizer steps of the whole training, by the one setting whose name means that.
+
+        With accumulation, its number may be that of the passes; of a script's own counter it is not known what it counts.
+        """
+        if found.accumulation != 1 or self._ratio.value != (1.0 if self.logs_steps else None):
+            return None
+        inputs = (setting for setting in self._facts.settings if setting.is_input)
+        return total_steps([f"--{s.name}={s.number}" for s in inputs if s.number], Places())
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
         """All words of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are one."""
@@ -203,3 +254,43 @@ def _confirmed_step(state: RunState) -> int | None:
         return None
     is_exact = any(c.step == view.resume_at and not c.step_by_time for c in state.checkpoints)
     return view.resume_at if is_exact else None
+
+
+class StepRatio:
+    """How many optimizer steps one step of the counter is that a script prints; None: not known.
+
+    Both are compared over windows of time. Two windows in a row that agree are believed.
+    """
+
+    def __init__(self, value: float | None) -> None:
+        self.value = value
+        self._logged: tuple[float, float] | None = None
+        self._first: tuple[float, float, float] | None = None
+        """Where a window began: wall time, and both counters."""
+        self._candidate: float | None = None
+
+    def log(self, t: float, step: float) -> None:
+        """The log named a step at `t`, wall seconds. Of those between two counts the first is taken."""
+        self._logged = self._logged or (t, step)
+
+    def count(self, t: float, step: float) -> None:
+        """So many optimizer steps were made at `t`."""
+        if self._logged is not None and self._logged[0] <= t:
+            self._compare(*self._logged, step)
+            self._logged = None
+
+    def _compare(self, t: float, logged: float, counted: float) -> None:
+        took_s, steps, made = (
+            now - then for now, then in zip((t, logged, counted), self._first or (t, 0, 0), strict=True)
+        )
+        if took_s <= 0 or steps < 0:  # the first, or a counter that begins again
+            self._first, self._candidate = (t, logged, counted), None
+        elif steps and made:
+            times = max(made / steps, steps / made)
+            error = LATE_S / took_s + 1 / made
+            if error > 1 / (4 * times):
+                return  # another whole number may be as near
+            whole = round(times) if abs(times / round(times) - 1) <= error else None
+            found = None if whole is None else float(whole) if made >= steps else 1 / whole
+            self.value = found if found is not None and found == self._candidate else self.value
+            self._first, self._candidate = (t, logged, counted), found

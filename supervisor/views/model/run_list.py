@@ -561,7 +561,7 @@ def _field(row: RunRow, field: str, now: float) -> float | str | None:
         return words[field]
     numbers = {
         "step": row.step,
-        "total": state.total_steps,
+        "total": state.planned_steps,
         "loss": state.best_loss,
         "duration": row.duration_s(now),
         "attempts": len(state.attempts),

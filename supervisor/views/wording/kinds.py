@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from supervisor.job.batch import describe_change
 from supervisor.run.events import (
     AttemptEnded,
+    BatchMeasured,
     CheckpointCommitted,
     FailureSign,
     JournalEvent,
@@ -182,6 +183,14 @@ def resume_place(state: RunState, step: int) -> str:
 def step_place(step: str, by_time: bool) -> str:
     """How the step of a checkpoint is given: known by its name, or guessed by its time."""
     return f"about step {step}, by its time" if by_time else f"at step {step}"
+
+
+def counter_text(seen: BatchMeasured) -> str:
+    """What the counter that a script prints is to the optimizer's steps; empty where it is the same, or not known."""
+    steps = seen.logged_step or 1.0
+    if steps < 1:
+        return f"{1 / steps:.0f} steps of the script are 1 optimizer step"
+    return f"1 step of the script is {steps:.0f} optimizer steps" if steps > 1 else ""
 
 
 def epoch_text(state: RunState) -> str:

@@ -583,22 +583,6 @@ def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_step", "reporting", "title"),
-    [(9, "0", "only rank 0 reports steps"), (3, "0", ""), (9, "02", ""), (9, "", "")],
-)
-def test_where_one_rank_alone_reports_steps_nobody_can_see_a_slow_one(
-    last_step: int, reporting: str, title: str
-) -> None:
-    state = three_ranks()
-    assert state.attempt is not None
-    state = replace(state, attempts=(replace(state.attempt, first_step=1, last_step=last_step),))
-    samples = {
-        key: replace(rank_of(key), stepped_t=1.0 if key in reporting else None) for key in ("0", "1", "2")
-    }
-    assert text_of([rank_panel(state, samples).titles()[1]]) == title
-
-
-@pytest.mark.parametrize(
     ("state", "shown"),
     [(three_ranks(), "?"), (slow_rank(unclear=True), "?"), (slow_rank(0, lost_s=0.5, step_s=1.5), "–")],
 )
@@ -650,6 +634,10 @@ def test_how_many_ranks_are_gone() -> None:
     assert text_of([rank_panel(over, {}).titles()[1]]) == "", "torchrun ended well"
 
 
+def column_names(width: int, *reported: str, several: bool = False) -> list[str]:
+    return [name for name, _ in ranks._columns(width, several=several, reported=reported)]
+
+
 def test_columns_come_as_there_is_room_and_the_last_line_when_much_is() -> None:
     for width, there, absent in (
         (52, "mem", "skew"),
@@ -658,23 +646,29 @@ def test_columns_come_as_there_is_room_and_the_last_line_when_much_is() -> None:
         (69, "cpu", "pid"),
         (77, "pid", "last line"),
     ):
-        names = [name for name, _ in ranks._columns(width)]
+        names = column_names(width, "data_wait_s")
         assert there in names
         assert absent not in names
-    sizes = sum(size + 1 for _, size in ranks._columns(77))
-    assert ranks._columns(sizes + ranks.LINE_LEAST) == ranks._columns(77)
-    wide = ranks._columns(sizes + ranks.LINE_LEAST + 1)
+    waits = {"data_wait_s"}
+    sizes = sum(size + 1 for _, size in ranks._columns(77, reported=waits))
+    assert ranks._columns(sizes + ranks.LINE_LEAST, reported=waits) == ranks._columns(77, reported=waits)
+    wide = ranks._columns(sizes + ranks.LINE_LEAST + 1, reported=waits)
     assert wide[-1] == ("last line", ranks.LINE_LEAST)
 
 
-def test_where_nobody_reports_waits_for_data_the_processor_time_has_that_columns_place() -> None:
+def test_a_value_that_no_rank_reports_leaves_the_place_of_its_column_to_the_next_ones() -> None:
     for width in range(40, 130):
         for several in (False, True):
-            shown = ranks._columns(width, several=several, waits=False)
-            assert "data" not in [name for name, _ in shown]
+            shown = ranks._columns(width, several=several, reported=())
+            assert not {"data", "compute", "peak"} & {name for name, _ in shown}
             assert sum(size + 1 for _, size in shown) <= max(width, 48) + 1
-    assert "cpu" in [name for name, _ in ranks._columns(62, waits=False)]
-    assert "cpu" not in [name for name, _ in ranks._columns(62)]
+    assert "cpu" in column_names(62)
+    assert "cpu" not in column_names(62, "data_wait_s")
+    everything = ("data_wait_s", "compute_s", "memory_peak_bytes")
+    assert column_names(92, *everything) == [name for name, _, _ in ranks.COLUMNS]
+    assert "peak" not in column_names(91, *everything)
+    assert "peak" in column_names(83, "data_wait_s", "memory_peak_bytes")
+    assert "peak" in column_names(74, "memory_peak_bytes")
 
 
 @pytest.mark.parametrize(

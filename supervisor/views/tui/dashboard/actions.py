@@ -185,9 +185,9 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
 
 
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """The batch of the newest attempt, if it is known."""
+    """The batch of the newest attempt, measured or planned, if it is known."""
     attempt = snapshot.state.attempt
-    return attempt.batch if attempt else None
+    return attempt.shown_batch if attempt else None
 
 
 def _knobs(snapshot: Snapshot, record: RunFile) -> Knobs:
@@ -223,8 +223,8 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 
     None where the batch is not known, or could not be handed to the script.
     """
-    attempt = snapshot.state.attempt
-    if attempt is None or attempt.batch is None:
+    attempt, now = snapshot.state.attempt, current_batch(snapshot)
+    if attempt is None or now is None:
         return None
     record = snapshot.run_file
     if record is not None and not _knobs(snapshot, record).can_change_batch:
@@ -232,8 +232,8 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     decision = attempt.decision
     if decision is not None and decision.change is not None and decision.change.batch is not None:
         return decision.change.batch.after
-    smaller = choose_smaller(attempt.batch, trials=snapshot.state.memory_trials)
-    return smaller.batch if smaller is not None else attempt.batch
+    smaller = choose_smaller(now, trials=snapshot.state.memory_trials)
+    return smaller.batch if smaller is not None else now
 
 
 def why_no_batch(snapshot: Snapshot) -> str:
@@ -498,7 +498,8 @@ def _same_again(snapshot: Snapshot) -> str:
         return ""
     decision = condition.decision if isinstance(condition, (st.Backoff, st.HeldOpen)) else None
     change = decision.change if decision is not None else None
-    what = f"micro-batch {attempt.batch.micro_batch_per_rank}" if attempt.batch is not None else "batch"
+    now = attempt.shown_batch
+    what = f"micro-batch {now.micro_batch_per_rank}" if now is not None else "batch"
     if change is not None and change.set_args:  # of the data loader: its workers, mostly
         name = change.set_args[0][0]
         what = f"{name} {present}" if (present := _present_value(snapshot, name)) else "settings"

@@ -129,7 +129,7 @@ class HeaderPanel(Panel):
 
     def _progress(self, snapshot: Snapshot, room: int, *, in_epochs: bool) -> Row:
         state = snapshot.state
-        attempt, total = state.attempt, state.total_steps
+        attempt, total = state.attempt, state.planned_steps
         step = (attempt.last_step if attempt else None) if in_epochs else snapshot.step
         read = reading_ratio(state)
         if is_unread(state):
@@ -271,7 +271,7 @@ def eta_s(snapshot: Snapshot) -> float | None:
     None for the first steps of an attempt too: they are slow, or were read at once. A bar that was resumed counts the steps that it
     skipped as done, so after a restart the rate comes first.
     """
-    progress, total = snapshot.state.progress, snapshot.state.total_steps
+    progress, total = snapshot.state.progress, snapshot.state.planned_steps
     attempt = snapshot.state.attempt
     if progress is None or attempt is None or attempt.stall is not None or reading_text(snapshot.state):
         return None
@@ -305,10 +305,22 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
         ranks = f" · {count} rank{'s' if count != 1 else ''}"
         parts.append(Span(tr(ranks), TextStyle.DIM))
     batch = state.attempt.shown_batch if state.attempt else None
-    forms = batch_forms(batch) if batch is not None else ()
+    forms: list[tuple[str, ...]] = [(form,) for form in batch_forms(batch)] if batch is not None else []
+    sample = sample_text(state)
+    forms = [*((*form, sample) for form in forms[:3] if sample), *forms]
     left = room - cells(tuple(parts))
-    text = next((text for form in forms if cells((Span(text := f" · {tr(form)}"),)) <= left), "")
+    text = next(
+        (text for form in forms if cells((Span(text := f" · {', '.join(map(tr, form))}"),)) <= left), ""
+    )
     return (*parts, Span(text, TextStyle.DIM))
+
+
+def sample_text(state: RunState) -> str:
+    """What the model is given of one sample: ``sequence 1024``, ``sample 3 × 224 × 224``; empty where that was not measured, or varies."""
+    seen = state.attempt.measured if state.attempt is not None else None
+    if seen is None or not seen.sample_shape:
+        return ""
+    return f"{'sequence' if seen.sequence_length else 'sample'} {' × '.join(map(str, seen.sample_shape))}"
 
 
 def ranks_of(state: RunState) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -46,8 +46,6 @@ LINE = "last line"
 OPEN_ROWS = 20
 # What the frame and the pane's number take of the line with the two titles.
 TITLE_EDGE_CELLS = 13
-# After so many steps of one rank, the others will not report theirs.
-SURE_STEPS = 5
 
 
 class Item(NamedTuple):
@@ -156,9 +154,7 @@ class RanksPanel(ListPanel, can_focus=True):
         if self._silent:
             names = fm.ranges(tuple(sorted(int(name) for name in self._silent if name.isdigit())))
             return left, row(Span(self.tr(f"⚠ silent: {names}"), TextStyle.WARN))
-        alone = _only_reporting(snapshot)
-        text = self.tr(f"only rank {alone} reports steps") if alone is not None else ""
-        return left, row(Span(text, TextStyle.DIM)) if text else EMPTY
+        return left, EMPTY
 
     @property
     def _wall(self) -> float:
@@ -383,8 +379,9 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def _columns(self, width: int) -> list[tuple[str, int]]:
         snapshot = self.view.snapshot if self.view is not None else None
-        waits = snapshot is None or any("data_wait_s" in rank.values for _, rank in _samples(snapshot))
-        return _columns(width, several=snapshot is not None and bool(snapshot.nodes), waits=waits)
+        samples = _samples(snapshot) if snapshot is not None else ()
+        reported = {name for _, rank in samples for name in rank.values}
+        return _columns(width, several=snapshot is not None and bool(snapshot.nodes), reported=reported)
 
     def _of_node(self, item: Item, width: int) -> dict[str, Span]:
         """A node's row."""
@@ -465,7 +462,9 @@ class RanksPanel(ListPanel, can_focus=True):
             "ms/step": Span(fm.about(_milli)(pace) if pace and not step_time else _milli(step_time)),
             "skew": Span(skew_text(skew, slow, is_named=late), TextStyle.WARN if late else TextStyle.PLAIN),
             "data": _waited(wait, starved=_starves(values, medians)),
+            "compute": Span(fm.seconds(values.get("compute_s"))),
             "mem": Span(fm.memory(memory)),
+            "peak": Span(fm.memory(values.get("memory_peak_bytes"))),
             "cpu": Span(fm.percent(values.get("cpu_ratio"))),
             "pid": Span(str(rank.pid or fm.DASH), TextStyle.DIM),
             "seen": _age(seen, ended=rank.exited, late_s=self._late_after_s(item)),
@@ -481,11 +480,15 @@ COLUMNS = (
     ("ms/step", 7, 0),
     ("skew", 6, 53),
     ("data", 8, 62),
+    ("compute", 8, 86),
     ("mem", 5, 0),
+    ("peak", 5, 92),
     ("cpu", 6, 69),
     ("pid", 7, 77),
     ("seen", 5, 0),
 )
+# Columns that are shown only if some rank reports their value.
+REPORTED = {"data": "data_wait_s", "compute": "compute_s", "peak": "memory_peak_bytes"}
 NETWORK = "network"
 # The same of several nodes: a node has all but a pid, a rank all but a card, a network and other ranks.
 OF_NODES = (
@@ -518,16 +521,13 @@ def _starves(values: Mapping[str, float | None], medians: Medians) -> bool:
     return wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
 
 
-def _columns(width: int, *, several: bool = False, waits: bool = True) -> list[tuple[str, int]]:
-    """Names and widths. `waits`: some rank reports its wait for data; else that column leaves its place to the next ones."""
+def _columns(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
+    """Names and widths. `reported`: values that some rank reports; the column of another leaves its place to the next ones."""
     table = OF_NODES if several else COLUMNS
-    data_cells, data_from = next((size, need) for name, size, need in table if name == "data")
-    shown = [
-        (name, size)
-        for name, size, need in table
-        if (waits or name != "data")
-        and width >= need - (data_cells + 1 if need > data_from and not waits else 0)
-    ]
+    absent = [one for one in table if one[0] in REPORTED and REPORTED[one[0]] not in reported]
+    freed = {need: sum(one[1] + 1 for one in absent if one[2] < need) for _, _, need in table}
+    shown = [(name, size) for name, size, need in table if width >= need - freed[need]]
+    shown = [one for one in shown if one[0] not in {name for name, _, _ in absent}]
     left = width - sum(size + 1 for _, size in shown)
     if several and left > 0:
         for name, most in WIDER.items():
@@ -545,7 +545,9 @@ ORDERS: dict[str, tuple[str, bool]] = {
     "ms/step": ("step_time_s", True),
     "skew": ("step_time_s", True),
     "data": ("data_wait_s", True),
+    "compute": ("compute_s", True),
     "mem": ("memory_used_bytes", True),
+    "peak": ("memory_peak_bytes", True),
     "cpu": ("cpu_ratio", True),
     "pid": ("", False),
     "seen": ("", False),
@@ -612,17 +614,6 @@ def _seen_t(item: Item) -> float | None:
 def _states(snapshot: Snapshot) -> list[st.RunState]:
     """Of all nodes."""
     return [node.state for node in snapshot.nodes] or [snapshot.state]
-
-
-def _only_reporting(snapshot: Snapshot) -> int | None:
-    """The one rank that reports steps, where there are others: of those nobody can see here whether one is slow."""
-    attempt = snapshot.state.attempt
-    if snapshot.nodes or attempt is None or not isinstance(snapshot.state.condition, st.Running):
-        return None
-    if len(attempt.ranks) < 2 or (attempt.last_step or 0) - (attempt.first_step or 0) < SURE_STEPS:
-        return None
-    reporting = [key for key, rank in snapshot.ranks.items() if rank.stepped_t is not None]
-    return int(reporting[0]) if len(reporting) == 1 and reporting[0].isdigit() else None
 
 
 def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:

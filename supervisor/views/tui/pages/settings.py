@@ -12,9 +12,11 @@ from supervisor.run.runfile import RunFile
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import again_text
+from supervisor.views.tui.dashboard.header import sample_text
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import View
+from supervisor.views.wording.kinds import counter_text
 from supervisor.views.wording.translate import Tr
 
 NAME_CELLS = 28
@@ -112,6 +114,7 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     knobs = snapshot.state.answered_job(job).knobs
     batch = snapshot.state.attempt.shown_batch if snapshot.state.attempt else job.batch
     torch = f"torch {record.torch_version}" if record.torch_version else tr("torch not seen")
+    seen = snapshot.state.attempt.measured if snapshot.state.attempt else None
     facts = [
         ("directory", job.cwd),
         ("python", f"{record.interpreter}  {record.python_version or ''}  {torch}"),
@@ -126,6 +129,8 @@ def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
             "batch knob",
             _knob_text(knobs.batch, knobs.batch_scope) if knobs.batch else "not known",
         ),
+        ("sample", sample_text(snapshot.state)),
+        ("step", counter_text(seen) if seen is not None else ""),
         ("accumulation", knobs.accumulation or knobs.global_batch or "not known"),
         ("resume", _resume(record, snapshot)),
         ("run folder", str(record.run_id)),

@@ -473,7 +473,7 @@ def _line(
     state = found.state
     condition = spoken(listed_span(found, now), tr)
     roomy = width >= ROOMY_FROM
-    total = f"/{fm.whole(state.total_steps)}" if state.total_steps and roomy else ""
+    total = f"/{fm.whole(state.planned_steps)}" if state.planned_steps and roomy else ""
     step = f"{fm.whole(found.step)}{'+' if found.is_cut else ''}"
     texts = {
         "run": _run_text(found, width),

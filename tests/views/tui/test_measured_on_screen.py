@@ -1,0 +1,151 @@
+"""What the processes of a script that prints nothing were measured to do, on the dashboard and its pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import Knobs
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.run.series import METRICS, RANKS
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.batch import BatchScreen
+from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.recording import GIB, Recording
+
+MEASURED = ev.BatchMeasured(
+    t=0.0,
+    attempt=1,
+    micro_batch=16,
+    accumulation=2,
+    world_size=2,
+    global_batch=64,
+    sequence_length=32,
+    sample_shape=(32,),
+    planned_steps=400,
+    counts_steps=True,
+    setting="--alpha",
+    scope="per_rank",
+    accumulation_setting="--accum",
+)
+
+
+class Undeclared(Recording):
+    """A job of which nothing is declared, so no batch is planned."""
+
+    @property
+    def batch(self) -> BatchSpec:
+        return None  # type: ignore[return-value]
+
+    def _record(self) -> RunFile:
+        record = super()._record()
+        job = replace(record.job, entry_args=("--alpha", "16", "--accum", "2"), knobs=Knobs())
+        return msgspec.structs.replace(record, job=job)
+
+
+def silent(root: Path, measured: ev.BatchMeasured = MEASURED) -> RunPaths:
+    """40 steps of half a second were counted, and nothing was printed."""
+    rec = Undeclared(root, gpus=0, total_steps=None)
+    rec.launch("first launch")
+    rec.fact(ev.PhaseChanged(t=rec.t, attempt=1, phase=ev.Phase.STEPPING))
+    rec.fact(msgspec.structs.replace(measured, t=rec.t))
+    for step in range(1, 41):
+        rec.t += 0.5
+        rates = {"samples_per_sec": 128.0, "tokens_per_sec": 4096.0, "step_time_s": 0.5, "data_wait_s": 0.2}
+        values = {"step": step, **rates, "memory_peak_bytes": 5 * GIB}
+        rec.series.append(METRICS, rec.t, "job", 1, values)
+        for rank in range(2):
+            own = {"compute_s": 0.1 + 0.25 * rank, "memory_peak_bytes": (5 + rank) * GIB}
+            rec.series.append(RANKS, rec.t, str(rank), 1, {**values, **own})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, **rates))
+    return rec.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "batch"),
+    [
+        ((80, 24), ""),
+        ((120, 40), "micro 16, accumulation 2, global 64, sequence 32"),
+        ((170, 44), "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64, sequence 32"),
+    ],
+)
+def test_the_header_has_batch_step_and_time_left(tmp_path: Path, size: tuple[int, int], batch: str) -> None:
+    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
+        header = pane(app, "header")
+        assert batch in header
+        assert " 40 / 400 " in header
+        assert "ETA 00:03:00" in header, "360 steps of half a second"
+        tiles = shown(app) if size[1] > 24 else "tok/s data wait 500 ms"
+        assert all(text in tiles for text in ("tok/s", "data wait", "500 ms"))
+
+    drive(silent(tmp_path / "run"), play, size=size)
+
+
+def test_an_image_is_shown_by_its_shape(tmp_path: Path) -> None:
+    image = msgspec.structs.replace(MEASURED, sequence_length=None, sample_shape=(3, 224, 224))
+
+    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
+        assert "global batch 64, sample 3 × 224 × 224" in pane(app, "header")
+
+    drive(silent(tmp_path / "run", image), play, size=(170, 44))
+
+
+def test_the_ranks_table_and_the_charts_have_compute_time_and_memory_peak(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3", "z")
+        await until(pilot, lambda: "compute" in pane(app, "ranks"), "the zoomed table")
+        first, second = [line.split() for line in pane(app, "ranks").splitlines() if "stepping" in line]
+        assert {"40", "500", "100", "5.0G"} <= set(first)
+        assert {"40", "500", "350", "6.0G"} <= set(second)
+        await pilot.press("z", "M")
+        await until(pilot, lambda: "memory_peak_bytes" in shown(app), "the charts")
+        for name in ("samples_per_sec", "tokens_per_sec", "step_time_s", "data_wait_s"):
+            assert name in shown(app)
+
+    drive(silent(tmp_path / "run"), play, size=(170, 44))
+
+
+def test_a_smaller_batch_is_offered_where_the_batch_was_measured(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
+        assert "now: micro-batch 16 × accumulation 2 × 2 ranks = global batch 64" in shown(app)
+        assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in shown(app)
+
+    drive(silent(tmp_path / "run"), play)
+
+
+def test_without_a_setting_no_smaller_batch_is_offered(tmp_path: Path) -> None:
+    fixed = msgspec.structs.replace(
+        MEASURED,
+        setting=None,
+        scope=None,
+        accumulation_setting=None,
+        refusal="the batch is fixed in the code",
+    )
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        await until(pilot, lambda: "the batch is fixed in the code" in shown(app), "why there is none")
+
+    drive(silent(tmp_path / "run", fixed), play)
+
+
+def test_how_the_scripts_own_counter_counts_is_on_the_page_of_settings_alone(tmp_path: Path) -> None:
+    seen = msgspec.structs.replace(MEASURED, counts_steps=False, logged_step=0.5)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        text = "2 steps of the script are 1 optimizer step"
+        assert text not in shown(app)
+        await pilot.press("i")
+        await until(pilot, lambda: text in shown(app), "the page")
+        assert "sequence 32" in shown(app)
+
+    drive(silent(tmp_path / "run", seen), play, size=(120, 50))
