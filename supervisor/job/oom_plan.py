@@ -16,7 +16,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit, factors
 from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.places import Place, config_file, is_argument, place_of
-from supervisor.job.knobs.set_batch import NOT_GIVEN, batch_values, why_not_changeable, why_size_unknown
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
@@ -110,7 +110,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
     steps: list[tuple[KnobChange, ...]] = []
     batch = spec.batch
     try:
-        while len(steps) < MAX_STEPS and (next_ := _next_batch(spec, batch, smaller_global=smaller_global)):
+        while len(steps) < MAX_STEPS and (next_ := next_batch(spec, batch, smaller_global=smaller_global)):
             steps.append(_changes(spec, batch if steps else None, batch, next_))
             batch = next_
     except JobError as error:
@@ -140,28 +140,18 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
     return tuple(words)
 
 
-def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, bool]:
+def oom_notice(spec: JobSpec, *, waits: bool) -> tuple[str, bool]:
     """What an out-of-memory failure of this job would do, in one line, and whether it restarts by itself.
 
-    Args:
-        spec: the job with what is known by now.
-        micro: the micro-batch that was measured.
-        waits: a person is asked in the end, who may look at its screen.
+    `spec`: with what is known by now. `waits`: a person is asked in the end, who may look at its screen.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
     end = "would wait for you" if waits else "would end this run"
     if isinstance(plan, OomRefusal):
-        why = plan.why
-        if (
-            spec.knobs.batch is None
-            and why.startswith(("the script's batch flag is not known", NOT_GIVEN))
-            and micro is not None
-        ):
-            why = f"which setting makes the {micro} samples is not known"
-        return f"out of memory {end}: {why}{how}", False
+        return f"out of memory {end}: {plan.why}{how}", False
     assert spec.batch is not None, "a plan has a batch"
-    batch = _next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
+    batch = next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
     assert batch is not None, "a plan has a first step"
     if missing:
         why = (
@@ -174,7 +164,7 @@ def oom_notice(spec: JobSpec, micro: int | None, *, waits: bool) -> tuple[str, b
     return f"out of memory: restarts with {factors(batch)} from {from_}", True
 
 
-def _next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
+def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
     """The batch after `batch`, of the same accumulation if the global batch becomes smaller; None where none is left."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch)
     if choice is None or not smaller_global:
@@ -199,7 +189,7 @@ def is_measured_later(spec: JobSpec) -> bool:
 def _allows_smaller_global(spec: JobSpec) -> bool:
     """Whether a person allowed a smaller global batch, and enough is known for one: as `policy.changes.offer_for` plans it."""
     knobs = spec.knobs
-    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
+    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     return spec.retry.allow_smaller_global and known and spec.batch is not None
 
 

@@ -16,9 +16,9 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.measured_knobs import MeasuredSettings
+from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import BatchQuestion, KnobScope
+from supervisor.job.spec import BatchQuestion, KnobScope, Unread
 from supervisor.run.records import (
     Decision,
     Difference,
@@ -221,6 +221,8 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     all ranks. `total_setting` and `total`: what a derived accumulation follows from. `refusal`: why an out-of-memory failure would
     change nothing, `help` what would let it. `argv`: the whole command line of rank 0, `words` all words of each setting there.
     `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.measured_resume.ResumeWay`.
+    `asks` and `answers`: what of this a person may answer, and what each answer would lead to. `has_loaded`: a checkpoint or a pretrained
+    model was loaded. `outputs`: folders that settings for outputs name.
     """
 
     attempt: int
@@ -247,6 +249,10 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     resume_setting: str | None = None
     resume_how: str = ""
     resume_candidates: tuple[str, ...] = ()
+    asks: Unread | None = None
+    answers: tuple[OpenAnswer, ...] = ()
+    has_loaded: bool = False
+    outputs: tuple[str, ...] = ()
 
     @property
     def settings(self) -> MeasuredSettings:
@@ -262,6 +268,11 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
             total=total,
             refusal=self.refusal,
             help=self.help,
+            asks=self.asks,
+            answers=self.answers,
+            micro=None if self.unit else self.micro_batch,
+            passes=self.accumulation,
+            ranks=self.world_size,
         )
 
     @property
@@ -283,7 +294,7 @@ class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed
 class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
     """The first steps of a restart had something else than was planned, for which the attempt is ended. All three in words; `why` may be empty.
 
-    `of_resume`: it was not the batch that differed, but the checkpoint.
+    `of_resume`: it was not the batch that differed, but the checkpoint. `wrong`: the answer of which that shows.
     """
 
     attempt: int
@@ -291,6 +302,7 @@ class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
     measured: str
     why: str = ""
     of_resume: bool = False
+    wrong: Unread | None = None
 
     @property
     def text(self) -> str:
@@ -849,7 +861,7 @@ class BatchAsked(JournalEvent, frozen=True, kw_only=True, tag="batch_asked"):
 class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered"):
     """What a person answered, `by` whom; `day`: in an earlier run of the same script, on this day.
 
-    `batch`: what the attempts until then ran with, by this answer.
+    `batch`: what the attempts until then ran with, by this answer. `trial`: no person answered; it is tried, for so many-th an attempt.
     """
 
     question: BatchQuestion
@@ -857,6 +869,7 @@ class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered
     by: str = ""
     batch: BatchSpec | None = None
     day: str = ""
+    trial: int | None = None
 
 
 class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):

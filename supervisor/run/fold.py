@@ -342,7 +342,19 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
         return replace(s, resumes=event.value)
     before = s.answer.batch if s.answer is not None else None
     attempts = tuple(replace(a, batch=event.batch) if a.batch in (None, before) else a for a in s.attempts)
-    return replace(s, answer=event, attempts=attempts)
+    is_batch = event.question.what is Unread.MICRO  # what the one before counts says nothing of this one
+    answers = {what: one for what, one in s.answers.items() if not (is_batch and what is Unread.SCOPE)}
+    return replace(s, answer=event, answers={**answers, event.question.what: event}, attempts=attempts)
+
+
+def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
+    """An answer after which an attempt had another batch than planned is none."""
+    s = _edit(s, event.attempt, differs=event)
+    given = s.answers.get(event.wrong) if event.wrong is not None else None
+    if given is None:
+        return s
+    answers = {what: one for what, one in s.answers.items() if one is not given}
+    return replace(s, answers=answers, answer=None, wrong=(*s.wrong, given.value))
 
 
 def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
@@ -400,7 +412,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ),
     ev.BatchMeasured: _kept_as("measured"),
     ev.PlanConfirmed: _kept_as("confirmed"),
-    ev.PlanDiffers: _kept_as("differs"),
+    ev.PlanDiffers: _plan_differs,
     ev.Progress: _progress,
     ev.CheckpointCommitted: _checkpoint_committed,
     ev.CheckpointKept: lambda s, event: replace(s, kept=(*s.kept, event), waiting=None),

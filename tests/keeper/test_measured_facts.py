@@ -35,7 +35,7 @@ class Attempt:
         self.clock = FakeClock()
         self.events: list[ev.Event] = []
         self.steps: list[StepSeen] = []
-        check = PlanCheck(job_of(Path("/job"), "train.py"), self.events.append, self.clock)
+        check = PlanCheck(job_of(Path("/job"), "train.py"), self.events.append, self.clock, {})
         self.facts = MeasuredFacts(self.events.append, self._observe, self.clock, check)
         self.facts.begin(number, JOB, adopted=adopted)
 

@@ -32,7 +32,9 @@ class Restart:
         paths.telemetry.mkdir()
         self.file = paths.telemetry / CONFIRMED
         record = job_of(folder, "python", "train.py", knobs=Knobs(batch="--batch"))
-        self.check = PlanCheck(record, self.events.append, FakeClock())
+        self.check = PlanCheck(
+            record, self.events.append, FakeClock(), {"XDG_STATE_HOME": str(folder / "state")}
+        )
         self.checkpoint = str(folder / "4.pt")
         facts: list[ev.Event] = [ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="")]
         if resume_at is not None:

@@ -28,8 +28,6 @@ from supervisor.job.knobs.conventions import find_loader, longer_than_usual
 from supervisor.job.knobs.script_settings import with_knobs
 from supervisor.job.knobs.trial_settings import trial_notes
 from supervisor.job.spec import (
-    AnswerGiven,
-    BatchQuestion,
     ClassOverride,
     EntryKind,
     FitSettings,
@@ -60,8 +58,7 @@ TRAINER_KNOBS: Final = Knobs(
 class JobInputs:
     """All that a job is resolved from. The caller opened the files and counted the devices.
 
-    `read` opens a file below `cwd`: a launcher's config, one with a declared key. `accelerate_config` is the path of accelerate's default config. `answered`: what a person answered to a question
-    about the batch in an earlier run, and when.
+    `read` opens a file below `cwd`: a launcher's config, one with a declared key. `accelerate_config` is the path of accelerate's default config.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
 
@@ -73,7 +70,6 @@ class JobInputs:
     user: ConfigFile | None = None
     read: Callable[[str], str | None] | None = None
     accelerate_config: str | None = None
-    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()
@@ -157,7 +153,6 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
             gpus=min(inputs.gpus, 1) if alone else inputs.gpus,
             alone=alone,
             accelerate_config=inputs.accelerate_config,
-            answered=inputs.answered,
         )
     )
     return replace(spec, origins=tuple(look.origins))

@@ -7,21 +7,22 @@ counted steps are used only if the logs have shown no step for `SILENT_S`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
 from supervisor.job.batch import BatchUnit
+from supervisor.job.knobs.checkpoint_names import measured_outputs
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
-from supervisor.job.knobs.measured_answer import measured_settings
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.measured_resume import knob_name, resume_way
-from supervisor.job.spec import JobSpec, Knobs
+from supervisor.job.knobs.questions import asked_settings, with_declared
+from supervisor.job.spec import JobSpec, Knobs, Unread
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, StepSeen
-from supervisor.keeper.monitoring.plan_check import PlanCheck
+from supervisor.keeper.monitoring.plan_check import PlanCheck, changed_batch
 from supervisor.run import events as ev
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact_argv
@@ -53,6 +54,7 @@ class MeasuredFacts:
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
         self._facts = Facts()
+        self._asked: tuple[MeasuredBatch, Knobs, MeasuredSettings] | None = None
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
@@ -90,12 +92,16 @@ class MeasuredFacts:
         if not is_over and (not self._is_new or now < self._next_look):
             return
         self._is_new, self._next_look = False, now + self._apart_s
-        found = measured_batch(self._facts, local_world_size=self._local_world, named=self._named)
+        named, view = self._named, state.attempt
+        if view is not None and changed_batch(state, view) is not None:
+            for what, value in state.values_answered.items():
+                named = with_declared(named, Unread(what), value)
+        found = self._derive(named)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
         if not is_settled:
             return
-        event = self._event(found)
+        event = self._event(found, named)
         if found.micro.why is Why.NOTHING_SEEN and event.resume is None:
             return
         if event.micro_batch is None and event.resume is None and not (is_over or steps >= OPEN_STEPS):
@@ -134,8 +140,13 @@ class MeasuredFacts:
         if now - self._first_step_at >= SILENT_S:
             self._observe(self._waiting)
 
-    def _event(self, found: MeasuredBatch) -> ev.BatchMeasured:
-        settings = measured_settings(found, self._named)
+    def _derive(self, named: Knobs) -> MeasuredBatch:
+        return measured_batch(self._facts, local_world_size=self._local_world, named=named)
+
+    def _event(self, found: MeasuredBatch, named: Knobs) -> ev.BatchMeasured:
+        if self._asked is None or self._asked[:2] != (found, named):
+            self._asked = found, named, asked_settings(self._derive, named, found)
+        settings = self._asked[2]
         answers = {
             "micro_batch": found.micro,
             "accumulation": found.accumulated,
@@ -143,8 +154,6 @@ class MeasuredFacts:
             "accumulation_setting": found.accumulated_by,
         }
         how = {name: f"{answer.certainty}: {answer.why}" for name, answer in answers.items()}
-        if found.accumulation is None and settings.batch is not None:
-            how["accumulation"] = how["accumulation_setting"] = "tried: by_name"
         total, value = settings.total or (None, None)
         way = resume_way(found.resume)
         return ev.BatchMeasured(
@@ -173,6 +182,10 @@ class MeasuredFacts:
             resume_setting=way.setting,
             resume_how=way.how,
             resume_candidates=way.candidates,
+            asks=settings.asks,
+            answers=settings.answers,
+            has_loaded=found.has_loaded,
+            outputs=measured_outputs(self._facts.settings),
         )
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
@@ -187,6 +200,7 @@ class MeasuredFacts:
             named.batch,
             named.accumulation,
             named.start,
+            *_candidates(settings),
         }
         found = {}
         for setting in self._facts.settings:
@@ -194,6 +208,13 @@ class MeasuredFacts:
             if name is not None and len(setting.words) > 1:
                 found[name] = setting.words
         return found
+
+
+def _candidates(settings: MeasuredSettings) -> Iterator[str]:
+    """All settings that an answer may name."""
+    for one in settings.answers:
+        yield one.value
+        yield from _candidates(one.then)
 
 
 def _confirmed_step(state: RunState) -> int | None:

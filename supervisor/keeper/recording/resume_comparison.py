@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,7 @@ from supervisor.keeper.planning.resume_points import start_checkpoint
 from supervisor.policy.same_training.case import Restart
 from supervisor.policy.same_training.judge import Judgement, began_below, judge
 from supervisor.run import events as ev
-from supervisor.run.history.answers import recall_answer
+from supervisor.run.history.answers import recalled
 from supervisor.run.nodes import LEADER
 from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
@@ -128,12 +127,13 @@ class ResumeComparison:
 
     def _remembered(self) -> str:
         """The answer that a person gave about this script's step count in an earlier run; journalled, because it applies to this run too."""
-        question = counter_question(self._record.job)
-        known = recall_answer(question.script, question.key, self._env) if question.script else None
+        known = recalled(counter_question(self._record.job), self._env)
         if known is None:
             return ""
-        day = time.strftime("%Y-%m-%d", time.localtime(known.t))
-        self._emit(ev.BatchAnswered(t=self._clock.wall(), question=question, value=known.value, day=day))
+        told = ev.BatchAnswered(
+            t=self._clock.wall(), question=known.question, value=known.value, day=known.day
+        )
+        self._emit(told)
         return known.value
 
     def _began_lower_before(self, state: RunState) -> bool:
