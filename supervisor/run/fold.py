@@ -336,15 +336,15 @@ def _held(s: st.RunState, event: ev.Held) -> st.RunState:
 
 def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
     """The attempts whose batch was not known ran with this one; an answer before it counts no more."""
-    if event.question.what is Unread.COUNTER:
-        return replace(s, counter=event.value)
-    if event.question.what is Unread.RESUME:
-        return replace(s, resumes=event.value)
+    what = event.question.what
+    # What the batch before counts says nothing of this one.
+    kept = {k: one for k, one in s.answers.items() if not (what is Unread.MICRO and k is Unread.SCOPE)}
+    s = replace(s, answers={**kept, what: event})
+    if what in {Unread.COUNTER, Unread.RESUME}:
+        return s
     before = s.answer.batch if s.answer is not None else None
     attempts = tuple(replace(a, batch=event.batch) if a.batch in (None, before) else a for a in s.attempts)
-    is_batch = event.question.what is Unread.MICRO  # what the one before counts says nothing of this one
-    answers = {what: one for what, one in s.answers.items() if not (is_batch and what is Unread.SCOPE)}
-    return replace(s, answer=event, answers={**answers, event.question.what: event}, attempts=attempts)
+    return replace(s, answer=event, attempts=attempts)
 
 
 def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:

@@ -355,9 +355,8 @@ class RunState(Part, frozen=True, kw_only=True):
     `best_loss` is of the current lineage: what an attempt did at steps that a later one did again does not count.
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
-    `kept`: the copies of checkpoints that there are, and which have none. `counter`: what a person answered about the script's count
-    of its steps, `RESTARTS` or `CONTINUES`; `resumes`: how it resumes, as `with_answered_resume` takes it.
-    `answers`: to what was asked about the batch and the exit code; `wrong`: those after which the batch was another than planned.
+    `kept`: the copies of checkpoints that there are, and which have none. `answers`: what was answered, by what was asked; `wrong`: the
+    answers after which the batch was another than planned.
     `nodes`: what was seen last of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
     """
@@ -385,8 +384,6 @@ class RunState(Part, frozen=True, kw_only=True):
     checkpoint: ev.CheckpointCommitted | None = None
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
     kept: tuple[ev.CheckpointKept, ...] = ()
-    counter: str = ""
-    resumes: str = ""
     probes: tuple[ev.ProbeEnded, ...] = ()
     probing: ev.ProbeStarted | None = None
     fitted: ev.BatchFitted | None = None
@@ -426,7 +423,11 @@ class RunState(Part, frozen=True, kw_only=True):
         for a in self.attempts:
             if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
                 return True
-            if a.number == saved.attempt and a.missed is not None and self.counter != RESTARTS:
+            if (
+                a.number == saved.attempt
+                and a.missed is not None
+                and self.values_answered.get(Unread.COUNTER) != RESTARTS
+            ):
                 return True
             if a.number == saved.attempt and a.differs is not None:
                 return True
@@ -455,7 +456,7 @@ class RunState(Part, frozen=True, kw_only=True):
             job = dataclasses.replace(job, knobs=found[0], batch=found[1])
         elif (measured := self.measured) is not None:
             job = with_measured(job, measured.settings.answered(self.values_answered))
-        knobs = with_answered_resume(job.knobs, self.resumes)
+        knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
         if (seen := self.resume_measured) is not None:
             knobs = with_measured_resume(knobs, seen.resume, seen.resume_setting, seen.resume_how)
         return dataclasses.replace(job, knobs=knobs) if knobs is not job.knobs else job

@@ -12,6 +12,15 @@ from supervisor.job.knobs.measured_resume import knob_name
 from supervisor.job.spec import Knobs, KnobScope, Unread
 
 _DECLARE = "--batch-knob NAME --accumulation-knob NAME"
+_NO_MICRO = {
+    Why.RANKS_DIFFER: "the ranks have different micro-batches",
+    Why.SEVERAL_LOADERS: "several data loaders feed the model",
+}
+_NO_ACCUMULATION = {
+    Why.NO_STEP: "no complete step was measured, so the accumulation is not known",
+    Why.CHANGING: "the accumulation changes from step to step",
+    Why.RANKS_DIFFER: "the ranks accumulate differently",
+}
 
 
 def measured_settings(found: MeasuredBatch, named: Knobs) -> MeasuredSettings:
@@ -83,11 +92,12 @@ def _refusal(found: MeasuredBatch) -> tuple[str, str]:
     if found.unit is BatchUnit.TOKENS:
         return "the batch is a budget of tokens", _DECLARE
     if found.micro_batch is None:
-        return _why_no_micro(found.micro), _DECLARE
+        return _NO_MICRO.get(found.micro.why, "the micro-batch could not be measured"), _DECLARE
     if found.setting is None:
         return _why_open(found.set_by, _made_micro(found), found), "--batch-knob NAME"
     if _passes(found) is None:
-        return _why_no_accumulation(found.accumulated), "--accumulation-knob NAME"
+        why = _NO_ACCUMULATION.get(found.accumulated.why, "the accumulation could not be measured")
+        return why, "--accumulation-knob NAME"
     if found.accumulation_setting is None:
         return _why_open(found.accumulated_by, _made_accumulation(found), found), "--accumulation-knob NAME"
     return "", ""
@@ -99,28 +109,6 @@ def _made_micro(found: MeasuredBatch) -> str:
 
 def _made_accumulation(found: MeasuredBatch) -> str:
     return "what makes the accumulation" + (f" of {found.accumulation}" if found.accumulation else "")
-
-
-def _why_no_micro(derivation: Derivation) -> str:
-    match derivation.why:
-        case Why.RANKS_DIFFER:
-            return "the ranks have different micro-batches"
-        case Why.SEVERAL_LOADERS:
-            return "several data loaders feed the model"
-        case _:
-            return "the micro-batch could not be measured"
-
-
-def _why_no_accumulation(derivation: Derivation) -> str:
-    match derivation.why:
-        case Why.NO_STEP:
-            return "no complete step was measured, so the accumulation is not known"
-        case Why.CHANGING:
-            return "the accumulation changes from step to step"
-        case Why.RANKS_DIFFER:
-            return "the ranks accumulate differently"
-        case _:
-            return "the accumulation could not be measured"
 
 
 def _why_open(derivation: Derivation, made: str, found: MeasuredBatch) -> str:

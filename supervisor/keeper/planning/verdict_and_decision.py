@@ -294,7 +294,7 @@ def policy_input(
         question=not now.is_typed and batch_question(record.job, state) is not None,
         given_start=given_start(arguments, job.knobs.starts),
         unsound=unsound_text(job, state, newest_saved, looks=looks),
-        counter=state.counter,
+        counter=state.values_answered.get(Unread.COUNTER, ""),
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
         trial=job.trial,
         in_batch_job=scheduler_of(env).job is not None,

@@ -10,7 +10,7 @@ from typing import Final
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.conventions import HF
-from supervisor.job.spec import CONTINUES, RESTARTS
+from supervisor.job.spec import CONTINUES, RESTARTS, Unread
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.found_checkpoints import step_at, steps_seen
 from supervisor.keeper.planning.launch_plans import counter_question
@@ -116,7 +116,8 @@ class ResumeComparison:
         if began is None or (finds_own and began > 0 and any(step >= began for step in older)):
             return None  # the script itself may fall back to an older one if it cannot read the newest
         by_epoch = tables.is_behind(written_t)
-        counter = state.counter or job.retry.step_counter or self._remembered()
+        answered = state.values_answered.get(Unread.COUNTER)
+        counter = answered or job.retry.step_counter or self._remembered()
         went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
         certain = by_epoch is True or counter == CONTINUES or (went_on and not tables.falls)
         restarts = not certain and (counter == RESTARTS or self._began_lower_before(state))
