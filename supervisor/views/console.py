@@ -604,17 +604,15 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
 
 
 def _declaration(state: RunState, run: RunPaths) -> str:
-    """The command that starts a run again which ended out of memory, with what would have let it restart; empty for any other."""
+    """The command that starts a run again which ended out of memory, or with another batch than planned, with what would have let it restart; empty for any other."""
     from supervisor.job.oom_plan import missing_words
     from supervisor.job.rerun_command import command_of
     from supervisor.run.runfile import BadRunFile, read_run_file
 
     attempt, is_over = state.attempt, isinstance(state.condition, Finished)
-    if (
-        attempt is None
-        or not is_over
-        or attempt.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}
-    ):
+    if attempt is None or not is_over:
+        return ""
+    if attempt.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM} and attempt.differs is None:
         return ""
     try:
         job = read_run_file(run.run_json).job
