@@ -18,9 +18,8 @@ from typing import Final, TypeAlias, assert_never
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, FlagKind
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.named_settings import SMALLER_GLOBAL
-from supervisor.job.oom_plan import four_lines, is_measured_later, resume_plan
-from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, Unread
+from supervisor.job.oom_plan import four_lines, resume_plan
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.hostlist import host_names
 from supervisor.text.redact import redact, redact_argv, redact_text
 
@@ -29,9 +28,8 @@ MOST_SCRIPTS: Final = 9
 """How many scripts are offered: one digit chooses among them."""
 
 _SECTIONS: Final = ("run", "batch", "resume", "policy", "hang")
-_LATER, _WAIT, _SCRATCH, _SELF = "later", "wait", "scratch", "self"
+_WAIT, _SCRATCH, _SELF = "wait", "scratch", "self"
 _RESUME_KEYS: Final = ("resume.knob", "resume.self_resuming", "policy.restart_from_scratch")
-_SMALLER_KEY: Final = "policy.allow_smaller_global"
 _FLAG_NAME: Final = re.compile(r"-{0,2}\+{0,2}[A-Za-z_][\w.-]*(=\S*)?")
 # Settings of the project and of a package: a file of that name would be read as those.
 _RESERVED: Final = frozenset({"stoker.toml", "pyproject.toml"})
@@ -56,8 +54,6 @@ class Topic(StrEnum):
     RANKS = "ranks"
     NODES = "nodes"
     ADDRESS = "address"
-    BATCH = "batch"
-    SMALLER = "smaller"
     RESUME = "resume"
     FILE = "file"
 
@@ -72,16 +68,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked next. `default`: what an empty answer means. `options`: all that there are, or those that are known.
-
-    `batch`: the question about the script's batch that it stands for.
-    """
+    """What is asked next. `default`: what an empty answer means. `options`: all that there are, or those that are known."""
 
     topic: Topic
     text: str
     default: str = ""
     options: tuple[Option, ...] = ()
-    batch: BatchQuestion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +116,13 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of the script before it runs. `lines`: label and text; `question`: what of its batch is left open; `resume`: as in `ResumePlan.how`.
+    """What is known of the script before it runs. `lines`: label and text; `resume`: as in `ResumePlan.how`.
 
-    `only_smaller_global`: a smaller micro-batch cannot keep the global batch.
+    What is left open of its batch is measured once it runs, and asked then.
     """
 
     lines: tuple[tuple[str, str], ...]
-    question: BatchQuestion | None = None
     resume: str = "unknown"
-    only_smaller_global: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +193,7 @@ def found_in(spec: JobSpec) -> Found:
     lines.append(
         ("checkpoints", f"looked for in {', '.join(spec.outputs)}" if spec.outputs else "not looked for")
     )
-    later = is_measured_later(spec)  # then nothing of the batch is asked before
-    only_smaller = not spec.knobs.can_change_batch and spec.knobs.help.startswith(SMALLER_GLOBAL)
-    question = None if later else spec.question
-    return Found(tuple(lines), question, resume_plan(spec.knobs).how, only_smaller and not later)
+    return Found(tuple(lines), resume_plan(spec.knobs).how)
 
 
 def choices_of(parsed: ParsedRun, file: str = "") -> Choices:
@@ -279,7 +266,7 @@ def with_file(choices: Choices, name: str) -> Choices:
 
 def next_question(around: Around, choices: Choices, found: Found | None) -> Question | None:
     """What is asked next; None: all is known. `found`: once there is a script."""
-    known = found or Found((), None, "self")
+    known = found or Found((), "self")
     for topic in Topic:
         if (
             topic not in choices.settled
@@ -311,57 +298,12 @@ def _question(topic: Topic, around: Around, choices: Choices, found: Found) -> Q
         case Topic.ADDRESS:
             text = "name or address of the first machine, as the others reach it?"
             return Question(topic, text, slurm.first) if choices.several else None
-        case Topic.BATCH:
-            return _about_batch(found, choices)
-        case Topic.SMALLER:
-            return _about_smaller(found, choices)
         case Topic.RESUME:
             return _about_resume(found, choices)
         case Topic.FILE:
             return Question(topic, "write the job file as?", _free_name(choices.entry, around.files))
         case _:
             assert_never(topic)
-
-
-def _about_smaller(found: Found, choices: Choices) -> Question | None:
-    if not found.only_smaller_global or _SMALLER_KEY in choices.settings:
-        return None
-    text = "after an out-of-memory failure, continue with a smaller global batch?"
-    options = (Option("no", "it waits for you"), Option("yes", "the learning rate stays as it is"))
-    return Question(Topic.SMALLER, text, "no", options)
-
-
-def _about_batch(found: Found, choices: Choices) -> Question | None:
-    about = found.question
-    if about is None or _batch_key(about) in choices.settings:
-        return None
-    number = "" if about.number is None else f" {about.number}"
-    text = {
-        Unread.SCOPE: f"what does {about.knob}{number} count?",
-        Unread.MICRO: "which setting is the micro-batch?",
-        Unread.ACCUMULATION: "which setting is the accumulation?",
-    }[about.what]
-    options = [Option(answer.value, answer.refusal) for answer in about.answers]
-    later = Option(_LATER, "asked again when it matters")
-    return Question(Topic.BATCH, text, _LATER, (*options, later), about)
-
-
-def _batch_key(about: BatchQuestion) -> str:
-    match about.what:
-        case Unread.SCOPE:
-            return "batch.scope"
-        case Unread.MICRO:
-            return "batch.knob"
-        case Unread.ACCUMULATION:
-            return "batch.accumulation_knob"
-        case Unread.COUNTER:
-            return "policy.step_counter"
-        case Unread.EXIT_CODE:
-            return "policy.exit_zero"
-        case Unread.RESUME:
-            return "resume.knob"
-        case _:
-            assert_never(about.what)
 
 
 def _about_resume(found: Found, choices: Choices) -> Question | None:
@@ -421,16 +363,6 @@ def answered(choices: Choices, question: Question, text: str) -> Choices:
             if not given or not given.isprintable() or " " in given:
                 raise JobError("name the first machine, for example --master-addr n01")
             return choices.having(topic, run__master_addr=given)
-        case Topic.BATCH:
-            return _with_batch(choices, question, given)
-        case Topic.SMALLER:
-            if given not in {"no", "yes"}:
-                raise JobError(f"{given}: one of {_values(question)}")
-            return (
-                choices.having(topic, policy__allow_smaller_global=True)
-                if given == "yes"
-                else choices.having(topic)
-            )
         case Topic.RESUME:
             return _with_resume(choices, question, given)
         case Topic.FILE:
@@ -448,16 +380,6 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _values(question: Question) -> str:
     return ", ".join(option.value for option in question.options)
-
-
-def _with_batch(choices: Choices, question: Question, given: str) -> Choices:
-    assert question.batch is not None, "a question about the batch has one"
-    if given == _LATER:
-        return choices.having(Topic.BATCH)
-    if given not in {option.value for option in question.options}:
-        raise JobError(f"{given}: one of {_values(question)}")
-    # Another question may follow from this answer, so the topic stays open.
-    return replace(choices, settings={**choices.settings, _batch_key(question.batch): given})
 
 
 def _with_resume(choices: Choices, question: Question, given: str) -> Choices:

@@ -109,7 +109,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan | OomRefusa
     steps: list[tuple[KnobChange, ...]] = []
     batch = spec.batch
     try:
-        while len(steps) < MAX_STEPS and (next_ := _next_batch(spec, batch, smaller_global=smaller_global)):
+        while len(steps) < MAX_STEPS and (next_ := next_batch(spec, batch, smaller_global=smaller_global)):
             steps.append(_changes(spec, batch if steps else None, batch, next_))
             batch = next_
     except JobError as error:
@@ -142,9 +142,7 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
 def oom_notice(spec: JobSpec, *, waits: bool) -> tuple[str, bool]:
     """What an out-of-memory failure of this job would do, in one line, and whether it restarts by itself.
 
-    Args:
-        spec: the job with what is known by now.
-        waits: a person is asked in the end, who may look at its screen.
+    `spec`: with what is known by now. `waits`: a person is asked in the end, who may look at its screen.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
@@ -152,7 +150,7 @@ def oom_notice(spec: JobSpec, *, waits: bool) -> tuple[str, bool]:
     if isinstance(plan, OomRefusal):
         return f"out of memory {end}: {plan.why}{how}", False
     assert spec.batch is not None, "a plan has a batch"
-    batch = _next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
+    batch = next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
     assert batch is not None, "a plan has a first step"
     if missing:
         why = (
@@ -165,7 +163,7 @@ def oom_notice(spec: JobSpec, *, waits: bool) -> tuple[str, bool]:
     return f"out of memory: restarts with {factors(batch)} from {from_}", True
 
 
-def _next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
+def next_batch(spec: JobSpec, batch: BatchSpec, *, smaller_global: bool) -> BatchSpec | None:
     """The batch after `batch`, of the same accumulation if the global batch becomes smaller; None where none is left."""
     choice = choose_smaller(batch, minimum=spec.retry.min_micro_batch, smaller_global=smaller_global)
     return choice.batch if choice is not None else None
@@ -188,7 +186,7 @@ def is_measured_later(spec: JobSpec) -> bool:
 def _allows_smaller_global(spec: JobSpec) -> bool:
     """Whether a person allowed a smaller global batch, and enough is known for one: as `policy.changes.offer_for` plans it."""
     knobs = spec.knobs
-    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
+    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     return spec.retry.allow_smaller_global and known and spec.batch is not None
 
 

@@ -41,6 +41,7 @@ NAMED: Final = "named"
 NAMED_UNSEEN: Final = "named without a value"
 """The same of a flag without a value: whether it takes one is not known."""
 BY_ITSELF, NEVER = "itself", "never"
+IN_CODE = "code"
 """Answers about how a script resumes, besides the name of a setting."""
 RESTARTS, CONTINUES = "restarts", "continues"
 """Answers about a script's count of its steps: from 0 at each start, or on from the checkpoint."""
@@ -75,11 +76,14 @@ class Unread(StrEnum):
     """What of the batch could not be read, and a person can answer."""
 
     SCOPE = "scope"  # what the batch setting counts
-    MICRO = "micro"  # which of several settings is the micro-batch
-    ACCUMULATION = "accumulation"  # which of several settings is the accumulation
+    MICRO = "micro"  # which setting makes the micro-batch
+    ACCUMULATION = "accumulation"  # which setting makes the accumulation
     COUNTER = "counter"  # not of the batch: whether steps are counted from 0 at each start
     EXIT_CODE = "exit_code"  # none of the batch: whether exit code 0 is a success whatever the logs show
     RESUME = "resume"  # not of the batch: how the script resumes
+
+
+OF_BATCH: Final = frozenset({Unread.SCOPE, Unread.MICRO, Unread.ACCUMULATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,7 @@ class Knobs:
     `refusal`: why the batch cannot be changed at the same global batch, and `help` what would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: there is no way at
-    all. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
-    `refusal`, and `choices` the settings that it is about where it is one of several.
+    all. `framework`: whose conventions hold for the script, if any do.
     """
 
     batch: str | None = None
@@ -131,8 +134,6 @@ class Knobs:
     resume_step: str | None = None
     cannot_resume: bool = False
     framework: str = field(default="", compare=False)
-    unread: Unread | None = field(default=None, compare=False)
-    choices: tuple[str, ...] = field(default=(), compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
         """One of the numbers that were found."""
@@ -193,26 +194,29 @@ class BatchAnswer:
     """One answer to a `BatchQuestion`.
 
     Attributes:
-        value: a scope, or the name of a setting.
+        value: a scope, the name of a setting, or `IN_CODE`.
         change: what an out-of-memory failure would then change; without an accumulation, to a smaller global batch.
-        refusal: why nothing could be changed then either.
+        refusal: why nothing could be changed then either, or what is asked next.
+        number: what the setting holds.
     """
 
     value: str
     change: BatchChange | None = None
     refusal: str = ""
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """What cannot be read of the batch, with what each answer would lead to. At least one leads to a smaller batch.
+    """What measuring leaves open of the batch, or what else only a person knows, with what each answer would lead to.
 
     Attributes:
         what: what is asked.
         knob: the setting that it is about; empty where it is which one of several.
-        number: what that setting holds.
+        number: what that setting holds, or what one of several makes: samples of a rank and step, or passes of a step.
         answers: all that there are.
-        script: hash of the files that were read for it; empty where none could be, and then no answer is remembered.
+        script: hash of the script; empty where it could not be read, and then no answer is remembered.
+        ranks, passes: of the batch that was measured, as far as they are known.
     """
 
     what: Unread
@@ -220,6 +224,8 @@ class BatchQuestion:
     number: int | None
     answers: tuple[BatchAnswer, ...]
     script: str = ""
+    ranks: int | None = None
+    passes: int | None = None
 
     @property
     def key(self) -> str:
@@ -442,7 +448,7 @@ class JobSpec:
     `outputs`: folders that a foreign script may leave checkpoints in, as it spells them. `output_prefixes`: what else its arguments name as
     written to: folders, files, or what the names of files begin with.
     `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
-    `question`: what of the batch could not be read and a person may answer; `if_answered`: knobs and batch with each of its answers.
+    `question`, `if_answered`: of runs that were started when command lines were asked about: knobs and batch with each answer.
     `answered`: an answer of an earlier run that is used here.
     `instrument`: its processes are measured from inside; the bundled trainer reports by itself.
     `expected_memory_bytes`: the most that its configuration expects a rank to hold on a GPU; None: it says nothing, or was changed.

@@ -37,7 +37,13 @@ from supervisor.run.access import control
 from supervisor.run.access.lock import KeeperLock
 from supervisor.run.access.viewers import Viewers
 from supervisor.run.fold import fold
-from supervisor.run.history.answers import AnswerLine, exit_code_question, remember_answer, resume_question
+from supervisor.run.history.answers import (
+    AnswerLine,
+    batch_question,
+    exit_code_question,
+    remember_answer,
+    resume_question,
+)
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding, FindingLevel
 from supervisor.run.runfile import RunFile
@@ -469,6 +475,7 @@ class Keeper:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
+            self._settle_batch(view)
             decision = self._components.decide()
             self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
             return
@@ -498,10 +505,20 @@ class Keeper:
             case _ as unreachable:
                 assert_never(unreachable)
 
+    def _settle_batch(self, view: st.AttemptState) -> None:
+        """Take the answers that are known, and those that may be tried, where a smaller batch needs them."""
+        from supervisor.keeper.planning.verdict_and_decision import next_answer  # not before a first launch
+
+        while self._needs_smaller_batch(view):
+            told = next_answer(self._record, self.state, self._env, self._clock.wall(), tries=True)
+            if told is None:
+                return
+            self.emit(told, durable=True)
+
     def _ask(self, number: int, decision: Decision) -> None:
         """Put the question that stands in the way, once an attempt; headless it says which flag answers it."""
         asked, view = self.state.asked, self.state.find(number)
-        question = self._record.job.question
+        question = batch_question(self._record.job, self.state)
         if view is not None and view.missed is not None:
             question = plans.counter_question(self._record.job)
         elif view is not None and not (question and self._needs_smaller_batch(view)):
@@ -509,13 +526,15 @@ class Keeper:
             question = resume_question(self._record.job, seen.resume_candidates if seen is not None else ())
             if view.job_exit_code == 0:
                 question = exit_code_question(self._record.job)
-        if decision.asks and question is not None and (asked is None or asked.attempt != number):
+        is_asked = asked is not None and (asked.attempt, asked.question) == (number, question)
+        if decision.asks and question is not None and not is_asked:
             self.emit(ev.BatchAsked(t=self._clock.wall(), attempt=number, question=question))
 
     def _needs_smaller_batch(self, view: st.AttemptState) -> bool:
-        """Whether it ran out of memory, and no smaller batch can be planned."""
+        """Whether it ran out of memory, or had another batch than was planned for that, and no smaller batch can be planned."""
         knobs = self.state.answered_job(self._record.job).knobs
-        return view.failure in OUT_OF_MEMORY and not knobs.can_change_batch
+        refuted = view.differs is not None and view.differs.wrong is not None
+        return (view.failure in OUT_OF_MEMORY or refuted) and not knobs.can_change_batch
 
     def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         has_copies = self.state.kept or any(view.resume_copy for view in self.state.attempts)
@@ -623,6 +642,8 @@ class Keeper:
             line = AnswerLine(script=question.script, question=question.key, value=value, t=now)
             with contextlib.suppress(OSError):  # it holds for this run all the same
                 remember_answer(line, self._env)
+        if isinstance(self.state.condition, st.Running):
+            return  # it is for the failure that may come
         decision = self._components.decide()
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
         self._carry_out(number, decision)

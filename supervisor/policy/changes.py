@@ -160,7 +160,7 @@ def needs_answer(history: PolicyInput, rule: Rule) -> bool:
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     """The plan that a person may accept where policy makes none: here the global batch would shrink."""
     batch, knobs = history.now.batch, history.knobs
-    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
+    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
         return SpecChange()
     least = history.retry.min_micro_batch

@@ -55,7 +55,8 @@ def decide(history: PolicyInput) -> Decision:
     if stopped is not None:
         return stopped
     if now.missed:
-        return _not_resumed(history)
+        replanned = now.refuted and history.knobs.can_change_batch
+        return _replanned(history) if replanned else _not_resumed(history)
     verdict = now.verdict
     failure = verdict.failure if verdict else FailureClass.UNKNOWN
     if now.exit_code == 0 and (ended := _ended_with_zero(history, verdict)) is not None:
@@ -169,8 +170,19 @@ def _not_resumed(history: PolicyInput) -> Decision:
     if history.counter == RESTARTS and not history.now.misses_surely:
         reason = "the script's step count starts over at 0: restart from the newest checkpoint"
         return Decision(DecisionKind.RESTART, reason, change=SpecChange())
-    held = _hold(history, history.now.missed, SpecChange())
-    return replace(held, asks=not history.now.misses_surely and not history.counter)
+    held, now = _hold(history, history.now.missed, SpecChange()), history.now
+    asks = now.refuted and history.question
+    return replace(held, asks=asks or (not now.misses_surely and not history.counter))
+
+
+def _replanned(history: PolicyInput) -> Decision:
+    """The plan of the restart that had another batch, with the setting that has been answered since."""
+    decided = _restart_or_not(history, FailureClass.USAGE_ERROR, Rule(Answer.RESTART))
+    if decided.kind is not DecisionKind.RESTART:
+        return decided
+    knobs = history.knobs
+    settings = " and ".join(filter(None, (knobs.batch, knobs.accumulation)))
+    return replace(decided, reason=f"{history.now.missed}; the same plan with {settings}")
 
 
 def _trial_over(history: PolicyInput) -> Decision:
@@ -381,7 +393,7 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
         return _why_not_resumed(history)
     if rule.only_before_first_step or all(a.steps_seen for a in history.attempts):
         return None
-    differs = rule.answer in {Answer.SHRINK, Answer.UNMEASURED}
+    differs = rule.answer in {Answer.SHRINK, Answer.UNMEASURED} or now.refuted
     if differs and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
         return None
     return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"

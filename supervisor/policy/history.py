@@ -26,7 +26,8 @@ class PastAttempt:
 
     `decision` is what was settled on after it (None for the newest one); `by_person`: by a request, which
     starts all budgets again. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
-    `missed`: how it did not resume, as a clause, and `misses_surely`; `lost_at`: the step from which on its loss was no number.
+    `missed`: how it did not resume, as a clause, and `misses_surely`; `refuted`: its batch showed that an answer about a setting
+    was wrong; `lost_at`: the step from which on its loss was no number.
     `ended_t`: wall seconds. `unread`: how far its logs were read, in words, where that was not all.
     """
 
@@ -44,6 +45,7 @@ class PastAttempt:
     ended_t: float | None = None
     missed: str = ""
     misses_surely: bool = False
+    refuted: bool = False
     lost_at: int | None = None
     resumed_at: int | None = None
     unread: str = ""
@@ -90,7 +92,7 @@ class PolicyInput:
         not_now: why the resume flag that a person named cannot be set yet.
         old_batch: why a resume with another micro-batch would continue with the old one; empty where it would not.
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
-        question: what of the batch could not be read can be asked (`JobSpec.question`).
+        question: what measuring left open of the batch can be asked.
         seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
         unsound: checkpoints that a script which finds its newest would take, though they are no good, as a clause.
         counter: what a person answered about the script's count of its steps (`job.spec.RESTARTS`).

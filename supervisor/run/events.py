@@ -16,9 +16,9 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.measured_knobs import MeasuredSettings
+from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import BatchQuestion, KnobScope
+from supervisor.job.spec import BatchQuestion, KnobScope, Unread
 from supervisor.run.records import (
     Decision,
     Difference,
@@ -223,6 +223,8 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     `planned_steps`: optimizer steps of the whole training. `logged_step`: optimizer steps in one step of the counter that the script
     prints. `counts_steps`: it prints none, and the optimizer's steps are shown. `argv`: the whole command line of rank 0, `words` all words of each setting there.
     `resume`, `resume_setting`, `resume_how`, `resume_candidates`: how the script resumes, as `job.knobs.measured_resume.ResumeWay`.
+    `asks` and `answers`: what of this a person may answer, and what each answer would lead to. `has_loaded`: a checkpoint or a pretrained
+    model was loaded. `outputs`: folders that settings for outputs name.
     """
 
     attempt: int
@@ -253,6 +255,10 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
     resume_setting: str | None = None
     resume_how: str = ""
     resume_candidates: tuple[str, ...] = ()
+    asks: Unread | None = None
+    answers: tuple[OpenAnswer, ...] = ()
+    has_loaded: bool = False
+    outputs: tuple[str, ...] = ()
 
     @property
     def settings(self) -> MeasuredSettings:
@@ -268,6 +274,11 @@ class BatchMeasured(JournalEvent, frozen=True, kw_only=True, tag="batch_measured
             total=total,
             refusal=self.refusal,
             help=self.help,
+            asks=self.asks,
+            answers=self.answers,
+            micro=None if self.unit else self.micro_batch,
+            passes=self.accumulation,
+            ranks=self.world_size,
         )
 
     @property
@@ -289,7 +300,7 @@ class PlanConfirmed(JournalEvent, frozen=True, kw_only=True, tag="plan_confirmed
 class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
     """The first steps of a restart had something else than was planned, for which the attempt is ended. All three in words; `why` may be empty.
 
-    `of_resume`: it was not the batch that differed, but the checkpoint.
+    `of_resume`: it was not the batch that differed, but the checkpoint. `wrong`: the answer of which that shows.
     """
 
     attempt: int
@@ -297,6 +308,7 @@ class PlanDiffers(JournalEvent, frozen=True, kw_only=True, tag="plan_differs"):
     measured: str
     why: str = ""
     of_resume: bool = False
+    wrong: Unread | None = None
 
     @property
     def text(self) -> str:
@@ -855,7 +867,7 @@ class BatchAsked(JournalEvent, frozen=True, kw_only=True, tag="batch_asked"):
 class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered"):
     """What a person answered, `by` whom; `day`: in an earlier run of the same script, on this day.
 
-    `batch`: what the attempts until then ran with, by this answer.
+    `batch`: what the attempts until then ran with, by this answer. `trial`: no person answered; it is tried, for so many-th an attempt.
     """
 
     question: BatchQuestion
@@ -863,6 +875,7 @@ class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered
     by: str = ""
     batch: BatchSpec | None = None
     day: str = ""
+    trial: int | None = None
 
 
 class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):

@@ -336,13 +336,25 @@ def _held(s: st.RunState, event: ev.Held) -> st.RunState:
 
 def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
     """The attempts whose batch was not known ran with this one; an answer before it counts no more."""
-    if event.question.what is Unread.COUNTER:
-        return replace(s, counter=event.value)
-    if event.question.what is Unread.RESUME:
-        return replace(s, resumes=event.value)
+    what = event.question.what
+    # What the batch before counts says nothing of this one.
+    kept = {k: one for k, one in s.answers.items() if not (what is Unread.MICRO and k is Unread.SCOPE)}
+    s = replace(s, answers={**kept, what: event})
+    if what in {Unread.COUNTER, Unread.RESUME}:
+        return s
     before = s.answer.batch if s.answer is not None else None
     attempts = tuple(replace(a, batch=event.batch) if a.batch in (None, before) else a for a in s.attempts)
     return replace(s, answer=event, attempts=attempts)
+
+
+def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
+    """An answer after which an attempt had another batch than planned is none."""
+    s = _edit(s, event.attempt, differs=event)
+    given = s.answers.get(event.wrong) if event.wrong is not None else None
+    if given is None:
+        return s
+    answers = {what: one for what, one in s.answers.items() if one is not given}
+    return replace(s, answers=answers, answer=None, wrong=(*s.wrong, given.value))
 
 
 def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:
@@ -400,7 +412,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ),
     ev.BatchMeasured: _kept_as("measured"),
     ev.PlanConfirmed: _kept_as("confirmed"),
-    ev.PlanDiffers: _kept_as("differs"),
+    ev.PlanDiffers: _plan_differs,
     ev.Progress: _progress,
     ev.CheckpointCommitted: _checkpoint_committed,
     ev.CheckpointKept: lambda s, event: replace(s, kept=(*s.kept, event), waiting=None),

@@ -157,8 +157,8 @@ class Precondition(StrEnum):
 class Decision:
     """Policy's answer. `change` is set for RESTART, and for HOLD where a plan could be offered.
 
-    `show_first` must be shown before the launch; it is waited for `wait_s` seconds at most. `asks`: an answer to the job's
-    question (`JobSpec.question`) would let policy plan a smaller batch.
+    `show_first` must be shown before the launch; it is waited for `wait_s` seconds at most. `asks`: an answer about the
+    batch would let policy plan a smaller one.
     """
 
     kind: DecisionKind

@@ -19,7 +19,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_knobs import with_measured
 from supervisor.job.knobs.measured_resume import with_answered_resume, with_measured_resume
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.job.spec import RESTARTS
+from supervisor.job.spec import OF_BATCH, RESTARTS, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, SpecChange, Verdict
 
@@ -212,6 +212,12 @@ class AttemptState(Part, frozen=True, kw_only=True):
         return (self.measured.batch if self.measured is not None else None) or self.batch
 
     @property
+    def changes_batch(self) -> bool:
+        """Whether the restart after it was to have another batch."""
+        change = self.decision.change if self.decision is not None else None
+        return change is not None and change.batch is not None
+
+    @property
     def reads_on(self) -> bool:
         """Whether its processes are gone and their logs are still being read."""
         return self.gone_t is not None and self.ended_t is None
@@ -338,6 +344,7 @@ class Moment(Part, frozen=True, kw_only=True):
 
 
 _POLICY = frozenset({"", "policy"})
+_OUT_OF_MEMORY = frozenset({FailureClass.CUDA_OOM, FailureClass.HOST_OOM})
 A_PIPE = "a pipe"
 """The source of a watched run that is piped in: it begins as its writer does."""
 
@@ -348,8 +355,8 @@ class RunState(Part, frozen=True, kw_only=True):
     `best_loss` is of the current lineage: what an attempt did at steps that a later one did again does not count.
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
-    `kept`: the copies of checkpoints that there are, and which have none. `counter`: what a person answered about the script's count
-    of its steps, `RESTARTS` or `CONTINUES`; `resumes`: how it resumes, as `with_answered_resume` takes it.
+    `kept`: the copies of checkpoints that there are, and which have none. `answers`: what was answered, by what was asked; `wrong`: the
+    answers after which the batch was another than planned.
     `nodes`: what was seen last of each other node, in the leader's journal.
     `newer_version`: the schema version of events that only a newer stoker understands.
     """
@@ -377,8 +384,6 @@ class RunState(Part, frozen=True, kw_only=True):
     checkpoint: ev.CheckpointCommitted | None = None
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
     kept: tuple[ev.CheckpointKept, ...] = ()
-    counter: str = ""
-    resumes: str = ""
     probes: tuple[ev.ProbeEnded, ...] = ()
     probing: ev.ProbeStarted | None = None
     fitted: ev.BatchFitted | None = None
@@ -387,6 +392,8 @@ class RunState(Part, frozen=True, kw_only=True):
     timeline: tuple[Moment, ...] = ()
     asked: ev.BatchAsked | None = None
     answer: ev.BatchAnswered | None = None
+    answers: dict[Unread, ev.BatchAnswered] = {}
+    wrong: tuple[str, ...] = ()
     answered: dict[str, str] = {}
     nodes: dict[int, ev.NodeSeen] = {}
     unknown_events: int = 0
@@ -416,7 +423,11 @@ class RunState(Part, frozen=True, kw_only=True):
         for a in self.attempts:
             if a.number == saved.attempt and a.lost_at is not None and saved.step >= a.lost_at:
                 return True
-            if a.number == saved.attempt and a.missed is not None and self.counter != RESTARTS:
+            if (
+                a.number == saved.attempt
+                and a.missed is not None
+                and self.values_answered.get(Unread.COUNTER) != RESTARTS
+            ):
                 return True
             if a.number == saved.attempt and a.differs is not None:
                 return True
@@ -437,14 +448,15 @@ class RunState(Part, frozen=True, kw_only=True):
 
     def answered_job(self, job: JobSpec) -> JobSpec:
         """The job with what was measured, and with what a person answered about its batch and its resume since it was started."""
-        answer, question = self.answer, job.question
+        question = job.question
+        answer = self.answers.get(question.what) if question is not None else None
         outcomes = zip(question.answers, job.if_answered, strict=False) if question is not None else ()
         found = next((o for known, o in outcomes if answer is not None and known.value == answer.value), None)
         if found is not None:
             job = dataclasses.replace(job, knobs=found[0], batch=found[1])
         elif (measured := self.measured) is not None:
-            job = with_measured(job, measured.settings)
-        knobs = with_answered_resume(job.knobs, self.resumes)
+            job = with_measured(job, measured.settings.answered(self.values_answered))
+        knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
         if (seen := self.resume_measured) is not None:
             knobs = with_measured_resume(knobs, seen.resume, seen.resume_setting, seen.resume_how)
         return dataclasses.replace(job, knobs=knobs) if knobs is not job.knobs else job
@@ -457,15 +469,19 @@ class RunState(Part, frozen=True, kw_only=True):
         return self.total_steps or (planned if planned and planned >= (self.last_step or 0) else None)
 
     @property
+    def values_answered(self) -> dict[str, str]:
+        """The answers, by what they answer."""
+        return {what: given.value for what, given in self.answers.items()}
+
+    @property
     def measured(self) -> ev.BatchMeasured | None:
-        """What the first attempt that reported had, before any change of the batch."""
+        """What was measured before any change of the batch: by the first attempt that left nothing open, else by the first."""
+        found: list[ev.BatchMeasured] = []
         for attempt in self.attempts:
-            if attempt.measured is not None:
-                return attempt.measured
-            decision = attempt.decision
-            if decision is not None and decision.change is not None and decision.change.batch is not None:
-                return None
-        return None
+            found += [attempt.measured] if attempt.measured is not None else []
+            if attempt.changes_batch:
+                break
+        return next((seen for seen in found if seen.batch and not seen.refusal), found[0] if found else None)
 
     @property
     def resume_measured(self) -> ev.BatchMeasured | None:
@@ -475,12 +491,17 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def open_question(self) -> BatchQuestion | None:
-        """What a person can answer now, also again: until the restart that follows has begun or was asked for."""
+        """What a person can answer now: while it trains, or waits; then also again, until the restart that follows has begun or was asked for."""
         attempt, asked = self.attempt, self.asked
-        waits = isinstance(self.condition, HeldOpen | Backoff)
-        if attempt is None or asked is None or asked.attempt != attempt.number or not waits:
+        if attempt is None or asked is None or asked.attempt != attempt.number:
             return None
-        return asked.question if attempt.decided_by == "policy" else None
+        if isinstance(self.condition, Running):
+            return asked.question if self.answers.get(asked.question.what) is None else None
+        if not isinstance(self.condition, HeldOpen | Backoff) or attempt.decided_by != "policy":
+            return None
+        # It may have been asked before anything failed, and something else did.
+        needs_batch = attempt.failure in _OUT_OF_MEMORY or attempt.differs is not None
+        return asked.question if needs_batch or asked.question.what not in OF_BATCH else None
 
     @property
     def failed_for(self) -> FailureClass | None:

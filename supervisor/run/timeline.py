@@ -12,7 +12,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from supervisor.job.arguments.assignments import differing
-from supervisor.job.spec import BatchQuestion, Unread
+from supervisor.job.spec import IN_CODE, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
 from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
@@ -149,7 +149,7 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             values = answer_values(event.question, event.value)
             if event.day:
                 return MomentKind.REMEMBERED, Tone.INFO, {**values, "day": event.day}
-            return MomentKind.ANSWERED, Tone.INFO, {**values, "by": event.by}
+            return MomentKind.ANSWERED, Tone.INFO, {**values, "by": event.by or None, "trial": event.trial}
         case ev.RequestDone() if event.request not in _SHOWN_THEMSELVES:
             request = ev.RequestKind.RESTART if event.request in _RESTARTS else event.request
             return MomentKind.REQUEST, Tone.INFO, {"by": event.by, "request": request}
@@ -183,18 +183,27 @@ def _written_t(event: ev.CheckpointCommitted, state: RunState) -> float:
     return written_t if attempt is not None and attempt.planned_t <= written_t <= event.t else event.t
 
 
-def question_values(question: BatchQuestion) -> dict[str, str | int | float | None]:
-    """A question about the batch, as values for its sentence."""
+def question_values(question: BatchQuestion) -> _Values:
+    """A question, as values for its sentence."""
+    number = question.number
     if question.what is Unread.SCOPE:
-        return {"knob": question.knob, "number": question.number}
+        return {"knob": question.knob, "number": number}
+    if question.what is Unread.MICRO and number is not None:
+        times = question.passes if question.passes is not None and question.passes > 1 else None
+        return {"samples": number, "ranks": question.ranks, "passes": times}
+    if question.what is Unread.ACCUMULATION and number is not None:
+        return {"summed": number}
     return {"which": question.what}
 
 
-def answer_values(question: BatchQuestion, value: str) -> dict[str, str | int | float | None]:
+def answer_values(question: BatchQuestion, value: str) -> _Values:
     """An answer to it, likewise."""
     if question.what is Unread.SCOPE:
         return {"number": question.number, "scope": value}
-    return {str(question.what): value}
+    if value == IN_CODE:
+        return {"in_code": value}
+    held = next((one.number for one in question.answers if one.value == value), None)
+    return {str(question.what): value if held is None else f"{value} {held}"}
 
 
 def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:

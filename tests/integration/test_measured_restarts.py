@@ -20,8 +20,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.run.state import RunState
-from tests.integration.harness import SCRIPTS, facts, run_headless
+from supervisor.job.spec import IN_CODE, Unread
+from supervisor.run import events as ev
+from supervisor.run.access import control
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, HeldOpen, RunState
+from tests.conftest import wait_until
+from tests.integration.harness import SCRIPTS, facts, run_headless, stoker, wait_for_state
 
 pytestmark = pytest.mark.e2e
 
@@ -313,6 +319,69 @@ def test_a_flag_that_a_file_overrides_ends_the_attempt(tmp_path: Path) -> None:
     assert set(run.launches[0][1].steps) <= set(range(SAVED_AT + 1, 2 * SAVED_AT + 1)), (
         "it waited with its next save"
     )
+
+
+def twins(folder: Path, fails_at: int, *flags: str) -> tuple[str, ...]:
+    """A folder with the script of two batch flags, and the words that start it."""
+    shutil.copytree(FOLDER, folder)
+    (folder / "out").mkdir()
+    words = ("twins.py", "--batch_size", "8", "--mini_batch_size", "8", "--grad_accum", "1")
+    return ("--no-check", *flags, "--nproc-per-node", "2", *words, "--fails_at", str(fails_at))
+
+
+def test_of_two_batch_flags_the_right_one_is_tried_where_nothing_can_be_lost_and_remembered(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "job"
+    done, run, _ = run_headless(*twins(folder, 1), cwd=folder, timeout_s=270)
+    events = facts(run)
+    assert done.code == 0, done.err + done.out
+    tried = [(event.value, event.trial) for event in events if isinstance(event, ev.BatchAnswered)]
+    assert tried == [("--batch_size", 1), ("--grad_accum", 1), ("--mini_batch_size", 2)], events
+    (differs,) = [event for event in events if isinstance(event, ev.PlanDiffers)]
+    (confirmed,) = [event for event in events if isinstance(event, ev.PlanConfirmed)]
+    assert (differs.attempt, confirmed.attempt) == (2, 3)
+    for rank in (0, 1):
+        *before, last = fed(folder, rank)
+        assert [launch.steps for launch in before] == [{}, {}]
+        assert last.steps == dict.fromkeys(range(1, STEPS + 1), (4, 4))
+
+    again = tmp_path / "again"
+    done, run, state = run_headless(*twins(again, 1), cwd=again, timeout_s=270)
+    assert done.code == 0, done.err + done.out
+    assert len(state.attempts) == 2, "what was confirmed is known"
+    assert all(event.day for event in facts(run) if isinstance(event, ev.BatchAnswered))
+    assert fed(again, 0)[-1].steps == dict.fromkeys(range(1, STEPS + 1), (4, 4))
+
+
+def test_after_a_checkpoint_two_batch_flags_wait_for_the_answer_and_restart_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    done = stoker("run", "--detach", "--python", sys.executable, *twins(folder, 6), cwd=folder)
+    assert done.code == 0, done.err
+    run = RunPaths(folder / "runs" / done.out.strip())
+    held = wait_for_state(run, HeldOpen, 120)
+    question = held.open_question
+    assert question is not None
+    assert (question.what, question.number, question.ranks, question.passes) == (Unread.MICRO, 8, 2, 1)
+    assert [(a.value, a.number, a.change is not None) for a in question.answers] == [
+        ("--batch_size", 8, True),
+        ("--mini_batch_size", 8, True),
+        (IN_CODE, None, False),
+    ]
+    assert [len(fed(folder, rank)) for rank in (0, 1)] == [1, 1], "nothing is tried after a checkpoint"
+    args = control.RequestArgs(answer="--mini_batch_size")
+    request = control.send(run.control, ev.RequestKind.ANSWER, if_attempt=1, args=args)
+    assert wait_until(lambda: request in read_state(run.node().journal).answered, 60)
+    control.send(run.control, ev.RequestKind.START_NOW, if_attempt=1)
+    state = wait_for_state(run, Finished, 120)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 0, state.condition
+    for rank in (0, 1):
+        first, second = fed(folder, rank)
+        assert first.steps == dict.fromkeys(range(1, SAVED_AT + 2), (8,))
+        assert second.steps == dict.fromkeys(range(SAVED_AT + 1, STEPS + 1), (4, 4))
+    confirmed = [event for event in facts(run) if isinstance(event, ev.PlanConfirmed)]
+    assert [event.attempt for event in confirmed] == [2]
 
 
 def test_a_script_that_never_loads_is_ended_whatever_was_declared(tmp_path: Path) -> None:

@@ -25,9 +25,8 @@ from supervisor.job.guided import (
     likely_scripts,
     slurm_of,
 )
-from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 
-KNOWN = Found((("batch", "micro-batch 8"),), None, "self")
+KNOWN = Found((("batch", "micro-batch 8"),), "self")
 TRAINING = "loader = DataLoader(data)\nloss.backward()\noptimizer.step()\n"
 SECRET = "hf_" + "aBcD1eFg2HiJ3kLmN4oPq5RsT6uVw7XyZ8"
 
@@ -60,7 +59,7 @@ def test_one_machine_with_all_that_is_proposed() -> None:
 
 
 def test_answers_of_a_person() -> None:
-    start = course(Around(("train.py", "eval.py")), Found((), None, "unknown"))
+    start = course(Around(("train.py", "eval.py")), Found((), "unknown"))
     asked = answer_all(
         start,
         {
@@ -98,57 +97,11 @@ def test_answers_of_a_person() -> None:
     ],
 )
 def test_how_it_resumes(resume: str, answer: str, written: dict[str, object] | None) -> None:
-    start = course(Around(("t.py",)), Found((), None, resume))
+    start = course(Around(("t.py",)), Found((), resume))
     answer_all(start, {Topic.RESUME: answer})
     held = tomllib.loads(job_file(start.choices))
     del held["run"]
     assert held == (written or {})
-
-
-def test_what_the_batch_counts_is_asked_until_all_is_known() -> None:
-    scope = BatchQuestion(Unread.SCOPE, "--bs", 24, (BatchAnswer("per_rank"), BatchAnswer("global")))
-    steps = BatchQuestion(Unread.ACCUMULATION, "", None, (BatchAnswer("--steps"), BatchAnswer("--other")))
-
-    def read(choices: Choices) -> Found:
-        if "batch.scope" not in choices.settings:
-            return Found((), scope, "self")
-        return Found((), None if "batch.accumulation_knob" in choices.settings else steps, "self")
-
-    start = GuidedStart(Around(("t.py",), python="torch"), Choices(), read)
-    for answer in ("", "", "", ""):
-        start.take(answer)
-    question = start.question()
-    assert question is not None
-    assert question.text == "what does --bs 24 count?"
-    with pytest.raises(JobError, match="per_rank, global"):
-        start.take("of a node")
-    start.take("global")
-    start.take("1")
-    assert start.question() is not None
-    assert tomllib.loads(job_file(start.choices))["batch"] == {
-        "scope": "global",
-        "accumulation_knob": "--steps",
-    }
-
-
-def test_what_is_left_for_later_is_not_asked_again() -> None:
-    scope = BatchQuestion(Unread.SCOPE, "--bs", 24, (BatchAnswer("per_rank"), BatchAnswer("global")))
-    start = course(Around(("t.py",)), Found((), scope, "self"))
-    assert answer_all(start, {}).count(Topic.BATCH) == 1
-    assert "batch" not in tomllib.loads(job_file(start.choices))
-
-
-@pytest.mark.parametrize(
-    ("answer", "written"), [("", {}), ("yes", {"policy": {"allow_smaller_global": True}})]
-)
-def test_a_smaller_global_batch_is_asked_about_where_nothing_else_helps(
-    answer: str, written: dict[str, object]
-) -> None:
-    start = course(Around(("t.py",)), Found((), None, "self", True))
-    assert answer_all(start, {Topic.SMALLER: answer}).count(Topic.SMALLER) == 1
-    held = tomllib.loads(job_file(start.choices))
-    del held["run"]
-    assert held == written
 
 
 @pytest.mark.parametrize(("answer", "written"), [("", None), ("/opt/python", "/opt/python")])
@@ -184,14 +137,13 @@ def test_what_was_given_is_not_asked() -> None:
         (Topic.NODES, "0", "at least 1"),
         (Topic.NODES, "²", "at least 1"),
         (Topic.RESUME, "maybe", "--resume"),
-        (Topic.SMALLER, "perhaps", "no, yes"),
         (Topic.FILE, "job.yaml", ".toml"),
         (Topic.FILE, "stoker.toml", "stoker.toml"),
         (Topic.FILE, "taken.toml", "already exists"),
     ],
 )
 def test_a_wrong_answer_changes_nothing(topic: Topic, wrong: str, words: str) -> None:
-    start = course(Around(("t.py", "u.py"), files=frozenset(["taken.toml"])), Found((), None, "none", True))
+    start = course(Around(("t.py", "u.py"), files=frozenset(["taken.toml"])), Found((), "none"))
     while (question := start.question()) is not None and question.topic is not topic:
         start.take("")
     before = start.choices

@@ -35,7 +35,6 @@ WORDS = {
     "s31_yolo": "--batch-size=8 --nbs=64",
     "h01_cut": "--micro_batch_size=2 --batch_size=16",
     "h06_json": "/job/h06.json#training.batch.size=4 /job/h06.json#training.batch.accumulate=4",
-    "h08_oom": "--batch-size=8 --grad-accum=4",
 }
 """Styles that can keep their global batch. A derived accumulation follows from a total, which is set to what it is."""
 REFUSED = {
@@ -46,6 +45,7 @@ REFUSED = {
     "h03_pk": "what makes the 16 samples of a rank is in the code (/job/h03_pk.py:13): no setting has that value",
     "h04_two": "what makes the 8 samples of a rank is one of --batch_size, --mini_batch_size",
     "h05_preset": "what makes the 8 samples of a rank is not certain: perhaps --chunk",
+    "h08_oom": "no complete step was measured, so the accumulation is not known",
     "h07_pyconfig": "what makes the accumulation of 2 is in the code (/job/h07_pyconfig.py:15): no setting has that value",
 }
 NAMES = [truth["name"] for truth in truths("truth.jsonl") + truths("hard.jsonl")]

@@ -329,7 +329,7 @@ def test_where_a_setting_is() -> None:
 
 
 def test_an_answer_is_what_a_flag_would_declare() -> None:
-    assert with_declared(None, Unread.SCOPE, "per_rank").batch_scope is KnobScope.PER_RANK
+    assert with_declared(Knobs(), Unread.SCOPE, "per_rank").batch_scope is KnobScope.PER_RANK
     given = Knobs(batch="--bs", accumulation="--acc")
     assert with_declared(given, Unread.MICRO, "--m") == replace(given, batch="--m")
     assert with_declared(given, Unread.ACCUMULATION, "--a") == replace(given, accumulation="--a")

@@ -1,8 +1,9 @@
-"""What of a batch is asked of a person: only where an answer leads somewhere, with the numbers of each, and never what is known."""
+"""What of a batch is asked of a person: what measuring left open, with the numbers of each answer; and what is tried instead."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -10,131 +11,179 @@ from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
 from supervisor.job.config.settings import spec_key_names
-from supervisor.job.oom_plan import OomPlan, OomRefusal, answer, oom_plan
-from supervisor.job.plan import build_plan
-from supervisor.job.spec import AnswerGiven, BatchQuestion, JobSpec, KnobScope, Unread
+from supervisor.job.knobs.measured_knobs import MeasuredSettings, with_measured
+from supervisor.job.knobs.questions import asked_settings, question_of, to_try
+from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.oom_plan import OomPlan, OomRefusal, oom_plan
+from supervisor.job.spec import IN_CODE, BatchQuestion, EntryKind, JobSpec, Knobs, KnobScope, Unread
+from tests.job.test_measured import derived, loader, phase, recorded, setting, steps
 
-# What is in it is never read: an answer is remembered by it.
 SCRIPT = "import torch\n"
+JOB = JobSpec(name="job", entry_kind=EntryKind.SCRIPT, entry="train.py", cwd="/job", nproc_per_node=2)
+FED = [phase(), phase(1), loader(8)]
+FIRST_FORWARD = [r for r in steps([1]) if r["kind"] == "shape"]
+"""It ran out of memory there: no step was complete."""
 
 
-def job(
-    line: str,
-    source: str | None,
-    *,
-    answers: dict[str, str] | None = None,
-    asked: list[BatchQuestion] | None = None,
-) -> JobSpec:
-    """The job of a command line; `answers`: what was answered before, by question; `asked`: what was looked up."""
-
-    def answered(question: BatchQuestion) -> AnswerGiven | None:
-        (asked if asked is not None else []).append(question)
-        found = (answers or {}).get(question.key)
-        return AnswerGiven(question, found, "2026-11-22") if found is not None else None
-
-    parsed = parse_run_argv(shlex.split(line), env={}, spec_keys=spec_key_names())
-    files = {"train.py": source} if source is not None else {}
-    return resolve_job(
-        JobInputs(parsed=parsed, env={}, cwd="/work", read=files.get, answered=answered, cpus=2)
-    )
+def option(name: str, value: int) -> dict[str, object]:
+    return setting(name, value, words=[f"--{name}"])
 
 
-def question(line: str, source: str | None) -> BatchQuestion:
-    found = job(line, source)
-    assert found.question is not None
-    assert found.answered is None
-    return found.question
+def seen(records: Iterable[Mapping[str, object]], **named: str) -> MeasuredSettings:
+    facts = list(records)
+    return asked_settings(lambda knobs: derived(facts, named=knobs), Knobs(**named))  # type: ignore[arg-type]
 
 
-def numbers(asked: BatchQuestion) -> dict[str, tuple[int, int, int, int]]:
-    """Of each answer: micro-batch and accumulation before and after."""
+def asked(found: MeasuredSettings, *wrong: str) -> BatchQuestion:
+    question = question_of(JOB, found, wrong, "abc")
+    assert question is not None
+    return question
+
+
+def numbers(question: BatchQuestion) -> dict[str, tuple[int, int, int, int] | str]:
+    """Of each answer micro-batch and accumulation before and after, or why nothing would change."""
     return {
-        a.value: (
+        a.value: a.refusal
+        if a.change is None
+        else (
             a.change.before.micro_batch_per_rank,
             a.change.before.accumulation_steps,
             a.change.after.micro_batch_per_rank,
             a.change.after.accumulation_steps,
         )
-        for a in asked.answers
-        if a.change is not None
+        for a in question.answers
     }
 
 
-def test_without_an_accumulation_the_scope_says_what_a_smaller_global_batch_is() -> None:
-    asked = question("--nproc-per-node 2 train.py --batch_size 24", SCRIPT)
-    assert (asked.what, asked.knob, asked.number) == (Unread.SCOPE, "--batch_size", 24)
-    assert numbers(asked) == {"per_rank": (24, 1, 12, 1), "global": (12, 1, 6, 1)}
-    assert [a.change.after.global_batch for a in asked.answers if a.change] == [24, 12]
-    assert asked.flag("global") == "--batch-scope global"
+def halved(found: MeasuredSettings, batch: BatchSpec) -> dict[str, str]:
+    """The settings of `batch`, in place of the one that was measured."""
+    job = with_measured(JOB, found)
+    return dict(batch_values(job.knobs, batch, before=job.batch, local_world_size=2))
 
 
-def test_a_batch_that_may_be_divided_is_halved_or_cut_by_its_answer() -> None:
-    line = "--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2"
-    asked = question(line, SCRIPT)
-    assert numbers(asked) == {"per_rank": (24, 2, 12, 4), "global": (6, 2, 3, 4)}
-    assert all(a.change.before.global_batch == a.change.after.global_batch for a in asked.answers if a.change)
+def test_two_settings_of_one_value_are_asked_about_by_name_and_value() -> None:
+    found = seen(recorded("h04_two"))
+    question = asked(found)
+    assert (question.what, question.number, question.ranks, question.passes) == (Unread.MICRO, 8, 2, 1)
+    assert [(a.value, a.number) for a in question.answers] == [
+        ("--batch_size", 8),
+        ("--mini_batch_size", 8),
+        (IN_CODE, None),
+    ]
+    assert numbers(question) == {
+        "--batch_size": (8, 1, 4, 1),
+        "--mini_batch_size": (8, 1, 4, 1),
+        IN_CODE: "what makes the 8 samples of a rank is in the code, as you answered",
+    }
+    answered = found.answered({Unread.MICRO: "--mini_batch_size"})
+    assert (answered.setting, answered.asks, answered.refusal) == ("--mini_batch_size", None, "")
+    assert halved(answered, BatchSpec(4, 1, 2)) == {"--mini_batch_size": "4"}
 
 
-def test_an_answer_that_cannot_be_says_why_beside_the_other() -> None:
-    asked = question(
-        "--nproc-per-node 5 train.py --train_batch_size 24 --gradient_accumulation_steps 2", SCRIPT
-    )
-    per_rank, whole = asked.answers
-    assert per_rank.change is not None
-    assert whole.change is None
-    assert "24 is not divisible by 5" in whole.refusal
-
-
-def test_one_of_two_accumulations_is_a_question_about_their_names() -> None:
-    asked = question(
-        "--nproc-per-node 2 --batch-scope per_rank train.py --batch_size 16 --accum_iter 2 --grad_accum 4",
-        SCRIPT,
-    )
-    assert asked.what is Unread.ACCUMULATION
-    assert numbers(asked) == {"--accum_iter": (16, 2, 8, 4), "--grad_accum": (16, 4, 8, 8)}
-    assert asked.flag("--grad_accum") == "--accumulation-knob --grad_accum"
-
-
-def test_of_a_source_that_cannot_be_read_a_batch_beside_an_accumulation_is_asked_about() -> None:
-    found = job("--nproc-per-node 2 -- ./launcher --batch_size 24 --gradient_accumulation_steps 2", None)
-    assert found.question is not None
-    assert numbers(found.question) == {"per_rank": (24, 2, 12, 4), "global": (6, 2, 3, 4)}
-    assert found.question.script == "", "nothing was read that an answer could be remembered by"
+def test_after_the_batch_its_accumulation_is_asked_about() -> None:
+    given = [*FED, option("batch_size", 8), option("mini_batch_size", 8), option("accum", 2), option("ga", 2)]
+    found = seen([*given, *steps([2] * 4)])
+    first = asked(found)
+    assert numbers(first)["--batch_size"] == "what makes the accumulation of 2 is one of --accum, --ga"
+    then = found.answered({Unread.MICRO: "--mini_batch_size"})
+    second = asked(then)
+    assert (second.what, second.number) == (Unread.ACCUMULATION, 2)
+    assert numbers(second)["--ga"] == (8, 2, 4, 4)
+    settled = found.answered({Unread.MICRO: "--mini_batch_size", Unread.ACCUMULATION: "--ga"})
+    assert settled.asks is None
+    assert halved(settled, BatchSpec(4, 4, 2)) == {"--mini_batch_size": "4", "--ga": "4"}
 
 
 @pytest.mark.parametrize(
-    ("line", "source"),
+    ("scope", "change", "words"),
     [
-        ("train.py --batch_size 24", SCRIPT),  # one rank: all scopes are the same numbers
-        ("--nproc-per-node 2 train.py --batch_size 1", SCRIPT),  # nothing smaller, whatever it counts
-        ("--nproc-per-node 2 train.py", SCRIPT),
-        (
-            "--nproc-per-node 2 train.py --batch_size 16 --accum_iter 2 --grad_accum 4",
-            SCRIPT,
-        ),  # one answer is not enough
+        ("global", (8, 2, 4, 4), {"--batch_size": "8", "--accum": "4"}),
+        # One rank's whole step stays what it is; the script cuts it into more passes.
+        ("per_rank", (8, 2, 4, 4), {"--batch_size": "16", "--accum": "4"}),
     ],
 )
-def test_nothing_is_asked_where_no_answer_would_matter_or_help(line: str, source: str) -> None:
-    found = job(line, source)
-    assert found.question is None
-    assert found.if_answered == ()
+def test_what_a_value_counts_is_asked_where_ranks_and_passes_are_as_many(
+    scope: str, change: tuple[int, ...], words: dict[str, str]
+) -> None:
+    found = seen([*FED, option("batch_size", 16), option("accum", 2), *steps([2] * 4)])
+    question = asked(found)
+    assert (question.what, question.knob, question.number) == (Unread.SCOPE, "--batch_size", 16)
+    assert numbers(question)[scope] == change
+    assert halved(found.answered({Unread.SCOPE: scope}), BatchSpec(4, 4, 2)) == words
 
 
-def test_where_all_answers_are_the_same_numbers_the_smaller_global_batch_is_known() -> None:
-    found = job("--allow-smaller-global train.py --batch_size 24", SCRIPT)
+@pytest.mark.parametrize(
+    ("records", "tried"),
+    [
+        ([option("batch_size", 8), option("mini_batch_size", 8)], "--batch_size"),
+        ([option("batch_size", 8)], "--accum"),
+        ([option("heads", 8)], None),
+        ([option("hidden_batch_dim", 8)], None),
+        ([option("batch_steps", 8), option("vocab_batch", 8)], None),
+        ([option("batch_epochs", 8), option("seq_batch_length", 8), option("batch_workers", 8)], None),
+    ],
+)
+def test_only_a_name_with_a_batch_word_is_tried(records: list[dict[str, object]], tried: str | None) -> None:
+    found = seen([*FED, *records, option("accum", 1), *FIRST_FORWARD])
+    assert to_try(found, ()) == tried
+
+
+def test_at_most_two_are_tried_and_none_again() -> None:
+    names = ("batch_size", "mini_batch_size", "bsz")
+    found = seen([*FED, *(option(name, 8) for name in names), option("accum", 1), *FIRST_FORWARD])
+    first = to_try(found, ())
+    assert first is not None
+    second = to_try(found, (first,))
+    assert second not in {first, None}
+    assert to_try(found, (first, str(second))) is None
+    assert numbers(asked(found, first))[first] == "a restart with it had another batch than planned"
+
+
+def test_before_a_step_the_accumulation_by_name_is_an_answer_and_its_value_holds_until_it_is_measured() -> (
+    None
+):
+    found = seen(recorded("h08_oom"))
+    question = asked(found)
+    assert (question.what, question.number) == (Unread.ACCUMULATION, None)
+    assert numbers(question)["--grad-accum"] == (16, 2, 8, 4)
+    settled = found.answered({Unread.ACCUMULATION: "--grad-accum"})
+    assert (settled.batch, settled.refusal) == (BatchSpec(16, 2, 2), "")
+    assert halved(settled, BatchSpec(8, 4, 2)) == {"--batch-size": "8", "--grad-accum": "4"}
+
+
+@pytest.mark.parametrize("style", ["s24_const", "h02_ppo", "h03_pk", "s13_maxtok"])
+def test_nothing_is_asked_where_no_setting_makes_the_batch(style: str) -> None:
+    assert question_of(JOB, seen(recorded(style))) is None
+
+
+def test_what_a_person_declared_is_not_asked_about() -> None:
+    found = seen(recorded("h04_two"), batch="--mini_batch_size")
+    assert (found.asks, found.setting) == (None, "--mini_batch_size")
+
+
+def test_an_answer_that_is_none_of_the_question_changes_nothing() -> None:
+    found = seen(recorded("h04_two"))
+    for value in ("--k", "", "per_rank"):
+        assert found.answered({Unread.MICRO: value}) == found
+    assert found.answered({Unread.SCOPE: "--batch_size"}) == found
+
+
+def job(line: str) -> JobSpec:
+    """The job of a command line."""
+    parsed = parse_run_argv(shlex.split(line), env={}, spec_keys=spec_key_names())
+    return resolve_job(JobInputs(parsed=parsed, env={}, cwd="/work", read={"train.py": SCRIPT}.get, cpus=2))
+
+
+def test_of_one_rank_the_smaller_global_batch_is_known_whatever_the_batch_counts() -> None:
+    found = job("--allow-smaller-global train.py --batch_size 24")
     assert found.batch == BatchSpec(24, 1, 1)
     assert found.knobs.batch_scope is not KnobScope.UNKNOWN
     assert found.knobs.help == "--allow-smaller-global", "which alone is enough"
 
 
-def test_a_flag_answers_for_good_and_what_was_remembered_is_not_looked_at() -> None:
-    looked: list[BatchQuestion] = []
-    line = (
-        "--nproc-per-node 2 --batch-scope {} train.py --train_batch_size 24 --gradient_accumulation_steps 2"
-    )
-    wrong = {question(line.replace("--batch-scope {} ", ""), SCRIPT).key: "global"}
-    found = job(line.format("per_rank"), SCRIPT, answers=wrong, asked=looked)
-    assert (found.question, found.answered, looked) == (None, None, [])
+def test_a_scope_that_is_declared_makes_a_plan() -> None:
+    line = "--nproc-per-node 2 --batch-scope per_rank train.py --train_batch_size 24 --gradient_accumulation_steps 2"
+    found = job(line)
     assert found.batch == BatchSpec(24, 2, 2)
     plan = oom_plan(found)
     assert isinstance(plan, OomPlan)
@@ -144,45 +193,10 @@ def test_a_flag_answers_for_good_and_what_was_remembered_is_not_looked_at() -> N
     ]
 
 
-def test_an_answer_from_before_is_used_and_its_day_stands_in_the_source() -> None:
-    line = "--nproc-per-node 2 train.py --train_batch_size {} --gradient_accumulation_steps 2"
-    remembered = {question(line.format(24), SCRIPT).key: "per_rank"}
-    found = job(line.format(32), SCRIPT, answers=remembered)
-    assert found.question is None
-    assert found.answered is not None
-    assert found.batch == BatchSpec(32, 2, 2)
-    plan = build_plan(
-        found, attempt=1, interpreter="python", run_dir="r", attempt_dir="a", base_env={}, port=1
-    )
-    said = answer(found, plan)
-    source = said["batch"]["micro"]["source"]
-    assert source.startswith("command line, you answered on 2026-11-22")
-    assert source.endswith(": --batch-scope per_rank")
-    assert said["on_oom"]["changes"][0] == {"knob": "--train_batch_size", "from": "32", "to": "16"}
-
-
-@pytest.mark.parametrize("value", ["sideways", "", "--batch_size", "per_node"])
-def test_a_remembered_word_that_is_no_answer_is_nothing(value: str) -> None:
-    line = "--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2"
-    key = question(line, SCRIPT).key
-    found = job(line, SCRIPT, answers={key: value})
-    assert found.answered is None
-    assert found.question is not None
-
-
-def test_an_answer_that_does_not_divide_here_refuses() -> None:
-    line = "--nproc-per-node {} train.py --train_batch_size 24 --gradient_accumulation_steps 2"
-    remembered = {question(line.format(2), SCRIPT).key: "global"}
-    plan = oom_plan(job(line.format(5), SCRIPT, answers=remembered))
-    assert isinstance(plan, OomRefusal)
-    assert "24 is not divisible by 5" in plan.why
-
-
 REFUSED = [
     "--nproc-per-node 2 train.py --batch_size 24",
     "--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2",
     "--nproc-per-node 2 --batch-scope per_rank train.py --batch_size 16 --accum_iter 2 --grad_accum 4",
-    "--nproc-per-node 2 train.py --batch_size 16 --accum_iter 2 --grad_accum 4",
     "--nproc-per-node 2 -- ./launcher --batch_size 24 --gradient_accumulation_steps 2",
     "--nproc-per-node 2 -- ./launcher --batch_size 24",
     "-- ./launcher --micro_batch_size 24",
@@ -197,7 +211,7 @@ REFUSED = [
 @pytest.mark.parametrize("line", REFUSED)
 def test_every_flag_that_a_refusal_names_helps(line: str) -> None:
     """Typed as it stands there, each leads to a plan, or with ``--allow-smaller-global`` to a smaller global batch."""
-    refused = job(line, SCRIPT)
+    refused = job(line)
     plan = oom_plan(refused)
     assert isinstance(plan, OomRefusal), plan
     shared, _, rest = plan.help.partition(" with ")
@@ -205,9 +219,9 @@ def test_every_flag_that_a_refusal_names_helps(line: str) -> None:
     flags = [way for way in ways if way.startswith("--")]
     assert flags or not plan.help.startswith("--"), plan.help
     for flag in flags:
-        done = job(f"{flag.replace(' N', ' 2')} {line}", SCRIPT)
+        done = job(f"{flag.replace(' N', ' 2')} {line}")
         if done.retry.allow_smaller_global:
-            known = done.knobs.batch_scope is not KnobScope.UNKNOWN and done.knobs.unread is None
+            known = done.knobs.batch_scope is not KnobScope.UNKNOWN
             assert done.batch is not None, (flag, done.knobs)
             assert known, (flag, done.knobs)
             smaller = oom_plan(done)
@@ -215,3 +229,16 @@ def test_every_flag_that_a_refusal_names_helps(line: str) -> None:
             assert smaller.smaller_global
         else:
             assert isinstance(oom_plan(done), OomPlan), (flag, oom_plan(done))
+
+
+def test_what_is_refused_for_two_reasons_needs_both_flags() -> None:
+    line = "--nproc-per-node 2 {} train.py --batch_size 16 --accum_iter 2 --grad_accum 4"
+    for flags, help_ in (
+        ("", "--accumulation-knob --accum_iter, or --accumulation-knob --grad_accum"),
+        ("--accumulation-knob --grad_accum", "--batch-scope per_rank, or --batch-scope global"),
+    ):
+        plan = oom_plan(job(line.format(flags)))
+        assert isinstance(plan, OomRefusal)
+        assert plan.help == help_
+    done = oom_plan(job(line.format("--accumulation-knob --grad_accum --batch-scope per_rank")))
+    assert isinstance(done, OomPlan)

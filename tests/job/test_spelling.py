@@ -16,7 +16,7 @@ WORDS = {
     "Place": "argument environment file",
     "ResumeBy": "path_option option itself ask unknown",
     "Role": "micro node batch total accumulation",
-    "Topic": "script arguments python ranks nodes address batch smaller resume file",
+    "Topic": "script arguments python ranks nodes address resume file",
     "Unread": "scope micro accumulation counter exit_code resume",
     "Why": "loader fed pieces first_dimension second_dimension tokens batches backwards call_text name_and_value derived"
     " no_accumulation declared several several_loaders by_name by_value arithmetic scope global_variable unconfirmed nothing_seen"

@@ -36,7 +36,7 @@ class Attempt:
         self.events: list[ev.Event] = []
         self.steps: list[StepSeen] = []
         self.samples: list[Sampled] = []
-        check = PlanCheck(job_of(Path("/job"), "train.py"), self.events.append, self.clock)
+        check = PlanCheck(job_of(Path("/job"), "train.py"), self.events.append, self.clock, {})
         self.facts = MeasuredFacts(self.events.append, self._observe, self.clock, check)
         self.facts.begin(number, JOB, adopted=adopted)
 

@@ -9,10 +9,11 @@ import pytest
 
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.knobs.facts import Facts
-from supervisor.job.spec import Knobs
+from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, Unread
 from supervisor.keeper.monitoring.plan_check import CONFIRMED, PlanCheck
 from supervisor.run import events as ev
-from supervisor.run.fold import replay
+from supervisor.run.fold import fold, replay
+from supervisor.run.history.answers import recalled
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.state import RunState
@@ -32,7 +33,9 @@ class Restart:
         paths.telemetry.mkdir()
         self.file = paths.telemetry / CONFIRMED
         record = job_of(folder, "python", "train.py", knobs=Knobs(batch="--batch"))
-        self.check = PlanCheck(record, self.events.append, FakeClock())
+        self.check = PlanCheck(
+            record, self.events.append, FakeClock(), {"XDG_STATE_HOME": str(folder / "state")}
+        )
         self.checkpoint = str(folder / "4.pt")
         facts: list[ev.Event] = [ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="")]
         if resume_at is not None:
@@ -150,3 +153,41 @@ def test_a_convention_about_an_unchanged_batch_is_no_plan(tmp_path: Path) -> Non
     restart.train(micro=16, batches=1, steps=3)
     assert not restart.events
     assert restart.file.exists(), "nothing was planned that could differ"
+
+
+@pytest.mark.parametrize(
+    ("trained", "wrong"),
+    [
+        ({"micro": 16}, Unread.MICRO),
+        ({"batches": 3, "steps": 3}, Unread.ACCUMULATION),
+        ({}, None),
+    ],
+)
+def test_a_difference_takes_back_the_answer_that_it_refutes_and_a_confirmed_one_is_kept(
+    tmp_path: Path, trained: dict[str, int], wrong: Unread | None
+) -> None:
+    restart, env = Restart(tmp_path), {"XDG_STATE_HOME": str(tmp_path / "state")}
+    asked = {
+        what: BatchQuestion(what, "", 8, (BatchAnswer("--x"), BatchAnswer("--y")), "abc")
+        for what in (Unread.MICRO, Unread.ACCUMULATION)
+    }
+    for question in asked.values():
+        told = ev.BatchAnswered(t=4.0, question=question, value="--x", trial=1)
+        restart.state = fold(restart.state, told)
+    restart.train(**trained)  # type: ignore[arg-type]
+    (event,) = restart.events
+    assert (event.wrong if isinstance(event, ev.PlanDiffers) else None) is wrong
+    after = fold(restart.state, event)
+    assert set(after.answers) == set(asked) - {wrong}
+    assert after.wrong == (("--x",) if wrong else ())
+    known = {what: recalled(question, env) for what, question in asked.items()}
+    kept = {what for what, given in known.items() if given is not None and given.value == "--x"}
+    assert kept == (set() if wrong else set(asked))
+
+
+def test_a_difference_that_no_answer_made_refutes_none(tmp_path: Path) -> None:
+    restart = Restart(tmp_path)
+    restart.train(micro=16)
+    (event,) = restart.events
+    assert isinstance(event, ev.PlanDiffers)
+    assert event.wrong is None

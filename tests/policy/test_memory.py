@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs, RetrySettings, Unread
+from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs, RetrySettings
 from supervisor.policy import PastAttempt, PolicyInput, decide
 from supervisor.run.records import Action, DecisionKind, Reason
 from tests.policy.cases import (
@@ -162,12 +162,9 @@ def test_a_smaller_global_batch_only_where_it_was_allowed_and_nothing_else_is_le
 
 def test_what_could_not_be_read_is_asked_and_nothing_is_offered_before() -> None:
     unread = Knobs(
-        batch="--batch_size",
-        batch_scope=KnobScope.PER_RANK,
         resume="--resume",
         refusal="which is the accumulation is not clear: --a or --b",
         help="--accumulation-knob --a, or --accumulation-knob --b",
-        unread=Unread.ACCUMULATION,
     )
     now = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 2))
     for interactive, kind in ((True, DecisionKind.HOLD), (False, DecisionKind.FAIL)):
@@ -179,12 +176,12 @@ def test_what_could_not_be_read_is_asked_and_nothing_is_offered_before() -> None
     assert one(now, unread, question=True, retry=allowed).kind is DecisionKind.FAIL, "by which numbers?"
     assert not one(now, unread).asks, "no answer would help"
     assert not one(ended(F.CODE_ERROR, last=4), unread, question=True).asks
-    settled = replace(unread, refusal="", unread=None, accumulation="--a")
+    settled = replace(unread, refusal="", batch="--b", batch_scope=KnobScope.PER_RANK, accumulation="--a")
     assert not one(now, settled, question=True).asks
 
 
 def test_another_way_without_touching_the_batch_comes_before_the_question() -> None:
-    unread = Knobs(batch="--batch_size", refusal="what it counts is not known", unread=Unread.SCOPE)
+    unread = Knobs(batch="--batch_size", refusal="what it counts is not known")
     now = ended(F.CUDA_OOM, seen=True)
     assert now.verdict is not None
     fragmented = replace(now, verdict=replace(now.verdict, action=Action.SET_ALLOCATOR))

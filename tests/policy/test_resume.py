@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.job.spec import Knobs, RetrySettings
+from supervisor.job.spec import Knobs, KnobScope, RetrySettings
 from supervisor.policy import PolicyInput, StopCause, decide
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
-from tests.policy.cases import ended
+from tests.policy.cases import ended, one
 
 CRASH = ended(FailureClass.WORKER_CRASH, last=18)
 BY_PATH = Knobs(resume_path="--resume_from_checkpoint")
@@ -105,6 +105,30 @@ def test_an_answer_about_the_counter_decides_and_what_is_certain_is_not_asked() 
     assert (stays.kind, stays.asks) == (DecisionKind.HOLD, False)
     sure = decide(replace(known, counter="restarts", attempts=(CRASH, replace(now, misses_surely=True))))
     assert (sure.kind, sure.asks) == (DecisionKind.HOLD, False), "its epochs show it"
+
+
+DIFFERS = "planned micro-batch 4 × accumulation 2, measured micro-batch 8: --b does not make it"
+
+
+@pytest.mark.parametrize("failure", [FailureClass.USAGE_ERROR, FailureClass.CUDA_OOM])
+def test_a_plan_with_a_refuted_answer_is_made_again_with_the_next_one_or_asked(failure: FailureClass) -> None:
+    now = replace(ended(failure, seen=False), missed=DIFFERS, misses_surely=True, refuted=True)
+    settled = Knobs(batch="--m", batch_scope=KnobScope.PER_RANK, accumulation="--a")
+    again = one(now, settled)
+    assert again.kind is DecisionKind.RESTART
+    assert again.change == SpecChange(from_scratch=True), "the batch is the planned one already"
+    assert again.reason == f"{DIFFERS}; the same plan with --m and --a"
+    asked = one(now, Knobs(), question=True, interactive=True)
+    assert (asked.kind, asked.asks, asked.reason) == (DecisionKind.HOLD, True, DIFFERS)
+    assert one(now, Knobs(), question=True).kind is DecisionKind.FAIL
+    assert not one(now, Knobs(), interactive=True).asks, "no answer is left"
+    trained = replace(now, first_step=1, last_step=40, steps_seen=True)
+    assert one(trained, settled, interactive=True).kind is DecisionKind.HOLD, (
+        "it may overwrite its checkpoint"
+    )
+    by_path = replace(settled, resume_path="--load")
+    resumed = one(trained, by_path, newest_checkpoint="/out/4.pt")
+    assert (resumed.kind, resumed.change) == (DecisionKind.RESTART, SpecChange())
 
 
 def test_budgets_hold_for_such_restarts_too() -> None:

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
+from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
-from supervisor.run.fold import merge_progress, replay
+from supervisor.run.fold import fold, merge_progress, replay
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, is_run_directory, make_private, private
 from supervisor.run.records import (
@@ -580,7 +580,7 @@ def test_a_journal_of_before_copies_and_misses_opens_and_goes_on(tmp_path: Path)
     journal.write_text("\n".join(OLD_RESUME) + "\n")
     state = read_state(journal)
     assert state.unknown_events == 0
-    assert (state.kept, state.counter) == ((), "")
+    assert (state.kept, state.answers) == ((), {})
     assert state.resumable is not None
     assert state.resumable.path == "c/10"
     writer = JournalWriter(journal)
@@ -596,6 +596,7 @@ def test_a_journal_of_before_copies_and_misses_opens_and_goes_on(tmp_path: Path)
     assert later.attempts[1].missed == ev.ResumeMissed(t=7.0, attempt=2, step=10, began=0)
     assert later.resumable is not None
     assert later.resumable.path == "c/10", "not what an attempt wrote that had not resumed"
-    answered = replace(later, counter="restarts")
+    question = BatchQuestion(Unread.COUNTER, "", None, (BatchAnswer("restarts"),))
+    answered = fold(later, ev.BatchAnswered(t=9.0, question=question, value="restarts"))
     assert answered.resumable is not None
     assert answered.resumable.path == "c/5"

@@ -50,7 +50,7 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.ProbeEnded(t=T, probe=2, micro_batch=8, fitted=True, why="fits", took_s=12.4), [("INFO", "probe 2: micro-batch 8 fits (12 s)")]),
     (ev.BatchFitted(t=T, probes=3, batch=B, text="micro-batch 8 fits"), [("INFO", "micro-batch 8 fits")]),
     (ev.BatchAnswered(t=T, question=Q, value="per_rank", by="ada"), [("INFO", "ada answered: 16 is per rank")]),
-    (ev.BatchAnswered(t=T, question=M, value="--mb", day="2026-11-20"), [("INFO", "you answered on 2026-11-20: --mb is the micro-batch")]),
+    (ev.BatchAnswered(t=T, question=M, value="--mb", day="2026-11-20"), [("INFO", "you answered on 2026-11-20: --mb makes the micro-batch")]),
     (ev.Held(t=T, attempt=1, reason="no flag is known"), [("WARNING", "waiting for you: no flag is known")]),
     (ev.RunStarted(t=T, run_id="r-1", name="gpt", mode="launched", host="box"), [("INFO", "run r-1: gpt on box")]),
     (ev.KeeperStarted(t=T, pid=1, continued_by="ada", start_time=1.0, version="1"), [("INFO", "ada continues the run")]),

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
+from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.fold import CHANGES, replay
 from supervisor.run.records import (
@@ -46,6 +46,15 @@ COUNTS = BatchQuestion(
         BatchAnswer("per_rank", BatchChange(BatchSpec(24, 1, 2), BatchSpec(12, 1, 2))),
         BatchAnswer("global", None, "how many ranks there are is not known"),
     ),
+)
+MAKES = BatchQuestion(
+    Unread.MICRO,
+    "",
+    8,
+    (BatchAnswer("--batch", number=8), BatchAnswer("--mini", number=8), BatchAnswer(IN_CODE)),
+    "abc",
+    ranks=2,
+    passes=1,
 )
 WHICH = BatchQuestion(
     Unread.ACCUMULATION,
@@ -428,8 +437,23 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     (
         [*started(), ev.BatchAsked(t=2.0, attempt=1, question=WHICH)],
-        "asked: which setting is the accumulation?",
-        "询问：哪个参数是累积步数？",
+        "asked: which setting makes the accumulation?",
+        "询问：哪个参数决定累积步数？",
+    ),
+    (
+        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=MAKES)],
+        "asked: this run feeds 8 samples a rank on 2 ranks: which setting makes the 8?",
+        "询问：此运行每个 rank 喂入 8 个样本，共 2 个 rank：哪个设置决定这 8？",
+    ),
+    (
+        [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)],
+        "trial 2: --mini 8 makes the micro-batch",
+        "第 2 次试验：--mini 8 决定微批次",
+    ),
+    (
+        [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value=IN_CODE, by="ada")],
+        "ada answered: it is fixed in the code",
+        "ada 回答：它写死在代码里（code）",
     ),
     (
         [*started(), ev.BatchAsked(t=2.0, attempt=1, question=RESUMES)],
@@ -458,8 +482,8 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
     ),
     (
         [*started(), ev.BatchAnswered(t=2.0, question=WHICH, value="--ga", day="2026-11-22")],
-        "you answered on 2026-11-22: --ga is the accumulation",
-        "你于 2026-11-22 回答过：--ga 是累积步数",
+        "you answered on 2026-11-22: --ga makes the accumulation",
+        "你于 2026-11-22 回答过：--ga 决定累积步数",
     ),
     (
         [ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")],
@@ -605,7 +629,7 @@ ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
     ),
     (
         ev.BatchAnswered(t=1.0, question=WHICH, value="--ga", by="ada"),
-        ["ada answered: --ga is the accumulation"],
+        ["ada answered: --ga makes the accumulation"],
     ),
     (decided(DecisionKind.GIVE_UP), []),
     (

@@ -29,17 +29,17 @@ from supervisor.job.knobs.setting_names import is_resume
 from supervisor.job.spec import (
     BY_ITSELF,
     NEVER,
-    AnswerGiven,
-    BatchQuestion,
     EntryKind,
     JobSpec,
     RetrySettings,
 )
 from supervisor.run.history.answers import (
     AnswerLine,
+    day_of,
     exit_code_question,
     is_resume_answer,
     recall_answer,
+    recalled,
     remember_answer,
     resume_question,
     script_of,
@@ -124,7 +124,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """The job with the way to resume that a person answered for its script in an earlier run, where no setting names one."""
-    known = None if is_declared(spec.knobs) else _answered(resume_question(spec), env)
+    known = None if is_declared(spec.knobs) else recalled(resume_question(spec), env)
     if known is None or not is_resume_answer(known.value):
         return spec
     words = known.question.flag(known.value)
@@ -187,7 +187,7 @@ def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """The job with exit code 0 trusted, where a person answered so for its script in an earlier run and no setting names it."""
     if any(origin != "default" for _, origin in spec.sources("policy.exit_zero")):
         return spec
-    if (known := _answered(exit_code_question(spec), env)) is None:
+    if (known := recalled(exit_code_question(spec), env)) is None:
         return spec
     note = f"exit code 0 of this script counts as a success, as you answered on {known.day}"
     return replace(spec, retry=replace(spec.retry, exit_zero="trust"), notes=(*spec.notes, note))
@@ -200,14 +200,12 @@ def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
         return spec
     if (since := unmeasured_since(spec, env)) is None:
         return spec
-    note = f"{NOT_MEASURED}on {_day(since)} this script got further without it (--instrument measures again)"
-    origins = (*spec.origins, ("instrument.enabled", "False", f"remembered from {_day(since)}"))
+    note = (
+        f"{NOT_MEASURED}on {day_of(since)} this script got further without it (--instrument measures again)"
+    )
+    origins = (*spec.origins, ("instrument.enabled", "False", f"remembered from {day_of(since)}"))
     spec = replace(spec, instrument=False, notes=(*spec.notes, note), origins=origins)
     return refuse_unreached(spec, env)
-
-
-def _day(t: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(t))
 
 
 def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str], cwd: Path) -> JobInputs:
@@ -219,7 +217,6 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
         project=_optional(cwd / "stoker.toml"),
         user=_optional(user_settings(env)),
         read=lambda name: script_text(cwd / os.path.expanduser(name)),
-        answered=lambda question: _answered(question, env),
         gpus=gpu_count(env),
         cpus=os.cpu_count() or 1,
         failure_classes=frozenset(str(c) for c in FailureClass),
@@ -317,13 +314,6 @@ def script_text(path: Path) -> str | None:
         return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
     except (JobError, OSError, ValueError):  # no path at all: too long, or with a NUL in it
         return None
-
-
-def _answered(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
-    known = recall_answer(question.script, question.key, env)
-    if known is None:
-        return None
-    return AnswerGiven(question, known.value, _day(known.t))
 
 
 def _read(path: Path, limit: int, what: str) -> bytes:

@@ -27,8 +27,6 @@ from supervisor.job.knobs.conventions import find_loader, longer_than_usual
 from supervisor.job.knobs.script_settings import with_knobs
 from supervisor.job.knobs.trial_settings import trial_notes
 from supervisor.job.spec import (
-    AnswerGiven,
-    BatchQuestion,
     ClassOverride,
     EntryKind,
     FitSettings,
@@ -63,8 +61,7 @@ _OF_ONE_START: Final = frozenset(("config", "run_dir", "dry_run", "show_config",
 class JobInputs:
     """All that a job is resolved from. The caller opened the files and counted the devices.
 
-    `read` opens a file below `cwd`: one with a declared key, the script. `answered`: what a person answered to a question about the batch in
-    an earlier run, and when.
+    `read` opens a file below `cwd`: one with a declared key.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
 
@@ -75,7 +72,6 @@ class JobInputs:
     project: ConfigFile | None = None
     user: ConfigFile | None = None
     read: Callable[[str], str | None] | None = None
-    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()
@@ -158,7 +154,6 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
             read=inputs.read,
             gpus=min(inputs.gpus, 1) if alone else inputs.gpus,
             alone=alone,
-            answered=inputs.answered,
         )
     )
     spec = refuse_unreached(spec, {**inputs.env, **dict(spec.env)})

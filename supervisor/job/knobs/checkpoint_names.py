@@ -5,13 +5,15 @@ Whether there is a checkpoint to hand over is for `sources.checkpoints` to find;
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of, value_of
 from supervisor.job.knobs.conventions import MEGATRON, Convention
+from supervisor.job.knobs.facts import Setting as Measured
 from supervisor.job.knobs.places import Place, bare, place_of
 from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.spec import NAMED, NAMED_UNSEEN, Knobs
@@ -215,6 +217,12 @@ def _is_level_of_training(name: str) -> bool:
 def find_outputs(settings: Sequence[Setting]) -> tuple[str, ...]:
     """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
     return tuple(dict.fromkeys((*_values(settings, _OUTPUTS), *USUAL_OUTPUTS)))
+
+
+def measured_outputs(settings: Iterable[Measured]) -> tuple[str, ...]:
+    """The folders that settings for outputs were seen to name, by their absolute paths."""
+    values = (s.value for s in settings if _is_output(s.name) and isinstance(s.value, str))
+    return tuple(dict.fromkeys(value for value in values if posixpath.isabs(value)))
 
 
 def find_prefixes(settings: Sequence[Setting]) -> tuple[str, ...]:

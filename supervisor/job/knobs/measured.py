@@ -37,7 +37,7 @@ from supervisor.job.knobs.setting_names import (
     last_part,
     plain,
 )
-from supervisor.job.spec import Knobs, KnobScope
+from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 
 class Certainty(StrEnum):
@@ -100,6 +100,10 @@ class Why(StrEnum):
     """No setting that was seen has the value."""
     WITHOUT_BATCH = "without_batch"
     """What it would be compared with is not known."""
+
+
+UNSEEN = frozenset({Why.NO_STEP, Why.TOO_FEW_STEPS})
+"""Too few steps have shown the accumulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +233,13 @@ def measured_batch(
     local = first.local_world_size or local_world_size
     numbers = _Numbers(micro, times, world, local, _length(first, micro), unit, uncut)
     setting, scope, set_by = _named_batch(numbers, settings, given) or _setting_of(numbers, settings, loader)
-    knob, answer, accumulated_by = _named_accumulation(numbers, settings, given) or _accumulation_setting(
-        numbers, settings, setting
-    )
+    by_name = _named_accumulation(numbers, settings, given, accumulated.why)
+    knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
     if setting is None and knob is not None and len(cut := _cut(numbers, settings)) == 1:
         setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
-    knob_scope = KnobScope.PER_RANK if knob is not None and knob.number == times else KnobScope.GLOBAL
+    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
+    is_own = knob is not None and knob.number == (times or knob.number) and not counts_ranks
+    knob_scope = KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
     return MeasuredBatch(
         micro_batch=micro,
         accumulation=times,
@@ -431,18 +436,22 @@ def _named_batch(
     scope = numbers.scope(mine[0].number) or (KnobScope.GLOBAL if numbers.is_global(mine[0].number) else None)
     if scope is None:
         return None, None, _asked(Why.DECLARED, mine[:1])
-    if numbers.is_unclear(mine[0].number) and named.batch_scope is KnobScope.UNKNOWN:
-        return None, None, _asked(Why.SCOPE, mine[:1])
+    if numbers.is_unclear(mine[0].number):
+        if named.batch_scope is KnobScope.UNKNOWN:
+            return None, None, _asked(Why.SCOPE, mine[:1])
+        scope = named.batch_scope
     return mine[0], scope, _measured(Why.DECLARED)
 
 
 def _named_accumulation(
-    numbers: _Numbers, settings: Sequence[Setting], named: Knobs
+    numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
 ) -> tuple[Setting | None, str | None, Derivation] | None:
-    """The same for the accumulation."""
+    """The same for the accumulation; where too few steps have shown it (`why`), its value holds until they have."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
-    if not mine or numbers.times is None:
+    if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
+    if numbers.times is None:
+        return mine[0], mine[0].name, _measured(Why.DECLARED)
     if mine[0].number not in {numbers.times, numbers.times * (numbers.world or 1)}:
         return None, None, _asked(Why.DECLARED, mine[:1])
     return mine[0], mine[0].name, _measured(Why.DECLARED)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from supervisor.job.batch import BatchSpec, factors
-from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope
+from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope, Unread
 
 DERIVED, NONE = "derived", "none"
 """In place of the name of an accumulation setting."""
@@ -27,8 +27,10 @@ class MeasuredSettings:
         counts_accumulation: `setting` is the total of an optimizer step.
         accumulation: makes the accumulation; a name, `DERIVED`, `NONE`, or None where it is not known.
         accumulation_counts_ranks: it counts the passes of all ranks.
-        total: of a derived accumulation, the setting that stays as it is, and its value.
+        total: of a derived accumulation, the setting that stays as it is, and its value; or `setting`, where it is a rank's whole step.
         refusal: why the batch cannot be changed, and `help` what would let it be; empty where it can.
+        asks: what a person may answer, and `answers` what each would lead to.
+        micro, passes, ranks: of the batch, as far as they are known.
     """
 
     batch: BatchSpec | None = None
@@ -40,6 +42,26 @@ class MeasuredSettings:
     total: tuple[str, int] | None = None
     refusal: str = ""
     help: str = ""
+    asks: Unread | None = None
+    answers: tuple[OpenAnswer, ...] = ()
+    micro: int | None = None
+    passes: int | None = None
+    ranks: int | None = None
+
+    def answered(self, known: Mapping[str, str]) -> MeasuredSettings:
+        """With the answers that are `known`, by what they answer: each opens what is asked after it."""
+        value = known.get(self.asks or "")
+        then = next((one.then for one in self.answers if one.value == value), None)
+        return then.answered(known) if then is not None else self
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAnswer:
+    """One answer to what is left open: a setting's name with the `number` that it holds, a scope or `IN_CODE`. `then`: with it."""
+
+    value: str
+    number: int | None
+    then: MeasuredSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +111,8 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     if accumulation is None and seen.accumulation not in {DERIVED, NONE}:
         accumulation = seen.accumulation
     derived = accumulation is None and seen.accumulation == DERIVED and seen.total is not None
-    total, value = seen.total if derived and seen.total is not None else (named.global_batch, 0)
+    total, value = seen.total if seen.total is not None else (None, 0)
+    stays = total is not None and (derived or total == batch)
     counts_ranks = seen.accumulation_counts_ranks and accumulation == seen.accumulation
     is_known = batch is not None and scope is not KnobScope.UNKNOWN and seen.batch is not None
     refusal = (given.refusal, given.help) if not (is_known or seen.refusal) else (seen.refusal, seen.help)
@@ -99,16 +122,14 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
         batch=batch,
         batch_scope=scope,
         accumulation=accumulation,
-        global_batch=total,
+        global_batch=total if derived else named.global_batch,
         # The total stays what it is, in whatever it counts; the script makes up for the smaller micro-batch.
-        same=((total, str(value)),) if derived and total is not None else (),
+        same=((total, str(value)),) if stays and total is not None else (),
         paired=scope is KnobScope.GLOBAL and not seen.counts_accumulation and makes,
         counts=AccumulationCounts.ALL_RANKS if counts_ranks else AccumulationCounts.PER_RANK,
-        found=_found(seen, batch, accumulation, scope, total),
+        found=_found(seen, batch, accumulation, scope, total if derived else named.global_batch),
         refusal=refusal[0],
         help=refusal[1],
-        unread=None,
-        choices=(),
     )
 
 
@@ -137,6 +158,8 @@ def _found(
     holds = now.micro_batch_per_rank
     if scope is KnobScope.GLOBAL:
         holds *= now.world_size * (now.accumulation_steps if seen.counts_accumulation else 1)
+    elif seen.total is not None and seen.total[0] == batch:
+        holds = seen.total[1]
     steps = now.accumulation_steps * (now.world_size if seen.accumulation_counts_ranks else 1)
     found = [FoundNumber("micro", holds, "measured")] if batch is not None else []
     found += [FoundNumber("accumulation", steps, "measured")] if accumulation is not None else []

@@ -25,7 +25,7 @@ from supervisor.job.knobs.setting_names import (
     plain,
     words_of,
 )
-from supervisor.job.spec import FoundNumber, Knobs, KnobScope, Unread
+from supervisor.job.spec import FoundNumber, Knobs, KnobScope
 
 SMALLER_GLOBAL: Final = "--allow-smaller-global"
 ARGV: Final = "command line"
@@ -35,8 +35,6 @@ _OFF: Final = frozenset({"false", "no", "0", "none", ""})
 _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 # What a dynamic batch is filled up to, in place of a number of samples.
 _UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
-# Of one script rarely more than two settings are in question; a card has as many keys.
-MOST_CHOICES: Final = 3
 
 
 class Role(StrEnum):
@@ -60,13 +58,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """No plan, and why; `unread` where a person's answer would settle it, among `choices` where it is one of several settings."""
+    """No plan, and why; `help`: what would settle it; `batch`: the setting, where it is known."""
 
     why: str
     help: str = ""
     batch: str | None = None
-    unread: Unread | None = None
-    choices: tuple[str, ...] = ()
 
 
 def role_of(name: str) -> Role | None:
@@ -127,7 +123,7 @@ def find_knobs(
             scope = scope_by_name(no.batch)
         knobs = Knobs(
             batch=no.batch, batch_scope=scope, accumulation=given.accumulation, refusal=no.why, help=no.help,
-            found=_numbers_of(args, where, ("micro", no.batch)), unread=no.unread, choices=no.choices,
+            found=_numbers_of(args, where, ("micro", no.batch)),
         )  # fmt: skip
     return with_resume(own, row, given, replace(knobs, declared=given != Knobs()))
 
@@ -217,9 +213,8 @@ class _Conventional:
             return self._pair(micro, self.given.accumulation, None)
         steps = self.of(Role.ACCUMULATION)
         if len(steps) > 1:
-            names = tuple(c.name for c in steps)
-            what = f"which is the accumulation is not clear: {names[0]} or {names[1]}"
-            raise _which(what, Unread.ACCUMULATION, names, micro.name)
+            what = f"which is the accumulation is not clear: {steps[0].name} or {steps[1].name}"
+            raise _which(what, "--accumulation-knob", steps)
         total = self._total(micro)
         if steps:
             self._require_product(micro, steps[0], total)
@@ -237,7 +232,7 @@ class _Conventional:
             if len(left) > 1:
                 names = " and ".join(f"{c.name} ({c.number})" for c in left)
                 what = f"which is the micro-batch is not clear: {names}"
-                raise _which(what, Unread.MICRO, tuple(c.name for c in left), left[0].name)
+                raise _which(what, "--batch-knob", left)
             if left:
                 return left[0]
         totals = self.of(Role.TOTAL)
@@ -291,7 +286,8 @@ class _Conventional:
         by_framework = self.row is not None and self.row.accumulation == last_part(steps)
         if scope is KnobScope.UNKNOWN and not by_framework:
             what = f"what {micro.name} counts is not said by its name"
-            raise NoPlanError(what, _EITHER_SCOPE, micro.name, Unread.SCOPE)
+            ranks = "" if self.world else " --nproc-per-node N"
+            raise NoPlanError(what, _EITHER_SCOPE + ranks, micro.name)
         where = ARGV if number is not None else "named"
         return Knobs(
             batch=micro.name,
@@ -306,14 +302,12 @@ class _Conventional:
         """Without one the global batch can only shrink, and by how much is not known of a batch that is nobody's by its name."""
         why = f"no accumulation is given beside {batch.name}"
         known = self.given.batch_scope is not KnobScope.UNKNOWN or batch.role is not Role.BATCH
-        if known:
+        if known or self.world == 1:
             return NoPlanError(f"{why} ({SMALLER_GLOBAL})", SMALLER_GLOBAL, batch.name)
         help_ = f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"
-        return NoPlanError(f"{why} ({help_})", help_, batch.name, Unread.SCOPE)
+        return NoPlanError(f"{why} ({help_})", help_, batch.name)
 
 
-def _which(why: str, unread: Unread, names: Sequence[str], batch: str) -> NoPlanError:
+def _which(why: str, flag: str, settings: Sequence[Candidate]) -> NoPlanError:
     """A refusal because one of several settings is meant."""
-    flag = "--batch-knob" if unread is Unread.MICRO else "--accumulation-knob"
-    ways = ", or ".join(f"{flag} {name}" for name in names)
-    return NoPlanError(why, ways, batch, unread, tuple(names)[:MOST_CHOICES])
+    return NoPlanError(why, ", or ".join(f"{flag} {one.name}" for one in settings))

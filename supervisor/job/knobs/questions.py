@@ -1,111 +1,126 @@
-"""What of a script's batch could not be read and a person can answer, with what each answer would lead to.
+"""What measuring leaves open of a batch and a person can answer, with what each answer would lead to.
 
-A question is asked only where an answer makes a smaller batch possible and where the answers differ in what they change: where all
-lead to the same numbers there is nothing to ask. An answer is the declaration that a flag would make (`--batch-scope`,
-`--batch-knob`, `--accumulation-knob`), so that all that a declared name must stand up to holds for it too.
+An answer is the declaration that a flag would make (`--batch-knob`, `--batch-scope`, `--accumulation-knob`): the facts are read again
+with it, so that all that a declared name must stand up to holds for it too. Where nothing can be lost, one is tried instead of asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias
 
-from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.job.errors import JobError
-from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
-from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, KnobScope, Unread
+from supervisor.job.batch import BatchChange
+from supervisor.job.knobs.measured import MeasuredBatch, Why
+from supervisor.job.knobs.measured_answer import fixed_in_code, measured_settings, open_part
+from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer, with_measured
+from supervisor.job.knobs.measured_resume import knob_name
+from supervisor.job.knobs.places import bare
+from supervisor.job.knobs.setting_names import BatchName, batch_name, is_accumulation
+from supervisor.job.oom_plan import OomRefusal, next_batch, oom_plan
+from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, JobSpec, Knobs, KnobScope, Unread
 
-Outcome: TypeAlias = tuple[Knobs, BatchSpec | None]
-"""The knobs with an answer, and the batch that they make up."""
+MOST_ANSWERS: Final = 3
+"""A card has as many keys."""
+MOST_TRIALS: Final = 2
+
+Derive: TypeAlias = Callable[[Knobs], MeasuredBatch]
+"""What an attempt's facts come to with what is declared."""
 
 
-def with_declared(given: Knobs | None, what: Unread, value: str) -> Knobs:
+def with_declared(given: Knobs, what: Unread, value: str) -> Knobs:
     """What a person named, and the answer besides."""
-    known = given or Knobs()
     match what:
         case Unread.SCOPE:
-            return replace(known, batch_scope=KnobScope(value))
+            return replace(given, batch_scope=KnobScope(value))
         case Unread.MICRO:
-            return replace(known, batch=value)
+            return replace(given, batch=value)
         case Unread.ACCUMULATION:
-            return replace(known, accumulation=value)
-        case Unread.COUNTER | Unread.EXIT_CODE | Unread.RESUME:
-            return known
+            return replace(given, accumulation=value)
         case _:
-            assert_never(what)
+            return given
+
+
+def asked_settings(derive: Derive, named: Knobs, found: MeasuredBatch | None = None) -> MeasuredSettings:
+    """What an attempt's facts come to, and with each answer to the first thing that they leave open. `found`: without one, if it is known."""
+    found = found or derive(named)
+    seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
+    if what is Unread.SCOPE:
+        numbers = {scope.value: candidates[0].number for scope in (KnobScope.PER_RANK, KnobScope.GLOBAL)}
+        named = replace(named, batch=named.batch or knob_name(candidates[0]))
+    else:
+        numbers = {knob_name(setting): setting.number for setting in candidates if setting.is_input}
+    if what is None:
+        return seen
+    answers: list[OpenAnswer] = []
+    for value, number in numbers.items():
+        then = asked_settings(derive, with_declared(named, what, value))
+        stands = then.accumulation if what is Unread.ACCUMULATION else then.setting
+        if stands is not None or then.asks is Unread.SCOPE:
+            answers.append(OpenAnswer(value, number, then))
+        if len(answers) == MOST_ANSWERS:
+            break
+    if not answers:
+        return seen
+    if len(answers) == 1 and found.set_by.why is Why.SCOPE and answers[0].then.asks is Unread.SCOPE:
+        return answers[0].then
+    if what is not Unread.SCOPE:
+        answers.insert(MOST_ANSWERS - 1, OpenAnswer(IN_CODE, None, fixed_in_code(seen, found)))
+    return replace(seen, asks=what, answers=tuple(answers[:MOST_ANSWERS]))
 
 
 def question_of(
-    knobs: Knobs,
-    outcome_of: Callable[[str], Outcome],
-    *,
-    local_world_size: int,
-    minimum: int = 1,
-    per_node: bool = False,
-    script: str = "",
-) -> tuple[BatchQuestion | None, tuple[Outcome, ...]]:
-    """The question that the refusal of `knobs` leaves open, and what each of its answers leads to.
+    job: JobSpec, seen: MeasuredSettings, wrong: Collection[str] = (), script: str = ""
+) -> BatchQuestion | None:
+    """What is asked about a job whose attempt showed `seen`; None where no answer would help.
 
     Args:
-        knobs: what was found, with what is `unread` of it.
-        outcome_of: knobs and batch with one answer; raises JobError where they do not divide.
-        local_world_size: ranks on a node.
-        minimum: the least micro-batch.
-        per_node: whether a batch may count a node's samples.
-        script: hash of the files that were read.
-
-    Returns:
-        No question and no outcome: no answer would help. No question and one outcome: all answers come to this.
+        job: as it was started.
+        seen: with the answers so far.
+        wrong: answers after which an attempt had another batch than planned.
+        script: hash of its script.
     """
-    if knobs.unread is None:
-        return None, ()
-    values: tuple[str, ...] = knobs.choices
-    if knobs.unread is Unread.SCOPE:
-        scopes = (KnobScope.PER_RANK, KnobScope.GLOBAL, *((KnobScope.PER_NODE,) if per_node else ()))
-        values = tuple(scope.value for scope in scopes)
-    answers: list[BatchAnswer] = []
-    outcomes: list[Outcome] = []
-    changes: list[object] = []
-    for value in values:
-        try:
-            outcome = outcome_of(value)
-            change, refusal = _change(*outcome, minimum)
-            settings = _settings(outcome[0], change, local_world_size)
-        except JobError as error:
-            outcome = (replace(knobs, refusal=error.message, help="", unread=None), None)
-            change, refusal, settings = None, error.message, ()
-        answers.append(BatchAnswer(value, change, refusal))
-        outcomes.append(outcome)
-        changes.append((change, settings))
-    if all(answer.change is None for answer in answers):
-        return None, ()
-    if all(one == changes[0] for one in changes):
-        return None, (outcomes[0],)
-    number = knobs.number("micro")
-    about = (knobs.batch or "", number.value if number is not None else None)
-    knob, value_now = about if knobs.unread is Unread.SCOPE else ("", None)
-    return BatchQuestion(knobs.unread, knob, value_now, tuple(answers), script), tuple(outcomes)
+    if seen.asks is None:
+        return None
+    answers = tuple(_answer(job, one, is_wrong=one.value in wrong) for one in seen.answers)
+    leads_on = (one.then.asks is not None and one.value not in wrong for one in seen.answers)
+    if not any(leads_on) and all(answer.change is None for answer in answers):
+        return None
+    knob, number = "", seen.passes if seen.asks is Unread.ACCUMULATION else seen.micro
+    if seen.asks is Unread.SCOPE:
+        knob, number = seen.answers[0].then.setting or "", seen.answers[0].number
+    return BatchQuestion(seen.asks, knob, number, answers, script, seen.ranks, seen.passes)
 
 
-def _change(knobs: Knobs, batch: BatchSpec | None, minimum: int) -> tuple[BatchChange | None, str]:
-    """What an out-of-memory failure would change, or why nothing."""
-    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
-    if not (knobs.can_change_batch or known):
-        return None, why_not_changeable(knobs)
-    if batch is None:
-        return None, ": ".join(why_size_unknown(knobs)) if not knobs.refusal else why_not_changeable(knobs)
-    choice = choose_smaller(batch, minimum=minimum)
-    if choice is None:
-        return None, f"no micro-batch of {max(minimum, 1)} or more below {batch.micro_batch_per_rank} is left"
-    after = choice.batch
-    if not knobs.can_change_batch:
-        after = replace(after, accumulation_steps=batch.accumulation_steps)
-    return BatchChange(batch, after), ""
+def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
+    if is_wrong:
+        change, refusal = None, "a restart with it had another batch than planned"
+    elif one.then.asks is not None:
+        change, refusal = None, one.then.refusal
+    else:
+        change, refusal = _change(with_measured(job, one.then))
+    return BatchAnswer(one.value, change, refusal, one.number)
 
 
-def _settings(knobs: Knobs, change: BatchChange | None, local_world_size: int) -> tuple[tuple[str, str], ...]:
-    if change is None:
-        return ()
-    return batch_values(knobs, change.after, before=change.before, local_world_size=local_world_size)
+def _change(job: JobSpec) -> tuple[BatchChange | None, str]:
+    """What an out-of-memory failure would change, be it to a smaller global batch; or why nothing."""
+    allowed = replace(job, retry=replace(job.retry, allow_smaller_global=True))
+    plan, batch = oom_plan(allowed, is_measured=True), job.batch
+    if isinstance(plan, OomRefusal) or batch is None:
+        return None, plan.why if isinstance(plan, OomRefusal) else ""
+    after = next_batch(job, batch, smaller_global=plan.smaller_global)
+    return BatchChange(batch, after) if after is not None else None, ""
+
+
+def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
+    """The answer that a restart may try before a person is asked: the likeliest whose name says a batch, or an accumulation; None: none."""
+    if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
+        return None
+    says_so = is_accumulation if seen.asks is Unread.ACCUMULATION else _says_batch
+    names = (one.value for one in seen.answers if one.value != IN_CODE and one.value not in wrong)
+    return next((name for name in names if says_so(bare(name).lstrip("-+"))), None)
+
+
+def _says_batch(name: str) -> bool:
+    """Whether a batch word is in `name`, and none of what else a number of its value may be: heads, layers, a width, a length, steps."""
+    return batch_name(name) > BatchName.NONE

@@ -6,7 +6,6 @@ once the script runs (`measured`), and asked where that leaves it open, too.
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,24 +21,17 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.checkpoint_names import find_outputs, find_prefixes
 from supervisor.job.knobs.conventions import find_group_timeout, find_loader
-from supervisor.job.knobs.named_settings import DECLARE, SMALLER_GLOBAL, find_knobs
+from supervisor.job.knobs.named_settings import SMALLER_GLOBAL, find_knobs
 from supervisor.job.knobs.places import Place, Places, config_file, is_argument, place_of
-from supervisor.job.knobs.questions import Outcome, question_of, with_declared
 from supervisor.job.knobs.set_batch import as_number
 from supervisor.job.knobs.trial_settings import plan_trial, total_steps, trial_notes
 from supervisor.job.spec import (
     AccumulationCounts,
-    AnswerGiven,
-    BatchQuestion,
     EntryKind,
-    FoundNumber,
     JobSpec,
     Knobs,
     KnobScope,
-    Unread,
 )
-
-_DECLARE_ALL: Final = f"declare it: {DECLARE} --batch-scope SCOPE"
 
 
 def with_knobs(
@@ -50,7 +42,6 @@ def with_knobs(
     read: Callable[[str], str | None] | None = None,
     gpus: int = 0,
     alone: str = "",
-    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None,
 ) -> JobSpec:
     """`spec` with the script's settings and batch, and ``--micro-batch`` and ``--global-batch`` applied.
 
@@ -58,10 +49,9 @@ def with_knobs(
         spec: the job so far.
         look: the settings.
         world: ranks in all, if known.
-        read: opens a file by the name that the command line uses: a file with a declared key, the script for its hash.
+        read: opens a file by the name that the command line uses: a file with a declared key.
         gpus: GPUs that the job would see.
         alone: the flag that asks for one rank; empty where none does.
-        answered: what a person answered to a question in an earlier run of the same script, and when.
 
     Raises:
         JobError: a batch that a person asked for cannot be set or does not divide; a command starts several ranks where one is
@@ -84,13 +74,10 @@ def with_knobs(
     set_knobs: dict[str, str] = {}
     if asked.micro is not None:
         args, where = _set_knob(args, where, set_knobs, _rank_batch(knobs, asked.micro), str(asked.micro))
+    if world == 1 and knobs.help == SMALLER_GLOBAL and knobs.batch_scope is KnobScope.UNKNOWN:
+        knobs = replace(knobs, batch_scope=KnobScope.PER_RANK)  # which is all ranks', too
     may_shrink = asked.names_batch or spec.retry.allow_smaller_global
     batch, knobs, notes = _batch(spec, args, knobs, where, world, asked, may_shrink=may_shrink)
-    if knobs.unread is not None:
-        about = _Unread(spec, args, where, world, asked, _hash_of(launch, opened))
-        spec, knobs, batch = about.settled(knobs, batch, answered, may_shrink=may_shrink)
-    if (known := spec.answered) is not None:
-        look.note(f"answer.{known.question.what}", known.value, f"you answered on {known.day}")
     if asked.total is not None:
         if batch is None:
             raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")
@@ -161,78 +148,6 @@ def _with_one_rank(spec: JobSpec, gpus: int, flag: str) -> JobSpec:
     known = f", not {launch.ranks}" if launch.ranks is not None else ""
     note = f"{flag}: {launch.launchers[0]} starts 1 rank{known}"
     return replace(spec, entry_args=changed[1:], notes=(*spec.notes, note))
-
-
-@dataclass(frozen=True, slots=True)
-class _Unread:
-    """A job of whose batch the command line leaves something open. `script`: hash of the script's text."""
-
-    spec: JobSpec
-    args: tuple[str, ...]
-    where: Places
-    world: int | None
-    asked: _Asked
-    script: str
-
-    def settled(
-        self,
-        knobs: Knobs,
-        batch: BatchSpec | None,
-        answered: Callable[[BatchQuestion], AnswerGiven | None],
-        *,
-        may_shrink: bool,
-    ) -> tuple[JobSpec, Knobs, BatchSpec | None]:
-        """With the answer that is known already, else with the question; without both where no answer would help."""
-        what, spec = knobs.unread, self.spec
-        assert what is not None, "there is something to ask"
-        question, outcomes = question_of(
-            knobs,
-            lambda value: self._outcome(what, value),
-            local_world_size=spec.nproc_per_node,
-            minimum=spec.retry.min_micro_batch,
-            per_node=spec.several_nodes,
-            script=self.script,
-        )
-        if question is None and outcomes:
-            knobs, batch = outcomes[0]
-            return spec, knobs, batch if may_shrink or not knobs.refusal else None
-        if question is None:
-            return spec, replace(_without_smaller_global(knobs, ""), help=_DECLARE_ALL, unread=None), batch
-        given = answered(question) if question.script else None
-        at = next((i for i, a in enumerate(question.answers) if given and a.value == given.value), None)
-        if given is None or at is None:
-            spec = replace(spec, question=question, if_answered=outcomes)
-            return spec, _with_help(knobs, question), batch
-        found, batch = outcomes[at]
-        return replace(spec, answered=given), _noted(found, given), batch
-
-    def _outcome(self, what: Unread, value: str) -> Outcome:
-        given = with_declared(self.asked.knobs, what, value)
-        knobs = find_knobs(self.spec.entry_args, given, elsewhere=self.where, world=self.world)
-        batch, knobs, _ = _batch(
-            self.spec, self.args, knobs, self.where, self.world, self.asked, may_shrink=True
-        )
-        return knobs, batch
-
-
-def _with_help(knobs: Knobs, question: BatchQuestion) -> Knobs:
-    """The refusal with those flags alone whose answer leads to a smaller batch."""
-    ways = [question.flag(answer.value) for answer in question.answers if answer.change is not None]
-    more = f"{SMALLER_GLOBAL} with " if knobs.help.startswith(SMALLER_GLOBAL) else ""
-    help_ = more + ", or ".join(ways)
-    return replace(knobs, refusal=knobs.refusal.replace(f"({knobs.help})", f"({help_})"), help=help_)
-
-
-def _noted(knobs: Knobs, known: AnswerGiven) -> Knobs:
-    """The knobs with the day of the answer where it is said from where each number comes."""
-    about = "accumulation" if known.question.what is Unread.ACCUMULATION else "micro"
-    text = f"you answered on {known.day}: {known.question.flag(known.value)}"
-    return replace(
-        knobs,
-        found=tuple(
-            FoundNumber(n.what, n.value, f"{n.where}, {text}") if n.what == about else n for n in knobs.found
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,13 +316,6 @@ def _launch(spec: JobSpec, gpus: int) -> tuple[Launch, int]:
             words = (spec.entry, *spec.entry_args)
             launch = read_launch(words, gpus=gpus)
             return launch, max(launch.args_at - 1, 0)
-
-
-def _hash_of(launch: Launch, read: Callable[[str], str | None]) -> str:
-    """A hash of the script's own text, by which an answer about it is remembered; empty where it cannot be read."""
-    name = launch.script or (f"{launch.module.replace('.', '/')}.py" if launch.module else launch.program)
-    text = read(name) if name else None
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else ""
 
 
 _DEVICES: Final = frozenset(

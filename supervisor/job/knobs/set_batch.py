@@ -178,7 +178,7 @@ def batch_values(
         pairs.append((knobs.global_batch, str(batch.global_batch)))
     numbers = {"micro": str(value), "accumulation": str(steps)}
     pairs += [(name, numbers.get(what, what)) for name, what in knobs.same]
-    return tuple(pairs)
+    return tuple(dict(pairs).items())
 
 
 def flag_value(knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1) -> int | None:

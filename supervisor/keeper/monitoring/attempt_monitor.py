@@ -22,6 +22,7 @@ from supervisor.keeper.monitoring.plan_check import PlanCheck
 from supervisor.keeper.monitoring.rank_failures import RankFailures
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on
+from supervisor.keeper.planning.verdict_and_decision import next_answer
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, ExitStatus, adopt, read_exit
 from supervisor.keeper.process.launch import started
@@ -33,6 +34,7 @@ from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access.viewers import Viewers
+from supervisor.run.history.answers import batch_question
 from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
@@ -108,7 +110,7 @@ class AttemptMonitor:
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
         self._judging, self._stepped, self._saved = judging, stepped, saved
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
-        self._plan_check = PlanCheck(context.record, context.ledger.emit, context.clock)
+        self._plan_check = PlanCheck(context.record, context.ledger.emit, context.clock, context.env)
         self._measured = MeasuredFacts(context.ledger.emit, self._take, context.clock, self._plan_check)
         self._found = FoundCheckpoints(
             context.record.job,
@@ -147,7 +149,7 @@ class AttemptMonitor:
         self._provisional_at: dict[_Early, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
-        self._foretold: ev.BatchMeasured | None = None
+        self._foretold: tuple[ev.BatchMeasured | None, object] = (None, None)
         self._number = 0
         self._same_boot = same_boot
 
@@ -364,14 +366,22 @@ class AttemptMonitor:
         """Say what an out-of-memory failure would do, as soon as the first steps show it, and once more if that changes."""
         state, job = self._ledger.state, self._record.job
         view = state.attempt
-        if view is None or view.number > 1 or view.measured is self._foretold or job.trial is not None:
+        if view is None or view.number > 1 or job.trial is not None:
             return
-        self._foretold = view.measured
+        if self._foretold == (view.measured, state.answers):
+            return
+        self._foretold = view.measured, state.answers
         said = [advisory.text for advisory in state.advisories if advisory.code.startswith(ev.ON_OOM)]
         if view.measured is None or not job.retry.enabled or len(said) >= MOST_FORETOLD:
             return
-        waits = self._record.settings.interactive
-        text, restarts = oom_notice(state.answered_job(job), waits=waits)
+        if (known := next_answer(self._record, state, self._env, self._clock.wall())) is not None:
+            self._ledger.emit(known)
+            return  # looked at with it at the next tick
+        waits, known_job = self._record.settings.interactive, state.answered_job(job)
+        question = batch_question(job, state) if waits and not known_job.knobs.can_change_batch else None
+        if question is not None and (state.asked is None or state.asked.question != question):
+            self._ledger.emit(ev.BatchAsked(t=self._clock.wall(), attempt=1, question=question))
+        text, restarts = oom_notice(known_job, waits=waits)
         if text not in said:
             code = f"{ev.ON_OOM}{'restarts' if restarts else 'ends'}"
             self._ledger.emit(ev.Advisory(t=self._clock.wall(), attempt=1, code=code, text=text))

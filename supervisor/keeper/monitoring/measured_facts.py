@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
 from supervisor.job.batch import BatchUnit
+from supervisor.job.knobs.checkpoint_names import measured_outputs
 from supervisor.job.knobs.facts import Facts, Rank
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
-from supervisor.job.knobs.measured_answer import measured_settings
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.measured_resume import knob_name, resume_way
 from supervisor.job.knobs.places import Places
+from supervisor.job.knobs.questions import asked_settings, with_declared
 from supervisor.job.knobs.trial_settings import total_steps
-from supervisor.job.spec import JobSpec, Knobs
+from supervisor.job.spec import JobSpec, Knobs, Unread
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import FactSeen, Observation, Sampled, StepSeen
-from supervisor.keeper.monitoring.plan_check import PlanCheck
+from supervisor.keeper.monitoring.plan_check import PlanCheck, changed_batch
 from supervisor.run import events as ev
 from supervisor.run.series import RANKS
 from supervisor.run.state import Running, RunState
@@ -61,6 +62,7 @@ class MeasuredFacts:
         self._attempt, self._local_world = attempt, job.nproc_per_node if job is not None else None
         self._named = job.knobs if job is not None and job.knobs.declared else Knobs()
         self._facts = Facts((job.entry, *job.entry_args), job.cwd) if job is not None else Facts()
+        self._asked: tuple[MeasuredBatch, Knobs, MeasuredSettings] | None = None
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
@@ -115,12 +117,16 @@ class MeasuredFacts:
         if not is_over and (not self._is_new or now < self._next_look):
             return
         self._is_new, self._next_look = False, now + self._apart_s
-        found = measured_batch(self._facts, local_world_size=self._local_world, named=self._named)
+        named, view = self._named, state.attempt
+        if view is not None and changed_batch(state, view) is not None:
+            for what, value in state.values_answered.items():
+                named = with_declared(named, Unread(what), value)
+        found = self._derive(named)
         steps = max((rank.steps for rank in self._facts.ranks), default=0)
         is_settled = found.accumulated.certainty is Certainty.MEASURED or steps >= OPEN_STEPS or is_over
         if not is_settled:
             return
-        event = self._event(found)
+        event = self._event(found, named)
         if found.micro.why is Why.NOTHING_SEEN and event.resume is None:
             return
         if event.micro_batch is None and event.resume is None and not (is_over or steps >= OPEN_STEPS):
@@ -167,8 +173,13 @@ class MeasuredFacts:
                 seen.values["step"] = float(step)
                 self._observe(seen)
 
-    def _event(self, found: MeasuredBatch) -> ev.BatchMeasured:
-        settings = measured_settings(found, self._named)
+    def _derive(self, named: Knobs) -> MeasuredBatch:
+        return measured_batch(self._facts, local_world_size=self._local_world, named=named)
+
+    def _event(self, found: MeasuredBatch, named: Knobs) -> ev.BatchMeasured:
+        if self._asked is None or self._asked[:2] != (found, named):
+            self._asked = found, named, asked_settings(self._derive, named, found)
+        settings = self._asked[2]
         answers = {
             "micro_batch": found.micro,
             "accumulation": found.accumulated,
@@ -176,8 +187,6 @@ class MeasuredFacts:
             "accumulation_setting": found.accumulated_by,
         }
         how = {name: f"{answer.certainty}: {answer.why}" for name, answer in answers.items()}
-        if found.accumulation is None and settings.batch is not None:
-            how["accumulation"] = how["accumulation_setting"] = "tried: by_name"
         total, value = settings.total or (None, None)
         way = resume_way(found.resume)
         first = next(iter(self._facts.ranks), Rank())
@@ -214,6 +223,10 @@ class MeasuredFacts:
             resume_setting=way.setting,
             resume_how=way.how,
             resume_candidates=way.candidates,
+            asks=settings.asks,
+            answers=settings.answers,
+            has_loaded=found.has_loaded,
+            outputs=measured_outputs(self._facts.settings),
         )
 
     def _planned_steps(self, found: MeasuredBatch) -> int | None:
@@ -238,6 +251,7 @@ class MeasuredFacts:
             named.batch,
             named.accumulation,
             named.start,
+            *_candidates(settings),
         }
         found = {}
         for setting in self._facts.settings:
@@ -245,6 +259,13 @@ class MeasuredFacts:
             if name is not None and len(setting.words) > 1:
                 found[name] = setting.words
         return found
+
+
+def _candidates(settings: MeasuredSettings) -> Iterator[str]:
+    """All settings that an answer may name."""
+    for one in settings.answers:
+        yield one.value
+        yield from _candidates(one.then)
 
 
 def _confirmed_step(state: RunState) -> int | None:

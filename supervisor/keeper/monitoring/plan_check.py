@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.knobs.facts import Facts
 from supervisor.job.knobs.measured import first_steps, is_named
 from supervisor.job.knobs.measured_resume import resume_seen
+from supervisor.job.spec import Unread
 from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
+from supervisor.run.history.answers import keep_answers
 from supervisor.run.history.changes import next_job
 from supervisor.run.nodes import LEADER
 from supervisor.run.paths import AttemptPaths
@@ -25,13 +27,16 @@ from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
 
 CONFIRMED: Final = "confirmed"
+_MICRO: Final = "micro-batch"
 
 
 class PlanCheck:
     """Compares each attempt after the first once. Used by the keeper's one thread."""
 
-    def __init__(self, record: RunFile, emit: Callable[[ev.Event], None], clock: Clock) -> None:
-        self._record, self._emit, self._clock = record, emit, clock
+    def __init__(
+        self, record: RunFile, emit: Callable[[ev.Event], None], clock: Clock, env: Mapping[str, str]
+    ) -> None:
+        self._record, self._emit, self._clock, self._env = record, emit, clock, env
         self._file: Path | None = None
         self._saved: set[str] = set()
         """Checkpoints that an earlier attempt was seen to save: loads of these are seen, too."""
@@ -46,10 +51,15 @@ class PlanCheck:
         if self._file is None or view is None or view.differs is not None:
             self._saved |= set(map(os.path.realpath, facts.saved))
             return
-        planned, (micro, steps, agreed) = _changed_batch(state, view), first_steps(facts)
+        planned, (micro, steps, agreed) = changed_batch(state, view), first_steps(facts)
         if planned is not None and (other := _other(planned, facts, micro, agreed)):
             why = _why(facts, next_job(self._record.job, state).job.knobs.batch, micro)
-            self._differ(view, factors(planned), other, why=why)
+            of_micro = Unread.SCOPE if Unread.SCOPE in state.answers else Unread.MICRO
+            about = of_micro if other.startswith(_MICRO) else Unread.ACCUMULATION
+            wrong = about if about in state.answers else None
+            if wrong is not None:
+                self._keep_answers(state, wrong=wrong)
+            self._differ(view, planned=factors(planned), measured=other, why=why, wrong=wrong)
             return
         if not _have_stepped(facts):
             return
@@ -59,13 +69,15 @@ class PlanCheck:
         resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
         if not facts.loaded and wanted & self._saved and self._record.node == LEADER:
             planned_resume = f"a resume from checkpoint {view.resume_at}"
-            self._differ(view, planned_resume, "no checkpoint was loaded", of_resume=True)
+            self._differ(view, planned=planned_resume, measured="no checkpoint was loaded", of_resume=True)
             return
         if view.resume_at is None or resumed is not None:
             with contextlib.suppress(OSError):  # the saves wait for a while, and go on
                 self._file.touch(mode=0o600)
             self._file = None
         if view.confirmed is None and (planned is not None or resumed is not None):
+            if planned is not None:
+                self._keep_answers(state)
             self._emit(
                 ev.PlanConfirmed(
                     t=self._clock.wall(),
@@ -75,21 +87,18 @@ class PlanCheck:
                 )
             )
 
-    def _differ(
-        self, view: AttemptState, planned: str, measured: str, *, why: str = "", of_resume: bool = False
-    ) -> None:
+    def _keep_answers(self, state: RunState, *, wrong: Unread | None = None) -> None:
+        with contextlib.suppress(OSError):  # they are tried or asked again, then
+            keep_answers(state, self._env, self._clock.wall(), wrong=wrong)
+
+    def _differ(self, view: AttemptState, **how: Any) -> None:
         self._file, t = None, self._clock.wall()
-        self._emit(
-            ev.PlanDiffers(
-                t=t, attempt=view.number, planned=planned, measured=measured, why=why, of_resume=of_resume
-            )
-        )
+        self._emit(ev.PlanDiffers(t=t, attempt=view.number, **how))
 
 
-def _changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
+def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
     """The batch of the plan, if a restart changed it: what a convention says of an unchanged one may be wrong, and is no plan."""
-    changes = (a.decision.change for a in state.attempts if a.number < view.number and a.decision is not None)
-    return view.batch if any(change is not None and change.batch is not None for change in changes) else None
+    return view.batch if any(a.changes_batch for a in state.attempts if a.number < view.number) else None
 
 
 def _have_stepped(facts: Facts) -> bool:
@@ -102,7 +111,7 @@ def _have_stepped(facts: Facts) -> bool:
 def _other(planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None) -> str:
     """What was measured in place of the plan, in words; empty while nothing contradicts it."""
     if micro is not None and micro != planned.micro_batch_per_rank:
-        return f"micro-batch {micro}"
+        return f"{_MICRO} {micro}"
     if agreed is not None and agreed != planned.accumulation_steps:
         return f"accumulation {agreed}"
     world = facts.world_size

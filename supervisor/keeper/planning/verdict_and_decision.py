@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from supervisor.cluster.scheduler import scheduler_of
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.journal_facts import with_journal_facts
@@ -22,6 +24,7 @@ from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.env import is_measured
 from supervisor.job.knobs.checkpoint_names import given_start
 from supervisor.job.knobs.conventions import find_loader
+from supervisor.job.knobs.questions import to_try
 from supervisor.job.knobs.script_settings import is_plain_python
 from supervisor.job.memory_fit import choose_smaller, memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs, Unread
@@ -45,8 +48,9 @@ from supervisor.keeper.planning.resume_points import (
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
-from supervisor.run.events import StopWhy
-from supervisor.run.history.answers import script_of
+from supervisor.run.events import BatchAnswered, BatchMeasured, StopWhy
+from supervisor.run.fold import fold
+from supervisor.run.history.answers import batch_question, recalled, script_of
 from supervisor.run.history.changes import next_job, undecided
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import Decision, FailureClass, Verdict
@@ -54,6 +58,7 @@ from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import HOST, MACHINE_KEY, SeriesReader
 from supervisor.run.state import AttemptState, RunState
+from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint
 from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.sources.host.cgroup import read_cgroup_memory
 from supervisor.sources.host.kernel_log import oom_kills
@@ -220,6 +225,45 @@ def decide_next(
     return replace(decided, reason=f"{decided.reason}; {untaken_text(record.job, untaken)}; {how}")
 
 
+def next_answer(
+    record: RunFile, state: RunState, env: Mapping[str, str], t: float, *, tries: bool = False
+) -> BatchAnswered | None:
+    """The answer about the batch that is known from an earlier run of the script; None where a person is to be asked.
+
+    `tries`: else one that a restart may try, for nothing can be lost by it; the first steps of that restart confirm it or end it.
+    """
+    question, seen = batch_question(record.job, state), state.measured
+    if question is None or seen is None:
+        return None
+    known = recalled(question, env)
+    if known is not None and known.value in {answer.value for answer in question.answers} - set(state.wrong):
+        return with_batch(
+            record, state, BatchAnswered(t=t, question=question, value=known.value, day=known.day)
+        )
+    value = to_try(seen.settings.answered(state.values_answered), state.wrong) if tries else None
+    if value is None or not _loses_nothing(record, state, seen):
+        return None
+    trial = len(state.wrong) + 1
+    return with_batch(record, state, BatchAnswered(t=t, question=question, value=value, trial=trial))
+
+
+def with_batch(record: RunFile, state: RunState, told: BatchAnswered) -> BatchAnswered:
+    """With the batch that the attempts until now ran with, by this answer."""
+    return structs.replace(told, batch=fold(state, told).answered_job(record.job).batch)
+
+
+def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
+    """Whether a restart from the beginning loses nothing: no step was made, nothing was loaded, and no checkpoint is where it writes."""
+    job, now = state.answered_job(record.job), next_job(record.job, state)
+    has_stepped = any(a.first_step is not None or a.last_step is not None for a in state.attempts)
+    is_unseen = "no_step" in seen.how.get("accumulation", "")
+    loads = seen.has_loaded or given_start(now.job.entry_args, job.knobs.starts) is not None
+    if has_stepped or loads or not is_unseen or state.checkpoints or job.trial is not None:
+        return False
+    folders = [Path(job.cwd, folder) for folder in (*job.outputs, *job.output_prefixes, *seen.outputs)]
+    return not find_checkpoints(folders, 0.0) and newest_like_checkpoint(folders, 0.0) is None
+
+
 def policy_input(
     record: RunFile, state: RunState, *, env: Mapping[str, str], looks: bool = True
 ) -> PolicyInput:
@@ -230,7 +274,7 @@ def policy_input(
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
     newest = state.attempts[-1]
-    trusted = state.answer is not None and state.answer.question.what is Unread.EXIT_CODE
+    trusted = Unread.EXIT_CODE in state.answers
     failure = newest.verdict.failure if newest.verdict is not None else None
     newest_saved = usable_checkpoint(job, state.sound_checkpoints) if looks else state.resumable
     begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
@@ -251,11 +295,11 @@ def policy_input(
         newest_number=number_of(newest_saved),
         not_now=why_not_now(job) if looks and begins_at is None else "",
         old_batch=batch_refusal(record, state, less.batch, arguments, env) if less is not None else "",
-        # Its numbers are those of the command line as it was at first.
-        question=job.question is not None and job.knobs.unread is not None and not now.is_typed,
+        # What was measured is the command line as it was at first.
+        question=not now.is_typed and batch_question(record.job, state) is not None,
         given_start=given_start(arguments, job.knobs.starts),
         unsound=unsound_text(job, state, newest_saved, looks=looks),
-        counter=state.counter,
+        counter=state.values_answered.get(Unread.COUNTER, ""),
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
         trial=job.trial,
         in_batch_job=scheduler_of(env).job is not None,
@@ -340,6 +384,7 @@ def _past(view: AttemptState, state: RunState) -> PastAttempt:
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
         missed=_missed_text(view, state),
+        refuted=view.differs is not None and view.differs.wrong is not None,
         misses_surely=view.differs is not None or (view.missed is not None and view.missed.certain),
         lost_at=_lost_at(view),
         resumed_at=view.resume_at,

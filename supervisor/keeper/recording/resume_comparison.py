@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.conventions import HF
-from supervisor.job.spec import CONTINUES, RESTARTS
+from supervisor.job.spec import CONTINUES, RESTARTS, Unread
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.found_checkpoints import step_at, steps_seen
 from supervisor.keeper.planning.launch_plans import counter_question
@@ -19,7 +18,7 @@ from supervisor.keeper.planning.resume_points import start_checkpoint
 from supervisor.policy.same_training.case import Restart
 from supervisor.policy.same_training.judge import Judgement, began_below, judge
 from supervisor.run import events as ev
-from supervisor.run.history.answers import recall_answer
+from supervisor.run.history.answers import recalled
 from supervisor.run.nodes import LEADER
 from supervisor.run.records import Difference, Sameness
 from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
@@ -117,7 +116,8 @@ class ResumeComparison:
         if began is None or (finds_own and began > 0 and any(step >= began for step in older)):
             return None  # the script itself may fall back to an older one if it cannot read the newest
         by_epoch = tables.is_behind(written_t)
-        counter = state.counter or job.retry.step_counter or self._remembered()
+        answered = state.values_answered.get(Unread.COUNTER)
+        counter = answered or job.retry.step_counter or self._remembered()
         went_on = job.knobs.framework == HF or any(a.went_on for a in state.attempts[:-1])
         certain = by_epoch is True or counter == CONTINUES or (went_on and not tables.falls)
         restarts = not certain and (counter == RESTARTS or self._began_lower_before(state))
@@ -128,12 +128,13 @@ class ResumeComparison:
 
     def _remembered(self) -> str:
         """The answer that a person gave about this script's step count in an earlier run; journalled, because it applies to this run too."""
-        question = counter_question(self._record.job)
-        known = recall_answer(question.script, question.key, self._env) if question.script else None
+        known = recalled(counter_question(self._record.job), self._env)
         if known is None:
             return ""
-        day = time.strftime("%Y-%m-%d", time.localtime(known.t))
-        self._emit(ev.BatchAnswered(t=self._clock.wall(), question=question, value=known.value, day=day))
+        told = ev.BatchAnswered(
+            t=self._clock.wall(), question=known.question, value=known.value, day=known.day
+        )
+        self._emit(told)
         return known.value
 
     def _began_lower_before(self, state: RunState) -> bool:

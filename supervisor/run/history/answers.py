@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,11 +20,23 @@ from typing import Annotated
 import msgspec
 
 from supervisor.job.arguments.launchers import Launch, read_launch
-from supervisor.job.spec import BY_ITSELF, NEVER, BatchAnswer, BatchQuestion, EntryKind, JobSpec, Unread
+from supervisor.job.knobs.questions import question_of
+from supervisor.job.spec import (
+    BY_ITSELF,
+    NEVER,
+    OF_BATCH,
+    AnswerGiven,
+    BatchAnswer,
+    BatchQuestion,
+    EntryKind,
+    JobSpec,
+    Unread,
+)
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import decoded
 from supervisor.run.paths import replace_file
 from supervisor.run.regular import read_regular
+from supervisor.run.state import RunState
 
 FILE = "answers.jsonl"
 UNMEASURED = "instrument"
@@ -71,6 +84,17 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
     return known[-1] if known else None
 
 
+def recalled(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
+    """The same as it was given, with its day."""
+    known = recall_answer(question.script, question.key, env) if question.script else None
+    return AnswerGiven(question, known.value, day_of(known.t)) if known is not None else None
+
+
+def day_of(t: float) -> str:
+    """A time in wall seconds as a date."""
+    return time.strftime("%Y-%m-%d", time.localtime(t))
+
+
 def exit_code_question(job: JobSpec) -> BatchQuestion:
     """Whether exit code 0 of this job's script is a success whatever its logs show; without a file the command line is the script."""
     answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
@@ -83,6 +107,27 @@ def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuesti
     restarts, begins = "restart from the newest checkpoint", "a restart begins at step 0, so it waits for you"
     answers = tuple(BatchAnswer(value, refusal=begins if value == NEVER else restarts) for value in values)
     return BatchQuestion(Unread.RESUME, "", None, answers, _hash_of(job))
+
+
+def batch_question(job: JobSpec, state: RunState) -> BatchQuestion | None:
+    """What the measurements of a run leave open of its batch and a person can answer; `job` as it was started."""
+    if job.entry_kind is EntryKind.TRAINER or state.measured is None:
+        return None
+    seen = state.measured.settings.answered(state.values_answered)
+    return question_of(job, seen, state.wrong, _hash_of(job)) if seen.asks is not None else None
+
+
+def keep_answers(state: RunState, env: Mapping[str, str], now: float, *, wrong: Unread | None = None) -> None:
+    """Keep the answers about the batch for later runs, as the steps of an attempt confirmed them; the one that they show to be `wrong` no longer.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    for what, given in state.answers.items():
+        if what in OF_BATCH and given.question.script and (wrong is None or what is wrong):
+            value = "" if wrong is not None else given.value
+            key = given.question.key
+            remember_answer(AnswerLine(script=given.question.script, question=key, value=value, t=now), env)
 
 
 def is_resume_answer(value: str) -> bool:

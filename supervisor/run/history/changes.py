@@ -182,9 +182,11 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
 
 
 def declared_again(state: RunState, job: JobSpec) -> str:
-    """The command that starts a run again which ended out of memory, with what would have let it restart; empty for any other."""
-    failure = state.attempt.failure if state.attempt is not None and state.is_over else None
-    if failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}:
+    """The command that starts a run again with what would have let it restart, after out of memory or another batch than planned; else empty."""
+    attempt = state.attempt
+    if attempt is None or not state.is_over:
+        return ""
+    if attempt.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM} and attempt.differs is None:
         return ""
     missing = missing_words(state.answered_job(job))
     return (command_of(job, missing) or "") if missing else ""

@@ -23,7 +23,7 @@ def given_text(given: BatchAnswered, tr: Words) -> str:
     """``you answered on 2026-11-22: 24 is per rank``, as it stands on the timeline."""
     kind = "remembered" if given.day else "answered"
     values = answer_values(given.question, given.value)
-    return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by})
+    return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by, "trial": given.trial})
 
 
 def effect_text(answer: BatchAnswer, tr: Words) -> str:

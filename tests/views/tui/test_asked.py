@@ -9,10 +9,12 @@ import msgspec
 from textual.pilot import Pilot
 
 from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, KnobScope, Unread
+from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
+from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, EntryKind, Knobs, KnobScope, Unread
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
-from supervisor.run.journal import JournalWriter
+from supervisor.run.history.answers import batch_question
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
@@ -22,6 +24,22 @@ from tests.views.tui.driving import drive, pane, requests, shown, until
 from tests.views.tui.recording import Recording
 
 PER_RANK, WHOLE = BatchSpec(16, 2, 2), BatchSpec(4, 2, 2)
+WITH_BATCH = MeasuredSettings(BatchSpec(8, 1, 2), "--batch_size", KnobScope.PER_RANK, accumulation="--accum")
+MEASURED = ev.BatchMeasured(
+    t=recorded.T0,
+    attempt=1,
+    micro_batch=8,
+    accumulation=1,
+    world_size=2,
+    refusal="what makes the 8 samples of a rank is one of --batch_size, --mini_batch_size",
+    help="--batch-knob NAME",
+    asks=Unread.MICRO,
+    answers=(
+        OpenAnswer("--batch_size", 8, WITH_BATCH),
+        OpenAnswer("--mini_batch_size", 8, replace(WITH_BATCH, setting="--mini_batch_size")),
+        OpenAnswer(IN_CODE, None, MeasuredSettings(refusal="it is in the code, as you answered")),
+    ),
+)
 QUESTION = BatchQuestion(
     Unread.SCOPE,
     "--batch_size",
@@ -51,7 +69,7 @@ def held(root: Path) -> RunPaths:
     job = replace(
         record.job,
         batch=None,
-        knobs=Knobs(batch="--batch_size", refusal="--batch_size may be divided", unread=Unread.SCOPE),
+        knobs=Knobs(batch="--batch_size", refusal="--batch_size may be divided"),
         question=QUESTION,
         if_answered=((settled, PER_RANK), (replace(settled, batch_scope=KnobScope.GLOBAL), WHOLE)),
     )
@@ -71,6 +89,69 @@ def answered(run: RunPaths, value: str) -> None:
     ):
         writer.append(fact)
     writer.close()
+
+
+def measured(root: Path, *, fails: bool) -> RunPaths:
+    """Two settings fit what was measured; with `fails` memory ran out after it."""
+    rec = Recording(root)
+    rec.launch("first launch")
+    rec.fact(MEASURED)
+    record = read_run_file(rec.run.run_json)
+    write_run_file(
+        rec.run.run_json,
+        msgspec.structs.replace(
+            record, job=replace(record.job, entry_kind=EntryKind.SCRIPT, knobs=Knobs(), batch=None)
+        ),
+    )
+    question = batch_question(read_run_file(rec.run.run_json).job, read_state(rec.run.node().journal))
+    assert question is not None
+    rec.fact(ev.BatchAsked(t=rec.t, attempt=1, question=question))
+    if fails:
+        rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+        rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=rec.out_of_memory()))
+        decision = Decision(DecisionKind.HOLD, MEASURED.refusal, change=SpecChange(), asks=True)
+        rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
+        rec.fact(ev.Held(t=rec.t, attempt=1, reason=MEASURED.refusal, until=rec.t + 86_400))
+    else:
+        text = f"out of memory would wait for you: {MEASURED.refusal}"
+        rec.fact(ev.Advisory(t=rec.t, attempt=1, code=f"{ev.ON_OOM}ends", text=text))
+    return rec.close()
+
+
+def test_settings_of_one_value_are_asked_about_on_the_card_one_key_each(tmp_path: Path) -> None:
+    run = measured(tmp_path / "run", fails=True)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert "this run feeds 8 samples a rank on 2 ranks: which setting makes the 8?" in card
+        assert "6      --batch_size 8 makes the micro-batch: 4 × accumulation 2 × 2 ranks" in card
+        assert "7      --mini_batch_size 8 makes the micro-batch: 4 × accumulation 2 × 2 ranks" in card
+        assert "8      it is fixed in the code: it is in the code, as you answered" in card
+        assert "6 --batch_size  7 --mini_batch_size  8 code" in pane(app, "footer")
+        await pilot.press("7")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.args.answer, request.if_attempt) == (
+        RequestKind.ANSWER,
+        "--mini_batch_size",
+        1,
+    )
+
+
+def test_it_is_asked_while_it_trains_and_one_key_answers(tmp_path: Path) -> None:
+    run = measured(tmp_path / "run", fails=False)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "which setting makes the 8?" in shown(app)
+        assert "6 --batch_size 7 --mini_batch_size 8 code" in shown(app)
+        await pilot.press("6")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.args.answer) == (RequestKind.ANSWER, "--batch_size")
 
 
 def test_the_card_has_the_numbers_of_each_answer_and_one_key_gives_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from supervisor.job.guided import Around, Choices, Found, GuidedStart, Topic
 from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.tui.start_form import Answer, StartForm
 
-FOUND = Found((("batch", "micro-batch 8"), ("resume", "by itself")), None, "unknown")
+FOUND = Found((("batch", "micro-batch 8"), ("resume", "by itself")), "unknown")
 
 
 def read(choices: Choices) -> Found:

@@ -240,13 +240,13 @@ def why_no_batch(snapshot: Snapshot) -> str:
     """Why no other batch can be offered, and what would let it be: one line."""
     # Slow to load: the first screen must not wait for them.
     from supervisor.job.knobs.set_batch import why_not_changeable, why_size_unknown
-    from supervisor.job.spec import Knobs
+    from supervisor.job.spec import OF_BATCH, Knobs
 
     state, record = snapshot.state, snapshot.run_file
     knobs = _knobs(snapshot, record) if record is not None else Knobs()
     why = ": ".join(why_size_unknown(knobs)) if knobs.can_change_batch else why_not_changeable(knobs)
     question = state.open_question
-    if question is None or knobs.unread is None:
+    if question is None or question.what not in OF_BATCH:
         return why
     keys = " or ".join(key for key, _ in zip(ANSWER_KEYS, question.answers, strict=False))
     return f"{keys} answers what is asked on the card: {why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from rich.cells import cell_len
 from textual.timer import Timer
@@ -13,11 +14,12 @@ from supervisor.run.records import Sameness
 from supervisor.run.state import Finished, MomentKind, Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import offer
+from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, offer
 from supervisor.views.tui.dashboard.state_words import is_live, shows_failure, stall_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of
+from supervisor.views.wording.questions import question_text
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # An answer is shown for so long, a refusal longer: it is read.
@@ -169,6 +171,11 @@ class NoticeBar(Panel):
             count = tr(f"{others} more ") if others else ""
             has_more = others or newest.code.startswith(ON_OOM)
             more = row(Span(count, TextStyle.DIM), Span("a ", TextStyle.KEY)) if has_more else ()
+            question = state.open_question
+            if newest.code.startswith(ON_OOM) and question is not None:
+                keys = zip(ANSWER_KEYS, question.answers, strict=False)
+                spans = [(Span(f" {key}", TextStyle.KEY), Span(f" {one.value}")) for key, one in keys]
+                return _warned(question_text(question, tr), row(*chain(*spans), " "), width)
             if newest.code == f"{ON_OOM}restarts":  # no warning
                 text = fit(f" {tr(newest.text)}", width - cells(more) - 1).rstrip()
                 return between(row(Span(text)), more, width)

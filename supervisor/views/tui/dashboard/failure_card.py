@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from supervisor.job.batch import describe_change
-from supervisor.job.spec import EntryKind, Unread
+from supervisor.job.spec import OF_BATCH, EntryKind
 from supervisor.run import state as st
 from supervisor.run.events import RankFailing
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
@@ -289,7 +289,9 @@ def _next(
     if decision is None:
         return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
     asked, question = _asked_rows(snapshot, width, tr), snapshot.state.open_question
-    of_batch = question is not None and question.what not in {Unread.COUNTER, Unread.EXIT_CODE, Unread.RESUME}
+    of_batch = (
+        question is not None and question.what in OF_BATCH and question.what not in snapshot.state.answers
+    )
     rows = []
     match condition:
         case st.Backoff():
@@ -298,7 +300,7 @@ def _next(
             lines = wrap(tr(f"Enter again: {risk}"), width - LABEL, WHY_ROWS)
             for at, line in enumerate(lines):
                 rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
-        case st.HeldOpen() if of_batch and snapshot.state.answer is None:
+        case st.HeldOpen() if of_batch:
             text = tr("waiting for you: one key answers, then Enter restarts")
             rows.append(_labelled("next", Span(text, TextStyle.WARN), width, tr))
         case st.HeldOpen():
@@ -368,12 +370,13 @@ def keys_now(snapshot: Snapshot) -> list[str]:
 def _asked_rows(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     """What one key answers about the batch, with the numbers of each answer; and what was answered, also in an earlier run."""
     state, question = snapshot.state, snapshot.state.open_question
-    given = state.answer
+    given = state.answers.get(question.what) if question is not None else state.answer
     rows = []
     if given is not None:
         rows.append(_labelled("answer", Span(given_text(given, tr)), width, tr))
     elif question is not None:
-        rows.append(_labelled("asked", Span(question_text(question, tr), TextStyle.WARN), width, tr))
+        for at, line in enumerate(wrap(question_text(question, tr), width - LABEL, WHY_ROWS)):
+            rows.append(_labelled("" if at else "asked", Span(line, TextStyle.WARN), width, tr))
     for key, answer in zip(ANSWER_KEYS, question.answers if question is not None else (), strict=False):
         if given is None or given.value != answer.value:
             text = answer_text(question, answer.value, tr) if question is not None else ""

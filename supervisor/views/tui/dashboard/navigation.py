@@ -12,6 +12,7 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
+from supervisor.job.spec import Unread
 from supervisor.run.growth import GrowthClock
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.commands import LogAt, LogPoint
@@ -224,7 +225,8 @@ class LookingScreen(PaneScreen):
         """An answer to what is asked on the card, as short as it is."""
         question = self.snapshot.state.open_question if self.snapshot is not None else None
         fitting = question.answers[at : at + 1] if question is not None else ()
-        return fitting[0].value.replace("_", " ") if fitting else ""
+        is_word = question is not None and question.what is Unread.SCOPE
+        return "".join(one.value.replace("_", " ") if is_word else one.value for one in fitting)
 
     def _closes(self) -> str:
         """What the key that goes back closes first, the innermost of what is open; empty: nothing is."""

@@ -29,14 +29,18 @@ class Points(Dataset):
 
 
 class Training:
-    """A training on the ranks there are. `limit`: samples of a pass that rank 1 can hold from step `FAILS_AT` on."""
+    """A training on the ranks there are. `limit`: samples of a pass that rank 1 can hold from step `fails_at` on."""
 
-    def __init__(self, limit=8, heads=4, width=16, optimizer=torch.optim.Adam, prints=True):
+    def __init__(
+        self, limit=8, heads=4, width=16, optimizer=torch.optim.Adam, prints=True, fails_at=FAILS_AT
+    ):
         if not dist.is_initialized():
             dist.init_process_group("gloo")
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.limit, self.prints, self.step, self.samples = limit, prints, 0, []
+        self.fails_at = fails_at
         self.net = nn.Sequential(nn.Linear(16, width * heads), nn.Tanh(), nn.Linear(width * heads, 4))
+        self.net.register_forward_pre_hook(lambda _, given: self.hold(given[0]))
         self.model = DistributedDataParallel(self.net)
         self.optimizer = optimizer(self.model.parameters(), lr=1e-3)
         self.write()
@@ -54,9 +58,12 @@ class Training:
     def feed(self, x, y, share=1.0):
         """One pass, forward and backward."""
         self.samples.append(len(x))
-        if self.rank == 1 and self.step + 1 >= FAILS_AT and len(x) > self.limit:
-            raise torch.OutOfMemoryError(MESSAGE)
         (nn.functional.cross_entropy(self.model(x), y) * share).backward()
+
+    def hold(self, x):
+        """The model runs out of memory in its forward."""
+        if self.rank == 1 and self.step + 1 >= self.fails_at and len(x) > self.limit:
+            raise torch.OutOfMemoryError(MESSAGE)
 
     def update(self):
         self.optimizer.step()
