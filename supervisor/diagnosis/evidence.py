@@ -133,9 +133,9 @@ class JobEvidence(NamedTuple):
     Attributes:
         logs: the logs, in any order.
         exit_codes: by global rank; negative for a signal.
-        raised: by global rank, the class of the exception that ended its script, where the process was measured.
         launcher_exit: the launcher's own exit code.
         launcher_signal: the signal that ended the launcher itself, before anybody here stopped it.
+        raised: by global rank, the class of the exception that ended its script, where the process was measured.
         error_files: torchrun's error files.
         machine: kernel, cgroup, scheduler, disks.
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
@@ -161,9 +161,9 @@ class JobEvidence(NamedTuple):
 
     logs: tuple[LogSource, ...]
     exit_codes: Mapping[int, int] = MappingProxyType({})
-    raised: Mapping[int, str] = MappingProxyType({})
     launcher_exit: int | None = None
     launcher_signal: int | None = None
+    raised: Mapping[int, str] = MappingProxyType({})
     error_files: tuple[ErrorFile, ...] = ()
     machine: MachineRecords = MachineRecords()
     stop_reason: str | None = None

@@ -64,7 +64,7 @@ def silent(root: Path, measured: ev.BatchMeasured = MEASURED) -> RunPaths:
         for rank in range(2):
             own = {"compute_s": 0.1 + 0.25 * rank, "memory_peak_bytes": (5 + rank) * GIB}
             rec.series.append(RANKS, rec.t, str(rank), 1, {**values, **own})
-        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, **rates))
+        rec.fact(msgspec.convert({"t": rec.t, "attempt": 1, "step": step, **rates}, ev.Progress))
     return rec.close()
 
 
