@@ -93,7 +93,7 @@ def surfaces(folder: Path) -> None:
         samples = [sample for sample in SeriesReader(run.node().series, stream).read() if "step" in sample.v]
         for rank in ranks:
             own = [sample.v for sample in samples if sample.k == rank]
-            steps = [values["step"] for values in own]
+            steps = [int(values["step"] or 0) for values in own]
             assert (steps[0], steps[-1]) == (1, 12)
             assert steps == sorted(steps)
             assert {"samples_per_sec", "step_time_s", "data_wait_s", "memory_peak_bytes"} <= own[-1].keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -59,7 +60,12 @@ def silent(root: Path, measured: ev.BatchMeasured = MEASURED) -> RunPaths:
     rec.fact(msgspec.structs.replace(measured, t=rec.t))
     for step in range(1, 41):
         rec.t += 0.5
-        rates = {"samples_per_sec": 128.0, "tokens_per_sec": 4096.0, "step_time_s": 0.5, "data_wait_s": 0.2}
+        rates: dict[str, Any] = {
+            "samples_per_sec": 128.0,
+            "tokens_per_sec": 4096.0,
+            "step_time_s": 0.5,
+            "data_wait_s": 0.2,
+        }
         values = {"step": step, **rates, "memory_peak_bytes": 5 * GIB}
         rec.series.append(METRICS, rec.t, "job", 1, values)
         for rank in range(2):
