@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from textual.pilot import Pilot
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs
 from supervisor.run import events as ev
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import METRICS, RANKS
@@ -58,7 +60,12 @@ def silent(root: Path, measured: ev.BatchMeasured = MEASURED) -> RunPaths:
     rec.fact(msgspec.structs.replace(measured, t=rec.t))
     for step in range(1, 41):
         rec.t += 0.5
-        rates = {"samples_per_sec": 128.0, "tokens_per_sec": 4096.0, "step_time_s": 0.5, "data_wait_s": 0.2}
+        rates: dict[str, Any] = {
+            "samples_per_sec": 128.0,
+            "tokens_per_sec": 4096.0,
+            "step_time_s": 0.5,
+            "data_wait_s": 0.2,
+        }
         values = {"step": step, **rates, "memory_peak_bytes": 5 * GIB}
         rec.series.append(METRICS, rec.t, "job", 1, values)
         for rank in range(2):
@@ -149,3 +156,25 @@ def test_how_the_scripts_own_counter_counts_is_on_the_page_of_settings_alone(tmp
         assert "sequence 32" in shown(app)
 
     drive(silent(tmp_path / "run", seen), play, size=(120, 50))
+
+
+def test_a_restarted_attempt_is_not_quiet_before_its_counted_steps_are_shown(tmp_path: Path) -> None:
+    run = silent(tmp_path / "run")
+    t = 100 + (read_state(run.node().journal).last_t or 0.0)
+    writer = JournalWriter(run.node().journal)
+    writer.append(ev.AttemptEnded(t=t, attempt=1, exit_code=1))
+    writer.append(ev.LaunchIntended(t=t, attempt=2, argv=(), reason="again"))
+    writer.append(ev.AttemptStarted(t=t, attempt=2, pid=7, start_time=1.0))
+    writer.append(ev.PhaseChanged(t=t + 60, attempt=2, phase=ev.Phase.STEPPING))
+    writer.close()
+
+    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
+        assert "stepping" in pane(app, "header")
+        assert "no step for" not in pane(app, "header")
+
+    drive(run, play)
+    drive(run, stalled, later_s=50.0)
+
+
+async def stalled(app: StokerApp, _pilot: Pilot[None]) -> None:
+    assert "no step for 50 s" in pane(app, "header")

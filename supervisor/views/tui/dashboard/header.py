@@ -257,9 +257,8 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
         return None
     last_t = steps[-1].t
     if attempt is not None and snapshot.state.mode != "observed":
-        last_t = max(
-            last_t, attempt.started_t or attempt.planned_t
-        )  # before it began there were none to come
+        # Before it began, or began to make steps, there were none to come.
+        last_t = max(last_t, attempt.started_t or attempt.planned_t, attempt.phase_t or 0.0)
     quiet = now - last_t
     usual = snapshot.step_time_s[0] or 0.0
     return quiet if quiet > max(QUIET_S, QUIET_STEPS * usual) else None
