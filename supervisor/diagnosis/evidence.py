@@ -133,7 +133,6 @@ class JobEvidence(NamedTuple):
     Attributes:
         logs: the logs, in any order.
         exit_codes: by global rank; negative for a signal.
-        raised: by global rank, the class of the exception that ended its script, where the process was measured.
         launcher_exit: the launcher's own exit code.
         launcher_signal: the signal that ended the launcher itself, before anybody here stopped it.
         error_files: torchrun's error files.
@@ -157,11 +156,11 @@ class JobEvidence(NamedTuple):
         hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
         recorder: what PyTorch's flight recorder wrote of the collective that hangs.
         metric_rows: lines at the end of the logs that the metrics grammar reads, where nothing else told that they train.
+        raised: by global rank, the class of the exception that ended its script, where the process was measured.
     """
 
     logs: tuple[LogSource, ...]
     exit_codes: Mapping[int, int] = MappingProxyType({})
-    raised: Mapping[int, str] = MappingProxyType({})
     launcher_exit: int | None = None
     launcher_signal: int | None = None
     error_files: tuple[ErrorFile, ...] = ()
@@ -184,3 +183,4 @@ class JobEvidence(NamedTuple):
     hang: SeenHang | None = None
     recorder: SeenRecorder | None = None
     metric_rows: int = 0
+    raised: Mapping[int, str] = MappingProxyType({})

@@ -47,8 +47,6 @@ def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
         else:
             words.append(f"{flag}={value}")
     words += job.given
-    if not job.retry.enabled and "--no-retry" not in words and not _from_file(job, "policy.retry"):
-        words.append("--no-retry")
     args, flags = job.entry_args, job.torchrun_flags
     if job.trial is not None:
         args, flags = job.trial.args, job.trial.flags
