@@ -19,6 +19,8 @@ from supervisor.job.rerun_command import command_of
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
+from supervisor.text.decode import printable
+from supervisor.text.redact import redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +184,12 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
 
 
 def declared_again(state: RunState, job: JobSpec) -> str:
-    """The command that starts a run again which ended out of memory, with what would have let it restart; empty for any other."""
+    """The command that starts a run again which ended out of memory, with what would have let it restart; empty for any other.
+
+    For a terminal: secrets are hidden, and there is nothing that moves the cursor.
+    """
     failure = state.attempt.failure if state.attempt is not None and state.is_over else None
     if failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}:
         return ""
     missing = missing_words(state.answered_job(job))
-    return (command_of(job, missing) or "") if missing else ""
+    return printable(redact_text(command_of(job, missing) or "")) if missing else ""
