@@ -157,6 +157,7 @@ class JobEvidence(NamedTuple):
         hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
         recorder: what PyTorch's flight recorder wrote of the collective that hangs.
         metric_rows: lines at the end of the logs that the metrics grammar reads, where nothing else told that they train.
+        raised: by global rank, the class of the exception that ended its script, where the process was measured.
     """
 
     logs: tuple[LogSource, ...]
@@ -184,3 +185,4 @@ class JobEvidence(NamedTuple):
     hang: SeenHang | None = None
     recorder: SeenRecorder | None = None
     metric_rows: int = 0
+    raised: Mapping[int, str] = MappingProxyType({})

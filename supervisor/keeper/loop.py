@@ -337,6 +337,7 @@ class Keeper:
         self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
         self._ledger.close()
         self._lock.release()
+        self._engine.close()
 
     # -- the state machine ---------------------------------------------------------------------
 

@@ -159,6 +159,11 @@ class EngineLoader:
             raise RuntimeError("the signature tables could not be loaded") from self._error
         return self._engine
 
+    def close(self) -> None:
+        """Wait for what is being loaded: nothing breaks a compile off, and the process would wait for it as it ends."""
+        if self._begun:
+            self._thread.join()
+
     def _load(self) -> None:
         try:
             self._engine = load_engine(default_cache_dir(), self._own)

@@ -19,8 +19,10 @@ from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.runfile import write_run_file
 from supervisor.views.appearance import Appearance, Lang
 from supervisor.views.format import day_and_time
+from tests.keeper.fakes import job_of
 from tests.views.tui import recorded
 
 OTTER = Columns(
@@ -208,6 +210,38 @@ def test_one_object_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert found["folder"] == str(tmp_path / "runs" / "20261121-1412-brave-otter")
     expected = {"value": "nan", "step": 7, "rank": 0, "since": 4.0, "until_step": 9, "until": 6.0}
     assert found["loss_not_finite"] == expected
+
+
+def test_the_list_has_the_command_to_paste_of_a_run_that_lacked_a_declaration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = Verdict(
+        failure=FailureClass.CUDA_OOM, reason=None, confidence=0.9, rank=0, ranks=(0,), node=None,
+        title="out of memory", cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint="",
+    )  # fmt: skip
+    facts = (
+        ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"),
+        ev.AttemptEnded(t=2.0, attempt=1, exit_code=1),
+        ev.Diagnosed(t=3.0, attempt=1, verdict=verdict),
+        ev.RunEnded(t=4.0, outcome=ev.Outcome.FAILED, exit_code=1, reason="out of memory"),
+    )
+    token = "hf_" + "abcdEFGH" * 4
+    for name, told in (("20261121-1412-brave-otter", facts), ("20261122-1412-able-ant", facts[:1])):
+        run = journal(tmp_path / "runs" / name, *told)
+        write_run_file(run.run_json, job_of(tmp_path, "python", "train.py", "--token", token))
+    missing = "--batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH"
+    command = f"stoker run {missing} -- python train.py --token "
+    assert cli.main(["runs", "--runs-dir", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr()
+    assert command not in said.out, "a line a run in a pipe"
+    assert command in said.err
+    assert "brave-otter" in said.err
+    assert cli.main(["runs", "--json", "--runs-dir", str(tmp_path / "runs")]) == 0
+    listed = capsys.readouterr().out
+    again = {found["run"]: found["start_again"] for found in map(json.loads, listed.splitlines())}
+    assert again["20261122-1412-able-ant"] is None
+    assert again["20261121-1412-brave-otter"].startswith(command)
+    assert token not in said.err + listed
 
 
 def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str]) -> None:

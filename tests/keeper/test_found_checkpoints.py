@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     seen_file,
     untaken_text,
 )
+from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -291,12 +294,11 @@ def test_what_another_run_may_have_written_is_not_taken(
     assert said == (["shared_output"] if warned else [])
 
 
-@dataclass
-class Counted:
+class Counted(MeasuredFacts):
     """A script whose process made 100 steps in an earlier attempt, and that logs no step of its own."""
 
-    steps: list[tuple[float, float]] = field(default_factory=list)
-    logs_steps: bool = False
+    def __init__(self, steps: Sequence[tuple[float, float]] = (), *, logs_steps: bool = False) -> None:
+        self.steps, self.logs_steps = deque(steps), logs_steps
 
     def step_after(self, counted: int) -> int | None:
         return counted + 100

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.cli.common import EXIT_REFUSED, appearance_given
-from supervisor.cli.starting.job_inputs import NOT_MEASURED
+from supervisor.cli.starting.job_inputs import NOT_MEASURED, earlier_run, program_files
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, ok, refuse, warn
 from supervisor.preflight.interpreter import find_interpreter
-from supervisor.run.index import known_runs, runs_dir
+from supervisor.run.index import runs_dir
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
@@ -35,8 +35,6 @@ _MARKS: Final[Mapping[FindingLevel, str]] = {
     FindingLevel.WARNING: "!",
     FindingLevel.REFUSE: "x",
 }
-LOOK_BACK: Final = 50
-"""Among so many of the newest runs the last start of the same script is looked for."""
 _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 
@@ -77,32 +75,13 @@ def _is_of_script(finding: Finding) -> bool:
 
 def _found_before(context: CheckContext) -> set[tuple[str, str]]:
     """Check and text of what was found at the last start of this script, if its text is still the same."""
-    from supervisor.run.journal import read_state
-    from supervisor.run.runfile import BadRunFile, read_run_file
-
-    spec, files = context.spec, _program_files(context.spec)
-    for run in known_runs(context.runs_dir, context.env)[:LOOK_BACK]:
-        try:
-            record = read_run_file(run.run_json)
-            job = record.job
-            if (job.cwd, job.entry_kind, job.entry) != (spec.cwd, spec.entry_kind, spec.entry):
-                continue
-            if _program_files(job) != files:
-                continue
-            if any(os.stat(file).st_mtime > record.created_t for file in files):
-                return set()
-            state = read_state(run.node().journal, skips_progress=True)
-            return {(finding.check, finding.what) for finding in state.findings}
-        except (OSError, BadRunFile):
-            continue  # deleted meanwhile, or one that only watches
-    return set()
-
-
-def _program_files(spec: JobSpec) -> list[str]:
-    """The Python files that a command line names."""
-    words = (spec.entry, *spec.entry_args)
-    files = (os.path.join(spec.cwd, word) for word in words if word.endswith(".py"))
-    return [file for file in files if os.path.isfile(file)]
+    earlier = earlier_run(context.spec, context.runs_dir, context.env)
+    if earlier is None:
+        return set()
+    record, state = earlier
+    if any(os.stat(file).st_mtime > record.created_t for file in program_files(context.spec)):
+        return set()
+    return {(finding.check, finding.what) for finding in state.findings}
 
 
 def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: StartupProbes) -> int:

@@ -49,13 +49,14 @@ from supervisor.run.index import known_runs, runs_dir
 from supervisor.run.journal import read_state
 from supervisor.run.records import FailureClass
 from supervisor.run.regular import open_regular
-from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.run.state import RunState
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
 MOST_FOLDERS = 100  # that a script which is not found is looked for in
 LOOK_BACK: Final = 50
-"""Runs that are looked through for the newest one of a script."""
+"""Among so many of the newest runs the last start of a script is looked for."""
 HAND_OFF = "hand-off"  # a folder of presets whose files are for other programs
 NOT_MEASURED = "nothing is measured inside its processes: "
 PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
@@ -174,13 +175,28 @@ def _may_save(job: Job, env: Mapping[str, str]) -> bool:
     spec = job.spec
     if any(is_resume(setting.name) for setting in settings_of(spec.entry_args)):
         return True
-    for run in known_runs(runs_dir(job.parsed.flag("runs_dir"), env), env)[:LOOK_BACK]:
-        with contextlib.suppress(BadRunFile):
-            earlier = read_run_file(run.run_json).job
-            if (earlier.cwd, earlier.entry, earlier.entry_kind) == (spec.cwd, spec.entry, spec.entry_kind):
-                state = read_state(run.node().journal, skips_progress=True)
-                return bool(state.checkpoints) and state.resume_measured is None
-    return False
+    earlier = earlier_run(spec, runs_dir(job.parsed.flag("runs_dir"), env), env)
+    return earlier is not None and bool(earlier[1].checkpoints) and earlier[1].resume_measured is None
+
+
+def earlier_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> tuple[RunFile, RunState] | None:
+    """The newest run of the same script: its record, and its state but for the progress; None where there is none."""
+    files = program_files(spec)
+    for run in known_runs(runs, env)[:LOOK_BACK]:
+        with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
+            record = read_run_file(run.run_json)
+            job = record.job
+            is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
+            if is_same and program_files(job) == files:
+                return record, read_state(run.node().journal, skips_progress=True)
+    return None
+
+
+def program_files(spec: JobSpec) -> list[str]:
+    """The Python files that a command line names."""
+    words = (spec.entry, *spec.entry_args)
+    files = (os.path.join(spec.cwd, word) for word in words if word.endswith(".py"))
+    return [file for file in files if os.path.isfile(file)]
 
 
 def _with_trust(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:

@@ -315,7 +315,7 @@ def end_of_chain(hit: Hit) -> int | None:
 def _chain(hit: Hit) -> Iterator[tuple[int, int, str]]:
     """The heads of the tracebacks that Python puts below an exception as its consequences: (lines below, stop, text)."""
     handled = False
-    for below, _, stop, line in _rows(hit.after):
+    for below, _, stop, line in _rows(hit.after) if b" above exception" in hit.after else ():
         if HEAD not in line:
             handled = handled or any(words in line for words in _HANDLED)
         elif _compatible(split_prefix(line, hit.hosts)[0], hit.origin):

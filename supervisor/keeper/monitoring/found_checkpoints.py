@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from supervisor.job.knobs.checkpoint_names import given_start
 from supervisor.job.spec import EntryKind, JobSpec
@@ -23,6 +23,7 @@ from supervisor.keeper.monitoring.checkpoint_owners import (
     absolute,
     owner_besides,
 )
+from supervisor.keeper.monitoring.measured_facts import MeasuredFacts
 from supervisor.keeper.monitoring.observations import FactSeen, Observation
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, SeriesReader
@@ -58,24 +59,6 @@ OWN_FOLDER_DEPTH = 2
 """In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
 MOST_FOUND = 200
 """Of a folder that other runs write to as well, so many are looked through for this run's own."""
-
-
-class MeasuredSteps(Protocol):
-    """What is measured of the steps of the attempt that lives."""
-
-    @property
-    def steps(self) -> Sequence[tuple[float, float]]:
-        """Wall time and step of the newest."""
-        ...
-
-    @property
-    def logs_steps(self) -> bool:
-        """Whether the script logs steps of its own."""
-        ...
-
-    def step_after(self, counted: int) -> int | None:
-        """All optimizer steps of the training after so many of a process; None where that is not known."""
-        ...
 
 
 Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
@@ -266,7 +249,7 @@ class FoundCheckpoints:
         emit: journals a fact.
         series: the samples of this node, which say the step at a time; None: no step is known by time.
         others: the runs that trained since a time: what one of them may have written is not taken as this run's, unless it was measured.
-        measured: the steps of a script that logs none.
+        measured: the optimizer steps of the attempt that lives.
     """
 
     def __init__(
@@ -276,7 +259,7 @@ class FoundCheckpoints:
         emit: Callable[[ev.Event], None],
         series: Path | None = None,
         others: Others = _alone,
-        measured: MeasuredSteps | None = None,
+        measured: MeasuredFacts | None = None,
     ) -> None:
         self._job, self._others, self._measured = job, others, measured
         self._saved: dict[

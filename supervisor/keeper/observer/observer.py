@@ -337,6 +337,7 @@ class Observer(Powerless):
             self._recorder.close()
             self._observed.ledger.close()
             self._observed.lock.release()
+            self._engine.close()
 
     @property
     def _is_done(self) -> bool:

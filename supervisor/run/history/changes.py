@@ -19,6 +19,8 @@ from supervisor.job.rerun_command import command_of
 from supervisor.job.spec import JobSpec
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
+from supervisor.text.decode import printable
+from supervisor.text.redact import redact_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +184,14 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
 
 
 def declared_again(state: RunState, job: JobSpec) -> str:
-    """The command that starts a run again with what would have let it restart, after out of memory or another batch than planned; else empty."""
+    """The command that starts a run again with what would have let it restart, after out of memory or another batch than planned; else empty.
+
+    For a terminal: secrets are hidden, and there is nothing that moves the cursor.
+    """
     attempt = state.attempt
     if attempt is None or not state.is_over:
         return ""
     if attempt.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM} and attempt.differs is None:
         return ""
     missing = missing_words(state.answered_job(job))
-    return (command_of(job, missing) or "") if missing else ""
+    return printable(redact_text(command_of(job, missing) or "")) if missing else ""
