@@ -18,14 +18,14 @@ SCRIPTS = Path(__file__).parent / "scripts"
 # Three significant digits, or four decimals, are what is printed of a loss.
 PRINTED = 6e-3
 DECIMALS = 6e-5
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def train(
     cwd: Path, *words: str, env: dict[str, str] | None = None
 ) -> tuple[Done, RunState, dict[int, list[float]]]:
     """The end of a run, its state, and its losses by step."""
-    done = stoker("run", "--no-ui", *words, cwd=cwd, timeout_s=280.0, env=env)
+    done = stoker("run", "--no-ui", *words, cwd=cwd, timeout_s=580.0, env=env)
     run = only_run(cwd)
     curve: dict[int, list[float]] = defaultdict(list)
     state = read_state(run.node().journal)
