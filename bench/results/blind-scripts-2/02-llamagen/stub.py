@@ -7,8 +7,8 @@ import kit
 import torch
 
 sys.path.insert(0, os.path.abspath("."))
-import dataset.build as build  # noqa: E402
-from autoregressive.models import gpt  # noqa: E402
+import dataset.build as build
+from autoregressive.models import gpt
 
 
 class Codes(torch.utils.data.Dataset):
