@@ -1,4 +1,4 @@
-"""Noise pictures with boxes in the script's own list; the network is made small, pictures are only resized; no COCO evaluation; numpy's old names."""
+"""Noise pictures with boxes in the script's own list; the network is made small, pictures are only resized; no COCO; old names and a contiguous clone."""
 
 import os
 import sys
@@ -9,6 +9,8 @@ import numpy
 import torch
 
 numpy.float, numpy.int = float, int
+clone = torch.Tensor.clone
+torch.Tensor.clone = lambda self, **_: clone(self, memory_format=torch.contiguous_format)
 os.makedirs("pictures", exist_ok=True)
 os.makedirs("data", exist_ok=True)
 for i in range(320):
