@@ -13,12 +13,12 @@ clone = torch.Tensor.clone
 torch.Tensor.clone = lambda self, **_: clone(self, memory_format=torch.contiguous_format)
 os.makedirs("pictures", exist_ok=True)
 os.makedirs("data", exist_ok=True)
-for i in range(320):
+for i in range(640):
     noise = numpy.random.RandomState(i).randint(0, 256, (160, 160, 3)).astype("uint8")
     cv2.imwrite(f"pictures/{i}.jpg", noise)
 for name in ("train.txt", "data/val.txt"):
     with open(name, "w") as f:
-        f.write("\n".join(f"{i}.jpg 20,20,90,90,{i % 4}" for i in range(320)))
+        f.write("\n".join(f"{i}.jpg 20,20,90,90,{i % 4}" for i in range(640)))
 
 
 class Darknet(torch.nn.Module):
