@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py main_pretrain.py --batch_size 6 --accum_iter 3 --model mae_vit_base_patch16_dec512d2b --mask_regular --input_size 64 --token_size 4 --data_path pictures --num_workers 0 --epochs 3 --warmup_epochs 1

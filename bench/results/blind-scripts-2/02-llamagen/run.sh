@@ -1,0 +1,1 @@
+exec python -m torch.distributed.run --standalone --nproc-per-node 2 stub.py autoregressive/train/train_c2i.py --code-path codes --cloud-save-path cloud --global-batch-size 14 --gradient-accumulation-steps 1 --gpt-model GPT-B --vocab-size 64 --num-classes 10 --no-compile --mixed-precision none --num-workers 0 --epochs 2 --log-every 4 --ckpt-every 6

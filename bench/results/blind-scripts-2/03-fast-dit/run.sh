@@ -1,0 +1,1 @@
+exec accelerate launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no stub.py train.py --model DiT-S/8 --global-batch-size 18 --num-classes 10 --feature-path features --num-workers 0 --epochs 2 --log-every 3 --ckpt-every 1000

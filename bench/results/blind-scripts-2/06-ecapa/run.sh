@@ -1,0 +1,1 @@
+exec python stub.py trainECAPAModel.py --batch_size 10 --num_frames 60 --max_epoch 2 --n_cpu 1 --C 64 --n_class 10 --train_list train.txt --train_path wav --eval_list eval.txt --eval_path wav --musan_path musan --rir_path rir --save_path exps/exp1

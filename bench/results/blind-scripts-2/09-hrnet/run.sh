@@ -1,0 +1,1 @@
+exec python stub.py tools/train.py --cfg small.yaml

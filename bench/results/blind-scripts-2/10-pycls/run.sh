@@ -1,0 +1,1 @@
+exec python stub.py tools/run_net.py --mode train --cfg configs/archive/cifar/resnet/R-56_nds_1gpu.yaml NUM_GPUS 2 TRAIN.BATCH_SIZE 16 TEST.BATCH_SIZE 16 OPTIM.MAX_EPOCH 2 MODEL.DEPTH 8 BN.USE_PRECISE_STATS False PREC_TIME.NUM_ITER 0 DATA_LOADER.NUM_WORKERS 0 LOG_PERIOD 2 DIST_BACKEND gloo OUT_DIR out

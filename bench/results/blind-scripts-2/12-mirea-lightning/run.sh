@@ -1,0 +1,1 @@
+exec python stub.py main.py

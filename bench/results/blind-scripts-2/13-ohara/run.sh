@@ -1,0 +1,1 @@
+exec python stub.py examples/train_llama_engine.py --dataset corpus --tokenizer tiny --tokenizer-local-files-only --seq-len 32 --batch-size 6 --grad-accum-steps 4 --max-iters 12 --warmup-iters 2 --eval-every 6 --eval-batches 2 --save-every 4 --hidden-size 32 --intermediate-size 64 --num-layers 2 --num-heads 2 --precision fp32
