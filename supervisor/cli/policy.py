@@ -134,7 +134,8 @@ def _measured(view: AttemptState) -> list[str]:
         lines.append("; ".join(f"{name}: {how}" for name, how in view.measured.how.items()).replace("_", " "))
         if view.measured.refusal:
             lines.append(f"a smaller batch: {view.measured.refusal}")
-    elif view.batch is not None and view.number > 1:
+    elif view.batch is not None and view.number > 1 and view.memory_base_bytes is None:
+        # The bundled trainer, which reports what it holds, has the batch that it is given.
         lines.append("planned, not confirmed: nothing was measured")
     return [f"           {line}" for line in lines]
 
