@@ -270,7 +270,7 @@ KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc"
         ),
         (
             Knobs(self_resuming=True),
-            "out of memory would end this run: which setting makes the 8 samples is not known; --batch-knob NAME --accumulation-knob NAME",
+            "out of memory would end this run: the script's batch flag is not known: name it with --batch-knob; --batch-knob NAME --accumulation-knob NAME",
         ),
         (
             replace(KNOWN, accumulation=None),
@@ -297,16 +297,16 @@ KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc"
 )
 def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: str) -> None:
     spec = replace(job("train.py", {"train.py": ""}), knobs=knobs, batch=BatchSpec(8, 2, 2))
-    found, restarts = oom_notice(spec, 8, waits=False)
+    found, restarts = oom_notice(spec, waits=False)
     assert found == text
     assert restarts is not bool(missing_words(spec))
-    assert oom_notice(spec, 8, waits=True)[0] == text.replace("would end this run", "would wait for you")
+    assert oom_notice(spec, waits=True)[0] == text.replace("would end this run", "would wait for you")
 
 
 def test_a_restart_from_scratch_that_was_allowed_begins_at_step_0() -> None:
     spec = replace(job("train.py", {"train.py": ""}), knobs=replace(KNOWN, self_resuming=False))
     spec = replace(spec, batch=BatchSpec(8, 2, 2), retry=replace(spec.retry, restart_from_scratch=True))
-    assert oom_notice(spec, 8, waits=False) == (
+    assert oom_notice(spec, waits=False) == (
         "out of memory: restarts with micro-batch 4 × accumulation 4 from step 0",
         True,
     )
