@@ -112,7 +112,8 @@ class Knobs:
     `refusal`: why the batch cannot be changed at the same global batch, and `help` what would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: there is no way at
-    all. `framework`: whose conventions hold for the script, if any do.
+    all. `framework`: whose conventions hold for the script, if any do. `unsafe`: why a smaller micro-batch would
+    change what is learned, whatever is measured.
     """
 
     batch: str | None = None
@@ -134,6 +135,7 @@ class Knobs:
     resume_step: str | None = None
     cannot_resume: bool = False
     framework: str = field(default="", compare=False)
+    unsafe: str = field(default="", compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
         """One of the numbers that were found."""

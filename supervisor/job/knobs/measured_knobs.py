@@ -116,6 +116,8 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     counts_ranks = seen.accumulation_counts_ranks and accumulation == seen.accumulation
     is_known = batch is not None and scope is not KnobScope.UNKNOWN and seen.batch is not None
     refusal = (given.refusal, given.help) if not (is_known or seen.refusal) else (seen.refusal, seen.help)
+    if given.unsafe:
+        refusal = given.unsafe, ""
     makes = accumulation is not None or derived
     return replace(
         given,

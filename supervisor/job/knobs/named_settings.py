@@ -125,7 +125,15 @@ def find_knobs(
             batch=no.batch, batch_scope=scope, accumulation=given.accumulation, refusal=no.why, help=no.help,
             found=_numbers_of(args, where, ("micro", no.batch)),
         )  # fmt: skip
-    return with_resume(own, row, given, replace(knobs, declared=given != Knobs()))
+    unsafe = _unsafe(own, row) if given.batch is None else ""
+    return with_resume(own, row, given, replace(knobs, declared=given != Knobs(), unsafe=unsafe))
+
+
+def _unsafe(own: Sequence[str], row: Convention | None) -> str:
+    """Why a smaller micro-batch would change what is learned, by a setting of its library; empty: no such setting is on."""
+    reasons = dict(row.unsafe) if row is not None else {}
+    given = (s for s in settings_of(own) if (s.value or "true").lower() not in _OFF)
+    return next((reasons[name] for s in given if (name := last_part(s.name)) in reasons), "")
 
 
 def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
@@ -242,12 +250,11 @@ class _Conventional:
 
     def _require_safe(self, micro: Candidate) -> None:
         """Refuses what makes the training depend on the micro-batch, or another place that may hold its number."""
-        unsafe = dict(self.row.unsafe) if self.row is not None else {}
+        if why := _unsafe(self.own, self.row):
+            raise NoPlanError(why, "", micro.name)
         for setting in settings_of(self.own):
             name, value = setting.name, (setting.value or "true").lower()
             words = set(words_of(name))
-            if value not in _OFF and (why := unsafe.get(last_part(name))) is not None:
-                raise NoPlanError(why, "", micro.name)
             if _DEEPSPEED.search(name) and value.endswith(".json"):
                 raise NoPlanError(
                     f"{setting.value} may hold the number of {micro.name} too", DECLARE, micro.name
