@@ -135,7 +135,6 @@ class JobEvidence(NamedTuple):
         exit_codes: by global rank; negative for a signal.
         launcher_exit: the launcher's own exit code.
         launcher_signal: the signal that ended the launcher itself, before anybody here stopped it.
-        raised: by global rank, the class of the exception that ended its script, where the process was measured.
         error_files: torchrun's error files.
         machine: kernel, cgroup, scheduler, disks.
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
@@ -164,7 +163,6 @@ class JobEvidence(NamedTuple):
     exit_codes: Mapping[int, int] = MappingProxyType({})
     launcher_exit: int | None = None
     launcher_signal: int | None = None
-    raised: Mapping[int, str] = MappingProxyType({})
     error_files: tuple[ErrorFile, ...] = ()
     machine: MachineRecords = MachineRecords()
     stop_reason: str | None = None

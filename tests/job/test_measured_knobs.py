@@ -10,6 +10,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_answer import measured_settings
 from supervisor.job.knobs.measured_knobs import DERIVED, MeasuredSettings, RankProcess, with_measured
+from supervisor.job.knobs.named_settings import find_knobs
 from supervisor.job.knobs.set_batch import batch_values
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import applied_in, build_plan
@@ -130,6 +131,23 @@ def test_a_batch_that_the_loop_cuts_is_cut_into_more_pieces(ranks: int) -> None:
     )
     alone = derived([phase, settings[0], settings[2], loader, *fed, *cut, *made])
     assert alone.setting is None  # what cuts it is not known
+
+
+def test_a_batch_that_moves_the_learning_rate_is_left_alone_also_once_it_is_measured() -> None:
+    words = ("--auto-scale-lr", "--cfg-options", "optim_wrapper.accumulative_counts=2", "batch_size=32")
+    seen = MeasuredSettings(
+        BatchSpec(32, 2, 2),
+        "batch_size",
+        KnobScope.PER_RANK,
+        accumulation="optim_wrapper.accumulative_counts",
+    )
+    safe, unsafe = (
+        with_measured(replace(JOB, entry_args=args, knobs=find_knobs(args)), seen)
+        for args in (words[1:], words)
+    )
+    assert smaller(safe) == "batch_size=16 optim_wrapper.accumulative_counts=4"
+    assert not unsafe.knobs.can_change_batch
+    assert unsafe.knobs.refusal == "--auto-scale-lr scales the learning rate by the micro-batch alone"
 
 
 def test_a_derived_accumulation_of_a_setting_of_all_ranks_keeps_its_total() -> None:
