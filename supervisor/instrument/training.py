@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Iterator
 
 from .imports import leave_environment
-from .wire import Look, quietly, watch, wire
+from .wire import Look, place, quietly, watch, wire
 
 CLOSE_STEPS = 4
 """The first steps are recorded one by one, with the shapes of every forward. Then the forward hook is removed."""
@@ -62,7 +62,12 @@ class Training:
         self.last_step_at: float | None = None
         self.since, self.sums = counts(), counts(micro_steps=0, data_wait_s=0.0)
         """What a `step` record counts: since the last step, and since the last record."""
-        self.flushed_at = 0.0
+        self.flushed_at = self.timed_at = 0.0
+        self.replicas: list[Any] = []
+        """Weak references to the models in DDP."""
+        self.sampled = 0
+        """The last iteration of which DDP's own times were written."""
+        self.is_waiting = False
 
     def loader_made(self, args: Any, _kwargs: Any) -> Look:
         """`DataLoader.__init__`."""
@@ -147,10 +152,10 @@ class Training:
             self.hook.remove()
 
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
-        """`torch.autograd.backward`."""
+        """`torch.autograd.backward`. At its end DDP waits for the others, unless its last forward was told not to."""
         self.within += 1
         try:
-            yield
+            yield from self.waiting(is_wait=any(ddp().require_forward_param_sync for ddp in self.replicas))
         finally:
             self.within -= 1
         self.since["micro_steps"] += 1
@@ -232,9 +237,55 @@ class Training:
             return
         sums, self.sums = self.sums, counts(micro_steps=0, data_wait_s=0.0)
         self.optimizers = {one: passes for one, passes in self.optimizers.items() if one() is not None}
-        sums["optimizer_step"] = optimizer_step(self.round[0]())
+        waited_s = sums.pop("waited_s", None)
+        optimizer = self.round[0]()
+        sums["optimizer_step"] = optimizer_step(optimizer)
         self.flushed_at = time.perf_counter()
         wire.record("step", step=wire.step, memory_peak_bytes=memory_peak(self.torch), **sums)
+        if self.flushed_at - self.timed_at < RECORD_S or "step_time_s" not in sums:
+            return
+        times = self.reducer_times()
+        if waited_s is not None and host_waits(self.torch, optimizer):
+            times["compute_s"] = (sums["step_time_s"] - waited_s) / sums["steps"]
+            if not self.replicas:
+                times["collective_wait_s"] = waited_s / sums["steps"]
+        if times:
+            self.timed_at = self.flushed_at
+            wire.record("timing", step=wire.step, **times)
+
+    def reducer_times(self) -> dict[str, float]:
+        """What DDP measured in the last iteration that it sampled, by the clock of its device: the first ten, then each hundredth.
+
+        The wait is from the end of the own backward pass to the end of the last all-reduce. To send buffers, a forward waits, too.
+        """
+        ddp = self.replicas[0]() if len(self.replicas) == 1 else None
+        seen = ddp._get_ddp_logging_data() if ddp is not None else {}
+        if seen.get("iteration", 0) == self.sampled or not seen.get("backward_comm_time"):
+            return {}
+        self.sampled = seen["iteration"]
+        wait_ns = seen["backward_comm_time"] - seen["backward_compute_comm_overlap_time"]
+        times = {"collective_wait_s": wait_ns / 1e9}
+        if ddp.device_type == "cuda" and not ddp.modules_buffers:
+            times["device_forward_s"] = seen["forward_compute_time"] / 1e9
+        return times
+
+    def waiting(self, *_call: Any, is_wait: bool = True) -> Look:
+        """A call in which the host waits for other ranks: `Work.wait`, and DDP's."""
+        if not is_wait or self.is_waiting or threading.get_ident() != self.thread:
+            yield
+            return
+        self.is_waiting = True
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.is_waiting = False
+            self.since["waited_s"] += time.perf_counter() - began
+
+    def replica_made(self, args: Any, _kwargs: Any) -> Look:
+        """`DistributedDataParallel.__init__`."""
+        yield
+        self.replicas.append(weakref.ref(args[0], self.replicas.remove))
 
     def scaler_stepped(self, args: Any, kwargs: Any) -> Look:
         """`GradScaler.step`: if the optimizer did not step, gradients were not finite and the step was skipped."""
@@ -247,8 +298,11 @@ class Training:
             self.flushed_at = 0.0
 
     def group_made(self, _args: Any, kwargs: Any) -> Look:
-        """`init_process_group`."""
+        """`init_process_group`. With the backends of a CPU, all that waits for others waits in `Work.wait`."""
         yield
+        work = self.torch._C._distributed_c10d.Work
+        if place()["backend"] in ("gloo", "mpi") and not hasattr(work.wait, "__wrapped__"):
+            watch(work, "wait", self.waiting)
         timeout = kwargs.get("timeout")
         wire.start_reporting(timeout_s=timeout.total_seconds() if timeout is not None else None)
 
@@ -291,6 +345,9 @@ def watch_torch(torch: Any) -> None:
         if torch.distributed.is_available():
             group = torch.distributed.distributed_c10d
             watch(group, "init_process_group", training.group_made, torch.distributed)
+            replica = torch.nn.parallel.DistributedDataParallel
+            watch(replica, "__init__", training.replica_made)
+            watch(replica, "_sync_buffers", training.waiting)
     with quietly("checkpoints"):
         checkpoints.watch_torch(torch)
 
@@ -317,6 +374,14 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
         value = list(items.values()) if isinstance(items, dict) else []
     for held in value[:16] if depth else []:
         yield from _tensors(held, depth - 1)
+
+
+def host_waits(torch: Any, optimizer: Any) -> bool:
+    """Whether the host waits in each collective until it has ended: on a CPU, with whole parameters. FSDP's and DTensor's are others."""
+    first = optimizer.param_groups[0]["params"][0] if optimizer is not None else None
+    return (
+        type(first) is torch.nn.Parameter and first.device.type == "cpu" and not torch.cuda.is_initialized()
+    )
 
 
 def optimizer_step(optimizer: Any) -> Any:
