@@ -48,8 +48,12 @@ def test_two_ranks_train_and_end_as_they_would_have(tmp_path: Path) -> None:
         pair.append((folder, run(command, folder, measured=measured)))
     (one, without), (other, with_it) = pair
     assert (with_it.code, without.code) == (0, 0)
-    assert sorted(with_it.out.splitlines()) == sorted(without.out.splitlines())
-    assert len(without.out.splitlines()) == 6, without.err
+    printed = [
+        sorted(line for line in ended.out.splitlines() if not line.startswith("[Gloo]"))  # torch 2.8's own
+        for ended in (without, with_it)
+    ]
+    assert printed[1] == printed[0]
+    assert len(printed[0]) == 6, without.err
     assert warnings(with_it.err) == warnings(without.err)
     for name in ["ddp.pt", "sharded/__0_0.distcp", "sharded/__1_0.distcp"]:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
