@@ -17,32 +17,21 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, Iterator
 
 from .imports import leave_environment
-from .wire import Look, quietly, watch, wire
+from .wire import Look, place, quietly, watch, wire
 
 CLOSE_STEPS = 4
 """The first steps are recorded one by one, with the shapes of every forward. Then the forward hook is removed."""
 RECORD_S = 1.0
 """Later steps are summed into one record per this many seconds."""
 MAX_LOADERS = 40
-MAX_FORWARDS = 200_000
-"""After this many module calls without an optimizer step the forward hook is removed: a process that only evaluates pays no more."""
 
+counts: Any = functools.partial(collections.defaultdict, int)
 _ARITHMETIC = re.compile(r"[\w.+\-*/%(), ]{1,120}")
 """What is written of the text of a call ``…Loader(…, batch_size=…)``: names, numbers, operators and calls of functions, no text."""
-
-
-class Loader:
-    """One DataLoader: its number, and what was drawn from it since the last step."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.batches = 0
-        self.samples = 0
-        self.sizes: Any = None
-        self.shown = 0.0
 
 
 class Training:
@@ -53,27 +42,32 @@ class Training:
         compiler = torch.compiler if hasattr(torch.compiler, "is_compiling") else torch._dynamo.external_utils
         self.compiling = compiler.is_compiling
         self.thread = threading.get_ident()
-        self.loaders: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
-        self.iterators: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
+        self.loaders: Any = weakref.WeakKeyDictionary()
+        """Of each DataLoader and of each iterator: its number, and what was drawn since the last step."""
         self.numbered = 0
         self.last_loader: Any = None
-        self.feeding: set[Loader] = set()
+        self.drawn: list[Any] = []
+        """The loaders of which a batch was drawn since the last step."""
+        self.feeding: list[Any] = []
         self.within = 0
         """Calls of `next` and `backward` in progress. A forward inside them is a transform or a recomputation."""
         self.armed = True
-        self.forward_calls = 0
         self.awaits_dynamo = False
         self.hook: Any = None
         self.backwards_ever = 0
-        self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        """The number of backward passes before the last step of each."""
+        self.optimizers: dict[Any, int] = {}
+        """The number of backward passes before the last step of each, which a weak reference names."""
         self.round: list[Any] = []
         """The optimizers that have stepped since a step was counted, that one first: one is counted when any of them steps again."""
         self.last_step_at: float | None = None
-        self.since: Any = collections.Counter()
-        self.sums: Any = collections.Counter()
+        self.since, self.sums = counts(), counts(micro_steps=0, data_wait_s=0.0)
         """What a `step` record counts: since the last step, and since the last record."""
-        self.flushed_at = 0.0
+        self.flushed_at = self.timed_at = 0.0
+        self.replicas: list[Any] = []
+        """Weak references to the models in DDP."""
+        self.sampled = 0
+        """The last iteration of which DDP's own times were written."""
+        self.is_waiting = False
 
     def loader_made(self, args: Any, _kwargs: Any) -> Look:
         """`DataLoader.__init__`."""
@@ -82,7 +76,9 @@ class Training:
             return
         held = args[0]
         self.numbered += 1
-        self.loaders[held] = Loader(self.numbered)
+        self.loaders[held] = SimpleNamespace(
+            number=self.numbered, batches=0, samples=0, sizes=None, shown=0.0
+        )
         own = held.__dict__
         sizes = {"batch_size": own.get("batch_size"), "workers": own.get("num_workers")}
         sizes["sampler_batch_size"] = getattr(own.get("batch_sampler"), "batch_size", None)
@@ -96,7 +92,7 @@ class Training:
         result = yield
         loader = self.loaders.get(args[0])
         if loader is not None:
-            self.iterators[result] = loader
+            self.loaders[result] = loader
 
     def batch_asked(self, args: Any, _kwargs: Any) -> Look:
         """`_BaseDataLoaderIter.__next__`. A prefetching thread calls it too, and then training does not wait."""
@@ -107,43 +103,47 @@ class Training:
             batch = yield
         finally:
             self.within -= own
-        loader = self.iterators.get(args[0])
+        loader = self.loaders.get(args[0])
         if loader is None:
             return
-        self.since["data_wait_s"] += time.perf_counter() - began if own else 0.0
+        if own:
+            self.since["data_wait_s"] += time.perf_counter() - began
         if loader is not self.last_loader:
             self.armed = True
             self.last_loader = loader
+        if not loader.batches:
+            self.drawn.append(loader)
         loader.batches += 1
-        seen = tensors_in(batch)
-        sizes = [shape[0] for shape in seen["shapes"]]
-        if not sizes:
+        tensors = tensors_in(batch)
+        if not tensors:
             return
+        sizes = [tensor.shape[0] for tensor in tensors]
         loader.samples += sizes[0]
+        if wire.step >= CLOSE_STEPS and sizes == loader.sizes:
+            return
         now = time.monotonic()
-        if wire.step < CLOSE_STEPS or (sizes != loader.sizes and now >= loader.shown + RECORD_S):
-            wire.record("shape", step=wire.step, loader=loader.number, of="batch", **seen)
+        if wire.step < CLOSE_STEPS or now >= loader.shown + RECORD_S:
+            wire.record("shape", step=wire.step, loader=loader.number, of="batch", **described(tensors))
             loader.sizes, loader.shown = sizes, now
 
     def forward_begins(self, module: Any, inputs: Any) -> None:
         """Before a module's forward, outside of compiled code."""
-        self.forward_calls += 1
-        if wire.step >= CLOSE_STEPS or wire.off or self.forward_calls > MAX_FORWARDS:
+        if wire.step >= CLOSE_STEPS or wire.off:
             self.unhook()
             return
         trains = self.armed and not self.within and module.training and self.torch.is_grad_enabled()
         if not trains or next(module.parameters(), None) is None:
             return
         wire.start_reporting()
-        seen = tensors_in(inputs)
-        if not seen["shapes"]:
+        tensors = tensors_in(inputs)
+        if not tensors:
             return  # called with keywords: its first child that is given a tensor shows the shape
         self.armed = False
         loader = self.last_loader
-        if loader is not None:
-            # If the script keeps only the iterator, the DataLoader is garbage collected.
-            self.feeding.add(loader)
-        wire.record("shape", step=wire.step, loader=getattr(loader, "number", None), of="forward", **seen)
+        if loader is not None and loader not in self.feeding:
+            self.feeding.append(loader)
+        number = getattr(loader, "number", None)
+        wire.record("shape", step=wire.step, loader=number, of="forward", **described(tensors))
 
     def unhook(self) -> None:
         """Remove the forward hook, after the first steps or before a compilation, and the reading of the environment with it."""
@@ -152,10 +152,10 @@ class Training:
             self.hook.remove()
 
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
-        """`torch.autograd.backward`."""
+        """`torch.autograd.backward`. At its end DDP waits for the others, unless its last forward was told not to."""
         self.within += 1
         try:
-            yield
+            yield from self.waiting(is_wait=any(ddp().require_forward_param_sync for ddp in self.replicas))
         finally:
             self.within -= 1
         self.since["micro_steps"] += 1
@@ -191,7 +191,7 @@ class Training:
 
         @functools.wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:
-            if not compiling():
+            if not compiling() and wire.step < CLOSE_STEPS:
                 with quietly("compiled"):
                     held, *inputs = module + args
                     self.forward_begins(held, (inputs, kwargs))
@@ -204,52 +204,105 @@ class Training:
 
         A step with no backward pass before it only creates state and does not count.
         """
-        if self.optimizers.get(optimizer, 0) == self.backwards_ever:
-            return
-        self.optimizers[optimizer] = self.backwards_ever
         own = weakref.ref(optimizer)
+        if self.optimizers.get(own, 0) == self.backwards_ever:
+            return
+        self.optimizers[own] = self.backwards_ever
         if own not in self.round and self.round and self.round[0]() is not None:
             self.round.append(own)
             return  # a GAN's second optimizer
         self.round = [own]
         wire.start_reporting()
         wire.step += 1
-        now = time.perf_counter()
-        self.since.update(steps=1, micro_steps=0, data_wait_s=0.0)
-        if self.feeding:
-            self.since["batches"] = sum(loader.batches for loader in self.feeding)
-            self.since["samples"] = sum(loader.samples for loader in self.feeding)
-        if self.last_step_at is not None:
-            self.since["step_time_s"] = now - self.last_step_at
-        self.last_step_at = now
-        for loader in [*self.loaders.values(), *self.feeding]:
+        now, sums = time.perf_counter(), self.sums
+        sums["steps"] += 1
+        for loader in self.feeding:
+            sums["batches"] += loader.batches
+            sums["samples"] += loader.samples
+        for loader in self.drawn:
             loader.batches = loader.samples = 0
-        self.sums.update(self.since)
+        self.drawn.clear()
+        if self.last_step_at is not None:
+            sums["step_time_s"] += now - self.last_step_at
+        self.last_step_at = now
+        for name, value in self.since.items():
+            sums[name] += value
         self.since.clear()
         if wire.step <= CLOSE_STEPS or now - self.flushed_at >= RECORD_S:
             wire.flush()
 
     def flush(self) -> None:
         """Write the sums since the last record, with what takes too long to be read at each step: memory, the optimizer's own count."""
-        if not self.sums:
+        if not self.sums["steps"]:
             return
-        sums, self.sums = self.sums, collections.Counter()
-        sums["optimizer_step"] = optimizer_step(self.round[0]())
+        sums, self.sums = self.sums, counts(micro_steps=0, data_wait_s=0.0)
+        self.optimizers = {one: passes for one, passes in self.optimizers.items() if one() is not None}
+        waited_s = sums.pop("waited_s", None)
+        optimizer = self.round[0]()
+        sums["optimizer_step"] = optimizer_step(optimizer)
         self.flushed_at = time.perf_counter()
         wire.record("step", step=wire.step, memory_peak_bytes=memory_peak(self.torch), **sums)
+        if self.flushed_at - self.timed_at < RECORD_S or "step_time_s" not in sums:
+            return
+        times = self.reducer_times()
+        if waited_s is not None and host_waits(self.torch, optimizer):
+            times["compute_s"] = (sums["step_time_s"] - waited_s) / sums["steps"]
+            if not self.replicas:
+                times["collective_wait_s"] = waited_s / sums["steps"]
+        if times:
+            self.timed_at = self.flushed_at
+            wire.record("timing", step=wire.step, **times)
+
+    def reducer_times(self) -> dict[str, float]:
+        """What DDP measured in the last iteration that it sampled, by the clock of its device: the first ten, then each hundredth.
+
+        The wait is from the end of the own backward pass to the end of the last all-reduce. To send buffers, a forward waits, too.
+        """
+        ddp = self.replicas[0]() if len(self.replicas) == 1 else None
+        seen = ddp._get_ddp_logging_data() if ddp is not None else {}
+        if seen.get("iteration", 0) == self.sampled or not seen.get("backward_comm_time"):
+            return {}
+        self.sampled = seen["iteration"]
+        wait_ns = seen["backward_comm_time"] - seen["backward_compute_comm_overlap_time"]
+        times = {"collective_wait_s": wait_ns / 1e9}
+        if ddp.device_type == "cuda" and not ddp.modules_buffers:
+            times["device_forward_s"] = seen["forward_compute_time"] / 1e9
+        return times
+
+    def waiting(self, *_call: Any, is_wait: bool = True) -> Look:
+        """A call in which the host waits for other ranks: `Work.wait`, and DDP's."""
+        if not is_wait or self.is_waiting or threading.get_ident() != self.thread:
+            yield
+            return
+        self.is_waiting = True
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.is_waiting = False
+            self.since["waited_s"] += time.perf_counter() - began
+
+    def replica_made(self, args: Any, _kwargs: Any) -> Look:
+        """`DistributedDataParallel.__init__`."""
+        yield
+        self.replicas.append(weakref.ref(args[0], self.replicas.remove))
 
     def scaler_stepped(self, args: Any, kwargs: Any) -> Look:
         """`GradScaler.step`: if the optimizer did not step, gradients were not finite and the step was skipped."""
         optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
-        before = self.optimizers.get(optimizer)
+        own = weakref.ref(optimizer)
+        before = self.optimizers.get(own)
         yield
-        if self.optimizers.get(optimizer) == before:
+        if self.optimizers.get(own) == before:
             self.since["skipped"] += 1
             self.flushed_at = 0.0
 
     def group_made(self, _args: Any, kwargs: Any) -> Look:
-        """`init_process_group`."""
+        """`init_process_group`. With the backends of a CPU, all that waits for others waits in `Work.wait`."""
         yield
+        work = self.torch._C._distributed_c10d.Work
+        if place()["backend"] in ("gloo", "mpi") and not hasattr(work.wait, "__wrapped__"):
+            watch(work, "wait", self.waiting)
         timeout = kwargs.get("timeout")
         wire.start_reporting(timeout_s=timeout.total_seconds() if timeout is not None else None)
 
@@ -260,18 +313,19 @@ def watch_torch(torch: Any) -> None:
 
     training = Training(torch)
     compiling = training.compiling
+    forward, step = quietly("forward"), quietly("step")
     wire.writers.append(training.flush)
 
     def before_forward(module: Any, inputs: Any) -> None:
         if compiling():  # first: anything else that dynamo reads here becomes a guard
             return
-        with quietly("forward"):
+        with forward:
             training.forward_begins(module, inputs)
 
     def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if compiling() or wire.off:
             return
-        with quietly("step"):
+        with step:
             training.stepped(optimizer)
 
     with quietly("data"):
@@ -291,27 +345,43 @@ def watch_torch(torch: Any) -> None:
         if torch.distributed.is_available():
             group = torch.distributed.distributed_c10d
             watch(group, "init_process_group", training.group_made, torch.distributed)
+            replica = torch.nn.parallel.DistributedDataParallel
+            watch(replica, "__init__", training.replica_made)
+            watch(replica, "_sync_buffers", training.waiting)
     with quietly("checkpoints"):
         checkpoints.watch_torch(torch)
 
 
-def tensors_in(value: Any) -> dict[str, list[Any]]:
-    """`shapes` of the first four tensors in a batch or in a call's arguments, and their `dtypes`, e.g. "int64"."""
-    found = list(itertools.islice(_tensors(value, 3), 4))
-    return {"shapes": [shape for shape, _ in found], "dtypes": [dtype for _, dtype in found]}
+def tensors_in(value: Any) -> list[Any]:
+    """The first four tensors in a batch or in a call's arguments."""
+    return list(itertools.islice(_tensors(value, 3), 4))
 
 
-def _tensors(value: Any, depth: int) -> Iterator[tuple[list[int], str]]:
+def described(tensors: list[Any]) -> dict[str, list[Any]]:
+    """The `shapes` of tensors, and their `dtypes`, e.g. "int64"."""
+    dtypes = [str(getattr(tensor, "dtype", "")).rpartition(".")[2] for tensor in tensors]
+    return {"shapes": [list(tensor.shape) for tensor in tensors], "dtypes": dtypes}
+
+
+def _tensors(value: Any, depth: int) -> Iterator[Any]:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         if shape and all(type(size) is int for size in shape):  # not a symbolic one
-            yield list(shape), str(getattr(value, "dtype", "")).rpartition(".")[2]
+            yield value
         return
     if not isinstance(value, (list, tuple)):
         items = getattr(value, "data", value)  # transformers' BatchEncoding keeps a dict there
         value = list(items.values()) if isinstance(items, dict) else []
     for held in value[:16] if depth else []:
         yield from _tensors(held, depth - 1)
+
+
+def host_waits(torch: Any, optimizer: Any) -> bool:
+    """Whether the host waits in each collective until it has ended: on a CPU, with whole parameters. FSDP's and DTensor's are others."""
+    first = optimizer.param_groups[0]["params"][0] if optimizer is not None else None
+    return (
+        type(first) is torch.nn.Parameter and first.device.type == "cpu" and not torch.cuda.is_initialized()
+    )
 
 
 def optimizer_step(optimizer: Any) -> Any:
@@ -334,18 +404,15 @@ def memory_peak(torch: Any) -> int:
 
 def batch_expression(frame: Any) -> Any:
     """The text of ``batch_size=…`` in the call ``…Loader(…)`` that `frame` makes, if it is arithmetic, else None."""
-    with suppress(
-        AttributeError, IndexError, SyntaxError, TypeError, ValueError
-    ):  # before 3.11; no source; no such call
+    # Before 3.11; no source; no such call.
+    with suppress(AttributeError, IndexError, SyntaxError, TypeError, ValueError):
         line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
         lines = linecache.getlines(frame.f_code.co_filename)[line - 1 : end_line]
         data = "".join(lines).encode("utf-8")  # columns are counted in bytes
         data = data[column : len(data) - len(lines[-1].encode("utf-8")) + end_column]
         call: Any = ast.parse(data.decode("utf-8"), mode="eval").body
         if ast.unparse(call.func).endswith("Loader"):
-            given = [keyword.value for keyword in call.keywords if keyword.arg == "batch_size"] + call.args[
-                1:2
-            ]
-            text = ast.unparse(given[0])
+            named = [keyword.value for keyword in call.keywords if keyword.arg == "batch_size"]
+            text = ast.unparse([*named, *call.args[1:2]][0])
             return text if _ARITHMETIC.fullmatch(text) else None
     return None

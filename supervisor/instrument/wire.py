@@ -12,11 +12,10 @@ import os
 import re
 import sys
 import time
-from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False  # typing takes milliseconds to import
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
 Look = object
@@ -149,16 +148,25 @@ wire = Wire()
 os.register_at_fork(after_in_child=wire.forked)
 
 
-@contextmanager
-def quietly(where: Any) -> Iterator[Any]:
-    """Keep our errors out of the script. Ctrl-C and `SystemExit`, which a signal may raise here, belong to the script."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - that is the purpose
-        try:
-            wire.note(where, error)
-        except Exception:  # noqa: BLE001
-            wire.off = True
+class quietly:  # noqa: N801 - it reads as a word of the language
+    """Keep our errors out of the script. Ctrl-C and `SystemExit`, which a signal may raise here, belong to the script.
+
+    One object serves all calls of a wrapper: a generator of `contextlib` for each took a quarter of the hooks' time.
+    """
+
+    def __init__(self, where: Any) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> bool:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which ends a generator
+            try:
+                wire.note(self.where, error)
+            except Exception:  # noqa: BLE001
+                wire.off = True
+        return isinstance(error, Exception)
 
 
 def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> None:
@@ -171,35 +179,42 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
     original = getattr(owner, name, None)
     if original is None:  # another release
         return
+    ours = quietly(name)
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
         if wire.off:
             return original(*args, **kwargs)
         looking = None
-        with quietly(name):
+        with ours:
             looking = look(args, kwargs)
-            next(looking, None)
+            next(looking)
         try:
             result = original(*args, **kwargs)
         except BaseException:  # also Ctrl-C: raised again below
             if looking is not None:
-                with quietly(name):
+                with ours:
                     looking.close()
             raise
         if looking is not None and not wire.off:
-            with quietly(name), suppress(StopIteration):
+            with ours:
                 looking.send(result)
         return result
 
-    # It can be pickled by its name, and is found in the sets of functions that `os` has.
-    if isinstance(owner, type(sys)):
-        observed.__module__ = owner.__name__
     for holder in (owner, *aliases):
         setattr(holder, name, observed)
-    for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
-        if original in known:
-            known.add(observed)
+    if isinstance(
+        owner, type(sys)
+    ):  # it is pickled by its name, and is found in the sets of functions that `os` has
+        observed.__module__ = owner.__name__
+        for known in (
+            os.supports_dir_fd,
+            os.supports_fd,
+            os.supports_follow_symlinks,
+            os.supports_effective_ids,
+        ):
+            if original in known:
+                known.add(observed)
 
 
 def place() -> dict[str, Any]:

@@ -64,11 +64,7 @@ def decide(history: PolicyInput) -> Decision:
     if verdict and (verdict.failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
         return _aborted_at_exit(history)
     if now.exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}:
-        if history.finished:
-            return Decision(DecisionKind.SUCCEED, f"{_done(history)} (its exit status was lost)", exit_code=0)
-        return Decision(
-            DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST
-        )
+        return _ended_unseen(history)
     rule = _rule(history, verdict)
     if rule.answer is Answer.REQUEUE:
         return _requeue(history, rule.advice_if_not_restarted)
@@ -80,6 +76,13 @@ def decide(history: PolicyInput) -> Decision:
     why = decided.reason.removeprefix(f"{failure.value}: ")
     reason = f"{failure.value}: exit code 0, but {_how_it_failed(history, failure)}; {why}"
     return replace(decided, reason=reason, asks=decided.asks or decided.kind is not DecisionKind.RESTART)
+
+
+def _ended_unseen(history: PolicyInput) -> Decision:
+    """What follows an attempt whose exit status nobody saw, and whose logs show no failure."""
+    if history.finished:
+        return Decision(DecisionKind.SUCCEED, f"{_done(history)} (its exit status was lost)", exit_code=0)
+    return Decision(DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST)
 
 
 def _ended_with_zero(history: PolicyInput, verdict: Verdict | None) -> Decision | None:

@@ -424,7 +424,7 @@ def test_names_that_accumulate_and_names_in_a_call() -> None:
 
 NUMBER = st.one_of(st.integers(-2, 9), st.none(), st.just("8"), st.floats(0, 8), st.booleans())
 RECORD = st.fixed_dictionaries(
-    {"kind": st.sampled_from(("phase", "setting", "loader", "shape", "step", "saved", "loaded", "sought", "exit"))},
+    {"kind": st.sampled_from(("phase", "setting", "loader", "shape", "step", "timing", "saved", "loaded", "sought", "exit"))},
     optional={
         "rank": NUMBER, "pid": NUMBER, "world_size": NUMBER, "id": NUMBER, "batch_size": NUMBER, "workers": NUMBER, "step": NUMBER, "steps": NUMBER,
         "skipped": NUMBER, "batches": NUMBER, "micro_steps": NUMBER, "loader": NUMBER, "value": NUMBER, "path": st.sampled_from(("/a", "/a/b", 7, None)),

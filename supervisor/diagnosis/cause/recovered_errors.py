@@ -76,9 +76,7 @@ def without_recovered(
         stepped: training's own lines were seen.
     """
     if not died:
-        found = _without_caught(found, scans)
-    if not died and _launcher_reports_nothing(scans):
-        found = [item for item in found if not _went_on_elsewhere(item, scans)]
+        found = _without_survived(found, scans)
     found = [item for item in found if not _only_warns(item) and not _only_tried(item, found)]
     found = [item for item in found if not _went_on_to_raise(item, found)]
     left = _without_logged_notices(_not_recovered(found, scans, died))
@@ -87,6 +85,14 @@ def without_recovered(
     if died or raised or _trouble(scans):
         return left
     return [item for item in left if not (is_notice(item) and (stepped or item.soft or _informed_on(item)))]
+
+
+def _without_survived(found: list[Candidate], scans: Sequence[SourceScan]) -> list[Candidate]:
+    """The candidates but for those that were caught, or after which another log goes on, where no process is known to have died."""
+    found = _without_caught(found, scans)
+    if not _launcher_reports_nothing(scans):
+        return found
+    return [item for item in found if not _went_on_elsewhere(item, scans)]
 
 
 def _only_warns(item: Candidate) -> bool:

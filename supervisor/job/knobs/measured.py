@@ -237,9 +237,6 @@ def measured_batch(
     knob, answer, accumulated_by = by_name or _accumulation_setting(numbers, settings, setting)
     if setting is None and knob is not None and len(cut := _cut(numbers, settings)) == 1:
         setting, scope, set_by = cut[0], KnobScope.PER_RANK, _measured(Why.PIECES)
-    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
-    is_own = knob is not None and knob.number == (times or knob.number) and not counts_ranks
-    knob_scope = KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
     return MeasuredBatch(
         micro_batch=micro,
         accumulation=times,
@@ -252,7 +249,7 @@ def measured_batch(
         counts_accumulation=setting is not None and _is_total(setting, numbers, settings),
         accumulation_setting=answer,
         accumulation_knob=knob,
-        accumulation_scope=None if knob is None else knob_scope,
+        accumulation_scope=None if knob is None else _counted_on(knob, times, given),
         workers=_workers(loader, settings),
         resume=facts.resume,
         has_loaded=bool(facts.loaded),
@@ -262,6 +259,13 @@ def measured_batch(
         set_by=set_by,
         accumulated_by=accumulated_by,
     )
+
+
+def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
+    """Whether the accumulation's setting holds the passes of one rank or of all."""
+    counts_ranks = times is None and given.counts is AccumulationCounts.ALL_RANKS
+    is_own = knob.number == (times or knob.number) and not counts_ranks
+    return KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
 
 
 def first_steps(facts: Facts) -> tuple[int | None, int | None, int | None]:

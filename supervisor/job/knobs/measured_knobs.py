@@ -79,10 +79,7 @@ class RankProcess:
 
 def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     """`job` with what was measured, where no person said otherwise."""
-    if seen.counts_accumulation and seen.scope is KnobScope.PER_RANK and seen.batch is not None:
-        # The loop cuts a rank's batch: of a rank's own numbers that is the whole step.
-        alone = replace(seen.batch, world_size=1, ranks_known=False)
-        seen = replace(seen, batch=alone, scope=KnobScope.GLOBAL)
+    seen = _on_one_rank(seen)
     given, measured = job.knobs, seen.batch
     if job.entry_kind is EntryKind.TRAINER or seen == MeasuredSettings():
         return job
@@ -104,6 +101,14 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
     return replace(job, knobs=_measured_knobs(given, seen), batch=measured or job.batch)
 
 
+def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
+    """A rank's batch that the loop cuts, as the whole step of that rank's own numbers; any other as it is."""
+    if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
+        return seen
+    alone = replace(seen.batch, world_size=1, ranks_known=False)
+    return replace(seen, batch=alone, scope=KnobScope.GLOBAL)
+
+
 def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     named = given if given.declared else Knobs()
     batch, accumulation = named.batch or seen.setting, named.accumulation
@@ -115,9 +120,7 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     stays = total is not None and (derived or total == batch)
     counts_ranks = seen.accumulation_counts_ranks and accumulation == seen.accumulation
     is_known = batch is not None and scope is not KnobScope.UNKNOWN and seen.batch is not None
-    refusal = (given.refusal, given.help) if not (is_known or seen.refusal) else (seen.refusal, seen.help)
-    if given.unsafe:
-        refusal = given.unsafe, ""
+    refusal, help_ = _refusal(given, seen, is_known=is_known)
     makes = accumulation is not None or derived
     return replace(
         given,
@@ -130,9 +133,16 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
         paired=scope is KnobScope.GLOBAL and not seen.counts_accumulation and makes,
         counts=AccumulationCounts.ALL_RANKS if counts_ranks else AccumulationCounts.PER_RANK,
         found=_found(seen, batch, accumulation, scope, total if derived else named.global_batch),
-        refusal=refusal[0],
-        help=refusal[1],
+        refusal=refusal,
+        help=help_,
     )
+
+
+def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[str, str]:
+    """Why the batch cannot be changed, and what would let it be. `is_known`: setting, scope and size are."""
+    if given.unsafe:
+        return given.unsafe, ""
+    return (seen.refusal, seen.help) if is_known or seen.refusal else (given.refusal, given.help)
 
 
 def _scope(named: Knobs, seen: MeasuredSettings, batch: str | None) -> KnobScope:

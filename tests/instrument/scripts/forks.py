@@ -43,7 +43,7 @@ def sabotage():
 
 
 # They install the patches and run before any child is forked; `quietly` is what catches.
-HARNESS = ("quietly", "watch", "begin", "_end", "__init__")
+HARNESS = ("quietly", "__enter__", "__exit__", "watch", "begin", "_end", "__init__")
 AT_EXIT = re.compile("ended|flush|record|_write|place|note")
 
 
