@@ -258,7 +258,7 @@ class Training:
 
         The wait is from the end of the own backward pass to the end of the last all-reduce. To send buffers, a forward waits, too.
         """
-        ddp = self.replicas[0]() if len(self.replicas) == 1 else None
+        ddp: Any = self.replicas[0]() if len(self.replicas) == 1 else None
         seen = ddp._get_ddp_logging_data() if ddp is not None else {}
         if seen.get("iteration", 0) == self.sampled or not seen.get("backward_comm_time"):
             return {}
@@ -269,7 +269,7 @@ class Training:
             times["device_forward_s"] = seen["forward_compute_time"] / 1e9
         return times
 
-    def waiting(self, *_call: Any, is_wait: bool = True) -> Look:
+    def waiting(self, *_call: Any, is_wait: bool = True) -> Any:
         """A call in which the host waits for other ranks: `Work.wait`, and DDP's."""
         if not is_wait or self.is_waiting or threading.get_ident() != self.thread:
             yield
@@ -378,7 +378,7 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
 
 def host_waits(torch: Any, optimizer: Any) -> bool:
     """Whether the host waits in each collective until it has ended: on a CPU, with whole parameters. FSDP's and DTensor's are others."""
-    first = optimizer.param_groups[0]["params"][0] if optimizer is not None else None
+    first: Any = optimizer.param_groups[0]["params"][0] if optimizer is not None else None
     return (
         type(first) is torch.nn.Parameter and first.device.type == "cpu" and not torch.cuda.is_initialized()
     )
