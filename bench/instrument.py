@@ -235,9 +235,9 @@ def main() -> int:
     for name, held in rows.items():
         shown = next(held[key] for key in ("value", "ratio", "more") if key in held)
         low_high = " to ".join(map(str, held.get("interval", ())))
-        goal = held["goal"] if held["goal"] is not None else "-"
+        wanted = held["goal"] if held["goal"] is not None else "-"
         missed = "missed" if held["missed"] else ""
-        print(f"{name:36}{held.get('without', ''):>10}{shown:>15}{low_high:>20}{goal:>8} {missed}")
+        print(f"{name:36}{held.get('without', ''):>10}{shown:>15}{low_high:>20}{wanted:>8} {missed}")
     keep({**surroundings(), "rows": rows}, args.keep)
     return int(any(held["missed"] for held in rows.values()))
 
