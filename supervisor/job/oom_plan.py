@@ -25,6 +25,7 @@ SCHEMA: Final = 1
 MEASURED_LATER: Final = "known after the first step"
 # In place of a value: the step of the newest checkpoint.
 STEP: Final = "STEP"
+RESUME_KNOB: Final = "--resume-knob"
 # How many further restarts are shown: beyond, a person changes the model instead.
 MAX_STEPS: Final = 16
 
@@ -134,7 +135,7 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
         if not knobs.keeps_global_batch:
             words += ["--accumulation-knob", "NAME"]
     if not spec.retry.restart_from_scratch:
-        resume = {"unknown": ["--resume-knob", "FLAG=PATH"], "none": ["--restart-from-scratch"]}
+        resume = {"unknown": [RESUME_KNOB, "FLAG=PATH"], "none": ["--restart-from-scratch"]}
         words += resume.get(plan.resume.how, [])
     return tuple(words)
 

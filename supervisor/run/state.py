@@ -501,7 +501,8 @@ class RunState(Part, frozen=True, kw_only=True):
             return None
         # It may have been asked before anything failed, and something else did.
         needs_batch = attempt.failure in _OUT_OF_MEMORY or attempt.differs is not None
-        return asked.question if needs_batch or asked.question.what not in OF_BATCH else None
+        needs_other = attempt.decision is not None and attempt.decision.asks
+        return asked.question if (needs_batch if asked.question.what in OF_BATCH else needs_other) else None
 
     @property
     def failed_for(self) -> FailureClass | None:

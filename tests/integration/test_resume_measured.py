@@ -13,7 +13,7 @@ from supervisor.run import events as ev
 from supervisor.run.access import control
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished, HeldOpen
+from supervisor.run.state import Finished, HeldOpen, Running
 from tests.conftest import wait_until
 from tests.integration.harness import facts, run_headless, stoker, wait_for_state
 
@@ -59,6 +59,8 @@ for step, (x, y) in enumerate(data, first + 1):
         os.replace(target + "~", target)
     dist.barrier()
     time.sleep(0.25)  # a save a second is told at once
+    while step == 13 and os.path.exists("held"):
+        time.sleep(0.05)
     if step == 13 and rank == 1 and RUNS_OUT:
         raise torch.OutOfMemoryError(
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 15.00 GiB of which 1.00 GiB is free."
@@ -159,6 +161,29 @@ def test_what_nothing_shows_is_asked_once_and_remembered(tmp_path: Path) -> None
     assert done.code == 0, done.out + done.err
     assert "you answered on 2" in done.out
     assert told(folder) == [[0, None], [10, "heap/zeta.q7"]]
+
+
+def test_how_a_script_resumes_is_asked_as_soon_as_it_saves_while_somebody_is_there(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", source="target if found(target) else None")
+    (folder / "held").touch()
+    words = (*FLAGS, "--batch-knob", "--rho", "train.py")
+    done = stoker("run", "--detach", "--python", sys.executable, *words, cwd=folder)
+    run = RunPaths(folder / "runs" / done.out.strip())
+    assert wait_until(lambda: read_state(run.node().journal).open_question is not None, 120)
+    state = read_state(run.node().journal)
+    assert isinstance(state.condition, Running)
+    assert state.open_question is not None
+    assert state.open_question.what is Unread.RESUME
+    request = control.send(
+        run.control, ev.RequestKind.ANSWER, if_attempt=1, args=control.RequestArgs(answer="itself")
+    )
+    assert wait_until(lambda: request in read_state(run.node().journal).answered, 60)
+    assert read_state(run.node().journal).open_question is None
+    (folder / "held").unlink()
+    state = wait_for_state(run, Finished, 120)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 0, state.condition
+    assert told(folder) == [[0, None], [10, "heap/zeta.q7"]], "nobody is waited for"
 
 
 def test_what_an_out_of_memory_failure_would_need_is_said_early_and_is_the_last_line(tmp_path: Path) -> None:

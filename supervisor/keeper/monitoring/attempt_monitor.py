@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from supervisor.job.oom_plan import oom_notice
+from supervisor.job.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
@@ -34,7 +34,7 @@ from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access.viewers import Viewers
-from supervisor.run.history.answers import batch_question
+from supervisor.run.history.answers import batch_question, resume_question
 from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
@@ -149,7 +149,7 @@ class AttemptMonitor:
         self._provisional_at: dict[_Early, float] = {}
         self._kills_before: int | None = None
         self._newest: ev.CheckpointCommitted | None = None
-        self._foretold: tuple[ev.BatchMeasured | None, object] = (None, None)
+        self._foretold: tuple[ev.BatchMeasured | None, object, bool] | None = None
         self._number = 0
         self._same_boot = same_boot
 
@@ -368,18 +368,21 @@ class AttemptMonitor:
         view = state.attempt
         if view is None or view.number > 1 or job.trial is not None:
             return
-        if self._foretold == (view.measured, state.answers):
+        known = view.measured, state.answers, bool(state.checkpoints)
+        if self._foretold == known:
             return
-        self._foretold = view.measured, state.answers
+        self._foretold = known
         said = [advisory.text for advisory in state.advisories if advisory.code.startswith(ev.ON_OOM)]
         if view.measured is None or not job.retry.enabled or len(said) >= MOST_FORETOLD:
             return
-        if (known := next_answer(self._record, state, self._env, self._clock.wall())) is not None:
-            self._ledger.emit(known)
+        if (answer := next_answer(self._record, state, self._env, self._clock.wall())) is not None:
+            self._ledger.emit(answer)
             return  # looked at with it at the next tick
         waits, known_job = self._record.settings.interactive, state.answered_job(job)
-        question = batch_question(job, state) if waits and not known_job.knobs.can_change_batch else None
-        if question is not None and (state.asked is None or state.asked.question != question):
+        question = batch_question(job, state) if not known_job.knobs.can_change_batch else None
+        if question is None and state.checkpoints and RESUME_KNOB in missing_words(known_job):
+            question = resume_question(job, view.measured.resume_candidates)
+        if waits and question is not None and (state.asked is None or state.asked.question != question):
             self._ledger.emit(ev.BatchAsked(t=self._clock.wall(), attempt=1, question=question))
         text, restarts = oom_notice(known_job, waits=waits)
         if text not in said:
