@@ -129,7 +129,7 @@ def choose_smaller(
         trials: every attempt of this run and of earlier ones of the same kind.
         minimum: never below this.
         smaller_global: the accumulation stays in place of the global batch, and half of a batch need not divide it: 7 becomes 3,
-            where batch norm fails on 1.
+            not 1, on which batch norm fails.
 
     Returns:
         The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
