@@ -269,6 +269,18 @@ def test_a_variable_of_the_script_is_asked_about_and_a_constant_of_the_call_is_t
     assert (fixed.certainty, fixed.why) == (Certainty.REFUSED, Why.FIXED_IN_CODE)
 
 
+def test_a_section_in_the_loaders_call_tells_settings_of_one_name_apart() -> None:
+    both = [setting(f"{section}.IMS_PER_BATCH", 8, "argv", given=True) for section in ("TEST", "SOLVER")]
+    run = [phase(), *both, *steps([1] * 4)]
+    for text, name in (
+        ("cfg.SOLVER.IMS_PER_BATCH", "SOLVER.IMS_PER_BATCH"),
+        ("cfg.TEST.IMS_PER_BATCH", "TEST.IMS_PER_BATCH"),
+        ("cfg.IMS_PER_BATCH", None),
+    ):
+        found = derived([loader(8, expression=text), *run])
+        assert (found.setting.name if found.setting is not None else None) == name, text
+
+
 def test_ranks_that_differ_are_refused_and_a_new_process_of_a_rank_starts_anew() -> None:
     run = [phase(), loader(8), *steps([1] * 4)]
     other = [phase(1), {**loader(4), "rank": 1}, *steps([1] * 4, 4, rank=1)]

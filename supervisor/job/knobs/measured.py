@@ -31,6 +31,7 @@ from supervisor.job.knobs.setting_names import (
     is_accumulation,
     is_one_name,
     is_other,
+    is_path_in,
     is_tokens,
     is_total,
     is_workers,
@@ -478,9 +479,10 @@ def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) ->
 
 
 def _in_call(text: str, settings: Sequence[Setting]) -> list[Setting]:
-    """Settings that the text of the loader's call names."""
+    """Settings that the text of the loader's call names; of ``cfg.TRAIN.BATCH`` those of that section alone, where there are any."""
     named = attributes_in(text)
-    return [s for s in settings if s.number is not None and last_part(s.name) in named]
+    found = [s for s in settings if s.number is not None and last_part(s.name) in named]
+    return [s for s in found if "." in s.name and is_path_in(s.name, text)] or found
 
 
 def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:

@@ -155,6 +155,11 @@ def attributes_in(expression: str) -> frozenset[str]:
     )
 
 
+def is_path_in(name: str, expression: str) -> bool:
+    """Whether `expression` takes the whole ``TRAIN.BATCH`` from an object: ``cfg.TRAIN.BATCH // world``."""
+    return re.search(rf"\.{re.escape(plain(name))}\b", plain(expression)) is not None
+
+
 def is_one_name(expression: str) -> bool:
     """Whether `expression` computes nothing: ``args.zeta``."""
     return re.fullmatch(r"(int\()?[A-Za-z_][\w.]*\)?", expression) is not None
