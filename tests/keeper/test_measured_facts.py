@@ -217,7 +217,7 @@ def logged(attempt: Attempt, step: float, rank: int | None = 0, **values: float)
     line = StepSeen(attempt.clock.wall(), rank, {"step": step, **values}, from_telemetry=False)
     seen = attempt.facts.hear(line)
     assert isinstance(seen, StepSeen)
-    return seen.values
+    return {**seen.values, **seen.measured}
 
 
 def test_what_was_measured_replaces_the_rates_that_a_log_prints_and_not_its_step() -> None:

@@ -122,17 +122,18 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
     is_known = batch is not None and scope is not KnobScope.UNKNOWN and seen.batch is not None
     refusal, help_ = _refusal(given, seen, is_known=is_known)
     makes = accumulation is not None or derived
+    whole = total if derived else named.global_batch
     return replace(
         given,
         batch=batch,
         batch_scope=scope,
         accumulation=accumulation,
-        global_batch=total if derived else named.global_batch,
+        global_batch=whole,
         # The total stays what it is, in whatever it counts; the script makes up for the smaller micro-batch.
         same=((total, str(value)),) if stays and total is not None else (),
         paired=scope is KnobScope.GLOBAL and not seen.counts_accumulation and makes,
         counts=AccumulationCounts.ALL_RANKS if counts_ranks else AccumulationCounts.PER_RANK,
-        found=_found(seen, batch, accumulation, scope, total if derived else named.global_batch),
+        found=_found(seen, batch, accumulation, scope, whole),
         refusal=refusal,
         help=help_,
     )

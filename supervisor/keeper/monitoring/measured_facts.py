@@ -90,7 +90,7 @@ class MeasuredFacts:
             if not seen.rank and self._adopted_t is None:  # logs that are read again say nothing of when
                 self._ratio.log(seen.t, seen.values["step"])
             if not self._has_telemetry and (measured := self._values.get(seen.rank or 0)):
-                return dataclasses.replace(seen, values={**seen.values, **measured}, plain_time=False)
+                return dataclasses.replace(seen, measured={**measured})
         elif isinstance(seen, FactSeen):
             self._facts.add({**seen.record, "rank": seen.rank})
             self._is_new = True

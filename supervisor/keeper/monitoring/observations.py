@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, assert_never
 
 from supervisor.keeper.clock import Clock, of_others
@@ -29,7 +29,7 @@ class StepSeen:
     `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11. `log`: the name of its log.
     `headed`: its epoch is that of a heading above it. `renamed`: the name of the loss, where it was another loss until here.
-    `plain_time`: its line does not show of how many steps its time is.
+    `plain_time`: its line does not show of how many steps its time is. `measured`: values of the instrumentation, which replace the line's.
     """
 
     t: float
@@ -44,6 +44,7 @@ class StepSeen:
     log: str = ""
     renamed: str = ""
     plain_time: bool = False
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -359,6 +359,8 @@ class Recorder:
             # Where a bar starts is no step that was made: of a resumed job it is not even where that continues.
             values = {name: value for name, value in seen.values.items() if name != "step"}
             seen = dataclasses.replace(seen, values=values)
+        if seen.measured and "step" in seen.values:
+            seen = dataclasses.replace(seen, values={**seen.values, **seen.measured})
         self._m.wire = self._m.wire or seen.from_telemetry
         if self._m.wire and not seen.from_telemetry:
             return  # the console line of a trainer whose telemetry says the same, exactly

@@ -443,15 +443,6 @@ def test_a_typed_flag_is_doubted_where_nothing_shows_that_it_resumes(tmp_path: P
         await until(pilot, lambda: doubt in " ".join(shown(app).split()), "the doubt")
 
     drive(run, play)
-    outputs(run, resume_path=None, loads_state=("--load",))
-
-    async def again(app: StokerApp, pilot: Pilot[None]) -> None:
-        await pilot.press("e", *" --load c.pt")
-        believed = "the next attempt begins with --load c.pt, as given"
-        await until(pilot, lambda: believed in " ".join(shown(app).split()), "the effect")
-        assert "may be lost" not in shown(app)
-
-    drive(run, again)
 
 
 def test_a_command_too_long_for_its_line_stands_whole_on_page_i(tmp_path: Path) -> None:
