@@ -44,7 +44,7 @@ def real_run(out: str) -> str:
     """The command in the last line, without what `run_headless` adds."""
     label, _, command = out.splitlines()[-1].partition("  ")
     assert label == "real run"
-    return command.replace(f" --python {sys.executable}", "")
+    return command.replace(f" --python {sys.executable}", "").replace(" --no-ui", "")
 
 
 @pytest.mark.e2e
