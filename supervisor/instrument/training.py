@@ -106,19 +106,19 @@ class Training:
         loader = self.loaders.get(args[0])
         if loader is None:
             return
-        if own:
+        if own:  # what a thread draws ahead is of no step in particular
             self.since["data_wait_s"] += time.perf_counter() - began
+            if not loader.batches:
+                self.drawn.append(loader)
+            loader.batches += 1
         if loader is not self.last_loader:
             self.armed = True
             self.last_loader = loader
-        if not loader.batches:
-            self.drawn.append(loader)
-        loader.batches += 1
         tensors = tensors_in(batch)
         if not tensors:
             return
         sizes = [tensor.shape[0] for tensor in tensors]
-        loader.samples += sizes[0]
+        loader.samples += sizes[0] * own
         if wire.step >= CLOSE_STEPS and sizes == loader.sizes:
             return
         now = time.monotonic()

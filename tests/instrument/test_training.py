@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.job.knobs.facts import Facts
+from supervisor.job.knobs.measured import measured_batch
 from tests.instrument.child import run
 
 STEPS = """
@@ -70,6 +72,29 @@ for factor in (1.0, float("inf"), 1.0):
     done = run(["-c", script], tmp_path)
     assert (done.code, done.of("note")) == (0, []), done.err
     assert [(one["micro_steps"], one.get("skipped")) for one in done.of("step")] == [(1, None), (2, 1)]
+
+
+def test_batches_that_a_thread_draws_ahead_belong_to_no_step(tmp_path: Path) -> None:
+    script = """
+import queue, threading, torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 4); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ready = queue.Queue(1)
+def draw():
+    for batch in DataLoader(TensorDataset(torch.randn(30, 4)), batch_size=5): ready.put(batch)
+drawing = threading.Thread(target=draw); drawing.start()
+for _ in range(6):
+    model(*ready.get()).sum().backward(); optimizer.step()
+drawing.join()
+"""
+    done = run(["-c", script], tmp_path)
+    assert (done.code, done.of("note")) == (0, []), done.err
+    facts = Facts()
+    for record in done.records:
+        facts.add(record)
+    found = measured_batch(facts, local_world_size=1)
+    assert (found.micro_batch, found.accumulation) == (5, 1)
+    assert {record["batches"] for record in done.of("step")} == {0}
 
 
 def test_a_script_that_first_asks_whether_torch_is_installed_is_measured(tmp_path: Path) -> None:

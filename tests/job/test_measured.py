@@ -175,6 +175,17 @@ def test_a_sum_of_steps_and_a_skipped_step_count_as_steps() -> None:
     assert derived([phase(), loader(8), *steps([4]), later]).accumulation == 4
 
 
+def test_batches_that_a_thread_draws_ahead_are_no_passes() -> None:
+    def found(times: int) -> MeasuredBatch:
+        ahead = [
+            {**record, "batches": 0} if record["kind"] == "step" else record for record in steps([times] * 5)
+        ]
+        return derived([phase(), loader(8), setting("--accum", 1), *ahead])
+
+    assert (found(1).micro_batch, found(1).accumulation) == (8, 1)
+    assert found(3).accumulation is None, "three losses, perhaps"
+
+
 def test_three_backward_passes_without_a_loader_are_no_accumulation_by_themselves() -> None:
     run = [phase(), setting("batch_size", 8), *steps([3, 3, 3, 3], loader=None)]
     assert derived(run).accumulated.why is Why.UNCONFIRMED

@@ -113,6 +113,8 @@ class Rank:
     """Of these, the two-dimensional ones of the integer types that an embedding takes."""
     steps: int = 0
     batches: _Count = field(default_factory=_Count)
+    draws: bool = False
+    """Whether batches are counted by step: those that a thread draws ahead are not."""
     backwards: _Count = field(default_factory=_Count)
     close_steps: int = 0
     """Steps that were recorded one by one, and the backward passes in them."""
@@ -131,6 +133,7 @@ class Rank:
             case "step":
                 steps = max((_whole(record.get("steps")) or 1) + (_whole(record.get("skipped")) or 0), 1)
                 self.steps += steps
+                self.draws = self.draws or bool(record.get("batches"))
                 batches, backwards = _whole(record.get("batches")), _whole(record.get("micro_steps"))
                 for count, total in ((self.batches, batches), (self.backwards, backwards)):
                     if total is not None:
@@ -181,6 +184,12 @@ class Rank:
             return None
         seldom = self.close_steps >= STEPS_THAT_AGREE and 2 * len(feeding.drawn) < self.close_steps
         return None if seldom and not self.pieces(feeding) else feeding
+
+    @property
+    def is_by_batches(self) -> bool:
+        """Whether each batch of its loader is a pass."""
+        loader = self.loader
+        return loader is not None and self.draws and not self.pieces(loader)
 
     def pieces(self, loader: Loader) -> int:
         """Into how many pieces the loop cuts a batch of `loader`; 0: into none. Each has a backward pass of its own."""

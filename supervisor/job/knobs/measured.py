@@ -275,9 +275,8 @@ def first_steps(facts: Facts) -> tuple[int | None, int | None, int | None]:
     if rank is None:
         return None, None, None
     micro, unit, _ = _micro_batch(rank, facts.settings)
-    by_batches = rank.loader is not None and not rank.pieces(rank.loader)
-    count = rank.batches if by_batches else rank.backwards
-    if unit is BatchUnit.TOKENS or (rank.loader is None and count.value > 1):
+    count = rank.batches if rank.is_by_batches else rank.backwards
+    if unit is BatchUnit.TOKENS or (count.value > 1 and not (rank.loader and rank.draws)):
         return (micro if unit is BatchUnit.SAMPLES else None), None, None  # two losses are no accumulation
     return micro, count.value or None, count.agreed
 
@@ -370,11 +369,13 @@ def _accumulation(
     if not rank.steps:
         by_name = [setting for setting in settings if is_accumulation(setting.name)]
         return None, _open(Why.NO_STEP, by_name)
-    by_batches = rank.loader is not None and not rank.pieces(rank.loader)
+    by_batches = rank.is_by_batches
     times = (rank.batches if by_batches else rank.backwards).agreed
     if times is None:
         return None, _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
-    if rank.loader is None and times > 1:  # two losses of a GAN and two passes of SAM are no accumulation
+    if times > 1 and not (
+        rank.loader and rank.draws
+    ):  # two losses of a GAN and two passes of SAM are no accumulation
         numbers = _Numbers(micro, times, world, None, _length(rank, micro), BatchUnit.SAMPLES)
         _, answer, finding = _accumulation_setting(numbers, settings, None)
         if answer in {None, "none"}:
