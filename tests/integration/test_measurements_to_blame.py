@@ -24,7 +24,7 @@ class Fault:
         if name == "fault" and wire is not None:
             if os.environ["FAULT"] == "exit":
                 os._exit(7)
-            wire.quietly = None
+            wire.wire = None
 sys.meta_path.insert(0, Fault())
 """
 SCRIPT = """

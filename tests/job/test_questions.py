@@ -61,6 +61,14 @@ def halved(found: MeasuredSettings, batch: BatchSpec) -> dict[str, str]:
     return dict(batch_values(job.knobs, batch, before=job.batch, local_world_size=2))
 
 
+def test_an_answer_that_is_refuted_is_not_asked_about_again() -> None:
+    """The option says 4 passes, and a file that it does not know of says 1."""
+    found = seen([*FED, option("batch_size", 8), option("grad_accum", 4), *steps([1] * 5)])
+    assert found.setting == "--batch_size"
+    assert found.asks is None
+    assert found.refusal.startswith("what makes the accumulation of 1")
+
+
 def test_two_settings_of_one_value_are_asked_about_by_name_and_value() -> None:
     found = seen(recorded("h04_two"))
     question = asked(found)

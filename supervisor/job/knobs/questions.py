@@ -41,8 +41,17 @@ def with_declared(given: Knobs, what: Unread, value: str) -> Knobs:
             return given
 
 
-def asked_settings(derive: Derive, named: Knobs, found: MeasuredBatch | None = None) -> MeasuredSettings:
-    """What an attempt's facts come to, and with each answer to the first thing that they leave open. `found`: without one, if it is known."""
+def asked_settings(
+    derive: Derive,
+    named: Knobs,
+    found: MeasuredBatch | None = None,
+    *,
+    answered: frozenset[Unread] = frozenset(),
+) -> MeasuredSettings:
+    """What an attempt's facts come to, and with each answer to the first thing that they leave open.
+
+    `found`: without one, if it is known. `answered`: what an answer was tried for already, and is not asked a second time.
+    """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
     if what is Unread.SCOPE:
@@ -50,11 +59,11 @@ def asked_settings(derive: Derive, named: Knobs, found: MeasuredBatch | None = N
         named = replace(named, batch=named.batch or knob_name(candidates[0]))
     else:
         numbers = {knob_name(setting): setting.number for setting in candidates if setting.is_input}
-    if what is None:
+    if what is None or what in answered:
         return seen
     answers: list[OpenAnswer] = []
     for value, number in numbers.items():
-        then = asked_settings(derive, with_declared(named, what, value))
+        then = asked_settings(derive, with_declared(named, what, value), answered=answered | {what})
         stands = then.accumulation if what is Unread.ACCUMULATION else then.setting
         if stands is not None or then.asks is Unread.SCOPE:
             answers.append(OpenAnswer(value, number, then))

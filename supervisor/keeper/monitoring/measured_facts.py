@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -74,7 +74,7 @@ class MeasuredFacts:
         """Wall time and step of the newest that were counted; empty where the script logs its own."""
         self._before = 0 if attempt == 1 else None
         """Steps of earlier attempts, by the count in an optimizer's state, which continues over all of them."""
-        self._held: deque[tuple[int, StepSeen]] = deque(maxlen=MOST_STEPS)
+        self._held: deque[tuple[dict[str, Any], StepSeen]] = deque(maxlen=MOST_STEPS)
         """Counted steps, until the logs have been silent for long enough."""
         self._values: dict[int, dict[str, float]] = {}
         """The newest values of each rank."""
@@ -112,11 +112,16 @@ class MeasuredFacts:
             self._check.look(self._facts, state)
         if self._before is None:
             self._before = _confirmed_step(state)
-        if is_over:
-            self._release()  # the script ended before it could have logged a step
         if not is_over and (not self._is_new or now < self._next_look):
             return
+        # A script that has ended can log no step any more.
+        self._is_silent = self._is_silent or (is_over and bool(self._held) and not self.logs_steps)
         self._is_new, self._next_look = False, now + self._apart_s
+        self._look_at_batch(state, is_over=is_over)
+        if is_over:
+            self._release()  # after the batch, from which the rates follow
+
+    def _look_at_batch(self, state: RunState, *, is_over: bool) -> None:
         named, view = self._named, state.attempt
         if view is not None and changed_batch(state, view) is not None:
             for what, value in state.values_answered.items():
@@ -156,7 +161,7 @@ class MeasuredFacts:
         if not self.logs_steps:
             log = f"telemetry/measured{seen.rank}.jsonl"
             self._held.append(
-                (counted, StepSeen(seen.t, seen.rank, {**values}, from_telemetry=False, log=log))
+                (record, StepSeen(seen.t, seen.rank, {**values}, from_telemetry=False, log=log))
             )
             if self._is_silent or now - self._first_step_at >= SILENT_S:
                 self._release()
@@ -168,9 +173,9 @@ class MeasuredFacts:
         if self._held and not self.logs_steps and not self._is_silent:
             self._is_silent, self._next_look = True, 0.0  # journalled now: an adopting keeper must know it
         while self._held and not self.logs_steps:
-            counted, seen = self._held.popleft()
-            if (step := self.step_after(counted)) is not None:
-                seen.values["step"] = float(step)
+            record, seen = self._held.popleft()
+            if (step := self.step_after(record["step"])) is not None:
+                seen.values.update(step_values(record, self._journalled), step=float(step))
                 self._observe(seen)
 
     def _derive(self, named: Knobs) -> MeasuredBatch:
