@@ -32,7 +32,7 @@ class Restart:
         paths = AttemptPaths(folder)
         paths.telemetry.mkdir()
         self.file = paths.telemetry / CONFIRMED
-        record = job_of(folder, "python", "train.py", knobs=Knobs(batch="--batch"))
+        record = job_of(folder, "python", "train.py", knobs=Knobs(batch="--batch", accumulation="--accum"))
         self.check = PlanCheck(
             record, self.events.append, FakeClock(), {"XDG_STATE_HOME": str(folder / "state")}
         )
@@ -105,13 +105,14 @@ def test_another_micro_batch_differs_and_the_overriding_file_is_named(tmp_path: 
 
 def test_another_accumulation_differs_once_three_steps_agree(tmp_path: Path) -> None:
     restart = Restart(tmp_path)
+    restart.add(0, kind="setting", by="argparse", name="accum", words=["--accum"], value=2)
     restart.train(batches=1, steps=2)
     assert not restart.events
     assert not restart.file.exists()
     restart.train(batches=1, steps=3)
     (differs,) = restart.events
     assert isinstance(differs, ev.PlanDiffers)
-    assert differs.measured == "accumulation 1"
+    assert (differs.measured, differs.why) == ("accumulation 1", "--accum does not make it")
 
 
 def test_a_resume_is_confirmed_by_the_checkpoint_that_was_loaded(tmp_path: Path) -> None:

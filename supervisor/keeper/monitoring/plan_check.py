@@ -53,9 +53,10 @@ class PlanCheck:
             return
         planned, (micro, steps, agreed) = changed_batch(state, view), first_steps(facts)
         if planned is not None and (other := _other(planned, facts, micro, agreed)):
-            why = _why(facts, next_job(self._record.job, state).job.knobs.batch, micro)
+            knobs, is_micro = next_job(self._record.job, state).job.knobs, other.startswith(_MICRO)
+            why = _why(facts, *((knobs.batch, micro) if is_micro else (knobs.accumulation, agreed)))
             of_micro = Unread.SCOPE if Unread.SCOPE in state.answers else Unread.MICRO
-            about = of_micro if other.startswith(_MICRO) else Unread.ACCUMULATION
+            about = of_micro if is_micro else Unread.ACCUMULATION
             wrong = about if about in state.answers else None
             if wrong is not None:
                 self._keep_answers(state, wrong=wrong)
@@ -120,12 +121,12 @@ def _other(planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | No
     return ""
 
 
-def _why(facts: Facts, knob: str | None, micro: int | None) -> str:
+def _why(facts: Facts, knob: str | None, number: int | None) -> str:
     """What has the measured value in place of the planned setting, if it shows."""
     if knob is None:
         return ""
     mine = [setting for setting in facts.seen if is_named(setting, knob)]
-    other = next((s for s in mine if s.number == micro and s.file is not None), None)
+    other = next((s for s in mine if s.number == number and s.file is not None), None)
     if other is not None and other.file is not None:
         return f"{knob} is overridden by {os.path.basename(other.file)}"
     return f"{knob} does not make it" if mine else f"{knob} was not seen in the ranks"
