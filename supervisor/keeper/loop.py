@@ -21,7 +21,6 @@ from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY
 from supervisor.keeper.planning.job_secrets import redactor_of
 from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.launch import Launching, StillAlive
@@ -45,7 +44,7 @@ from supervisor.run.history.answers import (
     resume_question,
 )
 from supervisor.run.paths import RunPaths, make_private
-from supervisor.run.records import Decision, DecisionKind, Finding, FindingLevel
+from supervisor.run.records import OUT_OF_MEMORY, Decision, DecisionKind, Finding, FindingLevel
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id, is_alive
 from supervisor.sources.signature_files import EngineLoader

@@ -43,6 +43,7 @@ class FailureClass(StrEnum):
     UNKNOWN = "unknown"
 
 
+OUT_OF_MEMORY = frozenset((FailureClass.CUDA_OOM, FailureClass.HOST_OOM))
 # Errors of the program whose own message says what happened.
 PLAIN_ERRORS = frozenset(
     (

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.job.batch import BatchChange
-from supervisor.run.failures import PLAIN_ERRORS, SURE_ENOUGH, Action, FailureClass, Reason
+from supervisor.run.failures import OUT_OF_MEMORY, PLAIN_ERRORS, SURE_ENOUGH, Action, FailureClass, Reason
 
 __all__ = (
+    "OUT_OF_MEMORY",
     "Action",
     "Cause",
     "Consequence",

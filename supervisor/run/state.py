@@ -21,7 +21,7 @@ from supervisor.job.knobs.measured_resume import with_answered_resume, with_meas
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import OF_BATCH, RESTARTS, Unread
 from supervisor.run import events as ev
-from supervisor.run.records import Decision, FailureClass, Finding, Reason, SpecChange, Verdict
+from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Finding, Reason, SpecChange, Verdict
 
 if TYPE_CHECKING:
     from supervisor.job.spec import BatchQuestion, JobSpec
@@ -344,7 +344,6 @@ class Moment(Part, frozen=True, kw_only=True):
 
 
 _POLICY = frozenset({"", "policy"})
-_OUT_OF_MEMORY = frozenset({FailureClass.CUDA_OOM, FailureClass.HOST_OOM})
 A_PIPE = "a pipe"
 """The source of a watched run that is piped in: it begins as its writer does."""
 
@@ -500,7 +499,7 @@ class RunState(Part, frozen=True, kw_only=True):
         if not isinstance(self.condition, HeldOpen | Backoff) or attempt.decided_by != "policy":
             return None
         # It may have been asked before anything failed, and something else did.
-        needs_batch = attempt.failure in _OUT_OF_MEMORY or attempt.differs is not None
+        needs_batch = attempt.failure in OUT_OF_MEMORY or attempt.differs is not None
         needs_other = attempt.decision is not None and attempt.decision.asks
         return asked.question if (needs_batch if asked.question.what in OF_BATCH else needs_other) else None
 

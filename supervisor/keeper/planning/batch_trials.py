@@ -11,12 +11,11 @@ from supervisor.keeper.background import within
 from supervisor.preflight.memory import kind_of
 from supervisor.run.history.memory_trials import JobKind, MemoryLine, recall, remember
 from supervisor.run.paths import NodePaths
-from supervisor.run.records import FailureClass
+from supervisor.run.records import OUT_OF_MEMORY
 from supervisor.run.series import GPU, RANKS, highest
 from supervisor.run.state import AttemptState, RunState
 
 DRIVER_S = 5.0
-OUT_OF_MEMORY = frozenset({FailureClass.CUDA_OOM, FailureClass.HOST_OOM})
 
 
 def trial_of(

@@ -25,14 +25,14 @@ from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import Observation, StepSeen
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, remember_trial
+from supervisor.keeper.planning.batch_trials import remember_trial
 from supervisor.keeper.planning.verdict_and_decision import evidence_of
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import SpawnError, adopt, kill_all, spawn
 from supervisor.keeper.process.members import find_members
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.failures import FailureClass
+from supervisor.run.failures import OUT_OF_MEMORY, FailureClass
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.sources.signature_files import Engine

@@ -37,7 +37,7 @@ from supervisor.keeper.monitoring.found_checkpoints import (
     untaken_text,
 )
 from supervisor.keeper.nodes.evidence import NodeAttempt, with_node
-from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
+from supervisor.keeper.planning.batch_trials import known_trials
 from supervisor.keeper.planning.host_facts import with_machine
 from supervisor.keeper.planning.resume_points import (
     batch_refusal,
@@ -53,7 +53,7 @@ from supervisor.run.fold import fold
 from supervisor.run.history.answers import batch_question, recalled, script_of
 from supervisor.run.history.changes import next_job, undecided
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
-from supervisor.run.records import Decision, FailureClass, Verdict
+from supervisor.run.records import OUT_OF_MEMORY, Decision, FailureClass, Verdict
 from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import HOST, MACHINE_KEY, SeriesReader

@@ -17,7 +17,7 @@ from supervisor.job.knobs.set_batch import batch_of, batch_values
 from supervisor.job.oom_plan import missing_words
 from supervisor.job.rerun_command import command_of
 from supervisor.job.spec import JobSpec
-from supervisor.run.records import DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import OUT_OF_MEMORY, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
 from supervisor.text.decode import printable
 from supervisor.text.redact import redact_text
@@ -191,7 +191,7 @@ def declared_again(state: RunState, job: JobSpec) -> str:
     attempt = state.attempt
     if attempt is None or not state.is_over:
         return ""
-    if attempt.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM} and attempt.differs is None:
+    if attempt.failure not in OUT_OF_MEMORY and attempt.differs is None:
         return ""
     missing = missing_words(state.answered_job(job))
     return printable(redact_text(command_of(job, missing) or "")) if missing else ""

@@ -9,7 +9,7 @@ from itertools import accumulate, takewhile
 from rich.cells import cell_len
 
 from supervisor.run.events import renamed_loss
-from supervisor.run.records import FailureClass
+from supervisor.run.records import OUT_OF_MEMORY, FailureClass
 from supervisor.run.state import RunState
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, lives_on
@@ -40,7 +40,6 @@ EDGE_CELLS = 13
 WINDOW_LEAST_S = 60.0
 # A smoothed loss that moved less than this over the newest fifth of the run is level.
 LEVEL_RATIO = 0.005
-MEMORY_FAILURES = (FailureClass.CUDA_OOM, FailureClass.HOST_OOM)
 
 
 class LossPanel(ChartPanel):
@@ -289,7 +288,7 @@ def attempt_marks(state: RunState) -> list[Mark]:
         failure = attempt.failure
         if failure is None or (failure is FailureClass.UNKNOWN and attempt.verdict_provisional):
             continue
-        name = "✗ OOM" if failure in MEMORY_FAILURES else f"✗ {failure.replace('_', ' ')}"
+        name = "✗ OOM" if failure in OUT_OF_MEMORY else f"✗ {failure.replace('_', ' ')}"
         over_t = attempt.ended_t or attempt.planned_t
         found.append(Mark(attempt.last_step, over_t, name, TextStyle.BAD, attempt.number))
     for attempt in reversed(attempts[1:]):

@@ -12,7 +12,7 @@ from supervisor.job.memory_fit import choose_smaller
 from supervisor.policy.history import FIRST_STEP
 from supervisor.run import state as st
 from supervisor.run.events import CheckpointCommitted, Outcome, RequestKind
-from supervisor.run.records import FailureClass, SpecChange
+from supervisor.run.records import OUT_OF_MEMORY, FailureClass, SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.wording.kinds import changed_text, checkpoint_place
@@ -493,8 +493,7 @@ def _restart_question(snapshot: Snapshot) -> str | None:
 def _same_again(snapshot: Snapshot) -> str:
     """That a restart without a change repeats what ran out of memory, of the GPU or the host, and what Enter changes; else empty."""
     attempt, condition = snapshot.state.attempt, snapshot.state.condition
-    memory = {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}
-    if attempt is None or attempt.failure not in memory or isinstance(condition, st.Running):
+    if attempt is None or attempt.failure not in OUT_OF_MEMORY or isinstance(condition, st.Running):
         return ""
     decision = condition.decision if isinstance(condition, (st.Backoff, st.HeldOpen)) else None
     change = decision.change if decision is not None else None
