@@ -192,3 +192,16 @@ def test_a_difference_that_no_answer_made_refutes_none(tmp_path: Path) -> None:
     (event,) = restart.events
     assert isinstance(event, ev.PlanDiffers)
     assert event.wrong is None
+
+
+def test_more_ranks_than_planned_are_no_settings_doing(tmp_path: Path) -> None:
+    restart = Restart(tmp_path)
+    question = BatchQuestion(Unread.ACCUMULATION, "", 8, (BatchAnswer("--accum"),), "abc")
+    restart.state = fold(restart.state, ev.BatchAnswered(t=4.0, question=question, value="--accum"))
+    restart.train(steps=0)
+    for rank in (0, 1):
+        restart.add(rank, kind="phase", pid=100 + rank, world_size=4)
+    restart.check.look(restart.facts, restart.state)
+    (event,) = restart.events
+    assert isinstance(event, ev.PlanDiffers)
+    assert (event.measured, event.why, event.wrong) == ("4 ranks", "", None)

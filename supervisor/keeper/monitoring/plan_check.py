@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from supervisor.job.batch import BatchSpec, factors
 from supervisor.job.knobs.facts import Facts
@@ -27,7 +27,6 @@ from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptState, RunState
 
 CONFIRMED: Final = "confirmed"
-_MICRO: Final = "micro-batch"
 
 
 class PlanCheck:
@@ -52,15 +51,15 @@ class PlanCheck:
             self._saved |= set(map(os.path.realpath, facts.saved))
             return
         planned, (micro, steps, agreed) = changed_batch(state, view), first_steps(facts)
-        if planned is not None and (other := _other(planned, facts, micro, agreed)):
-            knobs, is_micro = next_job(self._record.job, state).job.knobs, other.startswith(_MICRO)
-            why = _why(facts, *((knobs.batch, micro) if is_micro else (knobs.accumulation, agreed)))
-            of_micro = Unread.SCOPE if Unread.SCOPE in state.answers else Unread.MICRO
-            about = of_micro if is_micro else Unread.ACCUMULATION
+        if planned is not None and (other := _other(planned, facts, micro, agreed)) is not None:
+            about, number, measured = other
+            why = _why(facts, self._knob(about, state), number)
+            if about is Unread.MICRO and Unread.SCOPE in state.answers:
+                about = Unread.SCOPE
             wrong = about if about in state.answers else None
             if wrong is not None:
                 self._keep_answers(state, wrong=wrong)
-            self._differ(view, planned=factors(planned), measured=other, why=why, wrong=wrong)
+            self._differ(view, factors(planned), measured, why=why, wrong=wrong)
             return
         if not _have_stepped(facts):
             return
@@ -70,7 +69,7 @@ class PlanCheck:
         resumed = next((path for path in wanted if resume_seen(facts, path, real=os.path.realpath)), None)
         if not facts.loaded and wanted & self._saved and self._record.node == LEADER:
             planned_resume = f"a resume from checkpoint {view.resume_at}"
-            self._differ(view, planned=planned_resume, measured="no checkpoint was loaded", of_resume=True)
+            self._differ(view, planned_resume, "no checkpoint was loaded", of_resume=True)
             return
         if view.resume_at is None or resumed is not None:
             with contextlib.suppress(OSError):  # the saves wait for a while, and go on
@@ -92,9 +91,35 @@ class PlanCheck:
         with contextlib.suppress(OSError):  # they are tried or asked again, then
             keep_answers(state, self._env, self._clock.wall(), wrong=wrong)
 
-    def _differ(self, view: AttemptState, **how: Any) -> None:
-        self._file, t = None, self._clock.wall()
-        self._emit(ev.PlanDiffers(t=t, attempt=view.number, **how))
+    def _knob(self, about: Unread | None, state: RunState) -> str | None:
+        """The setting that the plan gave a value; None: none is about that."""
+        knobs = next_job(self._record.job, state).job.knobs
+        if about is Unread.MICRO:
+            return knobs.batch
+        return knobs.accumulation if about is Unread.ACCUMULATION else None
+
+    def _differ(
+        self,
+        view: AttemptState,
+        planned: str,
+        measured: str,
+        *,
+        why: str = "",
+        wrong: Unread | None = None,
+        of_resume: bool = False,
+    ) -> None:
+        self._file = None
+        self._emit(
+            ev.PlanDiffers(
+                t=self._clock.wall(),
+                attempt=view.number,
+                planned=planned,
+                measured=measured,
+                why=why,
+                wrong=wrong,
+                of_resume=of_resume,
+            )
+        )
 
 
 def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
@@ -109,16 +134,18 @@ def _have_stepped(facts: Facts) -> bool:
     return sum(rank.steps > 0 for rank in facts.ranks) >= wanted
 
 
-def _other(planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None) -> str:
-    """What was measured in place of the plan, in words; empty while nothing contradicts it."""
+def _other(
+    planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None
+) -> tuple[Unread | None, int, str] | None:
+    """What was measured in place of the plan: what a setting makes of it, the number, and both in words. None while nothing contradicts it."""
     if micro is not None and micro != planned.micro_batch_per_rank:
-        return f"{_MICRO} {micro}"
+        return Unread.MICRO, micro, f"micro-batch {micro}"
     if agreed is not None and agreed != planned.accumulation_steps:
-        return f"accumulation {agreed}"
+        return Unread.ACCUMULATION, agreed, f"accumulation {agreed}"
     world = facts.world_size
     if planned.ranks_known and world is not None and world > planned.world_size:
-        return f"{world} ranks"
-    return ""
+        return None, world, f"{world} ranks"
+    return None
 
 
 def _why(facts: Facts, knob: str | None, number: int | None) -> str:
