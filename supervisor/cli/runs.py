@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     if (lacked := next((each for each in listed if each.again), None)) is not None:
         print(
-            f"{lacked.run} ended out of memory; with these it would have restarted:\n{lacked.again}",
+            f"{lacked.run} could not be restarted; with these flags it would have been:\n{lacked.again}",
             file=sys.stderr,
         )
     return 0

@@ -203,7 +203,12 @@ def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
     files = [name for name in named if name is not None and place_of(name) is Place.FILE]
     if not files or knobs.refusal:
         return spec
-    return replace(spec, knobs=replace(knobs, refusal=f"{files[0]} {UNREACHED}", help="measure the job"))
+    return replace(
+        spec,
+        knobs=replace(
+            knobs, refusal=f"{files[0]} {UNREACHED}", help="drop --no-instrument or STOKER_INSTRUMENT=0"
+        ),
+    )
 
 
 def applied(base: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:

@@ -186,6 +186,11 @@ class Rank:
         return None if seldom and not self.pieces(feeding) else feeding
 
     @property
+    def counts_batches(self) -> bool:
+        """Whether a loader feeds it and the batches of each step are known; else only backward passes are."""
+        return self.draws and self.loader is not None
+
+    @property
     def is_by_batches(self) -> bool:
         """Whether each batch of its loader is a pass."""
         loader = self.loader

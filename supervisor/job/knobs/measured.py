@@ -276,7 +276,7 @@ def first_steps(facts: Facts) -> tuple[int | None, int | None, int | None]:
         return None, None, None
     micro, unit, _ = _micro_batch(rank, facts.settings)
     count = rank.batches if rank.is_by_batches else rank.backwards
-    if unit is BatchUnit.TOKENS or (count.value > 1 and not (rank.loader and rank.draws)):
+    if unit is BatchUnit.TOKENS or (count.value > 1 and not rank.counts_batches):
         return (micro if unit is BatchUnit.SAMPLES else None), None, None  # two losses are no accumulation
     return micro, count.value or None, count.agreed
 
@@ -373,9 +373,7 @@ def _accumulation(
     times = (rank.batches if by_batches else rank.backwards).agreed
     if times is None:
         return None, _refused(Why.TOO_FEW_STEPS if rank.steps < STEPS_THAT_AGREE else Why.CHANGING)
-    if times > 1 and not (
-        rank.loader and rank.draws
-    ):  # two losses of a GAN and two passes of SAM are no accumulation
+    if times > 1 and not rank.counts_batches:  # two losses of a GAN and two passes of SAM are no accumulation
         numbers = _Numbers(micro, times, world, None, _length(rank, micro), BatchUnit.SAMPLES)
         _, answer, finding = _accumulation_setting(numbers, settings, None)
         if answer in {None, "none"}:

@@ -107,7 +107,8 @@ def with_knobs(
         group_timeout_s=group_timeout_s,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
-        total_steps=spec.total_steps or total_steps(args, where),
+        total_steps=spec.total_steps
+        or total_steps(((s.name, s.value) for s in settings_of(args[where.args_at :])), where.program),
     )
 
 
@@ -134,9 +135,8 @@ def _with_one_rank(spec: JobSpec, gpus: int, flag: str) -> JobSpec:
     if spec.entry_kind is not EntryKind.COMMAND:
         return spec
     launch, _ = _launch(spec, gpus)
-    by_config = launch.ranks is None and not ACCELERATE.isdisjoint(
-        launch.launchers
-    )  # a file may say how many
+    # Without a count, accelerate's own configuration file may have one.
+    by_config = launch.ranks is None and not ACCELERATE.isdisjoint(launch.launchers)
     if launch.ranks in {None, 1} and not (by_config or names_machines(launch)):
         return spec
     changed = with_one_rank((spec.entry, *spec.entry_args), launch)

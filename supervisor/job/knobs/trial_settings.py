@@ -7,7 +7,7 @@ else is left as it is; the keeper ends the trial once its steps are seen.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,7 +64,7 @@ def plan_trial(
         resumes: it is told to begin at a checkpoint: few steps in all may be behind it by then, so they are not set.
     """
     found = [_Found(s.name, s.value) for s in settings_of(args[where.args_at :]) if s.value is not None]
-    steps = None if resumes else _steps(found, where)
+    steps = None if resumes else _steps(found, where.program)
     knobs: list[TrialKnob] = []
     ends = False
     if steps is not None:
@@ -89,10 +89,10 @@ def plan_trial(
     return replace(trial, ends_itself=ends, knobs=tuple(knobs))
 
 
-def total_steps(args: Sequence[str], where: Places) -> int | None:
-    """How many steps the training makes in all, by the command line; None where no one setting is known to mean that."""
-    found = [_Found(s.name, s.value) for s in settings_of(args[where.args_at :]) if s.value is not None]
-    steps = _steps(found, where)
+def total_steps(settings: Iterable[tuple[str, str | None]], program: str | None = None) -> int | None:
+    """How many steps the training makes in all, by its settings; None where no one setting is known to mean that."""
+    found = [_Found(name, value) for name, value in settings if value is not None]
+    steps = _steps(found, program)
     return as_number(steps.value) if steps is not None else None
 
 
@@ -115,10 +115,10 @@ def _only(found: Sequence[_Found], names: frozenset[str]) -> _Found | None:
     return next(iter(near.values())) if len(near) == 1 else None
 
 
-def _steps(found: Sequence[_Found], where: Places) -> _Found | None:
+def _steps(found: Sequence[_Found], program: str | None) -> _Found | None:
     """The setting that ends the training: the framework's own where one's conventions hold, else the one of a telling name."""
     mine = [one for one in found if not _OF_OTHERS.intersection(re.split(r"[._:@]", plain(one.name)))]
-    row = find_convention([one.name for one in found], where.program)
+    row = find_convention([one.name for one in found], program)
     if row is None or row.steps is None:
         return _only(mine, STEP_NAMES)
     return _only(mine, frozenset((last_part(row.steps),))) or _Found(row.steps, None)

@@ -20,7 +20,6 @@ from supervisor.job.knobs.facts import Facts, Rank
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, is_named, measured_batch
 from supervisor.job.knobs.measured_knobs import MeasuredSettings
 from supervisor.job.knobs.measured_resume import knob_name, resume_way
-from supervisor.job.knobs.places import Places
 from supervisor.job.knobs.questions import asked_settings, with_declared
 from supervisor.job.knobs.trial_settings import total_steps
 from supervisor.job.spec import JobSpec, Knobs, Unread
@@ -242,7 +241,7 @@ class MeasuredFacts:
         if found.accumulation != 1 or self._ratio.value != (1.0 if self.logs_steps else None):
             return None
         inputs = (setting for setting in self._facts.settings if setting.is_input)
-        return total_steps([f"--{s.name}={s.number}" for s in inputs if s.number], Places())
+        return total_steps((f"--{s.name}", str(s.number)) for s in inputs if s.number)
 
     def _words(self, settings: MeasuredSettings, resume: str | None) -> dict[str, tuple[str, ...]]:
         """All words of each setting that a plan may change: ``-b 16`` and ``--batch-size 16`` are one."""
