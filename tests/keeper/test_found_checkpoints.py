@@ -437,6 +437,26 @@ def test_a_measured_save_is_this_runs_where_another_run_writes_to_the_same_folde
     assert [fact.code for fact in told.facts if isinstance(fact, ev.Advisory)] == ["shared_output"]
 
 
+def test_a_file_that_was_written_again_waits_for_the_record_of_that_save(tmp_path: Path) -> None:
+    """Or it would stand in the journal with the step of its time, and the count of its process would come too late."""
+    clock, told = FakeClock(), Emitted()
+    job = replace(job_of(tmp_path).job, cwd=str(tmp_path), outputs=())
+    made = FoundCheckpoints(job, clock, told, measured=Counted())
+    path = tmp_path / "heap" / "zeta.q7"
+    made.hear(measured(path, clock.wall(), step=5))
+    clock.now += 2
+    saved_by_torch(path, clock.wall())
+    clock.now += SETTLE_S / 2
+    made.look(BEGUN)
+    assert wait_until(lambda: not made._looker.working, 10.0)
+    made.hear(measured(path, clock.wall(), step=10))
+    clock.now += 10
+    made.look(BEGUN)
+    assert wait_until(lambda: not made._looker.working, 10.0)
+    made.finish(BEGUN)
+    assert [(one.step, one.step_by_time) for one in saved(told)] == [(110, False)]
+
+
 @pytest.mark.parametrize(
     "record",
     [

@@ -265,7 +265,7 @@ class FoundCheckpoints:
         self._saved: dict[
             str, tuple[float, int | None]
         ] = {}  # path to when it was saved, and after how many steps
-        self._looking_at = self._saved  # in the looker's thread
+        self._looking_at, self._newest_t = self._saved, math.inf  # in the looker's thread
         self._is_new = False
         self._shared_with: str | None = None
         self._took_s = 0.0
@@ -324,9 +324,10 @@ class FoundCheckpoints:
             return False
         # Files bear the machine's time: where its clock was set back, they look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
-        # What was saved a moment ago may be about to get its last name.
-        settled_t = math.inf if is_over else self._clock.wall() + self._clock.ahead_s() - SETTLE_S
-        self._looking_at = {path: saved for path, saved in self._saved.items() if saved[0] <= settled_t}
+        # What was saved a moment ago may be about to get its last name, and its record may not have been read.
+        newest_t = math.inf if is_over else self._clock.wall() + self._clock.ahead_s() - SETTLE_S
+        self._looking_at = {path: saved for path, saved in self._saved.items() if saved[0] <= newest_t}
+        self._newest_t = newest_t
         self._looker.start(lambda: self._find(since_t))
         return True
 
@@ -346,7 +347,8 @@ class FoundCheckpoints:
             measured = found.get(real := os.path.realpath(one.path))
             found[real] = replace(one, counted=measured.counted) if measured is not None else one
         self._took_s = time.perf_counter() - began_s
-        return sorted(found.values(), key=lambda one: (one.t, one.step or 0))[-MAX_FOUND:]
+        settled = (one for one in found.values() if one.t <= self._newest_t)
+        return sorted(settled, key=lambda one: (one.t, one.step or 0))[-MAX_FOUND:]
 
     def _take(self, found: list[FoundCheckpoint] | None, state: RunState, *, trains: bool = False) -> None:
         view = state.attempt
