@@ -34,6 +34,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,10 @@ class ClockSet(ConditionRound):
             self._wait_for_steps()
             shift = self.dice.choice(["+2h", "-3h", "-90", "-5", "+45", "-12h"])
             self._note(f"set to {shift}")
-            count = self._times_set()
+            wanted = self._times_set() + 1
             _put(self.clock, shift if shift != self.clock.read_text() else "+0")
-            self._wait(
-                lambda count=count: self._times_set() > count,
-                "the clock's setting is not journalled",
-                COMMAND_S,
-            )  # type: ignore[misc]
+            is_journalled = partial(self._is_set, wanted)
+            self._wait(is_journalled, "the clock's setting is not journalled", COMMAND_S)
             self._goes_on()
         self._look()
         victims = self.dice.choice([(Victim.KEEPER,), (Victim.RANK,), (Victim.KEEPER, Victim.COMMAND)])
@@ -203,6 +201,9 @@ class ClockSet(ConditionRound):
             "FAKETIME_DONT_RESET": "1",
         }
         super()._begin()
+
+    def _is_set(self, times: int) -> bool:
+        return self._times_set() >= times
 
     def _times_set(self) -> int:
         return sum(isinstance(fact, ev.ClockSet) for fact in facts_in(self.run.node().journal))
@@ -297,11 +298,10 @@ class Suspended(ConditionRound):
             self._goes_on()
         for screen in self.screens:
             screen.press(b"q")
-            self._wait(
-                lambda screen=screen: screen.process.poll() is not None,
-                "the screen does not end on q",
-                SCREEN_S,
-            )  # type: ignore[misc]
+        gone = [screen.process for screen in self.screens]
+        self._wait(
+            lambda: all(one.poll() is not None for one in gone), "the screen does not end on q", SCREEN_S
+        )
         self._look()  # and no attempt more than before: what stood still was no hang and no death
 
 
@@ -511,8 +511,8 @@ class FaultRun:
         for fault in tally.faults[first:]:
             fault["outcome"] = outcome
             print(
-                f"  {fault['kind']}; {fault['moment']}; {', '.join(fault['killed'])}: {outcome}", flush=True
-            )  # type: ignore[arg-type]  # a list
+                "  ", *(fault[name] for name in ("kind", "moment", "killed", "outcome")), sep="; ", flush=True
+            )
         if len(tally.findings) > findings:
             print(f"FOUND {tally.findings[-1]}", flush=True)
         shutil.rmtree(place, ignore_errors=True)
