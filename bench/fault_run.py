@@ -29,10 +29,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -487,35 +489,31 @@ class FaultRun:
             if number % ROUNDS_FOR_EACH == ROUNDS_FOR_EACH // 2 and number // ROUNDS_FOR_EACH < sets:
                 yield from (f"{name}/{number // ROUNDS_FOR_EACH}" for name in NAMES.values())
 
-    def play(self, name: str, tally: Tally) -> None:
-        """One round; what it found is in the tally."""
-        place = self.folder / name.replace("/", "-").replace(" ", "-")
+    def play(self, name: str) -> Tally:
+        """One round, and what it found."""
+        tally, place = Tally(), self.folder / name.replace("/", "-").replace(" ", "-")
         place.mkdir()
-        first, findings = len(tally.faults), len(tally.findings)
-        this = self._round(name, place, tally)
-        print(f"{time.strftime('%X')} round {name}", flush=True)
-        outcome = "held"
+        this, outcome, finding = self._round(name, place, tally), "held", ""
         try:
             this.play()
         except Skipped as skipped:
             outcome = f"{SKIPPED}: {skipped}"
-            if len(tally.faults) == first:
-                tally.faults.append({"round": name, "kind": "", "moment": "", "killed": []})
-        except Broken as broken:
-            outcome = str(broken)
-            tally.findings.append(f"--seed {self.seed} --round '{name}' ({this.last_hit}): {broken}")
+            tally.faults = tally.faults or [{"round": name, "kind": "", "moment": "", "killed": []}]
+        except Exception as error:  # noqa: BLE001 - a mistake of the bench ends a round, not the run
+            outcome = str(error) if isinstance(error, Broken) else repr(error)
+            finding = f"--seed {self.seed} --round '{name}' ({this.last_hit}): {outcome}"
+            tally.findings.append(finding)
             if self.kept is not None:
                 target = self.kept / f"seed{self.seed}-{place.name}"
                 shutil.rmtree(target, ignore_errors=True)
                 shutil.copytree(place, target, symlinks=True)
-        for fault in tally.faults[first:]:
-            fault["outcome"] = outcome
-            print(
-                "  ", *(fault[name] for name in ("kind", "moment", "killed", "outcome")), sep="; ", flush=True
-            )
-        if len(tally.findings) > findings:
-            print(f"FOUND {tally.findings[-1]}", flush=True)
+        lines = [f"{time.strftime('%X')} round {name}"]
+        for fault in tally.faults:
+            fault["outcome"] = outcome[:200]
+            lines.append("; ".join(str(fault[key]) for key in ("kind", "moment", "killed", "outcome")))
+        print("\n  ".join(lines), *(["FOUND", finding] if finding else []), flush=True)
         shutil.rmtree(place, ignore_errors=True)
+        return tally
 
     def _round(self, name: str, place: Path, tally: Tally) -> Round | WatchedRound:
         what, _, number = name.rpartition("/")
@@ -576,19 +574,33 @@ def main() -> int:
         "--failed", type=Path, metavar="FOLDER", help="copy the folder of a round with a finding there"
     )
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))  # nothing of a round is left behind
     path = None if args.round else args.keep
+    leaves = threading.Event()
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # what is played is played to its end: nothing of a round is left behind
+        signal.signal(number, lambda _number, _frame: leaves.set())
     tally, before_s = begun(args.seed, path)
     played = {str(fault["round"]) for fault in tally.faults}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stoker-faults-") as folder:
         run = FaultRun(args.seed, Path(folder), args.failed, args.minute)
-        for name in [args.round] if args.round else run.names(args.count):
-            enough = name.isdecimal() and len(_kills(tally)) >= args.count and not args.round
-            if name not in played and not enough:
-                run.play(name, tally)
+        names, lock = [args.round] if args.round else run.names(args.count), threading.Lock()
+
+        def play(name: str) -> None:
+            with lock:
+                enough = name.isdecimal() and len(_kills(tally)) >= args.count and not args.round
+            if name in played or enough or leaves.is_set():
+                return
+            found = run.play(name)
+            with lock:
+                tally.add(found)
                 if path is not None:
                     write(run, tally, before_s + time.monotonic() - began, path)
+
+        with ThreadPoolExecutor(args.at_once) as pool:
+            list(pool.map(play, names))
     print(
         f"{len(_kills(tally))} kills, {len(tally.faults)} faults, {len(tally.findings)} findings, {time.monotonic() - began:.0f} s"
     )

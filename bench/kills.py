@@ -159,6 +159,12 @@ class Tally:
     findings: list[str] = field(default_factory=list)
     faults: list[dict[str, object]] = field(default_factory=list)
 
+    def add(self, other: Tally) -> None:
+        """Those of a round."""
+        self.done += other.done
+        self.findings += other.findings
+        self.faults += other.faults
+
 
 class Broken(Exception):  # noqa: N818 - a finding, not an error of the bench
     """Something that must hold does not."""

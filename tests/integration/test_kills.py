@@ -34,7 +34,7 @@ def test_a_few_random_kills_break_nothing(tmp_path: Path) -> None:
     for name in run.names(50):
         if len(tally.faults) >= 7:
             break
-        run.play(name, tally)
+        tally.add(run.play(name))
     assert tally.findings == []
 
 
@@ -44,8 +44,7 @@ def test_a_few_random_kills_break_nothing(tmp_path: Path) -> None:
     "it folds to its whole lines and takes the next one; `attach --adopt` or `stoker continue` goes on with the run, and no job runs twice",
 )
 def test_a_journal_cut_anywhere_folds_and_its_run_goes_on(tmp_path: Path) -> None:
-    tally = Tally()
-    FaultRun(1, tmp_path).play("torn journal/0", tally)
+    tally = FaultRun(1, tmp_path).play("torn journal/0")
     assert tally.findings == []
 
 
@@ -55,8 +54,7 @@ def test_a_journal_cut_anywhere_folds_and_its_run_goes_on(tmp_path: Path) -> Non
     "as without it: journal, processes, checkpoints and attempts hold",
 )
 def test_a_slow_fsync_changes_nothing(tmp_path: Path) -> None:
-    tally = Tally()
-    FaultRun(2, tmp_path).play("slow fsync/0", tally)
+    tally = FaultRun(2, tmp_path).play("slow fsync/0")
     assert tally.findings == []
     if any(str(fault["outcome"]).startswith(SKIPPED) for fault in tally.faults):
         pytest.skip(str(tally.faults))
