@@ -571,6 +571,9 @@ def main() -> int:
     parser.add_argument("--round", help="this one of the seed only")
     parser.add_argument("--minute", action="store_true", help="what is suspended is so for a whole minute")
     parser.add_argument(
+        "--at-once", type=int, default=1, metavar="N", help="rounds that are played side by side"
+    )
+    parser.add_argument(
         "--failed", type=Path, metavar="FOLDER", help="copy the folder of a round with a finding there"
     )
     args = parser.parse_args()
