@@ -73,7 +73,7 @@ from tests.conftest import wait_until
 from tests.disks import fill
 
 TORN_BYTES = 4096
-WATCHED = "watched log"
+OBSERVER, WATCHED = "observer", "watched log"
 WATCHED_SHARE = 6
 """One kill round in so many is of a log that is only watched."""
 KILLS_FOR_EACH, ROUNDS_FOR_EACH = 50, 25
@@ -404,7 +404,12 @@ class WatchedRound:
         moment = Moment.FIRST if first else Moment.STEPS
         self.last_hit = f"{moment}: {', '.join(victims)}"
         self.tally.done.update(f"killed: {victim}" for victim in victims)
-        fault = {"round": self.number, "kind": WATCHED, "moment": str(moment), "killed": sorted(victims)}
+        fault = {
+            "round": self.number,
+            "kind": WATCHED,
+            "moment": str(moment),
+            "killed": sorted(map(str, victims)),
+        }
         self.tally.faults.append({**fault, "outcome": "not looked at"})
         if Victim.VIEWER not in victims:
             time.sleep(self.dice.random())
@@ -456,9 +461,6 @@ class WatchedRound:
             finally:
                 if again.poll() is None:
                     again.kill()
-
-
-OBSERVER = "observer"
 
 
 def _folded(journal: Path) -> st.RunState:
