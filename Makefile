@@ -12,7 +12,8 @@
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
 #   make ablation  what each signature, rule, stage, predicate and pattern contributes to the labelled texts (ONLY=prefix; half an hour)
-#   make faults  is a resumed training the same one; what holds after 200 random kills (half an hour, drawn from SEED)
+#   make faults  what holds after COUNT (200) random kills, a full disk, a set clock, a torn journal, a suspension, a slow fsync (drawn from SEED; an hour)
+#   make same-training  is a resumed training the same one: planted mistakes and honest restarts (20 minutes)
 #   make cluster  several nodes: SLURM with three nodes (installed, as root), sshd on loopback, namespaces with cut links, 50 random kills over both nodes (from SEED)
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   known advisories and an SBOM of what an install consists of (requirements.lock; make lock makes it again, with hashes)
@@ -37,10 +38,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules again: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: ablation guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults lowest newest lock audit mutants cluster clean
+.PHONY: ablation guides help install demo quick wheel-test test e2e check format corpus pages pictures demo-picture soak venv-gpu gpu gpu-shows frameworks faults same-training lowest newest lock audit mutants cluster clean
 
 help:
-	@sed -n '2,28s/^# \{0,1\}//p' Makefile
+	@sed -n '2,29s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -183,11 +184,12 @@ audit: .venv-supply/.installed
 	.venv-supply/bin/cyclonedx-py requirements --pyproject pyproject.toml --of JSON -o dist/sbom.json requirements.lock
 	.venv-supply/bin/pip-audit -r requirements.lock --disable-pip --strict
 
+# Called again with the same SEED it goes on where it was ended. MINUTE=1: what is suspended is so for a whole minute.
 faults: $(STAMP)
-	@status=0; \
-	$(BIN)/python bench/faults.py --keep bench/results/faults.json || status=$$?; \
-	$(BIN)/python bench/kills.py --kills 200 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/kills.json || status=$$?; \
-	exit $$status
+	$(BIN)/python bench/fault_run.py --count $(or $(COUNT),200) --seed $(or $(SEED),$(shell date +%Y%m%d)) $(if $(MINUTE),--minute) --keep bench/results/fault_run.json
+
+same-training: $(STAMP)
+	$(BIN)/python bench/faults.py --keep bench/results/faults.json
 
 pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py
@@ -216,9 +218,8 @@ soak: $(STAMP)
 	$(BIN)/python bench/load.py --seconds 60 --keep bench/results/load.json
 	$(BIN)/python bench/fuzz.py --seconds 1800 --big --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/fuzz.json
 
-COUNT ?= 20
 mutants: $(STAMP)
-	$(BIN)/python bench/mutants.py --count $(COUNT) --seed "$${SEED:-1}" --keep bench/results/mutants.json
+	$(BIN)/python bench/mutants.py --count $(or $(COUNT),20) --seed "$${SEED:-1}" --keep bench/results/mutants.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,10 @@
-"""Random SIGKILLs of keeper, viewers, launcher, command and ranks, alone and together; after each what must hold is looked at.
+"""Random SIGKILLs of keeper, viewers, launcher, command and ranks, alone and together, and what must hold after each.
+
+`bench/fault_run.py` plays these rounds, and others with them.
 
 A round is one run: torchrun with two ranks, a home-made launcher of two ranks, or a shell's pipeline; detached or in a terminal's
 stead; watched by `attach --no-ui` and by the Textual app in a pseudo-terminal. It is hit one to three times, at moments drawn from
-the seed: while it starts, in its steps, while it is being stopped, while it ends. After each hit comes what a person would do
+the seed: in the first 50 ms of its newest victim, while it starts, in its steps, while it is being stopped, while it ends. After each hit comes what a person would do
 (`attach --adopt`, `continue`, a restart of a held run), and these must hold:
 
 - every line of the journal is whole JSON of a known kind (one that a keeper died in is ended by the next keeper's), what a
@@ -10,13 +12,11 @@ the seed: while it starts, in its steps, while it is being stopped, while it end
 - every living process of ours is the keeper, a viewer, a command that was given here, or of the newest attempt; in the end none is left;
 - a stranger with the same command line beside the run lives on, untouched;
 - every checkpoint with a marker loads, and the journal's newest one is there;
-- attempts: exactly one more for each hit that took the command or a rank, and as many as the job itself saw, never two at a time;
+- attempts: exactly one more for each hit that took the command or a rank, and as many as the job itself saw, never two at a time:
+  no process starts while one of another attempt lives, and no rank of two attempts made steps at the same time;
 - every step in a log is in the series, once (of more than 200 read at once the last); its lines are numbered without a gap;
-- an end is `lost` only where launcher and keeper were both killed, or launcher and command in the same moment.
-
-    python bench/kills.py --kills 200 --seed 1 [--round 17] [--keep bench/results/kills.json]
-
-`--round` repeats one round of the seed. The exit code is 1 where anything did not hold.
+- an end is `lost` only where launcher and keeper were both killed, or launcher and command in the same moment;
+- in the end `stoker continue` starts the next attempt of a run that was stopped, and refuses one that succeeded.
 """
 
 from __future__ import annotations
@@ -26,29 +26,24 @@ import json
 import os
 import random
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 
-from bench.common import ROOT, command_line, surroundings, tell, with_mark
+from bench.common import ROOT, with_mark
 from bench.stage import Terminal
 from supervisor.keeper.monitoring.log_monitor import BATCH_SAMPLES
-from supervisor.keeper.process.child import read_launcher, read_pid
+from supervisor.keeper.process.child import LAUNCHER, read_launcher, read_pid
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access.lock import keeper_is_alive, read_holder
@@ -57,7 +52,15 @@ from supervisor.run.fold import fold
 from supervisor.run.journal import StateReader, facts_in, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
-from supervisor.sources.processes import ProcessId, command_of, identify, is_alive, read_environ
+from supervisor.sources.processes import (
+    ProcessId,
+    command_of,
+    descendants,
+    identify,
+    is_alive,
+    read_cmdline,
+    read_environ,
+)
 from supervisor.views.model.replay import record_of
 from tests.conftest import wait_until
 from tests.integration.scripts.killed_training import load, whole_checkpoints
@@ -66,6 +69,7 @@ MARK = "STOKER_KILLS_MARK"
 SCRIPT = str(ROOT / "tests" / "integration" / "scripts" / "killed_training.py")
 STOKER = (sys.executable, "-m", "supervisor")
 FOREIGN = ("STOKER_RUN", "STOKER_ATTEMPT", "SLURM_")
+REFUSED = 3
 FOLLOW_UP_S = 120.0
 COMMAND_S = 90.0
 SCREEN_S = 180.0
@@ -102,6 +106,7 @@ class Victim(StrEnum):
 class Moment(StrEnum):
     """When."""
 
+    FIRST = "first 50 ms"
     START = "start"
     STEPS = "steps"
     STOP = "stop"
@@ -150,9 +155,15 @@ class Plan:
 class Tally:
     """What was done and found, over all rounds."""
 
-    hits: int = 0
     done: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
+    faults: list[dict[str, object]] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Those of a round."""
+        self.done += other.done
+        self.findings += other.findings
+        self.faults += other.faults
 
 
 class Broken(Exception):  # noqa: N818 - a finding, not an error of the bench
@@ -167,7 +178,7 @@ def drawn(seed: int, number: int) -> Plan:
     hits = []
     for place in range(count):
         moments = [Moment.STEPS] * 4
-        moments += [Moment.START] * 2 if place == 0 else []
+        moments += [Moment.START, Moment.FIRST] * 2 if place == 0 else []
         moments += [Moment.STOP, Moment.END] * 3 if place == count - 1 else []
         several = dice.random() < 0.5
         victims = tuple(dice.sample(list(Victim), dice.randint(2, 4) if several else 1))
@@ -197,11 +208,13 @@ class Round:
             "XDG_CACHE_HOME": str(folder.parent / "cache"),
             "OMP_NUM_THREADS": "1",
         }
+        self.run_env: dict[str, str] = {}  # of the command that starts the run alone, and so of its keeper
         (folder / "stoker.toml").write_text(SETTINGS, encoding="utf-8")
         self.commands: list[subprocess.Popen[bytes]] = []
         self.viewers: list[subprocess.Popen[bytes]] = []
         self.screens: list[Terminal] = []
         self._found: RunPaths | None = None
+        self.stillborn: set[str] = set()  # their keeper was killed before it wrote a line: nothing was begun
         self.along: StateReader | None = None
         # How many attempts there must be: hits at a start or a restart may come before the attempt counts.
         self.least = self.most = 1
@@ -213,6 +226,11 @@ class Round:
         self.struck: set[Victim] = set()
         self.may_be_lost = False
         self.last_hit = ""
+
+    @property
+    def name(self) -> int | str:
+        """The round's, within the seed."""
+        return self.plan.number
 
     @property
     def run(self) -> RunPaths:
@@ -227,11 +245,10 @@ class Round:
         stranger = self._stranger()
         try:
             self._begin()
-            for hit in self.plan.hits:
-                self._hit(hit)
-                self._follow_up()
-                self._look()
+            self._happen()
             self._end()
+            self._look()
+            self._continue_at_the_end()
             self._look()
             self._look_at_the_end(stranger)
         finally:
@@ -244,6 +261,13 @@ class Round:
             for pid in with_mark(MARK, self.mark):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+    def _happen(self) -> None:
+        """What the round is about, and a look at what must hold."""
+        for hit in self.plan.hits:
+            self._hit(hit)
+            self._follow_up()
+            self._look()
 
     def _job(self) -> list[str]:
         rank = [sys.executable, "-S", SCRIPT, str(self.work)]
@@ -270,7 +294,7 @@ class Round:
             start_new_session=True,
         )
 
-    def _start_command(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start_command(self, *arguments: str, **more_env: str) -> subprocess.Popen[bytes]:
         """`stoker ARGUMENTS` beside what continues."""
         with (self.folder / "commands.log").open("ab") as out:
             out.write(f"$ stoker {shlex.join(arguments)}\n".encode())
@@ -278,7 +302,7 @@ class Round:
             process = subprocess.Popen(
                 [*STOKER, *arguments],
                 cwd=self.folder,
-                env=self.env,
+                env={**self.env, **more_env},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -296,25 +320,29 @@ class Round:
     def _begin(self) -> None:
         how = "--detach" if self.plan.detached else "--no-ui"
         flags = ["--python", sys.executable, "--grace", "2", "--resume-knob", "--resume=auto"]
-        self._start_command("run", how, *flags, *self._job())
+        self._start_command("run", how, *flags, *self._job(), **self.run_env)
         runs = self.folder / "runs"
 
         def found() -> bool:
             folders = [p for p in runs.iterdir() if not p.is_symlink()] if runs.is_dir() else []
+            folders = [p for p in folders if p.name not in self.stillborn]
             self._found = next((run for p in folders if (run := RunPaths(p)).node().journal.exists()), None)
             return self._found is not None
 
-        self._wait(found, "no run was started", COMMAND_S)
+        self._wait(found, "no run was started", COMMAND_S, 0.001)
         self.along = StateReader(self.run.node().journal)
 
     # -- kills -----------------------------------------------------------------------------------
 
     def _hit(self, hit: Hit) -> None:
-        if hit.moment is not Moment.START:
+        if hit.moment not in {Moment.START, Moment.FIRST}:
             self._wait_for_steps()
         if Victim.VIEWER in hit.victims:
-            self._open_viewers()
+            self._open_viewers(wait=hit.moment is not Moment.FIRST)
         match hit.moment:
+            case Moment.FIRST:
+                self._wait_for_birth(hit.victims)
+                time.sleep(0.05 * hit.share)
             case Moment.START:
                 time.sleep(1.5 * hit.share)
             case Moment.STEPS:
@@ -336,7 +364,9 @@ class Round:
                 f"  {time.strftime('%X')} {self.last_hit} (attempt {len(state.attempts)}, {type(state.condition).__name__})",
                 flush=True,
             )
-        self.tally.hits += bool(killed)
+        if killed:
+            fault = {"round": self.name, "kind": str(self.plan.kind), "moment": str(hit.moment)}
+            self.tally.faults.append(fault | {"killed": sorted(map(str, killed)), "outcome": "not looked at"})
         self.tally.done.update(f"killed: {victim}" for victim in killed)
         self.tally.done[f"moment: {hit.moment}"] += bool(killed)
         self.tally.done["several at once"] += len(killed) > 1
@@ -357,7 +387,7 @@ class Round:
             self.number, self.struck, self.may_be_lost = number, set(), False
         lethal = bool(killed & LETHAL)
         self.most += lethal
-        if hit.moment in {Moment.START, Moment.STEPS}:
+        if hit.moment in {Moment.FIRST, Moment.START, Moment.STEPS}:
             self.least += lethal
         if hit.moment is not Moment.STEPS and killed & {Victim.KEEPER, Victim.LAUNCHER}:
             self.most += 1  # a launch that was intended only, or a stop that nobody finished and `continue` continued from
@@ -379,16 +409,33 @@ class Round:
                 return [ProcessId(holder.pid, holder.start_time)] if holder is not None else []
             case Victim.VIEWER:
                 return [found for viewer in self.viewers if (found := identify(viewer.pid)) is not None]
-            case Victim.LAUNCHER:
-                found = read_launcher(paths)
-                return [found] if found is not None and is_alive(found) else []
-            case Victim.COMMAND:
-                found = read_pid(paths)
+            case Victim.LAUNCHER | Victim.COMMAND:
+                is_launcher = victim is Victim.LAUNCHER
+                found = (read_launcher if is_launcher else read_pid)(paths) or self._newborn(is_launcher)
                 return [found] if found is not None and is_alive(found) else []
             case Victim.RANK | Victim.RANKS:
                 command = read_pid(paths)
                 ranks = [p for p in self._of_attempt(number) if p != command]
                 return ranks[:1] if victim is Victim.RANK else ranks
+
+    def _newborn(self, is_launcher: bool) -> ProcessId | None:
+        """The launcher, or the command below it, before the file that names both is written."""
+        below = [
+            one for keeper in self._processes_of(Victim.KEEPER, self._state()) for one in descendants(keeper)
+        ]
+        launcher = next((one for one in below if str(LAUNCHER) in read_cmdline(one)), None)
+        if is_launcher or launcher is None:
+            return launcher
+        return next(iter(descendants(launcher)), None)
+
+    def _wait_for_birth(self, victims: tuple[Victim, ...]) -> None:
+        """Return as the last of the victims has come to be."""
+
+        def born() -> bool:
+            state = self._state()
+            return all(self._processes_of(victim, state) for victim in victims)
+
+        self._wait(born, f"no {' and '.join(victims)}", COMMAND_S, 0.001)
 
     def _of_attempt(self, number: int) -> list[ProcessId]:
         """The living processes of the job that entered themselves for an attempt, but for daemons."""
@@ -399,7 +446,7 @@ class Round:
             if not (self.work / f"daemon-{pid}").exists() and (found := identify(pid)) is not None
         ]
 
-    def _open_viewers(self) -> None:
+    def _open_viewers(self, *, wait: bool = True) -> None:
         with (self.folder / "viewer.log").open("ab") as out:
             argv = [*STOKER, "attach", "--no-ui", str(self.run.root)]
             self.viewers.append(
@@ -410,7 +457,7 @@ class Round:
         screen = Terminal([*STOKER, "attach", str(self.run.root)], str(self.folder), self.env)
         self.screens.append(screen)
         self.viewers.append(screen.process)
-        if not wait_until(
+        if wait and not wait_until(
             lambda: any(self.run.control.glob("viewer-*")) or screen.process.poll() is not None, SCREEN_S
         ):
             # Much processor time: the machine is busy, or it computes for ever. Little: it waits for something.
@@ -424,6 +471,9 @@ class Round:
         lines = self._lines_now()
         while time.monotonic() < deadline:
             state, keeper_lives = self._state(), keeper_is_alive(self.run.node().lock)
+            if state.started_t is None and not keeper_lives:
+                self._begin_again()
+                continue
             match state.condition:
                 case st.Finished(outcome=outcome) if not keeper_lives:
                     if outcome is ev.Outcome.SUCCEEDED or (outcome is ev.Outcome.STOPPED and self.stopped):
@@ -454,6 +504,14 @@ class Round:
                     pass
             time.sleep(0.1)
         raise Broken(f"it did not continue within {FOLLOW_UP_S:.0f} s: {self._state().condition}")
+
+    def _begin_again(self) -> None:
+        """The keeper was killed before it wrote a line: it had started nothing, and a person gives the command again."""
+        if left := self._alive_in_job():
+            raise Broken(f"a run without a line in its journal started {left}")
+        self.stillborn.add(self.run.root.name)
+        self.tally.done["killed before it had begun"] += 1
+        self._begin()
 
     def _was_refused(self) -> bool:
         """Whether the run continues because its keeper was killed before it could take the request to stop."""
@@ -519,6 +577,20 @@ class Round:
             self.stopped and condition.outcome is ev.Outcome.SUCCEEDED
         ):
             raise Broken(f"it ended as {condition}, not as {wanted}")
+
+    def _continue_at_the_end(self) -> None:
+        """`stoker continue` of a run that is over: one that was stopped goes on and finishes, one that succeeded is refused."""
+        condition = self._state().condition
+        assert isinstance(condition, st.Finished)
+        (self.work / "finish").touch()
+        if condition.outcome is ev.Outcome.STOPPED:
+            number = len(self._state().attempts)
+            self._go_on("continue")
+            self._follow_up()
+            if len(self._state().attempts) != number + 1 or self._state().condition.exit_code != 0:  # type: ignore[union-attr]  # it is over
+                raise Broken(f"continued after a stop it ended as {self._state().condition}")
+        elif (code := self._command("continue", "--yes", "--detach", self.run.run_id)) != REFUSED:
+            raise Broken(f"continue of a run that succeeded ended with {code}")
 
     # -- what must hold --------------------------------------------------------------------------
 
@@ -588,6 +660,19 @@ class Round:
             raise Broken(f"the job saw attempts {sorted(seen)}, the journal has {count}")
         if (overlap := self.work / "overlap").exists():
             raise Broken(f"two attempts at a time: {overlap.read_text(encoding='utf-8')}")
+        stamps: dict[int, tuple[float, float]] = {}
+        for path in self.work.glob("stamps-*"):
+            times = [float(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            if not times:
+                continue
+            attempt = int(path.name.split("-")[1])
+            first, last = stamps.get(attempt, (times[0], times[-1]))
+            stamps[attempt] = min(first, times[0]), max(last, times[-1])
+        for (one, (_, last)), (other, (first, _)) in pairwise(sorted(stamps.items())):
+            if first <= last:
+                raise Broken(
+                    f"attempt {other} made steps {last - first:.3f} s before the last of attempt {one}"
+                )
 
     def _alive_in_job(self) -> list[int]:
         return [pid for pid in with_mark(MARK, self.mark) if self._attempt_of(pid) is not None]
@@ -696,8 +781,10 @@ class Round:
             FOLLOW_UP_S,
         )
 
-    def _wait(self, condition: Callable[[], object], what: str, deadline_s: float) -> None:
-        if not wait_until(condition, deadline_s):
+    def _wait(
+        self, condition: Callable[[], object], what: str, deadline_s: float, poll_s: float = 0.02
+    ) -> None:
+        if not wait_until(condition, deadline_s, poll_s):
             state = f": {self._state().condition}" if self.along is not None else ""
             raise Broken(f"{what} within {deadline_s:.0f} s{state}")
 
@@ -742,83 +829,3 @@ def _parent_chain(pid: int) -> set[int]:
         except OSError:
             break
     return found
-
-
-def rounds(seed: int, only: int | None) -> Iterator[Plan]:
-    """The rounds of a seed, without an end; or one of them."""
-    if only is not None:
-        yield drawn(seed, only)
-        return
-    number = 0
-    while True:
-        yield drawn(seed, number)
-        number += 1
-
-
-def kill_at_random(
-    kills: int,
-    seed: int,
-    *,
-    only: int | None = None,
-    folder: Path,
-    kept: Path | None = None,
-    verbose: bool = False,
-) -> dict[str, Any]:
-    """Rounds until so many hits were made; what was done and found. A round with a finding is kept in `kept`."""
-    began = time.monotonic()
-    tally, played = Tally(), Counter[str]()
-    for plan in rounds(seed, only):
-        if tally.hits >= kills:
-            break
-        place = folder / f"round{plan.number}"
-        place.mkdir()
-        if verbose:
-            print(
-                f"round {plan.number}: {plan.kind}, {'detached' if plan.detached else 'in the foreground'}, {plan.end}",
-                flush=True,
-            )
-        this = Round(plan, place, tally, verbose=verbose)
-        try:
-            this.play()
-        except Broken as broken:
-            tally.findings.append(
-                f"--seed {seed} --round {plan.number} ({plan.kind}; {this.last_hit}): {broken}"
-            )
-            print(f"FOUND {tally.findings[-1]}", flush=True)
-            if kept is not None:
-                shutil.copytree(
-                    place, kept / f"seed{seed}-round{plan.number}", symlinks=True, dirs_exist_ok=True
-                )
-        played[plan.kind] += 1
-        shutil.rmtree(place, ignore_errors=True)
-    return {
-        "kills": tally.hits,
-        "seed": seed,
-        "rounds": dict(played),
-        "done": dict(sorted(tally.done.items())),
-        "findings": tally.findings,
-        "seconds": round(time.monotonic() - began),
-    }
-
-
-def main() -> int:
-    """Print the result; 1 where anything did not hold."""
-    parser = command_line(__doc__)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--round", type=int, help="this one of the seed only")
-    parser.add_argument(
-        "--failed", type=Path, metavar="FOLDER", help="copy the folder of a round with a finding there"
-    )
-    args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))  # nothing of a round is left behind
-    with tempfile.TemporaryDirectory(prefix="stoker-kills-") as folder:
-        result = kill_at_random(
-            args.kills, args.seed, only=args.round, folder=Path(folder), kept=args.failed, verbose=True
-        )
-    tell(result | surroundings(), args.keep)
-    return 1 if result["findings"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,9 +26,15 @@ What may go wrong, what stoker promises then, and the test that holds it. Made f
 not edit by hand. The tests work on real processes or files; where an error of the system cannot be made at will (a stale descriptor, state D) it is injected.
 `make test`, `make e2e` and `make cluster` run them all.
 
-Beside these single faults there are matrices with kept results (`bench/results`): `make faults` kills keeper, viewer, launcher, agent and ranks at random
-moments and looks at the same invariants after each; `bench/fuzz.py` plays all parsers on mutated input; `make soak` runs for hours. What none of them
-shows: GPUs, NCCL and network filesystems were not at hand, and systemd itself was not run.
+Beside these single faults there are matrices with kept results (`bench/results`): `bench/fuzz.py` plays all parsers on mutated input, `make soak` runs for
+hours, and `make faults SEED=n COUNT=m` is the standing fault run. It draws m kills (200) of keeper, launcher, agent, ranks, viewers and observer from seed n,
+alone and together, from the first 50 ms of a process to its end. For each 50 kills it adds one round with a full disk, one with a clock that is set, one with
+a journal that is cut (at every byte of its last 4 KiB), one in which all processes or the keeper are suspended (12 s at most; `MINUTE=1`: a minute), and one
+with a slow `fsync`. After each fault no process may be left, no second copy of the job may have run, the journal must fold, and `stoker continue` must work.
+The result, with the seed and the outcome of each fault, is `bench/results/fault_run.json`; called again with the same seed, an unfinished run goes on. One
+round is repeated by `python bench/fault_run.py --seed n --round NAME`.
+
+What none of them shows: GPUs, NCCL and network filesystems were not at hand, and systemd itself was not run.
 """
 
 

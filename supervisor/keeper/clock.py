@@ -15,10 +15,17 @@ from supervisor.run import events as ev
 
 SET_S = 1.0
 """NTP slews what is less than 0.128 s and steps what is more (ntpd's stepping threshold); a second is no rounding."""
+LATER_S = 60.0
+"""Clocks of machines that share a folder mostly agree to within this: a time further ahead was written before the clock was set back."""
 
 
 class Clock(Protocol):
     """What the keeper knows of time."""
+
+    @property
+    def was_set(self) -> bool:
+        """Whether somebody has set the machine's wall clock since the keeper's start."""
+        ...
 
     def mono(self) -> float:
         """Monotonic seconds: all deadlines."""
@@ -38,6 +45,7 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._origin_t = time.time() - _since_boot()
+        self.was_set = False
 
     def mono(self) -> float:
         """Seconds of CLOCK_MONOTONIC: a suspended machine's ranks are not silent."""
@@ -49,7 +57,9 @@ class SystemClock:
 
     def ahead_s(self) -> float:
         """Seconds by which CLOCK_REALTIME has been set forward since; negative: back."""
-        return time.time() - self.wall()
+        ahead_s = time.time() - self.wall()
+        self.was_set = self.was_set or abs(ahead_s) >= SET_S
+        return ahead_s
 
 
 class ClockWatch:
@@ -71,14 +81,15 @@ def of_others(t: float, clock: Clock, t_mono: float | None = None) -> float:
     """A wall time that another process of this machine wrote, as the keeper counts it.
 
     `t_mono`: its CLOCK_MONOTONIC at the same moment, where it wrote that too; it holds where the wall clock was set in
-    between. Without such a setting both must agree, else it is of another machine or namespace and says nothing here.
+    between, also where it was set back since. Without such a setting both must agree, else it is of another machine or
+    namespace and says nothing here.
     """
     ahead_s, wall = clock.ahead_s(), clock.wall()
     by_wall = t - ahead_s
     if t_mono is None:
         return by_wall
     by_mono = wall - (clock.mono() - t_mono)
-    trusted = abs(ahead_s) >= SET_S or abs(by_mono - by_wall) < 5 * SET_S
+    trusted = clock.was_set or by_wall > wall + LATER_S or abs(by_mono - by_wall) < 5 * SET_S
     return by_mono if trusted and by_mono <= wall + SET_S else by_wall
 
 

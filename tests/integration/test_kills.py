@@ -1,4 +1,4 @@
-"""A few of the random kills of `bench/kills.py`, and what they found."""
+"""A few rounds of `bench/fault_run.py`, and what they found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.kills import kill_at_random
+from bench.fault_run import SKIPPED, FaultRun
+from bench.kills import Tally
 from supervisor.run import events as ev
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
@@ -29,9 +30,34 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 )
 def test_a_few_random_kills_break_nothing(tmp_path: Path) -> None:
     """Of `make faults`: keeper, viewers, launcher, command and ranks, alone and together; all that must hold is looked at."""
-    found = kill_at_random(7, 1, folder=tmp_path)
-    assert found["kills"] >= 7
-    assert found["findings"] == []
+    tally, run = Tally(), FaultRun(1, tmp_path)
+    for name in run.names(50):
+        if len(tally.faults) >= 7:
+            break
+        tally.add(run.play(name))
+    assert tally.findings == []
+
+
+@pytest.mark.fault(
+    "journal and disk",
+    "the journal is cut anywhere in its last 4 KiB, also with zeros behind the cut, while its keeper is dead",
+    "it folds to its whole lines and takes the next one; `attach --adopt` or `stoker continue` goes on with the run, and no job runs twice",
+)
+def test_a_journal_cut_anywhere_folds_and_its_run_goes_on(tmp_path: Path) -> None:
+    tally = FaultRun(1, tmp_path).play("torn journal/0")
+    assert tally.findings == []
+
+
+@pytest.mark.fault(
+    "journal and disk",
+    "every fsync takes as long as on a busy file server, and processes are killed",
+    "as without it: journal, processes, checkpoints and attempts hold",
+)
+def test_a_slow_fsync_changes_nothing(tmp_path: Path) -> None:
+    tally = FaultRun(2, tmp_path).play("slow fsync/0")
+    assert tally.findings == []
+    if any(str(fault["outcome"]).startswith(SKIPPED) for fault in tally.faults):
+        pytest.skip(str(tally.faults))
 
 
 @pytest.mark.fault(

@@ -58,6 +58,10 @@ class FakeClock:
     epoch: float = 1_795_000_000.0
     ahead: float = 0.0
 
+    @property
+    def was_set(self) -> bool:
+        return abs(self.ahead) >= 1.0
+
     def mono(self) -> float:
         return self.now
 

@@ -204,6 +204,27 @@ def test_what_others_wrote_is_placed_where_it_happened(
         assert before == pytest.approx(clock.wall() - ago, abs=0.01)
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "a rank reports a checkpoint, and the clock is set back before that is read",
+    "the checkpoint has the time at which it was written",
+)
+@pytest.mark.parametrize("by_s", [-3 * HOUR_S, -90.0, 2 * HOUR_S])
+def test_what_was_written_under_another_setting_is_placed_where_it_happened(
+    monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    machine = SetClock()
+    monkeypatch.setattr("supervisor.keeper.clock.time.time", machine)
+    clock = SystemClock()
+    machine.by_s = by_s
+    clock.ahead_s()
+    written_t, written_mono, at = machine(), time.monotonic(), clock.wall()
+    machine.by_s = 0.0
+    assert of_others(written_t, clock, written_mono) == pytest.approx(at, abs=1.0)
+    if by_s > 0:  # also for a keeper that adopts the run after that
+        assert of_others(written_t, SystemClock(), written_mono) == pytest.approx(at, abs=1.0)
+
+
 def test_a_monotonic_clock_of_another_namespace_is_not_believed() -> None:
     clock = FakeClock()
     assert of_others(clock.wall() - 1.0, clock, t_mono=5.0) == pytest.approx(clock.wall() - 1.0)

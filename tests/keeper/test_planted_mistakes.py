@@ -1,4 +1,4 @@
-"""A few of `make faults`: small real trainings, resumed wrongly and rightly, read by stoker's own reader and judged."""
+"""A few of `make same-training`: small real trainings, resumed wrongly and rightly, read by stoker's own reader and judged."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ JOB = JobSpec("job", EntryKind.SCRIPT, "train.py")
 class Clock:
     """Time that a test turns on."""
 
+    was_set = False
+
     def __init__(self) -> None:
         self.now = 100.0
 

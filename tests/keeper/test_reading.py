@@ -24,6 +24,7 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.planning import verdict_and_decision as judgement
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
+from supervisor.keeper.recording import recorder
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access import control
@@ -128,6 +129,28 @@ def test_all_is_read_however_long_it_takes_and_the_lag_is_journalled(
     assert lags[-1] is None, "all is read"
     assert state.progress is not None
     assert not unread_text(state.progress)
+
+
+def test_what_was_seen_before_the_processes_ended_is_written_before_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunPaths(tmp_path / "run-1")
+    measure = LogWatch._measure
+
+    def slow(self: LogWatch, *args: object) -> None:
+        measure(self, *args)  # type: ignore[arg-type]  # passed on
+        gate.touch()
+        if b"step 2" in args[1].data:  # type: ignore[attr-defined]
+            wait_for_the_reading(run)
+
+    gate = tmp_path / "gate"
+    monkeypatch.setattr(LogWatch, "_measure", slow)
+    monkeypatch.setattr(recorder, "PROGRESS_INTERVAL_S", 60.0)  # step 2 waits for it when the command ends
+    code = f"import os, time\nprint('step 1 loss 1.0')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('step 2 loss 1.0')"
+    carry(run, job_of(tmp_path, sys.executable, "-u", "-c", code))
+    told = [fact for fact in facts_of(run) if isinstance(fact, ev.Progress | ev.ProcessesGone)]
+    assert any(isinstance(fact, ev.ProcessesGone) for fact in told)
+    assert [fact.t for fact in told] == sorted(fact.t for fact in told)
 
 
 def test_a_small_log_ends_at_once_and_without_a_word_of_reading(tmp_path: Path) -> None:

@@ -535,6 +535,7 @@ class AttemptMonitor:
             self._finish(ending)
         elif took_s > HURRIED_DRAIN_S:
             if view is not None and view.gone_t is None:
+                self._recorder.expect_backlog()  # what was seen before is not written after, with an earlier time
                 gone = ev.ProcessesGone(
                     t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code
                 )

@@ -1,0 +1,617 @@
+"""The standing fault run: what a machine and its people do to a run, drawn from a seed, and what must hold after each.
+
+Kills (`bench.kills`): keeper, launcher, agent, ranks and viewers of a run, observer, viewer and writer of a log that is only watched;
+alone and together, from the first 50 ms on. And for each 50 kills one round of each of these:
+
+- disk full: the run directory is a tmpfs that somebody fills, and frees after some seconds; the keeper may be killed meanwhile;
+- clock: the machine's clock is set forward and back by up to hours (libfaketime; skipped where it is not installed);
+- torn journal: the keeper is killed, alone or with all that it started; the journal is cut at every byte of its last 4 KiB,
+  also with zeros behind the cut: each copy folds to its whole lines and takes another line. The run goes on with one of these cuts;
+- suspended: SIGSTOP to all processes of the run, or to the keeper alone, for some seconds (with --minute: for a minute);
+- slow fsync: every fsync takes as long as on a busy file server (a library of some lines, preloaded), beside kills as above.
+
+After each: no process is left, no second copy of the job ran, the journal folds, `stoker continue` works (see `bench.kills`).
+
+    python bench/fault_run.py --seed 1 --count 200 [--round 17] [--minute] [--keep bench/results/fault_run.json]
+
+The result is written after every round: called again with the same seed it goes on where it was ended. `--round` repeats one
+round of the seed, by its number, or as "disk full/0", and keeps nothing. The exit code is 1 where anything did not hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from msgspec import structs
+
+from bench.common import ROOT, command_line, surroundings, with_mark
+from bench.kills import (
+    COMMAND_S,
+    FOREIGN,
+    LEFT_S,
+    MARK,
+    SCREEN_S,
+    SCRIPT,
+    STOKER,
+    Broken,
+    Hit,
+    Kind,
+    Moment,
+    Plan,
+    Round,
+    Tally,
+    Victim,
+    drawn,
+)
+from bench.stage import Terminal
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.fold import fold
+from supervisor.run.journal import JournalReader, JournalWriter, StateReader, facts_in, read_state
+from supervisor.sources.processes import descendants, identify, is_alive, send_signal
+from tests.conftest import wait_until
+from tests.disks import fill
+
+TORN_BYTES = 4096
+OBSERVER, WATCHED = "observer", "watched log"
+WATCHED_SHARE = 6
+"""One kill round in so many is of a log that is only watched."""
+KILLS_FOR_EACH, ROUNDS_FOR_EACH = 50, 25
+SKIPPED = "skipped"
+FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+SLOW_FSYNC = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+static void wait_for_server(void) {
+    const char *text = getenv("STOKER_SLOW_FSYNC_MS");
+    long ms = text ? atol(text) : 0;
+    struct timespec pause = {ms / 1000, (ms % 1000) * 1000000L};
+    nanosleep(&pause, 0);
+}
+#define SLOW(name) \\
+    int name(int fd) { wait_for_server(); return ((int (*)(int))dlsym(RTLD_NEXT, #name))(fd); }
+SLOW(fsync)
+SLOW(fdatasync)
+"""
+
+
+class Skipped(Exception):  # noqa: N818 - a state of affairs
+    """What a round needs is not at hand; one line."""
+
+
+class ConditionRound(Round):
+    """A run to which something happens that is no kill, or not only."""
+
+    def __init__(self, plan: Plan, folder: Path, tally: Tally, dice: random.Random, *, minute: bool) -> None:
+        super().__init__(plan, folder, tally)
+        self.dice, self.minute = dice, minute
+
+    def _note(self, what: str, *killed: Victim) -> None:
+        self.last_hit = what
+        fault = {"round": self.name, "kind": str(self.plan.kind), "moment": what}
+        self.tally.faults.append(fault | {"killed": sorted(map(str, killed)), "outcome": "not looked at"})
+
+    @property
+    def name(self) -> str:
+        """As of `--round`."""
+        return f"{NAMES[type(self)]}/{self.plan.number}"
+
+    def _goes_on(self) -> None:
+        """New steps of the same attempt come to the journal."""
+        before = self._last_step()
+        self._wait(lambda: self._last_step() > before + 3, "no more steps in the journal", COMMAND_S)
+
+    def _last_step(self) -> int:
+        view = self._state().attempt
+        return (view.last_step or 0) if view is not None else 0
+
+    def _kill_outright(self, *victims: Victim) -> None:
+        """Kill, and wait until they are gone."""
+        state = self._state()
+        whom = [process for victim in victims for process in self._processes_of(victim, state)]
+        for process in whom:
+            send_signal(process)
+        self._wait_until_gone(whom, set(victims))
+        self.may_be_lost = True
+
+
+class DiskFull(ConditionRound):
+    """The disk of the run directory fills up, and is freed again."""
+
+    def play(self) -> None:
+        runs = self.folder / "runs"
+        runs.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1200m", "tmpfs", str(runs)]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            raise Skipped("no file system can be mounted here")
+        try:
+            super().play()
+        finally:
+            subprocess.run(["umount", "-l", str(runs)], check=True)
+
+    def _happen(self) -> None:
+        self._wait_for_steps()
+        filler = fill(self.run.root.parent)
+        kills = self.dice.random() < 0.5
+        self._note("full", *([Victim.KEEPER] if kills else []))
+        time.sleep(4 * self.dice.random())
+        if kills:
+            self._kill_outright(Victim.KEEPER)
+        time.sleep(2 * self.dice.random())
+        filler.unlink()
+        self.most += 20  # the job's own prints and telemetry failed, and with them its ranks
+        self._follow_up()
+        self._look()
+
+    def _look_at_lines(self) -> None:
+        """What was printed and measured into a full disk is on none."""
+
+
+class ClockSet(ConditionRound):
+    """The clock is set, several times, and the run is hit."""
+
+    def _happen(self) -> None:
+        assert self.clock is not None
+        for _ in range(self.dice.randint(2, 3)):
+            self._wait_for_steps()
+            shift = self.dice.choice(["+2h", "-3h", "-90", "-5", "+45", "-12h"])
+            self._note(f"set to {shift}")
+            wanted = self._times_set() + 1
+            _put(self.clock, shift if shift != self.clock.read_text() else "+0")
+            is_journalled = partial(self._is_set, wanted)
+            self._wait(is_journalled, "the clock's setting is not journalled", COMMAND_S)
+            self._goes_on()
+        self._look()
+        victims = self.dice.choice([(Victim.KEEPER,), (Victim.RANK,), (Victim.KEEPER, Victim.COMMAND)])
+        self._hit(Hit(Moment.STEPS, victims, self.dice.random()))
+        self._follow_up()
+        _put(self.clock, "+0")
+        self._look()
+
+    def _begin(self) -> None:
+        if not FAKETIME:
+            raise Skipped("libfaketime (Debian: faketime) is not installed")
+        self.clock = self.folder / "clock"
+        _put(self.clock, "+0")
+        self.run_env = {
+            "LD_PRELOAD": str(FAKETIME[0]),
+            "FAKETIME_TIMESTAMP_FILE": str(self.clock),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DONT_RESET": "1",
+        }
+        super()._begin()
+
+    def _is_set(self, times: int) -> bool:
+        return self._times_set() >= times
+
+    def _times_set(self) -> int:
+        return sum(isinstance(fact, ev.ClockSet) for fact in facts_in(self.run.node().journal))
+
+
+class TornJournal(ConditionRound):
+    """The journal ends anywhere in its last 4 KiB."""
+
+    def _happen(self) -> None:
+        self._wait_for_steps()
+        if self.dice.random() < 0.5:
+            self._hit(
+                Hit(Moment.STEPS, (self.dice.choice([Victim.RANK, Victim.COMMAND]),), self.dice.random())
+            )
+            self._follow_up()
+        everything = (Victim.KEEPER, Victim.LAUNCHER, Victim.COMMAND, Victim.RANKS)
+        self._kill_outright(*(everything if self.dice.random() < 0.5 else (Victim.KEEPER,)))
+        alive = bool(self._alive_in_job())
+        journal = self.run.node().journal
+        data = journal.read_bytes()
+        self._tear_copies(data)
+        cut = self.dice.randrange(max(len(data) - TORN_BYTES, 1), len(data))
+        zeros = self.dice.random() < 0.3
+        self._note(
+            f"cut at byte {cut} of {len(data)}{', zeros behind it' if zeros else ''}; the job {'lives' if alive else 'is dead'}",
+            *([Victim.KEEPER] if alive else everything),
+        )
+        with journal.open("r+b") as file:
+            file.truncate(cut)
+            if zeros:
+                file.truncate(len(data))
+        self.along = StateReader(journal)
+        self.least, self.most = 1, self.most + 2
+        self._follow_up()
+        self._look()
+
+    def _tear_copies(self, data: bytes) -> None:
+        """Cut a copy at every byte, and see that it folds, and that the next line is one."""
+        lines = data.splitlines(keepends=True)
+        states, state, place = [(0, st.RunState())], st.RunState(), 0
+        whole = self.folder / "whole.jsonl"
+        whole.write_bytes(data)
+        for line, fact in zip(lines, JournalReader(whole).read(), strict=True):
+            place, state = place + len(line), fold(state, fact)
+            states.append((place, state))
+        torn = self.folder / "torn.jsonl"
+        note = ev.KeeperStarted(t=0.0, pid=1, start_time=0.0, version="after the cut")
+        for cut in range(max(len(data) - TORN_BYTES, 0), len(data)):
+            for behind in (b"", bytes(len(data) - cut)) if cut % 64 == 0 else (b"",):
+                torn.write_bytes(data[:cut] + behind)
+                expected = next(state for end, state in reversed(states) if end <= cut)
+                if (found := _folded(torn)) != expected:
+                    raise Broken(f"cut at byte {cut} it folds to {found.condition}")
+                writer = JournalWriter(torn)
+                writer.append(note)
+                writer.close()
+                # A cut line that lacks its newline alone is whole once the writer has ended it.
+                ended = cut + 1 if not behind else cut
+                expected = next(state for end, state in reversed(states) if end <= ended)
+                if (found := _folded(torn)) != fold(expected, note):
+                    raise Broken(f"after a cut at byte {cut} the next line is not read: {found.condition}")
+        self.tally.done["cuts that were folded"] += min(len(data), TORN_BYTES)
+
+
+class Suspended(ConditionRound):
+    """The machine, or the keeper alone, stands still for a while."""
+
+    def _happen(self) -> None:
+        self._wait_for_steps()
+        self._open_viewers()
+        alone = self.dice.random() < 0.5
+        seconds = 60.0 if self.minute else 3 + 9 * self.dice.random()
+        self._note(f"{'the keeper' if alone else 'all'} for {seconds:.0f} s")
+        if alone:
+            stopped = self._processes_of(Victim.KEEPER, self._state())
+        else:
+            stopped = [one for pid in with_mark(MARK, self.mark) if (one := identify(pid)) is not None]
+        for process in stopped:
+            send_signal(process, signal.SIGSTOP)
+        asks = alone and self.dice.random() < 0.5
+        try:
+            time.sleep(seconds / 2)
+            if asks:  # asked of a keeper that stands still: it is done when that goes on
+                self.stopper, self.stopped = self._start_command("stop", self.run.run_id), True
+            time.sleep(seconds / 2)
+        finally:
+            for process in stopped:
+                send_signal(process, signal.SIGCONT)
+        if asks:
+            self._follow_up()
+        else:
+            self._goes_on()
+        for screen in self.screens:
+            screen.press(b"q")
+        gone = [screen.process for screen in self.screens]
+        self._wait(
+            lambda: all(one.poll() is not None for one in gone), "the screen does not end on q", SCREEN_S
+        )
+        self._look()  # and no attempt more than before: what stood still was no hang and no death
+
+
+class SlowFsync(ConditionRound):
+    """Every fsync takes its time, and processes are killed."""
+
+    def _begin(self) -> None:
+        source, library = self.folder / "slow.c", self.folder / "slow.so"
+        source.write_text(SLOW_FSYNC, encoding="utf-8")
+        build = ["gcc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+        if shutil.which("gcc") is None or subprocess.run(build, capture_output=True, check=False).returncode:
+            raise Skipped("gcc is not installed, or builds no library")
+        ms = self.dice.randint(100, 1500)
+        self._note(f"{ms} ms")
+        self.env |= {"LD_PRELOAD": str(library), "STOKER_SLOW_FSYNC_MS": str(ms)}
+        super()._begin()
+
+
+NAMES: dict[type[ConditionRound], str] = {
+    DiskFull: "disk full",
+    ClockSet: "clock",
+    TornJournal: "torn journal",
+    Suspended: "suspended",
+    SlowFsync: "slow fsync",
+}
+
+
+@dataclass(slots=True)
+class WatchedRound:
+    """Somebody else's training is watched by `attach LOG`; observer, viewer and writer are killed, never more than was meant.
+
+    The observer of a screen is a process of its own, that of `--no-ui` is the viewer itself.
+    """
+
+    number: int
+    folder: Path
+    tally: Tally
+    dice: random.Random
+    last_hit: str = ""
+
+    def play(self) -> None:
+        """The whole round. Raises Broken."""
+        mark, work = uuid.uuid4().hex, self.folder / "job"
+        work.mkdir()
+        env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        env |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(self.folder / "state")}
+        env |= {"XDG_CACHE_HOME": str(self.folder.parent / "cache")}
+        writer_env = env | {"RANK": "0", "LOCAL_RANK": "0", "STOKER_ATTEMPT": "1"}
+        writer_env |= {
+            "STOKER_STOP_FILE": str(work / "stop"),
+            "STOKER_TELEMETRY_DIR": str(work / "telemetry"),
+        }
+        log = self.folder / "train.log"
+        with log.open("wb") as out:
+            argv = [sys.executable, "-S", SCRIPT, str(work)]
+            writer = subprocess.Popen(argv, env=writer_env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        screens: list[Terminal] = []
+        try:
+            for _ in range(self.dice.randint(1, 3)):
+                if writer.poll() is not None:
+                    break
+                screen = Terminal([*STOKER, "attach", str(log)], str(self.folder), env | {MARK: mark})
+                screens.append(screen)
+                self._hit(writer, screen)
+            if not wait_until(lambda: not with_mark(MARK, mark), LEFT_S):
+                raise Broken(f"left in the end: {with_mark(MARK, mark)}")
+            self._watch_once_more(log, env)
+        finally:
+            (work / "finish").touch()  # the writer's daemon looks for it
+            for screen in screens:
+                screen.close()
+            if writer.poll() is None:
+                writer.kill()
+            writer.wait()
+            for pid in with_mark(MARK, mark):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _hit(self, writer: subprocess.Popen[bytes], screen: Terminal) -> None:
+        viewer = identify(screen.process.pid)
+        assert viewer is not None
+
+        def observers() -> list[int]:
+            return [one.pid for one in descendants(viewer)]
+
+        victims = self.dice.sample([Victim.VIEWER, OBSERVER, Victim.RANK], self.dice.choice([1, 1, 2]))
+        first = self.dice.random() < 0.4
+        if not wait_until(observers, SCREEN_S, 0.001):
+            raise Broken("no observer came beside the screen")
+        if not first and not wait_until(lambda: self._last_step() > 0, SCREEN_S):
+            raise Broken("the observer journalled no step")
+        time.sleep(0.05 * self.dice.random())
+        whom = {Victim.VIEWER: [viewer.pid], OBSERVER: observers(), Victim.RANK: [writer.pid]}
+        for victim in victims:
+            for pid in whom[victim]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        moment = Moment.FIRST if first else Moment.STEPS
+        self.last_hit = f"{moment}: {', '.join(victims)}"
+        self.tally.done.update(f"killed: {victim}" for victim in victims)
+        fault = {
+            "round": self.number,
+            "kind": WATCHED,
+            "moment": str(moment),
+            "killed": sorted(map(str, victims)),
+        }
+        self.tally.faults.append({**fault, "outcome": "not looked at"})
+        if Victim.VIEWER not in victims:
+            time.sleep(self.dice.random())
+            deadline = time.monotonic() + SCREEN_S
+            while screen.process.poll() is None and time.monotonic() < deadline:
+                screen.press(b"q")  # before its first frame it takes no key
+                wait_until(lambda: screen.process.poll() is not None, 1.0)
+        if not wait_until(lambda: screen.process.poll() is not None and not is_alive(viewer), LEFT_S):
+            raise Broken("the screen does not end on q")
+        if Victim.RANK not in victims and writer.poll() is not None:
+            raise Broken(f"the training that was only watched ended with {writer.returncode}")
+
+    def _journals(self) -> list[Path]:
+        return sorted((self.folder / "state").glob("stoker/observed/*/nodes/0/events.jsonl"))
+
+    def _last_step(self) -> int:
+        """The newest step in any observer's journal. Each must fold."""
+        steps = [0]
+        for path in self._journals():
+            attempt = read_state(path).attempt
+            steps.append((attempt.last_step or 0) if attempt is not None else 0)
+        return max(steps)
+
+    def _watch_once_more(self, log: Path, env: Mapping[str, str]) -> None:
+        """What was killed is in nobody's way: the log is watched again, to its newest step."""
+        self._last_step()
+        known = set(self._journals())
+        argv = [*STOKER, "attach", "--no-ui", str(log)]
+        null = subprocess.DEVNULL
+        with subprocess.Popen(
+            argv, cwd=self.folder, env=dict(env), stdin=null, stdout=null, stderr=null
+        ) as again:
+            try:
+                newest = log.read_text(encoding="utf-8").count("\nstep ")
+
+                def seen() -> bool:
+                    journals = [path for path in self._journals() if path not in known]
+                    attempts = [read_state(path).attempt for path in journals]
+                    return again.poll() is not None or any(
+                        one and (one.last_step or 0) >= newest for one in attempts
+                    )
+
+                if not wait_until(seen, SCREEN_S):
+                    raise Broken(f"attach does not come to step {newest} again")
+                again.send_signal(signal.SIGINT)
+                again.wait(COMMAND_S)
+            except subprocess.TimeoutExpired:
+                raise Broken("attach --no-ui does not end on SIGINT") from None
+            finally:
+                if again.poll() is None:
+                    again.kill()
+
+
+def _folded(journal: Path) -> st.RunState:
+    """The state of a journal, but for the count of lines that are none."""
+    return structs.replace(read_state(journal), unknown_events=0)
+
+
+def _put(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+@dataclass(slots=True)
+class FaultRun:
+    """The rounds of a seed. `kept`: where a round with a finding is copied to."""
+
+    seed: int
+    folder: Path
+    kept: Path | None = None
+    minute: bool = False
+
+    def names(self, count: int) -> Iterator[str]:
+        """The rounds: those of one condition beside each 50 kills, so that a run that is ended early had some of all."""
+        sets = max(count // KILLS_FOR_EACH, 1)
+        for number in range(10 * count):  # a round mostly has one victim and more
+            yield str(number)
+            if number % ROUNDS_FOR_EACH == ROUNDS_FOR_EACH // 2 and number // ROUNDS_FOR_EACH < sets:
+                yield from (f"{name}/{number // ROUNDS_FOR_EACH}" for name in NAMES.values())
+
+    def play(self, name: str) -> Tally:
+        """One round, and what it found."""
+        tally, place = Tally(), self.folder / name.replace("/", "-").replace(" ", "-")
+        place.mkdir()
+        this, outcome, finding = self._round(name, place, tally), "held", ""
+        try:
+            this.play()
+        except Skipped as skipped:
+            outcome = f"{SKIPPED}: {skipped}"
+            tally.faults = tally.faults or [{"round": name, "kind": "", "moment": "", "killed": []}]
+        except Exception as error:  # noqa: BLE001 - a mistake of the bench ends a round, not the run
+            outcome = str(error) if isinstance(error, Broken) else repr(error)
+            finding = f"--seed {self.seed} --round '{name}' ({this.last_hit}): {outcome}"
+            tally.findings.append(finding)
+            if self.kept is not None:
+                target = self.kept / f"seed{self.seed}-{place.name}"
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(place, target, symlinks=True)
+        lines = [f"{time.strftime('%X')} round {name}"]
+        for fault in tally.faults:
+            fault["outcome"] = outcome[:200]
+            lines.append("; ".join(str(fault[key]) for key in ("kind", "moment", "killed", "outcome")))
+        print("\n  ".join(lines), *(["FOUND", finding] if finding else []), flush=True)
+        shutil.rmtree(place, ignore_errors=True)
+        return tally
+
+    def _round(self, name: str, place: Path, tally: Tally) -> Round | WatchedRound:
+        what, _, number = name.rpartition("/")
+        dice = random.Random(f"{self.seed}/{name}/what")
+        if not what and dice.randrange(WATCHED_SHARE) == 0:
+            return WatchedRound(int(number), place, tally, dice)
+        plan = drawn(self.seed, int(number))
+        if not what:
+            return Round(plan, place, tally)
+        kind = next(kind for kind, known in NAMES.items() if known == what)
+        # torchrun's own waits last for hours where libfaketime sets the clock.
+        kinds = [one for one in Kind if kind is not ClockSet or one is not Kind.TORCHRUN]
+        plan = replace(drawn(dice.randrange(10**9), int(number)), number=int(number), kind=dice.choice(kinds))
+        return kind(plan, place, tally, dice, minute=self.minute)
+
+
+def write(run: FaultRun, tally: Tally, seconds: float, path: Path) -> None:
+    """The result as JSON, a line a fault."""
+    kills = _kills(tally)
+    head: dict[str, Any] = {
+        "seed": run.seed,
+        "kills": len(kills),
+        "kills_that_held": sum(fault["outcome"] == "held" for fault in kills),
+        "conditions": Counter(str(f["round"]).partition("/")[0] for f in tally.faults if f not in kills),
+        "findings": tally.findings,
+        "done": dict(sorted(tally.done.items())),
+        "seconds": round(seconds),
+        **surroundings(),
+    }
+    rows = ",\n  ".join(map(json.dumps, tally.faults))
+    path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "faults": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+
+
+def _kills(tally: Tally) -> list[dict[str, object]]:
+    """The faults that count as kills: those within one of the other conditions are beside."""
+    return [fault for fault in tally.faults if isinstance(fault["round"], int)]
+
+
+def begun(seed: int, path: Path | None) -> tuple[Tally, float]:
+    """What an earlier call with this seed has done, and the seconds that it took."""
+    tally = Tally()
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        known = json.loads((path or Path()).read_bytes())
+        if known["seed"] == seed:
+            tally = Tally(Counter(known["done"]), known["findings"], known["faults"])
+            return tally, known["seconds"]
+    return tally, 0.0
+
+
+def main() -> int:
+    """Print the result; 1 where anything did not hold."""
+    parser = command_line(__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=200, help="how many kills")
+    parser.add_argument("--round", help="this one of the seed only")
+    parser.add_argument("--minute", action="store_true", help="what is suspended is so for a whole minute")
+    parser.add_argument(
+        "--at-once", type=int, default=1, metavar="N", help="rounds that are played side by side"
+    )
+    parser.add_argument(
+        "--failed", type=Path, metavar="FOLDER", help="copy the folder of a round with a finding there"
+    )
+    args = parser.parse_args()
+    path = None if args.round else args.keep
+    leaves = threading.Event()
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # what is played is played to its end: nothing of a round is left behind
+        signal.signal(number, lambda _number, _frame: leaves.set())
+    tally, before_s = begun(args.seed, path)
+    played = {str(fault["round"]) for fault in tally.faults}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="stoker-faults-") as folder:
+        run = FaultRun(args.seed, Path(folder), args.failed, args.minute)
+        names, lock = [args.round] if args.round else run.names(args.count), threading.Lock()
+
+        def play(name: str) -> None:
+            with lock:
+                enough = name.isdecimal() and len(_kills(tally)) >= args.count and not args.round
+            if name in played or enough or leaves.is_set():
+                return
+            found = run.play(name)
+            with lock:
+                tally.add(found)
+                if path is not None:
+                    write(run, tally, before_s + time.monotonic() - began, path)
+
+        with ThreadPoolExecutor(args.at_once) as pool:
+            list(pool.map(play, names))
+    print(
+        f"{len(_kills(tally))} kills, {len(tally.faults)} faults, {len(tally.findings)} findings, {time.monotonic() - began:.0f} s"
+    )
+    print(*tally.findings, sep="\n")
+    return 1 if tally.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
