@@ -255,6 +255,9 @@ class TornJournal(ConditionRound):
         note = ev.KeeperStarted(t=0.0, pid=1, start_time=0.0, version="after the cut")
         for cut in range(max(len(data) - TORN_BYTES, 0), len(data)):
             for behind in (b"", bytes(len(data) - cut)) if cut % 64 == 0 else (b"",):
+                torn.unlink(
+                    missing_ok=True
+                )  # a child that another round forks holds the lock of the last writer's file for a moment
                 torn.write_bytes(data[:cut] + behind)
                 expected = next(state for end, state in reversed(states) if end <= cut)
                 if (found := _folded(torn)) != expected:
@@ -401,6 +404,8 @@ class WatchedRound:
             for pid in whom[victim]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        if Victim.RANK in victims:
+            writer.wait(COMMAND_S)
         moment = Moment.FIRST if first else Moment.STEPS
         self.last_hit = f"{moment}: {', '.join(victims)}"
         self.tally.done.update(f"killed: {victim}" for victim in victims)
