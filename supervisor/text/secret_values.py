@@ -1,8 +1,11 @@
-"""Whether the value under a name is a secret: by the name, and by the value."""
+"""Whether the value under a name is a secret: by the name, and by the value.
+
+A name is read as its words: split at anything but letters and digits and at capitals, without digits at a word's end, so
+``dbPassword2``, ``DB-PASSWORD`` and ``db.password`` are the same.
+"""
 
 from __future__ import annotations
 
-import itertools
 import re
 from enum import Enum
 from typing import Final
@@ -25,68 +28,82 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+# One of these is in every name of a secret.
+STEMS: Final = word_set("key token tkn pass pw secret cred auth bearer webhook pat pin sig sas cookie")
 _CAMEL = Lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_PARTS = Lazy(r"[A-Za-z0-9]+")
-_SURE_WORDS: Final = word_set(
-    "password passwd passphrase pwd secret secrets credential credentials creds apikey apitoken authtoken accesstoken "
-    "secretkey accesskey privatekey authkey bearer webhook pgpass requirepass masterauth authorization"
+_BETWEEN = Lazy(r"\d*[^a-z0-9]+|(?<=[a-z])(?=(?:token|tkn)\d*[^a-z0-9])")
+# Secrets by themselves, also at the end of a word: `MYSQLPASSWORD`.
+_ENDS: Final = (
+    "password",
+    "passwords",
+    "passwd",
+    "passphrase",
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
 )
-_SURE_ENDINGS: Final = ("password", "passwd", "apikey", "secret", "passphrase")
-# The word before "key" or "token" with which it is surely a secret.
-_SURE_KEYS: Final = word_set(
-    "api access secret private auth account encryption signing shared service deploy storage subscription ssh app client "
-    "license wandb openai anthropic comet hf aws kaggle"
+_WORDS: Final = word_set("pwd passcode cred creds bearer authorization webhook")
+# Secrets if they belong to something, as a word of its own or in one piece with it: `api_key`, `apikey`, `DBPASS`.
+_OWNED = Lazy(r"(.*?)(keys?|token|tkn|pass|pwd?|auth)")
+_OWNERS: Final = word_set(
+    "api access secret private auth account service deploy ssh app client license encryption signing shared storage "
+    "subscription wandb openai anthropic comet hf hub huggingface aws azure kaggle github gitlab gh gl git slack neptune "
+    "admin bot npm pypi oauth jwt csrf security"
 )
-_SURE_TOKENS: Final = word_set(
-    "api auth access bearer hf hub huggingface refresh session security github gitlab gh gl slack bot wandb neptune "
-    "secret private personal client deploy oauth jwt csrf npm pypi write read service login identity sas"
-)
-# The word after it that makes it something about a secret.
+_OWNERS_OF: Final = {
+    "k": _OWNERS,
+    "t": _OWNERS | word_set("session identity sas refresh personal bearer write read login"),
+    "p": _OWNERS
+    | word_set("db pg my mysql sql mongo redis root user login ftp smtp mail ldap proxy key store require"),
+    "a": word_set("basic master"),
+}
+# Secrets or not, as a last word.
+_MAYBE: Final = word_set("key token tkn auth pass pw pat pin sig signature cookie cookies sas")
+# A last word that makes it something about a secret.
 _ABOUT: Final = word_set(
-    "file path dir folder name names type env var count length len size limit url uri method mode scheme policy expiry "
-    "expires ttl prompt field column index idx ids required enabled version format prefix suffix min max sock provider "
+    "file path dir folder name names type env var count len length size limit url uri method mode scheme policy expiry "
+    "expires ttl prompt field column index idx id ids required enabled version format prefix suffix min max sock provider "
     "backend dim embedding embeddings emb mask loss acc accuracy weight weights padding position rate usage num endpoint "
-    "manager store parallelism bytes error errors"
+    "manager helper store parallelism bytes error errors"
 )
-# Words with which "token" is one of a text, or a page of results.
-_TEXT_TOKENS: Final = word_set(
+# Words with which a token is one of a text, or of a page of results.
+_OF_TEXT: Final = word_set(
     "pad eos bos unk mask sep cls special stop placeholder initializer instance class image video audio speech prompt "
     "trigger concept new start end num max min per n first last decoder forced added vocab sentinel tool think system "
     "assistant extra modifier tokenizer eot eod eom bom msg chat next prev input output text word sub total completion "
     "cached reasoning page continuation skip ignore begin"
 )
-_MAYBE_WORDS: Final = word_set("token auth pass pat sig signature cookie cookies sas")
-_BARE: Final = word_set("token auth pass pat cookie")
+# The word before a key of a table, or a pass over data.
+_OF_DATA: Final = word_set(
+    "cache sort text json data dataset image label input output index group public forward backward single two n num"
+)
+_BARE: Final = word_set("token tkn auth pass pw pat cookie")
+# Folders, a socket, and the public key of Python's release manager in its images.
+_NO_SECRETS: Final = word_set("PWD OLDPWD SSH_AUTH_SOCK GPG_KEY")
 
 
 def _words(name: str) -> list[str]:
-    return [word.lower() for word in _PARTS.findall(_CAMEL.sub("_", name[-120:]))]
+    return _BETWEEN.sub(" ", _CAMEL.sub("_", name[-120:]).lower() + "_").split()
 
 
 def kind_of_name(name: str) -> Kind:
     """What the name of a variable, a flag or a key says of its value."""
-    if name in {"PWD", "OLDPWD", "SSH_AUTH_SOCK", "GPG_KEY"}:
-        return Kind.OPEN  # folders, a socket, and the public key of Python's release manager in its images
+    if name in _NO_SECRETS or not any(map(name[-120:].lower().__contains__, STEMS)):
+        return Kind.OPEN
     words = _words(name)
-    if not words:
+    about = words[-1] in _ABOUT and words[-3:] != ["access", "key", "id"]
+    if about and "webhook" not in words:
         return Kind.OPEN
-    last = words[-1]
-    if "webhook" in words:
-        return Kind.SURE
-    if last in _ABOUT and words[-3:] != ["access", "key", "id"]:
-        return Kind.OPEN
-    if any(word in _SURE_WORDS or word.endswith(_SURE_ENDINGS) for word in words):
-        return Kind.SURE
-    pairs = list(itertools.pairwise(words))
-    if any(second == "key" and first in _SURE_KEYS for first, second in pairs):
-        return Kind.SURE
-    if "token" in words:
-        if _TEXT_TOKENS.intersection(words) or last == "id":
-            return Kind.OPEN
-        if any(second == "token" and first in _SURE_TOKENS for first, second in pairs):
+    for before, word in zip(["", *words], words, strict=False):
+        owned = _OWNED.fullmatch(word)
+        is_owned = owned is not None and (owned[1] or before) in _OWNERS_OF[owned[2][0]]
+        if is_owned or word in _WORDS or word.endswith(_ENDS):
             return Kind.SURE
-        return Kind.LIKELY
-    return Kind.LIKELY if last == "key" or last in _MAYBE_WORDS else Kind.OPEN
+    if "token" in words:
+        return Kind.LIKELY if _OF_TEXT.isdisjoint(words) else Kind.OPEN
+    is_likely = words[-1] in _MAYBE and _OF_DATA.isdisjoint(words[-2:-1])
+    return Kind.LIKELY if is_likely else Kind.OPEN
 
 
 def is_secret_name(name: str) -> bool:
@@ -103,7 +120,7 @@ _PLAIN_WORD = Lazy(
 # A reference to a value, a placeholder, a piece of code.
 REFERENCE = Lazy(
     r"\$\{[^}]*\}?|\$\([^)]*\)?|\$[A-Z_][A-Z0-9_]*|\{\{?[^}]*\}?\}?|%[sd]|%\(\w+\)s|<[^>]*>?|\[[^\]]*\]?"
-    r"|(?:self|args|cfg|conf|config|os|settings|env|opts|opt|kwargs|params|hparams|lambda)\b\.?.*|[A-Za-z_][\w.]*[(\[{].*"
+    r"|(?:self|args|cfg|conf|config|os|settings|env|opts|opt|kwargs|params|hparams)(?:[.\[].*)?|lambda\b.*|[A-Za-z_][\w.]*[(\[{].*"
 )
 _PATH = Lazy(
     r"(?:~|\.{1,2})?/[^\s:;]*|file://\S*|[\w.\-/]+\.(?:json|ya?ml|txt|pem|py|pt|pth|env|toml|cfg|ini|crt|pub|log|md)"
@@ -111,6 +128,7 @@ _PATH = Lazy(
 WORD = Lazy(r"[A-Za-z]?[a-z]{0,15}(?:[_\-][a-z]{1,15}){0,3}")
 PROSE = Lazy(r"[A-Za-z]?[a-z']{1,15}[.,;:!?)]*")
 HEX = Lazy(r"(?:sha\d{1,3}:|0x)?[0-9a-f]{6,}(?:-[0-9a-f]{2,}){0,6}|(?:sha\d{1,3}:|0x)?[0-9A-F]{6,}")
+_VERSION = Lazy(r"v?\d+(?:\.\d+)+")
 _SEGMENT = Lazy(r"[A-Za-z0-9]+")
 _LETTERS = Lazy(r"[A-Z]?[a-z]{3,}")
 _ODD = Lazy(r"[!@#$%^&*~+?]")
@@ -128,10 +146,14 @@ def is_plain(value: str, *, digits_too: bool = True) -> bool:
     )
 
 
+def longest_segment(text: str) -> str:
+    """The longest run of letters and digits."""
+    return max(_SEGMENT.findall(text), key=len, default="")
+
+
 def is_random(text: str) -> bool:
     """Whether a run of letters and digits is more likely drawn than written: few words in it, and digits."""
-    found = _SEGMENT.findall(text)
-    longest = max(found, key=len, default="")
+    longest = longest_segment(text)
     if len(longest) < 10 or longest.isdigit() or longest.isalpha():
         return len(longest) >= 20 and longest.isalpha() and not longest.islower() and wordless(longest) >= 0.5
     return wordless(longest) >= 0.5
@@ -152,34 +174,45 @@ def looks_secret(value: str) -> bool:
     return is_random(value) or (has_digit and has_letter and len(_ODD.findall(value)) >= 2)
 
 
-def _is_password_name(name: str) -> bool:
-    return any(part in name.lower() for part in ("pass", "pwd"))
+def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
+    """What the name says (`Kind.OPEN` for a plain value), and its words. A number may be a password, but no other secret."""
+    kind, words = kind_of_name(name), _words(name)
+    password = any(word.endswith(("password", "passwd", "pass", "pwd", "pw")) for word in words)
+    return (Kind.OPEN if kind is Kind.OPEN or is_plain(value, digits_too=not password) else kind), words
 
 
 def hides(name: str, value: str) -> bool:
     """Whether a value that was given on purpose (a variable, a flag, a setting) is a secret by its name."""
-    kind = kind_of_name(name)
-    if kind is Kind.OPEN or is_plain(value, digits_too=not _is_password_name(name)):
-        return False
-    if kind is Kind.SURE or looks_secret(value):
-        return True
-    words = _words(name)
+    kind, words = _judged(name, value)
+    if kind is not Kind.LIKELY or looks_secret(value):
+        return kind is not Kind.OPEN
     if name.isupper() or (words[-1] in _BARE and len(words) == 1):
         return words[-1] in _BARE or WORD.fullmatch(value) is None
     return "token" in words and WORD.fullmatch(value) is None
 
 
+def hides_next(name: str, value: str, *, given: bool) -> bool:
+    """Whether the word after a name is its secret value: ``db.password V``, as yacs has it. `given`: on a command line, not in a text."""
+    kind, words = _judged(name, value)
+    if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
+        return False
+    if looks_secret(value):
+        return given or kind is Kind.SURE
+    is_setting = len(words) > 1 or name.isupper()
+    if given:
+        return kind is Kind.SURE and (is_setting or WORD.fullmatch(value) is None)
+    is_prose = value.rstrip(".,;:!?)").isalpha() or not value[0].isalnum() or _VERSION.match(value)
+    return kind is Kind.SURE and is_setting and not is_prose
+
+
 def hides_in_text(name: str, value: str, *, quoted: bool, spaced: bool, text: str) -> bool:
     """`text`: all of it, in small letters. The same for what may be prose or code: ``password: incorrect`` and ``token=hf_token`` are none."""
-    kind = kind_of_name(name)
-    if kind is Kind.OPEN or is_plain(value, digits_too=not _is_password_name(name)):
-        return False
+    kind, words = _judged(name, value)
     if kind is Kind.SURE:
-        if quoted:
-            return True
-        if spaced and PROSE.fullmatch(value):
-            return False
-        return not (WORD.fullmatch(value) and is_secret_name(value))
+        is_prose = spaced and PROSE.fullmatch(value)
+        return quoted or not (is_prose or (WORD.fullmatch(value) and is_secret_name(value)))
+    if kind is Kind.OPEN:
+        return False
     bare = name.lower()
     if bare == "auth" and quoted and _BASE64_PAIR.fullmatch(value):
         return True
@@ -187,7 +220,9 @@ def hides_in_text(name: str, value: str, *, quoted: bool, spaced: bool, text: st
         return any(word in text for word in ("wandb", "kaggle", "username", "login"))
     if name.isupper() and not spaced:
         return hides(name, value)
-    return looks_secret(value) or ("token" in bare and bool(HEX.fullmatch(value)) and len(value) >= 20)
+    if bare in {"pass", "pw"} and _ODD.search(value) and any(map(str.isdigit, value)):
+        return True
+    return looks_secret(value) or ("token" in words and bool(HEX.fullmatch(value)) and len(value) >= 20)
 
 
 _BASE64_PAIR = Lazy(r"[A-Za-z0-9+/]{8,}={0,2}")

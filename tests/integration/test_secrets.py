@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from supervisor.run.journal import read_state
 from tests.integration.harness import only_run, stoker
+from tests.text.labelled import SECRETS, WORDS, Form
 from tests.text.planted import IN_ARGV, IN_ENV, IN_TEXT
 
 pytestmark = pytest.mark.timeout(500)
@@ -113,3 +116,88 @@ def test_no_planted_secret_is_in_anything_that_stoker_writes(tmp_path: Path) -> 
     ours = [p for p in run.root.rglob("*") if p.is_file() and not p.is_symlink() and p.name not in THEIRS]
     assert [path for path in ours if path.stat().st_mode & 0o077] == []
     assert "<redacted>" in "".join(texts)
+
+
+# Trains two steps, as the instrumentation wants to see; prints what it was given and read, and notes what that was, for the test.
+TRAINING = """
+import argparse, hashlib, json, os, sys, yaml
+from pathlib import Path
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--hf-token2"); parser.add_argument("--db-pass"); parser.add_argument("--batch-size", type=int, default=4)
+args, _ = parser.parse_known_args()
+conf = yaml.safe_load(open("conf.yaml"))
+names = os.environ["NAMES"].split()
+given = [sys.argv[1:], [os.environ[name] for name in names], conf]
+Path(os.environ["NOTE"]).write_text(hashlib.sha256(json.dumps(given).encode()).hexdigest())
+model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=args.batch_size)
+for step, (x,) in enumerate(data, 1):
+    model(x).sum().backward(); optimizer.step(); optimizer.zero_grad()
+    print(f"step {step} loss: 2.0", flush=True)
+for line in Path("lines.txt").read_text().split("\\0"):
+    print(f"RuntimeError: {line}", file=sys.stderr)
+for name in names:
+    print(f"ValueError: {name}={os.environ[name]}", file=sys.stderr)
+print(f"merged config: {conf}", file=sys.stderr)
+raise RuntimeError(f"CUDA error: {sys.argv[1:]} {names} {args.db_pass}")
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.fault(
+    "secrets and access",
+    "100 secrets of 10 forms in a training's arguments, variables, config and log",
+    "none is in anything that stoker writes or prints; the training gets them unchanged",
+)
+def test_no_labelled_secret_is_kept_and_the_training_gets_all_of_them(tmp_path: Path) -> None:
+    job, note = tmp_path / "job", tmp_path / "note"
+    job.mkdir()
+    given = [
+        word for row in SECRETS if row.form in WORDS - {Form.VARIABLE} for word in shlex.split(row.text)[1:]
+    ]
+    variables = dict(row.text.split("=", 1) for row in SECRETS if row.form is Form.VARIABLE)
+    conf = {
+        "hfToken2": "abc9-kim",
+        "db": {"dbpass": "q7!Horse", "port": 5432},
+        "Password2": 48151623,
+        "max_tokens": 4096,
+    }
+    conf |= {f"a.part{index}": row.secret for index, row in enumerate(SECRETS) if row.form is Form.TOKEN}
+    (job / "train.py").write_text(TRAINING, encoding="utf-8")
+    (job / "conf.yaml").write_text(json.dumps(conf), encoding="utf-8")
+    in_lines = [row.text for row in SECRETS if row.form not in WORDS]
+    (job / "lines.txt").write_text("\0".join(in_lines), encoding="utf-8")
+    names = [*variables]
+    env = {
+        **variables,
+        "NAMES": " ".join(names),
+        "NOTE": str(note),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    command = ["--", sys.executable, "train.py", *given]
+    done = stoker("run", "--no-ui", "--no-retry", "--python", sys.executable, *command, cwd=job, env=env)
+    run = only_run(job)
+    assert done.code in {1, 4}, done.err
+    expected = json.dumps([given, [variables[name] for name in names], conf])
+    assert note.read_text() == hashlib.sha256(expected.encode()).hexdigest()
+    telemetry = run.node().attempt(1).telemetry
+    assert b'"batch_size"' in b"".join(path.read_bytes() for path in telemetry.glob("measured*")), (
+        "facts were written"
+    )
+    secrets = [piece for row in SECRETS for piece in pieces(row.secret)] + [b"abc9-kim", b"48151623"]
+    logs = run.node().attempt(1).agent_log.read_bytes()
+    assert [secret for secret in secrets if secret not in logs] == [], "the script's own log has them"
+    said = [done.out, done.err]
+    for verb in (
+        ["diagnose", str(run.root)], ["diagnose", "--json", "--explain", str(run.root)], ["attach", "--no-ui", run.run_id],
+        ["attach", "--no-ui", "--json", run.run_id], ["runs", "--json"], ["policy", "explain", run.run_id],
+        ["run", "--dry-run", "--json", *command],
+    ):  # fmt: skip
+        ended = stoker(*verb, cwd=job, env=env)
+        assert "Traceback" not in ended.err, verb
+        said += [ended.out, ended.err]
+    printed = "".join(said).encode()
+    assert [secret for secret in secrets if secret in printed] == []
+    assert held_by(run.root, secrets) == []
+    assert held_by(tmp_path / "state", secrets) == []

@@ -18,7 +18,8 @@ from supervisor.job.env import NOT_MEASURED, applied
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.text.redact import HIDDEN, is_secret_name, redact, redact_argv
+from supervisor.text.redact import HIDDEN, redact, redact_argv
+from supervisor.text.secret_values import is_secret_name
 
 PRESET = "device_batch_size = 8\ntotal_batch_size = 49152\nmax_seq_len = 2048\n[run]\nnproc_per_node = 2\n"
 

@@ -9,6 +9,7 @@ from supervisor.text.secret_values import (
     Kind,
     hides,
     hides_in_text,
+    hides_next,
     is_plain,
     is_random,
     is_secret_name,
@@ -52,8 +53,25 @@ RANDOM = "a8Zk2Qp9Xw3Lm7"
         ("auth_mode", Kind.OPEN),
         ("author", Kind.OPEN),
         ("learning_rate", Kind.OPEN),
+        ("MY_TOKEN2", Kind.LIKELY),
+        ("hfToken2", Kind.SURE),
+        ("PASSWD1", Kind.SURE),
+        ("DBPASS", Kind.SURE),
+        ("root.pw", Kind.SURE),
+        ("GITHUBTOKEN", Kind.SURE),
+        ("mytoken", Kind.LIKELY),
+        ("pad_token2", Kind.OPEN),
+        ("padtoken", Kind.OPEN),
+        ("cache_key", Kind.OPEN),
+        ("bypass", Kind.OPEN),
+        ("forward_pass", Kind.OPEN),
+        ("monkey", Kind.OPEN),
+        ("secretary", Kind.OPEN),
+        ("tokenizer2", Kind.OPEN),
+        ("credential.helper", Kind.OPEN),
         ("x" * 200 + "_password", Kind.SURE),
         ("password_" + "x" * 200, Kind.OPEN),
+        ("password" + "-" * 200, Kind.OPEN),
     ],
 )
 def test_what_a_name_says(name: str, kind: Kind) -> None:
@@ -162,6 +180,33 @@ def test_what_looks_like_a_secret(value: str, secret: bool) -> None:
 )
 def test_what_was_given_on_purpose(name: str, value: str, hidden: bool) -> None:
     assert hides(name, value) is hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "given", "in_text"),
+    [
+        ("db.password", "hunter2", True, True),
+        ("db.password", "hunter", True, False),
+        ("db.password", "12345678", True, True),
+        ("DB.PASSWORD", "missing2.", True, True),
+        ("password", "hunter2", True, False),
+        ("password", "reset", False, False),
+        ("password", RANDOM, True, True),
+        ("HUB.TOKEN2", "abc-7", True, True),
+        ("data.key", "image", False, False),
+        ("my.key", RANDOM, True, False),
+        ("db.password", "--lr", False, False),
+        ("db.password", "x=3", False, False),
+        ("hub.api_key", "(expired", True, False),
+        ("azure-secrets", "4.7.0", True, False),
+        ("train_secret.py", "data2", False, False),
+        ("credential.helper", "store2", False, False),
+        ("SOLVER.BASE_LR", RANDOM, False, False),
+    ],
+)
+def test_the_word_after_a_name(name: str, value: str, given: bool, in_text: bool) -> None:
+    assert hides_next(name, value, given=True) is given
+    assert hides_next(name, value, given=False) is in_text
 
 
 HEX32 = "0123456789abcdef" * 2
