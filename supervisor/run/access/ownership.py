@@ -180,7 +180,7 @@ def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
         yield node.root, True
         if number == 0 or _is_there(node.journal):  # another node's keeper may be about to begin
             yield node.journal, False
-        told = (node.lock, node.log, node.order, node.report)
+        told = (node.snapshot, node.lock, node.log, node.order, node.report)
         yield from ((path, False) for path in told if _is_there(path))
         yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
         for folder in (node.root / "attempts", node.root / "probes"):
