@@ -27,6 +27,9 @@ MOST_WAITING = 10_000
 """Events kept while the journal cannot be written, of about 1 KB each: three hours at one a second. From then on
 progress and phases are merged into the last that waits."""
 MOST_MINIMA = 64
+APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
+"""How far apart reports of what repeats are journalled, below so many bytes: progress makes 20 MB on the first day (250 bytes a second; 86 MB
+at the worst, with 32 minima in each), 2 MB on each of the next two weeks, and 0.4 MB from then on. So do phases and checkpoints."""
 LEAST_SNAPSHOT_BYTES = 1 << 16
 """A shorter journal is folded as fast as its snapshot is read."""
 
@@ -62,6 +65,12 @@ class Ledger:
             return self._journal.size
         except OSError:
             return 0
+
+    @property
+    def apart_s(self) -> float:
+        """Seconds between two reports of what repeats for as long as a run lasts; the larger the journal, the more. The newest counts."""
+        size = self.size
+        return next(apart_s for below, apart_s in APART_S if size < below)
 
     def astray(self) -> str:
         """Where the journal went, with the run's folder, whose name was deleted or moved away; empty: it is in its place."""

@@ -396,7 +396,8 @@ def _nothing(s: st.RunState, _event: ev.Event) -> st.RunState:
 
 def _answered(s: st.RunState, event: ev.RequestDone | ev.RequestRefused) -> st.RunState:
     answer = event.reason if isinstance(event, ev.RequestRefused) else "done"
-    return replace(s, answered={**s.answered, event.request_id: answer})
+    earlier = [*s.answered.items()][-st.MAX_ANSWERED :]
+    return replace(s, answered={**dict(earlier), event.request_id: answer})
 
 
 def _kept_as(field: str, **others: object) -> Change:

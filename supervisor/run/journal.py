@@ -444,17 +444,6 @@ def _version_of(line: bytes) -> int:
         return SCHEMA_VERSION
 
 
-def newest_version(path: Path) -> int:
-    """The highest schema version among a journal's events: a look at the lines that name one, some 0.3 s for 100 MB."""
-    newest = SCHEMA_VERSION
-    with contextlib.suppress(OSError), open_regular(path) as file:
-        lines = iter(
-            lambda: file.readline(MAX_LINE_BYTES), b""
-        )  # one without an end, of a hostile journal, fills no memory
-        newest = max((_version_of(line) for line in lines if b'"v":' in line), default=newest)
-    return max(newest, SCHEMA_VERSION)
-
-
 def facts_in(path: Path) -> Iterator[Event]:
     """Every fact of a journal, from its start to its present end, however long it is."""
     reader = JournalReader(path)

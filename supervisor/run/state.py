@@ -34,6 +34,7 @@ MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50
 MAX_CHECKPOINT_STEPS = 100  # of one attempt
+MAX_ANSWERED = 256
 MAX_RECORDS = 256  # of the running minima of the loss
 
 

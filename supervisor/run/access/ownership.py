@@ -98,11 +98,9 @@ def newer_notice(place: Place, journal_version: int | None) -> str:
 
 def newer_refusal(run: RunPaths, place: Place) -> str:
     """The same, with the journal looked at for it: why nothing is asked of such a run's keeper, and none is started."""
-    from supervisor.run.events import SCHEMA_VERSION
-    from supervisor.run.journal import newest_version
+    from supervisor.run.journal import read_state
 
-    newest = newest_version(run.node().journal)
-    return newer_notice(place, newest if newest > SCHEMA_VERSION else None)
+    return newer_notice(place, read_state(run.node().journal).newer_version)
 
 
 def place_of(run: RunPaths) -> Place:
