@@ -132,9 +132,8 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     paths = RunPaths(root)
     if args.adopt:
         return adopt_run(paths)
-    journal = StateReader(paths.node().journal)
-    while journal.refresh():
-        pass
+    journal = StateReader(paths.node().journal, tail_first=True)
+    journal.refresh()
     state = journal.state
     place = place_of(paths)
     if notice := place.notice or newer_notice(place, state.newer_version):
@@ -142,6 +141,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     elif (
         state.mode == "launched"
         and not state.is_over
+        and state.journal_read is None  # else a later keeper may have run elsewhere
         and state.host != socket.gethostname()
         and not has_keeper(paths)
     ):

@@ -3,6 +3,9 @@
 The writer appends whole lines with a single write(2); the reader reads by offset, leaves a half last
 line for the next call, and skips lines of kinds or schema versions it does not know (counting them),
 so that an older viewer opens a newer run. A line whose `v` is above ours makes the run read-only here.
+
+Beside a journal lies a snapshot: the state after its first so many bytes, from which a reader of states goes on. It only saves time:
+one that is torn, that another stoker folded or that belongs to other bytes is left alone, and the journal is read from its start.
 """
 
 from __future__ import annotations
@@ -12,16 +15,22 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from supervisor.run.events import SCHEMA_VERSION, Event
-from supervisor.run.fold import fold
-from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.regular import open_regular
+from supervisor import __version__
+from supervisor.run import events, records, state, timeline
+from supervisor.run import fold as folding
+from supervisor.run.events import SCHEMA_VERSION, Event, KeeperStarted, Progress, RunEnded, RunStarted
+from supervisor.run.fold import fold, replay
+from supervisor.run.jsonl import NOT_DECODED, decoded_file
+from supervisor.run.paths import NodePaths, replace_file
+from supervisor.run.regular import open_regular, read_regular
 from supervisor.run.state import RunState
 from supervisor.text.redact import Redactor
 
@@ -45,7 +54,12 @@ MAX_LINE_BYTES = 1 << 24
 WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """After these the open file is as good as before: nothing is reopened."""
 HEAD_BYTES = 512
-_PROGRESS = b'{"kind":"progress",'
+SNAPSHOT_EVERY = 1 << 20
+"""What is folded after a snapshot takes 50 ms at most: a reader that lists many runs can afford it."""
+MOST_SNAPSHOT_BYTES = 16 << 20
+SEALED_BYTES = 1 << 16
+TAIL_BYTES = 4 << 20
+"""Read in 0.3 s; and so much of a long journal is printed where a person follows a run line by line."""
 
 
 class JournalWriter:
@@ -211,17 +225,15 @@ def _read_at(path: Path, offset: int, most: int) -> bytes:
 class JournalReader:
     """Reads facts as they are appended. Cheap to call often: nothing new costs one fstat."""
 
-    def __init__(self, path: Path, *, skips_progress: bool = False) -> None:
-        """`skips_progress`: of events of progress in a row, nearly all of a long journal, decode the first alone."""
+    def __init__(self, path: Path, start: Callable[[BinaryIO], int | None] = lambda _: 0) -> None:
+        """`start`: of a journal that is begun, also anew, the offset to read from; None: not at all with this call, and from 0 with the next."""
         self._path = path
-        self._skips_progress = skips_progress
-        self._in_progress = False
+        self._start = start
         self._offset = 0
         self._inode = 0
         self._decoder = msgspec.json.Decoder(Event)
         self.skipped = 0
         self.newest_version = SCHEMA_VERSION
-        self.restarted = False
 
     @property
     def offset(self) -> int:
@@ -231,19 +243,18 @@ class JournalReader:
     def read(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
         """Facts appended since the last call; [] when there are none or the file is missing.
 
-        When the file was replaced or cut, `restarted` becomes True and reading starts over: the
-        caller folds from an empty state.
+        When the file was replaced or cut, reading starts over; `start` is asked where.
         """
         try:
             with open_regular(self._path) as file:
                 info = os.fstat(file.fileno())
                 if info.st_ino != self._inode or info.st_size < self._offset:
-                    self.restarted = self._inode != 0
                     self._inode, self._offset, self.skipped = info.st_ino, 0, 0
                     self.newest_version = SCHEMA_VERSION
-                else:
-                    self.restarted = False
-                if info.st_size == self._offset:
+                    if (start := self._start(file)) is None:
+                        return []
+                    self._offset = start
+                if info.st_size <= self._offset:
                     return []
                 file.seek(self._offset)
                 data = file.read(limit_bytes)
@@ -253,16 +264,13 @@ class JournalReader:
         if end == 0 and len(data) >= limit_bytes:
             end = len(data)  # no fact is that long: skip it rather than stop for ever
         self._offset += end
-        return list(self._decode(data[:end]))
+        return list(self.decode(data[:end]))
 
-    def _decode(self, data: bytes) -> Iterator[Event]:
+    def decode(self, data: bytes) -> Iterator[Event]:
+        """The events of whole lines; those that are none are counted."""
         for line in data.split(b"\n"):
             if not line.strip():
                 continue
-            if self._skips_progress:
-                was, self._in_progress = self._in_progress, line.startswith(_PROGRESS)
-                if was and self._in_progress:
-                    continue
             try:
                 event = self._decoder.decode(line)
             except NOT_DECODED:
@@ -276,12 +284,65 @@ class JournalReader:
             yield event
 
 
-class StateReader:
-    """A journal folded as it grows: what every view holds."""
+class _Snapshot(msgspec.Struct, frozen=True):
+    """The state after the first `offset` bytes of a journal. `seal`: of these bytes; `code`: what folded them."""
 
-    def __init__(self, path: Path, *, skips_progress: bool = False) -> None:
-        self._reader = JournalReader(path, skips_progress=skips_progress)
-        self.state = RunState()
+    code: str
+    offset: int
+    seal: int
+    state: RunState
+
+
+def write_snapshot(path: Path, state: RunState) -> None:
+    """Leave the `state` that all of a journal folds to beside it. Only its writer may do so.
+
+    Raises:
+        OSError: it cannot be written; an older one stays.
+    """
+    with open_regular(path) as file:
+        os.fdatasync(file.fileno())  # no snapshot of bytes that a crash of the machine takes away
+        offset = file.seek(0, os.SEEK_END)
+        data = msgspec.json.encode(_Snapshot(_code(), offset, _seal(file, offset), state))
+    if len(data) <= MOST_SNAPSHOT_BYTES:
+        replace_file(NodePaths(path.parent).snapshot, data)
+
+
+@cache
+def _code() -> str:
+    """Our version, and a checksum of the modules that make a state: two checkouts of a version may fold differently."""
+    checksum = 0
+    with contextlib.suppress(OSError):
+        for module in (events, folding, records, state, timeline):
+            checksum = zlib.crc32(read_regular(module.__file__), checksum)
+    return f"{__version__} {checksum:08x}"
+
+
+def _seal(file: BinaryIO, offset: int) -> int:
+    """A checksum of a journal's first bytes and of the last before `offset`: of 150 MB, one of all would take 0.3 s."""
+    checksum = 0
+    for start in (0, max(offset - SEALED_BYTES, 0)):
+        file.seek(start)
+        checksum = zlib.crc32(file.read(min(SEALED_BYTES, offset - start)), checksum)
+    return checksum
+
+
+class StateReader:
+    """A journal folded as it grows: what every view holds.
+
+    `tail_first`: of a long journal without a snapshot the first `refresh` shows what its end says, in `state.journal_read`
+    marked as such; each further one reads on from the start, until all is folded. For a reader that is asked again and again.
+
+    Attributes:
+        state: the fold of what was read.
+        left_out: the facts in so many first bytes of the journal are returned by no `refresh` (counted with `tail_first`).
+    """
+
+    def __init__(self, path: Path, *, tail_first: bool = False) -> None:
+        self._path, self._tail_first = path, tail_first
+        self._reader = JournalReader(path, self._begin)
+        self.state = self._folded = RunState()
+        self.left_out = self._shown_to = 0
+        self._tail: list[Event] = []
 
     @property
     def offset(self) -> int:
@@ -289,18 +350,83 @@ class StateReader:
         return self._reader.offset
 
     def refresh(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
-        """Fold what was appended since the last call, at most so many bytes; returns those facts."""
-        news = self._reader.read(limit_bytes=limit_bytes)
-        if self._reader.restarted:
-            self.state = RunState()
-        for event in news:
-            self.state = fold(self.state, event)
-        if self._reader.skipped != self.state.unknown_events:
+        """Fold what was appended since the last call, at most so many bytes; returns those facts.
+
+        With `tail_first` the first call returns, of a long journal, the facts in its last `TAIL_BYTES` too.
+        """
+        behind = self._shown_to - self._reader.offset
+        news = self._reader.read(
+            limit_bytes=limit_bytes if behind <= 0 else min(limit_bytes, behind, TAIL_BYTES)
+        )
+        self._folded = replay(news, self._folded)
+        if self._reader.skipped != self._folded.unknown_events:
             newer = self._reader.newest_version if self._reader.newest_version > SCHEMA_VERSION else None
-            self.state = msgspec.structs.replace(
-                self.state, unknown_events=self._reader.skipped, newer_version=newer
+            self._folded = msgspec.structs.replace(
+                self._folded, unknown_events=self._reader.skipped, newer_version=newer
             )
-        return news
+        tail, self._tail = self._tail, []
+        if self._reader.offset >= self._shown_to:
+            self.state = self._folded
+        else:
+            read = self._reader.offset, self._shown_to
+            self.state = msgspec.structs.replace(self.state, journal_read=read)
+        return [*tail, *(news if behind <= 0 else ())]
+
+    def _begin(self, file: BinaryIO) -> int | None:
+        """Where to read from, in a journal that was not read yet or is another one; None: not now, its end is shown."""
+        self.state = self._folded = RunState()
+        self.left_out = self._shown_to = 0
+        size = os.fstat(file.fileno()).st_size
+        if self._tail_first and size <= TAIL_BYTES:
+            return 0
+        offset = self._from_snapshot(file, size)
+        if not self._tail_first:
+            return offset
+        self.left_out = max((offset or size) - TAIL_BYTES, 0)
+        file.seek(self.left_out)
+        data = file.read((offset or size) - self.left_out)
+        start, end = data.find(b"\n") + 1 if self.left_out else 0, data.rfind(b"\n") + 1
+        self._tail = list(JournalReader(self._path).decode(data[start:end]))
+        if offset:
+            return offset
+        self._shown_to = self.left_out + end
+        file.seek(0)
+        self.state = _at_end(JournalReader(self._path).decode(file.readline(MAX_LINE_BYTES)), self._tail)
+        return None
+
+    def _from_snapshot(self, file: BinaryIO, size: int) -> int:
+        """How many bytes of the journal a snapshot stands for that is sound; 0: there is none."""
+        path = NodePaths(self._path.parent).snapshot
+        known = decoded_file(path, _Snapshot, MOST_SNAPSHOT_BYTES)
+        if known is None or known.code != _code() or not 0 < known.offset <= size:
+            return 0
+        # One that nothing was appended to, and that changed since, was edited.
+        is_edited = known.offset == size and os.fstat(file.fileno()).st_mtime_ns > os.stat(path).st_mtime_ns
+        if is_edited or known.seal != _seal(file, known.offset):
+            return 0
+        self._folded, self._reader.skipped = known.state, known.state.unknown_events
+        self._reader.newest_version = known.state.newer_version or SCHEMA_VERSION
+        return known.offset
+
+
+def _at_end(first: Iterable[Event], tail: Sequence[Event]) -> RunState:
+    """What the end of a journal says for certain, and who it is by its `first` line.
+
+    That is where the training is, and the outcome of a run that nobody continued. Attempts, their verdicts, the best loss and what
+    may be resumed from follow from all that stands before.
+    """
+    began = replay(event for event in first if isinstance(event, RunStarted))
+    end = replay(event for event in tail if isinstance(event, Progress))
+    last = next((event for event in reversed(tail) if isinstance(event, RunEnded | KeeperStarted)), None)
+    over = last if isinstance(last, RunEnded) else None
+    return msgspec.structs.replace(
+        began if over is None else fold(began, over),
+        started_t=None,  # no time that passed is known
+        last_t=tail[-1].t if tail else None,
+        progress=end.progress,
+        total_steps=end.total_steps or began.total_steps,
+        timeline=(),
+    )
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -318,17 +444,6 @@ def _version_of(line: bytes) -> int:
         return SCHEMA_VERSION
 
 
-def newest_version(path: Path) -> int:
-    """The highest schema version among a journal's events: a look at the lines that name one, some 0.3 s for 100 MB."""
-    newest = SCHEMA_VERSION
-    with contextlib.suppress(OSError), open_regular(path) as file:
-        lines = iter(
-            lambda: file.readline(MAX_LINE_BYTES), b""
-        )  # one without an end, of a hostile journal, fills no memory
-        newest = max((_version_of(line) for line in lines if b'"v":' in line), default=newest)
-    return max(newest, SCHEMA_VERSION)
-
-
 def facts_in(path: Path) -> Iterator[Event]:
     """Every fact of a journal, from its start to its present end, however long it is."""
     reader = JournalReader(path)
@@ -336,9 +451,9 @@ def facts_in(path: Path) -> Iterator[Event]:
         yield from news
 
 
-def read_state(path: Path, *, skips_progress: bool = False) -> RunState:
-    """The state that a journal says, read once. `skips_progress`: see `JournalReader`."""
-    reader = StateReader(path, skips_progress=skips_progress)
+def read_state(path: Path) -> RunState:
+    """The state that a journal says, read once."""
+    reader = StateReader(path)
     while reader.refresh():
         pass
     return reader.state

@@ -4,7 +4,7 @@ Layout (docs/run-directory.md)::
 
     <runs>/<run-id>/            mode 0700
       run.json  control/  artifacts/
-      nodes/<k>/events.jsonl  series/  attempts/<n>/  keeper.lock  keeper.log
+      nodes/<k>/events.jsonl  state.json  series/  attempts/<n>/  keeper.lock  keeper.log
       nodes/<k>/heartbeat  report.json      of a run on several nodes; of node 0 also orders/<seq>.json, order.json
 """
 
@@ -92,6 +92,11 @@ class NodePaths:
     def journal(self) -> Path:
         """The node's facts."""
         return self.root / "events.jsonl"
+
+    @property
+    def snapshot(self) -> Path:
+        """What the journal folds to up to a certain byte; only readers are faster for it (`run.journal`)."""
+        return self.root / "state.json"
 
     @property
     def series(self) -> Path:

@@ -92,7 +92,7 @@ class ConsoleSettings:
 class ConsoleView:
     """Follows one run in a thread and prints what happens. Reads the run directory only.
 
-    `only_news`: what the journal holds already is not printed.
+    `only_news`: what the journal holds already is not printed. Else, of a long journal, the newest of it; as JSON lines all of it.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ConsoleView:
         self._run = run
         self._node = run.node(node)
         self._settings = settings
-        self._reader = StateReader(self._node.journal)
+        self._reader = StateReader(self._node.journal, tail_first=not (only_news or settings.as_json))
         while only_news and self._reader.refresh():
             pass
         self._stop = threading.Event()
@@ -111,7 +111,7 @@ class ConsoleView:
         self._progress: ev.Progress | None = None
         self._times = _StepTimes()
         self._lost = ""  # the word for a loss that is no number
-        self._is_behind = False
+        self._is_behind = self._is_cut = False
         self._reads_on = 0
         self._measured: tuple[tuple[int, Line], ...] = ()
         self._encoder = msgspec.json.Encoder()
@@ -136,6 +136,8 @@ class ConsoleView:
         self._stop.set()
         self._thread.join()
         self._print_news()
+        while self.state.journal_read is not None:  # the story is of all of it
+            self._print_news()
         if with_story:
             text = self._settings.redactor.text(story(self.state, self._run, colour=self._settings.colour))
             self._write(self._file, text)
@@ -159,6 +161,11 @@ class ConsoleView:
 
     def _print_news(self) -> None:
         while news := self._reader.refresh():
+            if (left_out := self._reader.left_out) and not self._is_cut:
+                self._is_cut = True
+                everything = f"`stoker attach --no-ui --json {self._run.run_id}` prints all"
+                text = f"the first {left_out / 1e6:.0f} MB of the journal are left out: {everything}"
+                self._print(news[0].t, Level.INFO, text)
             for event in news:
                 if self._settings.as_json:
                     shown = without_secrets(event, self._settings.redactor)
@@ -613,7 +620,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
     """Of a run on several nodes, a line a node: its ranks in the last attempt, and how its part of it ended."""
     for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
-        its = read_state(run.node(number).journal, skips_progress=True)
+        its = read_state(run.node(number).journal)
         attempt = its.attempt
         if attempt is None:
             yield f"node {number}    {strip_escapes(its.host)}: nothing was started there"

@@ -93,6 +93,23 @@ def test_each_is_journalled_once(tmp_path: Path) -> None:
     assert len(saved(told)) == 3
 
 
+def test_of_what_is_saved_between_two_looks_a_large_journal_gets_the_newest(tmp_path: Path) -> None:
+    trains = replay((STARTED, INTENDED, RUNS, ev.Progress(t=T, attempt=1, step=100)))
+    many = [found(f"/out/c{step}", step, T + step) for step in range(1, 11)]
+    small, _, told = follower(tmp_path)
+    small._take(many, trains, trains=True)
+    assert len(saved(told)) == 10
+    told = Emitted()
+    job = replace(job_of(tmp_path).job, outputs=(str(tmp_path / "out"),))
+    large = FoundCheckpoints(job, FakeClock(), told, apart_s=lambda: 60.0)
+    large._take(many, trains, trains=True)
+    assert [one.step for one in saved(told)] == [8, 9, 10]
+    large._take(many, trains, trains=True)
+    assert len(saved(told)) == 3, "those that were left out do not come later, out of order"
+    large._take([*many, found("/out/c11", 11, T + 11), found("/out/c12", 12, T + 12)], trains)
+    assert [one.step for one in saved(told)][3:] == [11, 12]
+
+
 def test_what_the_script_reported_itself_is_known(tmp_path: Path) -> None:
     made, _, told = follower(tmp_path)
     reported = ev.CheckpointCommitted(t=T, attempt=1, step=5, path="/out/c5")

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from supervisor.keeper import context
 from supervisor.keeper.context import MOST_MINIMA, Ledger
 from supervisor.keeper.loop import LATE, Keeper
 from supervisor.keeper.process.takeover import examine_adoption, examine_continuation
-from supervisor.keeper.recording import recorder
 from supervisor.run import events as ev
 from supervisor.run.access import control
 from supervisor.run.access.lock import KeeperLock
@@ -158,8 +158,7 @@ def test_a_second_keeper_is_refused_also_where_the_lock_file_was_removed(tmp_pat
     "journal and disk", "a run of months: the journal grows large", "it grows a tenth as fast, and folds"
 )
 def test_a_large_journal_grows_a_tenth_as_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "LARGE_JOURNAL_BYTES", 2_000)
-    monkeypatch.setattr(recorder, "LARGE_INTERVAL_S", 60.0)
+    monkeypatch.setattr(context, "APART_S", ((2_000, 1.0), (1 << 62, 60.0)))
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", STEPS), env=os.environ)
     for number in range(10):

@@ -176,6 +176,17 @@ def test_what_is_no_record_breaks_nothing() -> None:
     assert attempt.steps == []
 
 
+def test_answers_that_change_with_every_look_fill_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a line of some KB: an answer every half second would make hundreds of MB a day."""
+    planned = iter(range(1, 100_000))
+    monkeypatch.setattr(MeasuredFacts, "_planned_steps", lambda *_: next(planned))
+    attempt = Attempt()
+    attempt.train(2400)  # 20 minutes
+    found = [event for event in attempt.events if isinstance(event, ev.BatchMeasured)]
+    assert 5 <= len(found) <= 14
+    assert found[1].t - found[0].t < 2.0, "what is seen at the start is soon put right"
+
+
 def test_settled_answers_are_derived_again_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     derived: list[float] = []
     attempt = Attempt()

@@ -107,6 +107,32 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
     assert [m.rank for m in marks] == [2]
 
 
+def test_a_watched_log_fills_its_journal_no_faster_than_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.context.APART_S", ((1 << 62, 3600.0),))
+    log = tmp_path / "x.log"
+    log.write_text("step 0/99 loss: 2.5\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 0, 60)
+        series = SeriesReader(run.node().series, METRICS)
+        seen: list[float | None] = []
+        for number in range(1, 4):  # a second apart, so that each would be reported
+            with log.open("a", encoding="utf-8") as writer:
+                writer.write(f"step {number}/99 loss: {1 / number:.3f}\n")
+
+            def is_read(number: int = number) -> bool:
+                seen.extend(sample.v.get("step") for sample in series.read())
+                return number in seen
+
+            assert wait_until(is_read, 30)
+            due = time.monotonic() + 1.1
+            assert wait_until(lambda due=due: time.monotonic() > due, 5)
+    steps = [fact.step for fact in facts_of(run) if isinstance(fact, ev.Progress) and fact.step is not None]
+    assert steps == [0, 3], "the first, and the last at the end"
+
+
 def test_a_log_that_nobody_writes_is_closed_by_itself_once(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text(FAILS, encoding="utf-8")

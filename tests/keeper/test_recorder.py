@@ -297,6 +297,40 @@ def test_a_job_that_evaluates_after_every_step_fills_no_journal_with_phases(benc
     assert (newest[-1].phase, newest[-1].step) == (Phase.EVALUATING, 499)
 
 
+def test_what_repeats_in_a_large_journal_is_journalled_as_rarely_as_progress(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.recorder = Recorder(tmp_path, bench.emitted, bench.clock, apart_s=lambda: 60.0)
+    bench.recorder.begin(1)
+    for second in range(1, 3601):  # an evaluation in every other second, and a checkpoint every ten
+        bench.clock.now += 1.0
+        bench.see(
+            step(second),
+            PhaseSeen(10.0 + second, 0, Phase.EVALUATING if second % 2 else Phase.STEPPING, second),
+        )
+        if second % 10 == 0:
+            bench.see(CheckpointSeen(10.0 + second, 0, second, f"c{second}", False))
+        bench.recorder.tick()
+    phases, progress = bench.of(ev.PhaseChanged), bench.of(ev.Progress)
+    saved = [event for event in bench.emitted.facts if isinstance(event, ev.CheckpointCommitted)]
+    assert len(phases) <= MOST_PHASES + 60
+    assert 55 <= len(saved) <= 61, "one a minute"
+    assert len(progress) <= 60 + len(phases) + len(saved), "each of these stands behind the step it followed"
+    assert saved[0].step == 10, "the first at once"
+    bench.see(CheckpointSeen(5000.0, 0, 3601, "c3601", False))
+    bench.recorder.close()
+    newest = [event.step for event in bench.emitted.facts if isinstance(event, ev.CheckpointCommitted)][-1]
+    assert newest == 3601, "and the newest, where the attempt ends"
+
+
+def test_a_final_checkpoint_does_not_wait(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.recorder = Recorder(tmp_path, bench.emitted, bench.clock, apart_s=lambda: 60.0)
+    bench.recorder.begin(1)
+    for number in (1, 2, 3):
+        bench.see(CheckpointSeen(10.0 + number, 0, number, f"c{number}", number == 3))
+    assert [e.step for e in bench.emitted.facts if isinstance(e, ev.CheckpointCommitted)] == [1, 3]
+
+
 def test_a_line_repeated_for_ever_does_not_hide_another_cause(bench: Bench) -> None:
     bench.see(*[evidence("the same line")] * 500, evidence("another cause"))
     assert [f.text for f in bench.emitted.facts if isinstance(f, ev.EvidenceSeen)] == [

@@ -12,7 +12,6 @@ from supervisor.run.nodes import Heartbeat
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.series import RANKS, SeriesWriter
-from supervisor.run.state import Running
 from supervisor.views.console import story
 from supervisor.views.logs import open_logs
 from supervisor.views.logs.query import BadQueryError, Query
@@ -39,16 +38,6 @@ def test_each_node_has_its_own_ranks_and_machine(tmp_path: Path) -> None:
     assert all(node.machine is not None and len(node.gpus) == 2 for node in nodes)
     assert nodes[2].ranks["5"].values["step"] == 20
     assert whole(recorded.healthy(tmp_path / "one")).nodes == ()
-
-
-def test_a_journal_without_its_progress_still_says_that_steps_are_done(tmp_path: Path) -> None:
-    run = recorded.several(tmp_path / "run")
-    reader = StateReader(run.node(1).journal, skips_progress=True)
-    facts = reader.refresh()
-    assert sum(isinstance(fact, ev.Progress) for fact in facts) == 1
-    assert isinstance(reader.state.condition, Running)
-    assert reader.state.condition.phase is ev.Phase.STEPPING
-    assert list(reader.state.attempts[0].ranks) == [0, 1]
 
 
 def test_what_is_added_on_another_node_is_read_once_a_second_in_turns(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def earlier_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> tuple[RunF
             job = record.job
             is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
             if is_same and program_files(job) == files:
-                return record, read_state(run.node().journal, skips_progress=True)
+                return record, read_state(run.node().journal)
     return None
 
 

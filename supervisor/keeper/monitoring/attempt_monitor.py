@@ -119,6 +119,7 @@ class AttemptMonitor:
             context.node.series,
             lambda since_t: concurrent_runs(context.run, since_t, context.env),
             self._measured,
+            lambda: context.ledger.apart_s,
         )
         self._recorder = Recorder(
             context.node.series,
@@ -126,7 +127,7 @@ class AttemptMonitor:
             context.clock,
             self._backlog,
             redact=context.ledger.redactor.text,
-            journal_bytes=lambda: context.ledger.size,
+            apart_s=lambda: context.ledger.apart_s,
         )
         self._viewers = Viewers(context.run.control)
         self._health = Health(

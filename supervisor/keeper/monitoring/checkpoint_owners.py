@@ -171,7 +171,7 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
             job = read_run_file(other.run_json).job
         except (OSError, BadRunFile):
             continue  # deleted meanwhile, or one that only watches
-        spans = tuple(map(_span, read_state(node.journal, skips_progress=True).attempts))
+        spans = tuple(map(_span, read_state(node.journal).attempts))
         if any(ended >= since_t for _, ended in spans):
             found.append(ConcurrentRun(other.run_id, Outputs.of(job), spans))
     return found

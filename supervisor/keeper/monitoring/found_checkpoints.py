@@ -42,6 +42,8 @@ from supervisor.sources.checkpoints import (
 LOOK_EVERY_S, LOOK_EVERY_MOST_S, DECIDING_EVERY_S = 5.0, 60.0, 1.0
 LOOK_SHARE, WATCHED_SHARE = 0.01, 0.2
 """The part of the time that looking may take. A person at the screen who is asked whether to restart is to read the newest checkpoint; while they are in that dialog, it is looked for every second or so."""
+NEWEST = 3
+"""Of what was saved between two looks, in a large journal: a restart may need one before the newest."""
 LAST_LOOK_S = 10.0
 """How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
 SEEN_FILE_S = CLOSE_S = 2.0
@@ -250,6 +252,7 @@ class FoundCheckpoints:
         series: the samples of this node, which say the step at a time; None: no step is known by time.
         others: the runs that trained since a time: what one of them may have written is not taken as this run's, unless it was measured.
         measured: the optimizer steps of the attempt that lives.
+        apart_s: how far apart reports of one kind are; of what is saved more often only the newest are journalled.
     """
 
     def __init__(
@@ -260,7 +263,9 @@ class FoundCheckpoints:
         series: Path | None = None,
         others: Others = _alone,
         measured: MeasuredFacts | None = None,
+        apart_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._apart_s = apart_s
         self._job, self._others, self._measured = job, others, measured
         self._saved: dict[
             str, tuple[float, int | None]
@@ -298,7 +303,9 @@ class FoundCheckpoints:
         now = self._clock.mono()
         share = WATCHED_SHARE if watched else LOOK_SHARE
         least_s = DECIDING_EVERY_S if deciding or self._is_new else LOOK_EVERY_S
-        wait_s = min(max(self._took_s / share, least_s), LOOK_EVERY_MOST_S)
+        wait_s = min(
+            max(self._took_s / share, least_s, 0.0 if deciding else self._apart_s()), LOOK_EVERY_MOST_S
+        )
         if now >= self._last_look + wait_s and self._begin(state):
             self._last_look, self._is_new = now, len(self._looking_at) < len(self._saved)
 
@@ -378,6 +385,9 @@ class FoundCheckpoints:
             # It is looked at again: a step may be read in the log later than its checkpoint is found.
             new = [one for one in new if limit is None or one.counted is not None or not limit.is_beyond(one)]
         now = self._clock.mono()
+        if trains and self._apart_s() > LOOK_EVERY_S:
+            self._journalled |= {(one.path, one.step, one.t) for one in new[:-NEWEST]}
+            new = new[-NEWEST:]
         for one in new:
             # A file that is kept up to date is written again and again: once a minute is enough to know where a restart would begin.
             if now - self._taken.get(one.path, float("-inf")) < LOOK_EVERY_MOST_S:

@@ -32,7 +32,7 @@ from supervisor.run.state import Running, RunState
 from supervisor.sources.telemetry import step_values
 from supervisor.text.redact import redact_argv
 
-LOOK_S, MOST_LOOK_S = 0.5, 30.0
+LOOK_S, MOST_LOOK_S, RARELY_S = 0.5, 30.0, 3600.0
 """Seconds between two derivations, which take up to 55 ms: each that changes no settled answer doubles the time to the next."""
 SILENT_S: Final = 20.0
 """Seconds from the first step. A script that logs steps has logged one by then."""
@@ -63,6 +63,8 @@ class MeasuredFacts:
         self._facts = Facts((job.entry, *job.entry_args), job.cwd) if job is not None else Facts()
         self._asked: tuple[MeasuredBatch, Knobs, MeasuredSettings] | None = None
         self._is_new, self._next_look, self._apart_s = False, 0.0, LOOK_S
+        self._least_apart_s = LOOK_S
+        """Twice as long after each answer that was journalled: some change with every look, and have 5 KB."""
         view = adopted.attempt if adopted is not None else None
         self._journalled = view.measured if view is not None else None
         self._is_silent = self._journalled is not None and self._journalled.counts_steps
@@ -136,9 +138,10 @@ class MeasuredFacts:
         if event.micro_batch is None and event.resume is None and not (is_over or steps >= OPEN_STEPS):
             return
         if self._journalled is not None and event == replace(self._journalled, t=event.t):
-            self._apart_s = min(2 * self._apart_s, MOST_LOOK_S)
+            self._apart_s = max(min(2 * self._apart_s, MOST_LOOK_S), self._least_apart_s)
             return
-        self._journalled, self._apart_s = event, LOOK_S
+        self._journalled, self._apart_s = event, self._least_apart_s
+        self._least_apart_s = min(2 * self._least_apart_s, RARELY_S)
         self._emit(event)
 
     def _take_values(self, seen: FactSeen) -> None:

@@ -126,6 +126,7 @@ class Observer(Powerless):
             self.emit,
             self._clock,
             self._backlog,
+            apart_s=lambda: self._observed.ledger.apart_s,
             behind_interval_s=BEHIND_S,
             only_watches=True,
         )

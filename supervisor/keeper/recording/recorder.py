@@ -1,7 +1,7 @@
 """From observations to the run directory: samples to series, events to the journal, throttled.
 
-Steps arrive hundreds a second; the journal gets at most one `Progress` a second, always the last, with every low
-of the loss since the one before. While the reading of the logs is behind, it says by how much, and at least every 10 s.
+Steps arrive hundreds a second; the journal gets at most one `Progress` a second, and fewer once it is large: always the last, with every
+low of the loss since the one before. Phases and checkpoints likewise. While the reading of the logs is behind, it says by how much, and at least every 10 s.
 An adopting keeper reads the logs again from their start: what was recorded before is recognised by its
 step and dropped here.
 """
@@ -86,11 +86,8 @@ class RunningMinima:
 # An attempt whose loss is no number from its first step on is reported after so many: of some scripts the first is an empty mean.
 NOT_FINITE_FROM_START = 3
 PROGRESS_INTERVAL_S = 1.0
-LARGE_JOURNAL_BYTES = 64 << 20
-LARGE_INTERVAL_S = 10.0
-"""Progress makes a journal of 20 MB a day (250 bytes a second; 86 MB at the worst, with 32 minima in each). Once it is large, it grows by a tenth of that."""
 MOST_PHASES = 60
-"""Changes of phase within a moment; after them one a second is journalled, the newest."""
+"""Changes of phase within a moment; after them one is journalled with each progress, the newest."""
 MOST_LOSS_NAME = 40
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
@@ -126,6 +123,8 @@ class _Memory:
     phases_left: float = MOST_PHASES
     phases_t: float = float("-inf")
     late_phase: ev.PhaseChanged | None = None
+    late_checkpoint: ev.CheckpointCommitted | None = None
+    last_checkpoint: float = float("-inf")
     wire: bool = False
     ready: bool = False
     stepped: bool = False
@@ -161,8 +160,8 @@ class Recorder:
     """Writes what was observed of the current attempt. One a keeper, used by its one thread.
 
     `backlog()`: how far the attempt's logs are read; None where nothing is being read. `redact`: takes secrets out of a line, as
-    the journal does: evidence that an earlier keeper recorded is recognised by its text. `journal_bytes()`: how large the journal
-    is by now: of a large one progress is written less often. `only_watches`: nothing is decided by the steps, so that one which
+    the journal does: evidence that an earlier keeper recorded is recognised by its text. `apart_s()`: how far apart reports of one kind
+    are by now. `only_watches`: nothing is decided by the steps, so that one which
     was made before counts: a bar of a resumed job stands there at its start.
     """
 
@@ -174,12 +173,12 @@ class Recorder:
         backlog: Callable[[], Backlog | None] = lambda: None,
         *,
         redact: Callable[[str], str] = redact_text,
-        journal_bytes: Callable[[], int] = lambda: 0,
+        apart_s: Callable[[], float] = lambda: PROGRESS_INTERVAL_S,
         behind_interval_s: float = BEHIND_INTERVAL_S,
         only_watches: bool = False,
     ) -> None:
         self._only_watches = only_watches
-        self._journal_bytes = journal_bytes
+        self._apart_s = apart_s
         self._behind_interval_s = behind_interval_s
         self._unwritable: set[str] = set()
         self._folder = series
@@ -247,12 +246,10 @@ class Recorder:
                 known = key in self._m.checkpoints or seen.step < self._m.checkpoints_until
                 if seen.rank in {None, 0} and not known:
                     self._m.checkpoints.add(key)
-                    self.flush()
-                    self._emit(
-                        ev.CheckpointCommitted(
-                            t=seen.t, attempt=attempt, step=seen.step, path=seen.path, final=seen.final
-                        )
+                    self._m.late_checkpoint = ev.CheckpointCommitted(
+                        t=seen.t, attempt=attempt, step=seen.step, path=seen.path, final=seen.final
                     )
+                    self._tell_checkpoint(0.0 if seen.final else self._apart_s())
             case WarningSeen():
                 self._advise(attempt, seen.t, seen.code, seen.text, seen.rank)
             case SensorFact():
@@ -279,28 +276,33 @@ class Recorder:
     def tick(self) -> None:
         """Write what has waited long enough: samples for their step, progress for its second."""
         self._tell_phase()
+        self._tell_checkpoint(self._apart_s())
         self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
         if self._m.early and self._is_settled():
             self._report_early()
         if self._clock.mono() >= self._m.next_backlog:
             self._look_behind()
-        self._tell_progress(self._interval_s)
-
-    @property
-    def _interval_s(self) -> float:
-        return PROGRESS_INTERVAL_S if self._journal_bytes() < LARGE_JOURNAL_BYTES else LARGE_INTERVAL_S
+        self._tell_progress(self._apart_s())
 
     def _tell_phase(self) -> None:
         m, now = self._m, self._clock.mono()
         if m.late_phase is None:
             return
-        m.phases_left = min(m.phases_left + max(now - m.phases_t, 0.0), MOST_PHASES)
+        m.phases_left = min(m.phases_left + max(now - m.phases_t, 0.0) / self._apart_s(), MOST_PHASES)
         m.phases_t = now
         if m.phases_left >= 1.0:
             m.phases_left -= 1.0
             event, m.late_phase = m.late_phase, None
-            self.flush()
+            self._flush_progress()
             self._emit(event)
+
+    def _tell_checkpoint(self, apart_s: float) -> None:
+        m, now = self._m, self._clock.mono()
+        if m.late_checkpoint is None or now - m.last_checkpoint < apart_s:
+            return
+        event, m.late_checkpoint, m.last_checkpoint = m.late_checkpoint, None, now
+        self._flush_progress()
+        self._emit(event)
 
     def expect_backlog(self) -> None:
         """Logs that were written before are about to be read: say so at once."""
@@ -310,6 +312,10 @@ class Recorder:
 
     def flush(self) -> None:
         """Write what still waits for its step or its second."""
+        self._flush_progress()
+        self._tell_checkpoint(0.0)
+
+    def _flush_progress(self) -> None:
         self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
         self._report_early()
         self._look_behind()
@@ -455,7 +461,7 @@ class Recorder:
         self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
         # Where an attempt continues is told by its first step: that one is not merged with those of its second.
         first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
-        self._tell_progress(0.0 if first else self._interval_s)
+        self._tell_progress(0.0 if first else self._apart_s())
 
     def _is_earlier_bar(self, seen: StepSeen) -> bool:
         """Whether a bar that names no loss stands at an epoch before the newest loss's: of a resumed job it counts from its start."""

@@ -98,11 +98,9 @@ def newer_notice(place: Place, journal_version: int | None) -> str:
 
 def newer_refusal(run: RunPaths, place: Place) -> str:
     """The same, with the journal looked at for it: why nothing is asked of such a run's keeper, and none is started."""
-    from supervisor.run.events import SCHEMA_VERSION
-    from supervisor.run.journal import newest_version
+    from supervisor.run.journal import read_state
 
-    newest = newest_version(run.node().journal)
-    return newer_notice(place, newest if newest > SCHEMA_VERSION else None)
+    return newer_notice(place, read_state(run.node().journal).newer_version)
 
 
 def place_of(run: RunPaths) -> Place:
@@ -180,7 +178,7 @@ def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
         yield node.root, True
         if number == 0 or _is_there(node.journal):  # another node's keeper may be about to begin
             yield node.journal, False
-        told = (node.lock, node.log, node.order, node.report)
+        told = (node.snapshot, node.lock, node.log, node.order, node.report)
         yield from ((path, False) for path in told if _is_there(path))
         yield from ((path, True) for path in (node.series, node.orders) if _is_there(path))
         for folder in (node.root / "attempts", node.root / "probes"):

@@ -24,7 +24,7 @@ LOOK_S = 1.0
 LOOK_PER_NODE_S = 0.03
 # One look takes no longer than this and one node: the rest is looked at with the next refresh.
 TURN_S = 0.02
-# Of a long journal at once: nearly all of it is progress, which is skipped.
+# Of a long journal at once.
 JOURNAL_BYTES = 1 << 20
 # Of each stream at the opening: some ten readings of eight ranks.
 TAIL_BYTES = 1 << 14
@@ -39,7 +39,7 @@ class _OtherNode:
         self.paths = run.node(number)
         self.pulse = Pulse(self.paths)
         self.due = float("-inf")
-        self._journal = StateReader(self.paths.journal, skips_progress=True)
+        self._journal = StateReader(self.paths.journal)
         self._series: dict[str, SeriesReader] = {}
         self._readings = NewestReadings()
 

@@ -19,7 +19,7 @@ import msgspec
 
 from supervisor.run import series as se
 from supervisor.run.events import Event, KeeperStarted
-from supervisor.run.fold import fold
+from supervisor.run.fold import fold, replay
 from supervisor.run.journal import facts_in
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
@@ -109,9 +109,7 @@ def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
         run_file: RunFile | None = read_run_file(run.run_json)
     except BadRunFile:
         run_file = None
-    state = RunState()
-    for event in events:
-        state = fold(state, event)
+    state = replay(events)
     facts_t = tuple(sorted({moment.t for moment in state.timeline}))
     end_t = _end_of(events, samples)
     lines, log_times = recorded_lines(run, paths, state, samples, events, end_t, tr)

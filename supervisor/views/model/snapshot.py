@@ -143,7 +143,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     def step(self) -> int | None:
         """The newest step of the newest attempt; while it runs that of a newer loss, which the journal has up to a second later."""
         attempt, progress, losses = self.state.attempt, self.state.progress, self.metrics.get("loss", ())
-        step = attempt.last_step if attempt is not None else None
+        step = attempt.last_step if attempt is not None else progress.step if progress is not None else None
         if step is None or not losses or not isinstance(self.state.condition, Running):
             return step
         newest = losses[-1]

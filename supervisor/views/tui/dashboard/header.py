@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from supervisor.job.batch import BatchSpec, BatchUnit, describe
 from supervisor.run.events import Phase, Progress, is_share_of_epochs
-from supervisor.run.state import Running, RunState, Stopping
+from supervisor.run.state import Preflight, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.model.step_pace import FAR
@@ -111,7 +111,7 @@ class HeaderPanel(Panel):
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
         behind = unread_text(state.progress) if state.progress is not None and is_live(snapshot) else ""
         if reading := reading_text(state):
-            behind = "" if isinstance(state.condition, Running) else reading
+            behind = "" if isinstance(state.condition, Running | Preflight) else reading
         if behind:
             left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:

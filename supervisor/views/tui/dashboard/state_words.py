@@ -70,6 +70,8 @@ def condition_span(shown: Shown, now: float) -> Span:
     attempt = shown.state.attempt
     requested = end_of_request(attempt) if attempt is not None else ""
     match condition:
+        case st.Preflight() if reading := reading_text(shown.state):
+            return Span(f"○ {reading}", TextStyle.PLAIN)
         case st.Preflight():
             return Span("○ preflight", TextStyle.PLAIN)
         case st.Launching():
