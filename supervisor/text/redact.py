@@ -49,25 +49,27 @@ Span = tuple[int, int]
 
 # -- tokens that tell what they are ----------------------------------------------------------------
 
-# Beginnings of credentials, as the rule sets of scanners list them. Ordinary names begin so too: what follows must look random.
+# The published shapes of credentials, as the rule sets of scanners list them: AWS, Google, JSON web tokens, Neptune, Databricks, Twilio,
+# Mailgun, W&B, SendGrid, Vault, Doppler, Telegram, Discord, GitLab, Slack, GitHub, Stripe, Anthropic, OpenAI, Sentry, Docker, PyPI,
+# NVIDIA, Postman, Tailscale, PlanetScale, age, Atlassian, Artifactory, Azure.
+_SHAPED = Lazy(
+    r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|ABIA|ACCA|LTAI)[A-Z0-9]{16}(?![A-Za-z0-9])"
+    r"|(?:IQoJb3JpZ2lu|F[wQ]oGZXIvYXdz)[A-Za-z0-9+/=]{20,}|AIza[\w\-]{30,}|ya29\.[\w\-]{16,}|1//0[\w\-]{24,}|GOCSPX-[\w\-]{20,}"
+    r"|eyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]+|eyJhcGlf[A-Za-z0-9+/_\-]{20,}={0,2}|dapi[0-9a-f]{32}|(?:SK|key-)[0-9a-f]{32}"
+    r"|local-[0-9a-f]{40}|wandb_v\d_\w{30,}|SG\.[\w\-]{16,}\.[\w\-]{16,}|hv[sbr]\.[\w\-]{20,}|dp\.(?:pt|st|ct)\.[\w.]{30,}"
+    r"|(?:bot)?\d{8,10}:AA[\w\-]{30,}|[MNO][\w\-]{23,27}\.[\w\-]{6}\.[\w\-]{27,}"
+    r"|gl(?:pat|oas|dt|rtr?|cbt|ptt|ft|imt|agent|wt|soat|ffct)-[\w\-]{16,}(?:\.[\w\-]+)*|x(?:ox[a-z]|app-\d)-[A-Za-z0-9\-]{10,}"
+    r"|github_pat_\w{20,}|[sr]k_(?:live|test)_[A-Za-z0-9]{10,}|sk-(?:ant|proj|or)-[\w\-]{20,}|sntry[su]_[\w+/=]{30,}"
+    r"|dckr_[po]at_[\w\-]{20,}|pypi-AgE[\w\-]{20,}|nvapi-[\w\-]{40,}|PMAK-[0-9a-f\-]{40,}|tskey-[\w\-]{20,}|pscale_[a-z]+_[\w\-.]{32,}"
+    r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|ATATT3[\w\-=]{40,}|AKCp[A-Za-z0-9]{50,}|[\w~.]{3}\dQ~[\w~.\-]{30,})"
+)
+# Beginnings with which ordinary names begin, too: what follows must look random.
 _PREFIXED = Lazy(
-    r"(?<![A-Za-z0-9])(?:(?:hf|gh[pousr]|github_pat|npm|dckr_[po]at|wandb_v\d|KGAT|[sr]k_(?:live|test)|gsk|r8|do[oprt]_v1"
-    r"|sntry[su]|glsa|glc|sbp|shp(?:at|ca|pa|ss)|lin_api|ntn|fm2|pscale_[a-z]+|secret|api_org)_"
-    r"|(?:gl(?:pat|oas|dt|rtr?|cbt|ptt|ft|imt|agent|wt|soat|ffct)|xox[a-z]|xapp|[sa]k|as|nvapi|pplx|xai|pypi|GOCSPX"
-    r"|PMAK|tskey|pul)-)([\w\-+/=.]{15,}[\w\-+/=])"
+    r"(?<![A-Za-z0-9])(?:(?:hf|gh[pousr]|npm|KGAT|gsk|r8|do[oprt]_v1|gls?[ac]|sbp"
+    r"|shp(?:at|ca|pa|ss)|lin_api|ntn|fm2|secret|api_org)_|(?:[sa]k|as|pplx|xai|pul)-)([\w\-+/=]{16,})"
 )
 # The same of a vendor not listed: a drawn word of all three kinds of characters behind a short beginning.
 _UNLISTED = Lazy(r"(?<![A-Za-z0-9/.])[a-z][a-z0-9]{1,11}(?:[_\-][a-z0-9]{1,8}){0,2}[_\-]([\w\-]{24,})")
-# AWS, Google, JSON web tokens, Neptune, Databricks, Twilio and Mailgun, W&B local, SendGrid and Vault, Telegram, Discord, age,
-# Atlassian, Artifactory, Azure.
-_SHAPED = Lazy(
-    r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|ABIA|ACCA|LTAI)[A-Z0-9]{16}(?![A-Za-z0-9])"
-    r"|(?:IQoJb3JpZ2lu|F[wQ]oGZXIvYXdz)[A-Za-z0-9+/=]{20,}|AIza[\w\-]{30,}|ya29\.[\w\-]{16,}|1//0[\w\-]{24,}"
-    r"|eyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]+|eyJhcGlf[A-Za-z0-9+/_\-]{20,}={0,2}"
-    r"|dapi[0-9a-f]{32}|(?:SK|key-)[0-9a-f]{32}|local-[0-9a-f]{40}|(?:SG|hv[sbr]|dp\.(?:pt|st|ct))\.[\w\-.]{20,}"
-    r"|(?:bot)?\d{8,10}:AA[\w\-]{30,}|[MNO][\w\-]{23,27}\.[\w\-]{6}\.[\w\-]{27,}"
-    r"|AGE-SECRET-KEY-1[A-Z0-9]{50,}|ATATT3[\w\-=]{40,}|AKCp[A-Za-z0-9]{50,}|[\w~.]{3}\dQ~[\w~.\-]{30,})"
-)
 _PRIVATE_KEY = Lazy(
     r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----(?P<body>.*?)(?:-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
@@ -77,7 +79,7 @@ _KEY_END = Lazy(r"-----END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----")
 _BODY_LINE = Lazy(r"(?<![^\s\"'])[A-Za-z0-9+/]{60,76}={0,2}(?=\s|\\n|[\"']|$)")
 _AWS_SECRET = Lazy(r"(?<![A-Za-z0-9/+=_.\-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_\-])")
 _WEBHOOK = Lazy(
-    r"(?i)(?:(?<![a-z])(?:web)?hooks?[\w.\-]*|/with/key|hc-ping\.com|/bot/v\d/hook)/([^\s\"'<>]+)"
+    r"(?i)(?:(?<![a-z])(?:web)?hooks?[\w.\-]*|/with/key|hc-ping\.com|api\.day\.app|/bot/v\d/hook)/([^\s\"'<>]+)"
 )
 
 
@@ -95,7 +97,7 @@ def _tokens(text: str, low: str) -> Iterator[Span]:
     for found in _SHAPED.finditer(text):
         yield found.span()
     for found in _PREFIXED.finditer(text):
-        if is_random(found[1]) or len(longest_segment(found[1])) >= 16:
+        if is_random(found[1]) or len(longest_segment(found[1])) >= 30:
             yield found.span()
     for found in _UNLISTED.finditer(text):
         if len(segment := longest_segment(found[1])) >= 20 and _is_mixed(segment):
@@ -104,7 +106,8 @@ def _tokens(text: str, low: str) -> Iterator[Span]:
     for found in (*_BODY_LINE.finditer(text), *(_AWS_SECRET.finditer(text) if is_aws else ())):
         if _is_mixed(found[0]):
             yield found.span()
-    for found in _WEBHOOK.finditer(text) if "hook" in low or "/with/key" in low or "hc-ping" in low else ():
+    has_hook = any(map(low.__contains__, ("hook", "/with/key", "hc-ping", "api.day")))
+    for found in _WEBHOOK.finditer(text) if has_hook else ():
         if is_random(found[1]):
             yield found.span(1)
 
@@ -241,7 +244,8 @@ def _secret_at(text: str, low: str, found: re.Match[str], value: str) -> int:
         return -1 if _SHORT_FLAG.fullmatch(value) else _secret_of_flag(name, value)
     if sep == ">" or "," in sep:  # `<password>V</password>`, `('HF_TOKEN', 'V')`
         sure = kind_of_name(name) is Kind.SURE or (name.isupper() and "_" in name)
-        hide = sure and (sep != ">" or low[:at].endswith("<")) and hides(name, value) and value[:1] != "-"
+        is_pair = low[:at].endswith("<") if sep == ">" else name.isupper() or not WORD.fullmatch(value)
+        hide = sure and is_pair and hides(name, value) and value[:1] != "-"
     elif sep.isspace():
         hide = hides_next(name, value, given=False)
     else:
@@ -337,9 +341,7 @@ def secret_spans(text: str) -> list[Span]:
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
     merged: list[Span] = []
-    for start, end in sorted(spans):
-        if start >= end:
-            continue
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
@@ -348,17 +350,14 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _without(text: str, spans: Sequence[Span]) -> str:
-    parts: list[str] = []
-    at = 0
-    for start, end in spans:
-        parts += [text[at:start], HIDDEN]
-        at = end
-    return "".join([*parts, text[at:]])
+    for start, end in reversed(spans):
+        text = f"{text[:start]}{HIDDEN}{text[end:]}"
+    return text
 
 
 def redact_text(text: str) -> str:
     """A line, or several, fit to be shown or written."""
-    return _without(text, spans) if (spans := _around_hidden(text, secret_spans(text))) else text
+    return _without(text, _around_hidden(text, secret_spans(text)))
 
 
 def _around_hidden(text: str, spans: list[Span]) -> list[Span]:
@@ -413,9 +412,7 @@ def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
 
 def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """A command line fit to be shown."""
-    return tuple(
-        _without(word, found) if found else word for word, found in zip(argv, argv_spans(argv), strict=True)
-    )
+    return tuple(map(_without, argv, argv_spans(argv)))
 
 
 _LEAST_KNOWN: Final = 6

@@ -65,7 +65,7 @@ _ABOUT: Final = word_set(
     "file path dir folder name names type env var count len length size limit url uri method mode scheme policy expiry "
     "expires ttl prompt field column index idx id ids required enabled version format prefix suffix min max sock provider "
     "backend dim embedding embeddings emb mask loss acc accuracy weight weights padding position rate usage num endpoint "
-    "manager helper store parallelism bytes error errors"
+    "manager helper command metric store parallelism bytes error errors"
 )
 # Words with which a token is one of a text, or of a page of results.
 _OF_TEXT: Final = word_set(
@@ -177,7 +177,7 @@ def looks_secret(value: str) -> bool:
 def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
     """What the name says (`Kind.OPEN` for a plain value), and its words. A number may be a password, but no other secret."""
     kind, words = kind_of_name(name), _words(name)
-    password = any(word.endswith(("password", "passwd", "pass", "pwd", "pw")) for word in words)
+    password = any(word.endswith(("password", "passwd", "passcode", "pass", "pwd", "pw")) for word in words)
     return (Kind.OPEN if kind is Kind.OPEN or is_plain(value, digits_too=not password) else kind), words
 
 

@@ -249,3 +249,70 @@ LOOK_ALIKES: Final = tuple(
     )
     for text in texts
 )  # fmt: skip
+
+# A second draw, after the rule was written: as the documentation and issues of pixi, Snowflake, watsonx, Open Cloud, SwanLab, Bark,
+# shoutrrr, Prefect, ClearML, H2O, DVC, MLflow, Trackio, Domino, rclone, git-rsync, tldw, W&B, Tavily, Exa, Gcore, WinSCP, litellm
+# and Telesherpa show them.
+DOCUMENTED: Final = tuple(
+    Row(form, text.replace("@@", secret), secret)
+    for form, text, secret in (
+        (Form.ARGUMENT, "pixi auth login repo.prefix.dev --token pfx_@@", "JQEV-m_" + _drawn(29)),
+        (Form.ARGUMENT, "pixi auth login anaconda.org --conda-token @@", _drawn(16, string.ascii_uppercase)),
+        (Form.ARGUMENT, "pixi auth login s3://b --s3-access-key-id kim7 --s3-session-token '@@'", _drawn(30, _ALNUM + "+/")),
+        (Form.ARGUMENT, "snow sql --user kim --mfa-passcode @@", "482913"),
+        (Form.ARGUMENT, "train.py --trackio_token @@ --init_from resume", "tr4ck-me"),
+        (Form.ARGUMENT, "git-rsync --upstream-token @@ --mirror-token $MIRROR", "ups-tream7"),
+        (Form.ARGUMENT, "rclone authorize drive client-7 @@", _drawn(24)),
+        (Form.VARIABLE, "DI_APIKEY=@@", "w4tson-x"),
+        (Form.VARIABLE, "HG_FACE_TOKEN=@@", _drawn(12)),
+        (Form.VARIABLE, "CLIENTLOG_DEBUG_TOKEN=@@", "debugging"),
+        (Form.VARIABLE, "RCLONE_CONFIG_PASS=@@", "hunter"),
+        (Form.VARIABLE, "RCLONETOKEN=@@", _drawn(40)),
+        (Form.YACS, "dvc remote modify --local myremote secret_access_key @@", "mysecret7"),
+        (Form.YACS, "dvc remote modify --local myremote session_token @@", "my-session"),
+        (Form.YACS, "dvc remote modify myremote connection_string AccountName=a;AccountKey=@@", _drawn(20)),
+        (Form.LOG, "X-Telesherpa-Secret: @@", "sherpa99"),
+        (Form.LOG, "INFO:root:Debug - Chat API Call - API Key: @@", "ch4t-api-key"),
+        (Form.LOG, "[CREDENTIAL] Key @@... is rate-limited, backoff: 3s", _drawn(8)),
+        (Form.LOG, "New Secret Key: @@", "g-core-s3"),
+        (Form.LOG, "+ wandb login @@;", _drawn(40, _HEX)),
+        (Form.LOG, "model_call_details: {'model': 'gpt', 'api_key': '@@', 'stream': True}", "litellm1"),
+        (Form.URL, "BACKEND_STORE_URI=postgresql://user:@@@host:port/db", "st0re"),
+        (Form.URL, "lark://open.larksuite.com/abc123?secret=@@", "xyz789"),
+        (Form.URL, "GET https://api.day.app/@@/Training/ended", _drawn(22)),
+        (Form.WEBHOOK, "LarkCallback(webhook_url='https://open.larkoffice.com/open-apis/bot/v2/hook/@@')", "7f3c2b1a-9e0d-4c5b-8a76-f1e2d3c4b5a6"),
+        (Form.CONFIG, "bot_token = '@@'", "123456789:ABCdefGHIjklMNOpqrsTUVwxyz"),
+        (Form.CONFIG, "credentials { access_key: @@ }", "ABCDEF7KIM"),
+        (Form.CONFIG, "PrivateKeyPassphrase=@@", "open-sesame"),
+        (Form.CONFIG, "      - MYSQL_ROOT_PASSWORD=@@", "t00r"),
+        (Form.TOKEN, "search: tvly-dev-@@ is out of quota", _drawn(32)),
+    )
+)  # fmt: skip
+# What no rule of ours can know: a second argument without a name, the first letters of a key, a value of a webhook that is none.
+MISSED: Final = ("rclone authorize", "[CREDENTIAL]", "SWANLAB_WEBHOOK_VALUE")
+
+DOCUMENTED_LOOK_ALIKES: Final = tuple(
+    Row(form, text, "")
+    for form, text in (
+        (Form.CONFIG, '"coord_token": "<|coord|>", "det_token": "<|DET|>"'),
+        (Form.CONFIG, '"image_reg_1_token": "img1", "end_of_turn_token": "eot_2"'),
+        (Form.CONFIG, '"boi_token": "<start_of_image>", "caption_token": "cap0"'),
+        (Form.CONFIG, '"num_key_value_heads": 8, "clean_up_tokenization_spaces": false'),
+        (Form.CONFIG, '"model_specific_special_tokens": {"image_token": "<image_soft_token>"}'),
+        (Form.CONFIG, "serviceAccountName: mlflow2"),
+        (Form.CONFIG, "- secretRef:\n    name: mlflow-db-credentials2"),
+        (Form.CONFIG, "bearer_token_command = get-token2 --fresh"),
+        (Form.CONFIG, "tokens_per_second=2, keyfile=keys2.bin"),
+        (Form.ARGUMENT, "snow sql --authenticator snowflake2 --oauth-flow auth-code"),
+        (Form.ARGUMENT, "pixi auth login x --oauth-scope repo:read --oauth-client-id rattler2"),
+        (Form.ARGUMENT, "snow sql --token-file-path /run/t --private-key-path k2.p8"),
+        (Form.ARGUMENT, "jsrepo tokens github2 --logout"),
+        (Form.ARGUMENT, "train.py --no_pass_manager v2 --wandb_key_metric loss2"),
+        (Form.YACS, "train_script.py --opts MODEL.NAME resnet34 MODEL.MODEL_LIBRARY pytorchcv"),
+        (Form.YACS, "dvc remote modify myremote credentialpath path/to/credentials2"),
+        (Form.VARIABLE, "SWANLAB_WEBHOOK_VALUE=hello2"),
+        (Form.LOG, "signature=1 adds X-Webhook-Signature (HMAC of the body)"),
+        (Form.LOG, "Credential('5e429d6ecf8a5f36c5693e0f', 'my_db_cred', 'basic')"),
+        (Form.LOG, "cred.credential_id: 5e429d6ecf8a5f36c5693e0f"),
+    )
+)

@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
 from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact_text
-from tests.text.labelled import LOOK_ALIKES, SECRETS, WORDS, Form, Row
+from tests.text.labelled import (
+    DOCUMENTED,
+    DOCUMENTED_LOOK_ALIKES,
+    LOOK_ALIKES,
+    MISSED,
+    SECRETS,
+    WORDS,
+    Form,
+    Row,
+)
 
 
 def written(row: Row) -> Iterator[tuple[str, str]]:
@@ -27,13 +37,22 @@ def written(row: Row) -> Iterator[tuple[str, str]]:
         yield "\0".join(words), "\0".join(redact_argv(words))
 
 
+def known(rows: Iterable[Row]) -> list[Any]:
+    """Parameters of a test: rows, those that are missed as expected failures."""
+    missed = pytest.mark.xfail(strict=True, reason="nothing in the text says so")
+    return [
+        pytest.param(row, id=row.text[:40], marks=[missed] if row.text.startswith(MISSED) else [])
+        for row in rows
+    ]
+
+
 def test_there_are_ten_of_each_form() -> None:
     assert Counter(row.form for row in SECRETS) == dict.fromkeys(Form, 10)
     assert all(row.secret in row.text for row in SECRETS)
-    assert len(LOOK_ALIKES) == 40
+    assert (len(LOOK_ALIKES), len(DOCUMENTED), len(DOCUMENTED_LOOK_ALIKES)) == (40, 30, 20)
 
 
-@pytest.mark.parametrize("row", SECRETS, ids=lambda row: row.text[:40])
+@pytest.mark.parametrize("row", known((*SECRETS, *DOCUMENTED)))
 def test_a_labelled_secret_is_hidden_and_what_stands_before_it_stays(row: Row) -> None:
     for before, after in written(row):
         assert row.secret not in after
@@ -42,7 +61,7 @@ def test_a_labelled_secret_is_hidden_and_what_stands_before_it_stays(row: Row) -
         assert after[:4] == before[:4] or after.startswith(HIDDEN)
 
 
-@pytest.mark.parametrize("row", LOOK_ALIKES, ids=lambda row: row.text[:40])
+@pytest.mark.parametrize("row", known((*LOOK_ALIKES, *DOCUMENTED_LOOK_ALIKES)))
 def test_a_look_alike_stays(row: Row) -> None:
     for before, after in written(row):
         assert after == before
