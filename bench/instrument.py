@@ -6,7 +6,8 @@
 time, because the machine is rarely ours alone; even that grows when others use the caches, so believe a run on a quiet one.
 
 Goals:
-- a process that does nothing starts at most 5 ms later, one that trains makes its first step at most 30 ms later (median of pairs);
+- a process that does nothing starts at most 5 ms later, one that trains makes its first step at most 30 ms later (median of pairs),
+  with the bytecode that an installed package has; without it (another Python, which may write none there) is a row of its own;
 - the hooks take at most 30 µs a step by themselves, with a DataLoader 60: `perf_counter_ns` around each wrapper less that around what
   it wraps, summed up step by step; the median step counts, the quickest is shown (a mean would count the other processes of a machine);
 - the ratio of a step of about 3.6 ms, eager and compiled, is reported: missed only if its 95 % interval lies wholly above 1.05;
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,12 +33,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT, command_line, in_turn, interval, keep, surroundings
 
-ON_PATH = ROOT / "supervisor" / "instrument" / "on_path"
+PACKAGE = ROOT / "supervisor" / "instrument"
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 STEP_RATIO = 1.05
 
 # What a user writes. `block(steps)` is the processor time of a step in ms.
 TRAINS = """
-import argparse, json, resource, statistics, sys, time
+import argparse, json, os, resource, statistics, sys, time
 import torch
 parser = argparse.ArgumentParser(); parser.add_argument("--batch-size", type=int, default=16); parser.add_argument("--width", type=int, default=320)
 args = parser.parse_args()
@@ -53,8 +57,9 @@ def block(draw, steps, run=None):
     for _ in range(steps): step(draw, run)
     return 1000 * (time.process_time() - began) / steps
 step(by_hand)
-found = {"first step, ms": 1000 * time.process_time()}
+found = {"first step, ms": 1000 * time.process_time(), "first step, wall ms": 1000 * (time.monotonic() - float(os.environ["BEGAN"]))}
 """
+FIRST = TRAINS + "print(json.dumps(found))"
 STEPS = (
     TRAINS
     + """
@@ -117,20 +122,30 @@ print(json.dumps(found))
 
 
 class Pairs:
-    """Runs scripts with and without the measurements. `telemetry`: where the processes that have them write."""
+    """Runs scripts with and without the measurements.
+
+    Attributes:
+        telemetry: where the processes that have them write.
+        source: a copy of the package in which there is no bytecode.
+    """
 
     def __init__(self, python: str, folder: Path) -> None:
-        self.python, self.telemetry = python, folder / "telemetry"
+        self.python, self.telemetry, self.source = python, folder / "telemetry", folder / "source"
+        shutil.copytree(PACKAGE, self.source, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def run(self, script: str, measured: bool) -> dict[str, float]:
-        """What the script prints as JSON, and the processor time of its whole process in ms."""
-        own = {"PYTHONPATH": str(ON_PATH), "STOKER_TELEMETRY_DIR": str(self.telemetry)}
+    def run(self, script: str, package: Path | None) -> dict[str, float]:
+        """What the script prints as JSON, and the processor time of its whole process in ms. `package`: what measures it, or None."""
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
-            **(own if measured else {}),
+            "BEGAN": repr(time.monotonic()),
         }
+        environment.pop(NO_BYTECODE, None)  # the round that warms up writes it, as an installation does
+        if package is not None:
+            environment.update(PYTHONPATH=str(package / "on_path"), STOKER_TELEMETRY_DIR=str(self.telemetry))
+        if package == self.source:
+            environment[NO_BYTECODE] = "1"
         child = subprocess.Popen(
             [self.python, "-c", script], env=environment, cwd=self.telemetry.parent, stdout=subprocess.PIPE
         )
@@ -143,11 +158,13 @@ class Pairs:
         found: dict[str, float] = json.loads(text) if text else {}
         return {**found, "process, ms": 1000 * (used.ru_utime + used.ru_stime)}
 
-    def compare(self, script: str, pairs: int) -> dict[str, list[tuple[float, float]]]:
+    def compare(
+        self, script: str, pairs: int, package: Path = PACKAGE
+    ) -> dict[str, list[tuple[float, float]]]:
         """(without, with) of each number, a pair a round."""
         ways: dict[str, Callable[[], dict[str, float]]] = {
-            "without": lambda: self.run(script, measured=False),
-            "with": lambda: self.run(script, measured=True),
+            "without": lambda: self.run(script, None),
+            "with": lambda: self.run(script, package),
         }
         times = in_turn(ways, pairs)
         return {
@@ -206,8 +223,12 @@ def main() -> int:
         rows["import torch, ms"] = row(
             both.compare("import torch", args.pairs)["process, ms"], difference, None
         )
+        first = both.compare(FIRST, 3 * args.pairs)
+        rows["first step, ms"] = row(first["first step, ms"], difference, 30.0)
+        rows["first step, wall ms"] = row(first["first step, wall ms"], difference, None)
+        first = both.compare(FIRST, 2 * args.pairs, both.source)
+        rows["first step without bytecode, ms"] = row(first["first step, ms"], difference, None)
         steps = both.compare(STEPS, args.pairs)
-        rows["first step, ms"] = row(steps["first step, ms"], difference, 30.0)
         for name in ("step, ms", "step with a DataLoader, ms"):
             rows[name] = row(steps[name], ratio, STEP_RATIO)
         rows["resident, MB"] = row(steps["resident, MB"], difference, 5.0)
@@ -215,7 +236,7 @@ def main() -> int:
         rows["compiled step, ms"] = row(compiled["compiled step, ms"], ratio, STEP_RATIO)
         for name in ("graph breaks", "compiled graphs"):
             rows[name] = row(compiled[name], difference, 0.0)
-        own = both.run(OWN.replace("STEPS", str(args.steps)), measured=True)
+        own = both.run(OWN.replace("STEPS", str(args.steps)), PACKAGE)
         for name, goal in (("hooks, µs a step", 30.0), ("hooks with a DataLoader, µs a step", 60.0)):
             quickest = round(own["quickest " + name], 1)
             rows[name] = {

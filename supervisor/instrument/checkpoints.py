@@ -7,6 +7,7 @@ An attempt whose plan is not confirmed yet has the variable ``STOKER_CONFIRM``: 
 from __future__ import annotations
 
 import collections
+import functools
 import glob
 import os
 import pathlib
@@ -94,25 +95,20 @@ class Checkpoints:
         if is_wanted and (path not in self.sought or by in _LISTINGS):
             self.sought[path] = by
 
-    def looking(self, name: str) -> Any:
-        """Observe a function that looks for a path: of interest before the first step, and where no library called it.
+    def look(self, name: str, args: Any, kwargs: Any) -> None:
+        """A function that looks for a path: of interest before the first step, and where no library called it.
 
         The patch stays, and does nothing after the first step: a function that the script took meanwhile can still be pickled.
         """
-
-        def look(args: Any, kwargs: Any) -> Look:
-            if wire.step or len(self.sought) >= MAX_SOUGHT:
-                return
-            frame: Any = sys._getframe(2)
-            while frame.f_back is not None and frame.f_code.co_filename == glob.__file__:
-                frame = frame.f_back
-            place = (frame.f_code, frame.f_lineno)
-            if is_user_code(frame) and self.sought_at[place] < MAX_SOUGHT_AT:
-                self.sought_at[place] += 1
-                self.seek(_path_of(args[0] if args else kwargs.get("path", ".")), name)
-            yield
-
-        return look
+        if wire.step or len(self.sought) >= MAX_SOUGHT:
+            return
+        frame: Any = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename == glob.__file__:
+            frame = frame.f_back
+        place = (frame.f_code, frame.f_lineno)
+        if is_user_code(frame) and self.sought_at[place] < MAX_SOUGHT_AT:
+            self.sought_at[place] += 1
+            self.seek(_path_of(args[0] if args else kwargs.get("path", ".")), name)
 
     def look_back(self, path: str) -> None:
         """Write what the script looked for, now that it saves there."""
@@ -199,7 +195,7 @@ def watch_torch(torch: Any) -> None:
         watch(owner, name, _move)  # shutil.move calls os.rename, and shutil.copy calls copyfile
     for name in _YES_OR_NO + _LISTINGS:
         for place in (os.path, os, pathlib.Path):
-            watch(place, name, checkpoints.looking(name))
+            watch(place, name, functools.partial(checkpoints.look, name))
 
 
 def _move(args: Any, kwargs: Any) -> Look:
@@ -234,9 +230,8 @@ def watch_distributed_checkpoint(module: Any) -> None:
     watch(saver, "async_save", _save_later, module)
 
 
-def _save_later(args: Any, kwargs: Any) -> Look:
+def _save_later(args: Any, kwargs: Any) -> None:
     path = _folder(args, kwargs)
     if path is not None:
         checkpoints.wait()
         checkpoints.pending[path] = wire.step  # the save in another thread takes it from there
-    yield

@@ -124,14 +124,14 @@ class Finder:
 
     def find_spec(self, name: Any, path: Any = None, target: Any = None) -> Any:
         """The spec that another finder gives, with its loader wrapped. None for every module that is not watched."""
-        if name.startswith(PACKAGE + "."):
+        entry = waiting.pop(name, None)
+        if entry is None:
+            if not name.startswith(PACKAGE):
+                return None  # with torch, one of 2,000 before the first step
             file = os.path.join(os.path.dirname(os.path.abspath(__file__)), name[len(PACKAGE) + 1 :] + ".py")
             ours: Any = ModuleSpec(name, UnseenLoader(name, file), origin=file)
             ours.has_location = True  # it gets a __file__, and its .pyc is used
             return ours
-        entry = waiting.pop(name, None)
-        if entry is None:
-            return None
         spec = _find_spec(name, path, target)  # this finder is asked too, and no longer knows the name
         waiting[name] = entry  # until it is imported: datasets only asks whether torch is there
         if spec is None:

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Iterator
 
 from .imports import leave_environment
-from .wire import Look, place, quietly, watch, wire
+from .wire import Look, observe, place, quietly, watch, wire
 
 CLOSE_STEPS = 4
 """The first steps are recorded one by one, with the shapes of every forward. Then the forward hook is removed."""
@@ -76,9 +76,7 @@ class Training:
             return
         held = args[0]
         self.numbered += 1
-        self.loaders[held] = SimpleNamespace(
-            number=self.numbered, batches=0, samples=0, sizes=None, shown=0.0
-        )
+        self.loaders[held] = SimpleNamespace(number=self.numbered, batches=0, sizes=None, shown=0.0)
         own = held.__dict__
         sizes = {"batch_size": own.get("batch_size"), "workers": own.get("num_workers")}
         sizes["sampler_batch_size"] = getattr(own.get("batch_sampler"), "batch_size", None)
@@ -118,7 +116,6 @@ class Training:
         if not tensors:
             return
         sizes = [tensor.shape[0] for tensor in tensors]
-        loader.samples += sizes[0] * own
         if wire.step >= CLOSE_STEPS and sizes == loader.sizes:
             return
         now = time.monotonic()
@@ -150,6 +147,7 @@ class Training:
         leave_environment()
         if self.hook is not None:
             self.hook.remove()
+            self.hook = None
 
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
         """`torch.autograd.backward`. At its end DDP waits for the others, unless its last forward was told not to."""
@@ -177,27 +175,38 @@ class Training:
             self.awaits_dynamo = True
             begins(lambda *_: self.unhook())
         if "__call__" in owner.__dict__ and not hasattr(owner.__call__, "__wrapped__"):
-            owner.__call__ = self.looking(owner.__call__)
+            owner.__call__ = self.looking(
+                owner.__call__, lambda args, kwargs: self.forward_begins(args[0], (args[1:], kwargs))
+            )
         yield
+        for kind in list(vars(self.torch.optim).values()):
+            step: Any = getattr(kind, "step", None)
+            # Until 2.1 dynamo takes the hooks from the optimizers of torch when it first compiles.
+            if hasattr(step, "hooked") and step.__code__.co_name not in ("wrapper", "called"):
+                kind.step = self.looking(step, self.step_called)
 
     def compiled_in_place(self, args: Any, _kwargs: Any) -> Look:
         """`Module.compile`, which calls `torch.compile`."""
         yield
-        args[0]._compiled_call_impl = self.looking(args[0]._compiled_call_impl, args[0])
+        module = args[0]
+        module._compiled_call_impl = self.looking(
+            module._compiled_call_impl, lambda *inputs: self.forward_begins(module, inputs)
+        )
 
-    def looking(self, original: Any, *module: Any) -> Any:
-        """Observe `original`, which calls a compiled module. `module`: the module, if it is not the first argument."""
-        compiling = self.compiling
+    def looking(self, original: Any, look: Any) -> Any:
+        """Observe `original` with `look`, but while dynamo traces it."""
+        compiling, observed = self.compiling, observe(original, look, "compiled")
 
         @functools.wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:
-            if not compiling() and wire.step < CLOSE_STEPS:
-                with quietly("compiled"):
-                    held, *inputs = module + args
-                    self.forward_begins(held, (inputs, kwargs))
-            return original(*args, **kwargs)
+            return original(*args, **kwargs) if compiling() else observed(*args, **kwargs)
 
         return called
+
+    def step_called(self, args: Any, _kwargs: Any) -> Look:
+        """`step` of an optimizer that has lost its hooks."""
+        yield
+        self.stepped(args[0])
 
     def stepped(self, optimizer: Any) -> None:
         """After `Optimizer.step`: add up what happened since the last step, and write it when due.
@@ -218,9 +227,8 @@ class Training:
         sums["steps"] += 1
         for loader in self.feeding:
             sums["batches"] += loader.batches
-            sums["samples"] += loader.samples
         for loader in self.drawn:
-            loader.batches = loader.samples = 0
+            loader.batches = 0
         self.drawn.clear()
         if self.last_step_at is not None:
             sums["step_time_s"] += now - self.last_step_at
@@ -264,10 +272,7 @@ class Training:
             return {}
         self.sampled = seen["iteration"]
         wait_ns = seen["backward_comm_time"] - seen["backward_compute_comm_overlap_time"]
-        times = {"collective_wait_s": wait_ns / 1e9}
-        if ddp.device_type == "cuda" and not ddp.modules_buffers:
-            times["device_forward_s"] = seen["forward_compute_time"] / 1e9
-        return times
+        return {"collective_wait_s": wait_ns / 1e9}
 
     def waiting(self, *_call: Any, is_wait: bool = True) -> Any:
         """A call in which the host waits for other ranks: `Work.wait`, and DDP's."""

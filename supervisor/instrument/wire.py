@@ -81,11 +81,9 @@ class Wire:
             with quietly("at_start"):
                 function()
         self.reporting = True
-        script = getattr(sys.modules.get("__main__"), "__file__", None)
-        script = os.path.abspath(script) if isinstance(script, str) else None
         local = os.environ.get("LOCAL_WORLD_SIZE", "")
-        keys = {"pid": self.pid, "source": "instrument", "script": script, "timeout_s": timeout_s}
-        keys.update(argv=self.argv, local_world_size=int(local) if local.isdigit() else None)
+        ranks = int(local) if local.isdigit() else None
+        keys = {"pid": self.pid, "argv": self.argv, "local_world_size": ranks, "timeout_s": timeout_s}
         self.record("phase", phase="loading", **place(), **keys)
         kept, self.kept = self.kept, []
         self._write(kept)
@@ -170,16 +168,13 @@ class quietly:  # noqa: N801 - it reads as a word of the language
         return isinstance(error, Exception)
 
 
-def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> None:
-    """Replace `owner.name`, where there is one: the generator `look(args, kwargs)` runs to its `yield`, which gives the result.
+def observe(original: Any, look: Callable[..., Any], name: str) -> Any:
+    """`original`, observed: the generator `look(args, kwargs)` runs to its `yield`, which gives the result.
 
     What stands before the `yield` runs before the call, what stands behind it after the call; a generator that returns at once looks
-    no further. The original is called with whatever it is given: its errors and its result are the script's. Where it raises, the
-    generator is closed, so that a `finally` in it runs. `aliases` are other modules that have the function under the same name.
+    no further. A function without a `yield` runs before the call, and costs less than half. The original is called with whatever it is given: its errors and its result are the script's. Where it raises, the
+    generator is closed, so that a `finally` in it runs.
     """
-    original = getattr(owner, name, None)
-    if original is None:  # another release
-        return
     ours = quietly(name)
 
     @functools.wraps(original)
@@ -189,7 +184,8 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
         looking = None
         with ours:
             looking = look(args, kwargs)
-            next(looking)
+            if looking is not None:
+                next(looking)
         try:
             result = original(*args, **kwargs)
         except BaseException:  # also Ctrl-C: raised again below
@@ -202,18 +198,21 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
                 looking.send(result)
         return result
 
+    return observed
+
+
+def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> None:
+    """Observe `owner.name`, where there is one. `aliases` are other modules that have it under the same name."""
+    original = getattr(owner, name, None)
+    if original is None:  # another release
+        return
+    observed = observe(original, look, name)
     for holder in (owner, *aliases):
         setattr(holder, name, observed)
-    if isinstance(
-        owner, type(sys)
-    ):  # it is pickled by its name, and is found in the sets of functions that `os` has
+    if isinstance(owner, type(sys)):
+        # It is pickled by its name, and is found in the sets of functions that `os` has.
         observed.__module__ = owner.__name__
-        for known in (
-            os.supports_dir_fd,
-            os.supports_fd,
-            os.supports_follow_symlinks,
-            os.supports_effective_ids,
-        ):
+        for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
             if original in known:
                 known.add(observed)
 

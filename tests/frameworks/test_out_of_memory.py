@@ -241,7 +241,7 @@ def test_a_deepspeed_json_beside_the_trainers_own_flags_waits(tmp_path: Path, py
     assert measured is not None
     assert (measured.micro_batch, measured.accumulation, measured.world_size) == (8, 2, 2)
     assert measured.setting is None
-    both = (TRAINING_ARGUMENTS[0], f"{config}#train_micro_batch_size_per_gpu")
+    both = (TRAINING_ARGUMENTS[0], "ds.json#train_micro_batch_size_per_gpu")
     assert measured.candidates == both
     assert f"what makes the 8 samples of a rank is one of {', '.join(both)}" in done.out
     assert done.out.rstrip().splitlines()[-1].startswith("stoker run --batch-knob NAME ")

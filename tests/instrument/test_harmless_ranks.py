@@ -97,7 +97,6 @@ def test_a_slow_rank_computes_longer_and_the_other_waits(way: str, slept_s: floa
     assert quickest["slow"] - quickest["fast"] == pytest.approx(slept_s, rel=0.5)
     waits = [[one["collective_wait_s"] for one in of if "collective_wait_s" in one] for of in (fast, slow)]
     assert min(waits[0]) > slept_s / 3 > min(waits[1])
-    assert all("device_forward_s" not in one for one in times), "there is no device"
     for rank in (0, 1):
         at = [one["t_mono"] for one in times if one["rank"] == rank]
         assert all(later - earlier >= 0.99 for earlier, later in itertools.pairwise(at))

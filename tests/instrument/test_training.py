@@ -60,6 +60,24 @@ for phase in range(2):
     ]
 
 
+def test_steps_are_counted_where_a_compilation_takes_the_hooks_from_the_optimizers(tmp_path: Path) -> None:
+    """As dynamo did until torch 2.1: no step of torch's optimizers was counted after the first `torch.compile`."""
+    script = """
+import torch
+kind = torch.optim.AdamW
+model = torch.nn.Linear(4, 4)
+optimizer = kind(model.parameters())
+kind.step = kind.step.__wrapped__
+kind.step.hooked = True
+for compiled in (torch.compile(model, backend="eager"), torch.compile(model, backend="eager")):
+    for _ in range(2): compiled(torch.randn(2, 4)).sum().backward(); optimizer.step()
+"""
+    done = run(["-c", script], tmp_path)
+    assert (done.code, done.of("note")) == (0, []), done.err
+    counted = [(one["step"], one["micro_steps"], one["optimizer_step"]) for one in done.of("step")]
+    assert counted == [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4)]
+
+
 def test_a_scaler_that_is_given_the_optimizer_by_name(tmp_path: Path) -> None:
     script = """
 import torch
@@ -116,7 +134,7 @@ for batch in torch.utils.data.DataLoader(torch.randn(9, 4), batch_size=size):
     assert (done.code, done.of("note")) == (0, []), done.err
     assert [(one["name"], one["value"]) for one in done.of("setting")] == [("batch_size", 3)]
     assert [one["batch_size"] for one in done.of("loader")] == [3]
-    assert [one["samples"] for one in done.of("step")] == [3, 3, 3], "each hook is installed once"
+    assert [one["batches"] for one in done.of("step")] == [1, 1, 1], "each hook is installed once"
 
 
 def test_a_compiled_function_of_an_optimizer_hides_no_forward(tmp_path: Path) -> None:

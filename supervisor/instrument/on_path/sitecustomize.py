@@ -15,9 +15,8 @@ _PACKAGE = "_stoker_instrument"
 def _start(telemetry):  # type: (str) -> None
     """Load the finder, and nothing else: a process that imports no parser and no torch pays for one small module."""
     try:  # noqa: SIM105 - contextlib would be one more import
-        os.mkdir(
-            os.path.join(telemetry, "instrumented"), 0o700
-        )  # this tells stoker that a process of the attempt was measured
+        # This tells stoker that a process of the attempt was measured.
+        os.mkdir(os.path.join(telemetry, "instrumented"), 0o700)
     except OSError:
         pass
     package = type(sys)(_PACKAGE)
