@@ -158,7 +158,7 @@ class Training:
     def is_inner_call(self) -> bool:
         """Whether a module calls the one whose forward begins."""
         call = self.torch.nn.Module._call_impl.__code__
-        return sum(frame.f_code is call for frame, _ in traceback.walk_stack(None)) > 1
+        return sum(frame.f_code is call for frame, _ in traceback.walk_stack(sys._getframe(1))) > 1
 
     def unhook(self) -> None:
         """Remove the forward hook, after the first steps or before a compilation, and the reading of the environment with it."""
