@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not ask whether to start what is printed (needed without a terminal)",
     )
     parser.add_argument(
+        "--restart-from-scratch",
+        action="store_true",
+        help="with --yes: begin at step 0 where nobody knows how the script resumes, also over its checkpoints",
+    )
+    parser.add_argument(
         "--no-ui", action="store_true", help="log lines on stdout, this process is the keeper"
     )
     parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
@@ -96,6 +101,8 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
             return 0
         record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
         plan, why = plan_continued(record, state, paths, env, by)
+        if args.yes and (lost := _written_over(record, state, plan)) and not args.restart_from_scratch:
+            return complain(VERB, f"{paths.run_id}: not continued: {lost}")
         size = paths.node().journal.stat().st_size
         for line in _described(paths, record, state, plan, why):
             print(line, file=sys.stderr)
@@ -130,6 +137,21 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
         if not says_yes(doubt):
             return ["it may live"]
     return []
+
+
+def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
+    """Why the next attempt may write over what the run saved: nobody knows how its script resumes. Empty if there is no such danger."""
+    from supervisor.job.oom_plan import resume_plan
+    from supervisor.keeper.monitoring.found_checkpoints import shown_path
+
+    job, saved = state.answered_job(record.job), state.checkpoint
+    is_known = job.retry.restart_from_scratch or resume_plan(job.knobs).how != "unknown"
+    if saved is None or is_known or plan.resume or plan.resume_at is not None:
+        return ""
+    if any(kept.copy and kept.step == saved.step for kept in state.kept):
+        return ""
+    where = f"{shown_path(job, saved.path)} (step {saved.step})"
+    return f"how the script resumes is not known, and it may write over {where}: --restart-from-scratch allows it"
 
 
 def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:

@@ -147,7 +147,11 @@ def _measured(root: Path, attempt: int) -> Iterator[_Piece]:
     view = read_state(RunPaths(root).node().journal).find(attempt)
     batch = view.measured if view is not None else None
     name = "step" if batch is not None and batch.counts_steps else "optimizer_step"
-    for path in sorted(root.glob(f"nodes/*/attempts/{attempt}/telemetry/measured*.jsonl")):
+    files = root.glob(f"nodes/*/attempts/{attempt}/telemetry/measured*.jsonl*")
+    # A file that grew too large is `….1`, and older than the one of its name.
+    for path in sorted(
+        files, key=lambda each: (each.with_name(each.name.removesuffix(".1")), -len(each.name))
+    ):
         blocks = []
         for row, line in enumerate(read_regular(path, 1 << 24).splitlines()):
             record = measured_record(line) or {}

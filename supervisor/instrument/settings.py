@@ -173,9 +173,15 @@ def _read_the_rest() -> None:
     imports.leave_environment()
     for name, (value, given) in list(imports.read.items()):
         note("env", name, value, [name], given)
-    for name, value in list(vars(sys.modules["__main__"]).items()):
+    variables = dict(vars(sys.modules["__main__"]))
+    # nanoGPT's way: each --name=value becomes a variable of the main program. No parser was seen, and a value is there.
+    options = [word[2:].partition("=") for word in sys.argv[1:] if word.startswith("-")]
+    parsed = any(by not in ("argv", "env", "yaml", "json", "toml") for by, _, _ in noted)
+    takes_words = not parsed and all(equals and option in variables for option, equals, _ in options)
+    takes_words = takes_words and any(str(variables[option]) == text for option, _, text in options)
+    for name, value in variables.items():
         if type(value) is int and has(_FEEDS, name):
-            note("main", name, value)
+            note("main", name, value, ["--" + name] if takes_words else ())
 
 
 def outermost(look: Callable[..., None]) -> Callable[..., Look]:

@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 import weakref
 from contextlib import suppress
 from types import SimpleNamespace
@@ -54,7 +55,11 @@ class Training:
         self.armed = True
         self.awaits_dynamo = False
         self.hook: Any = None
+        self.newest: Any = None
+        """The shapes of the newest outermost forward, if no loader feeds it and it is not the first since the last backward pass."""
         self.backwards_ever = 0
+        self.passes = self.other_passes = 0
+        """Backward passes since any optimizer stepped; and the most that one of `round` had, besides the first."""
         self.optimizers: dict[Any, int] = {}
         """The number of backward passes before the last step of each, which a weak reference names."""
         self.round: list[Any] = []
@@ -128,19 +133,29 @@ class Training:
         if wire.step >= CLOSE_STEPS or wire.off:
             self.unhook()
             return
-        trains = self.armed and not self.within and module.training and self.torch.is_grad_enabled()
+        trains = not self.within and module.training and self.torch.is_grad_enabled()
         if not trains or next(module.parameters(), None) is None:
+            return
+        if not self.armed and (self.last_loader is not None or self.is_inner_call()):
             return
         wire.start_reporting()
         tensors = tensors_in(inputs)
         if not tensors:
             return  # called with keywords: its first child that is given a tensor shows the shape
+        if not self.armed:  # what came first may have been a rollout
+            self.newest = described(tensors)
+            return
         self.armed = False
         loader = self.last_loader
         if loader is not None and loader not in self.feeding:
             self.feeding.append(loader)
         number = getattr(loader, "number", None)
         wire.record("shape", step=wire.step, loader=number, of="forward", **described(tensors))
+
+    def is_inner_call(self) -> bool:
+        """Whether a module calls the one whose forward begins."""
+        call = self.torch.nn.Module._call_impl.__code__
+        return sum(frame.f_code is call for frame, _ in traceback.walk_stack(sys._getframe(1))) > 1
 
     def unhook(self) -> None:
         """Remove the forward hook, after the first steps or before a compilation, and the reading of the environment with it."""
@@ -152,11 +167,14 @@ class Training:
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
         """`torch.autograd.backward`. At its end DDP waits for the others, unless its last forward was told not to."""
         self.within += 1
+        if self.newest is not None:
+            wire.record("shape", step=wire.step, of="backward", **self.newest)
+            self.newest = None
         try:
             yield from self.waiting(is_wait=any(ddp().require_forward_param_sync for ddp in self.replicas))
         finally:
             self.within -= 1
-        self.since["micro_steps"] += 1
+        self.passes += 1
         self.backwards_ever += 1
         self.armed = True
 
@@ -217,10 +235,13 @@ class Training:
         if self.optimizers.get(own, 0) == self.backwards_ever:
             return
         self.optimizers[own] = self.backwards_ever
+        passes, self.passes = self.passes, 0
         if own not in self.round and self.round and self.round[0]() is not None:
             self.round.append(own)
+            self.other_passes = max(self.other_passes, passes)
             return  # a GAN's second optimizer
         self.round = [own]
+        self.since["micro_steps"], self.other_passes = max(passes, self.other_passes), 0
         wire.start_reporting()
         wire.step += 1
         now, sums = time.perf_counter(), self.sums

@@ -378,10 +378,6 @@ def _words(text: str) -> tuple[str, ...]:
         raise JobError(f"{str(error).lower()}: close the quote") from error
 
 
-def _values(question: Question) -> str:
-    return ", ".join(option.value for option in question.options)
-
-
 def _with_resume(choices: Choices, question: Question, given: str) -> Choices:
     match given:
         case "wait":
@@ -391,9 +387,8 @@ def _with_resume(choices: Choices, question: Question, given: str) -> Choices:
         case "self":
             return choices.having(Topic.RESUME, resume__self_resuming=True)
     if not _FLAG_NAME.fullmatch(given) or ("=" not in given and not given.startswith("-")):
-        raise JobError(
-            f"{given}: one of {_values(question)}, or the script's flag, as --resume or resume=auto"
-        )
+        values = ", ".join(option.value for option in question.options)
+        raise JobError(f"{given}: one of {values}, or the script's flag, as --resume or resume=auto")
     return choices.having(Topic.RESUME, resume__knob=given)
 
 

@@ -140,10 +140,11 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
     return tuple(words)
 
 
-def oom_notice(spec: JobSpec, *, waits: bool) -> tuple[str, bool]:
+def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tuple[str, bool]:
     """What an out-of-memory failure of this job would do, in one line, and whether it restarts by itself.
 
-    `spec`: with what is known by now. `waits`: a person is asked in the end, who may look at its screen.
+    `spec`: with what is known by now. `waits`: a person is asked in the end, who may look at its screen. `tries`: the settings of
+    `spec` that a restart only tries, before a step is made.
     """
     plan, missing = oom_plan(spec, is_measured=True), missing_words(spec)
     how = f"; {' '.join(missing)}" if missing else ""
@@ -153,6 +154,12 @@ def oom_notice(spec: JobSpec, *, waits: bool) -> tuple[str, bool]:
     assert spec.batch is not None, "a plan has a batch"
     batch = next_batch(spec, spec.batch, smaller_global=plan.smaller_global)
     assert batch is not None, "a plan has a first step"
+    if tries:
+        names = ", ".join(tries)
+        return (
+            f"out of memory before the first step: restarts with {factors(batch)} from step 0, to try {names}",
+            True,
+        )
     if missing:
         why = (
             "the script does not resume"

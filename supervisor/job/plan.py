@@ -19,8 +19,6 @@ from supervisor.job.knobs.places import ENV, Place, config_file, is_argument, pl
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
-__all__ = ["EnvChange", "LaunchPlan", "build_plan", "plan_as_record", "plan_as_shell", "wants_port"]
-
 LOOPBACK: Final = "127.0.0.1"
 # Flags by which a person takes the meeting point into their own hands.
 _ENDPOINT: Final = "--rdzv-endpoint="

@@ -13,7 +13,7 @@ from supervisor.job.spec import EntryKind, JobSpec
 
 # What `settings.Resolver` notes of a value that stood on the command line.
 _GIVEN: Final = "flag --"
-_SWITCHES: Final = frozenset(flag.name for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS) if not flag.takes_value)
+_OURS: Final = {flag.name: flag.takes_value for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
 _ENV: Final = "env."
 _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
 
@@ -38,11 +38,11 @@ def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
         if not origin.startswith(_GIVEN):
             continue
         flag = origin.removeprefix("flag ")
-        if flag in _SWITCHES:
+        if _OURS.get(flag) is False:
             words.append(flag)
         elif name.startswith(_ENV):
             words += [flag, f"{name.removeprefix(_ENV)}={value}"]
-        elif _is_ours(flag):
+        elif flag in _OURS:
             words += [flag, value]
         else:
             words.append(f"{flag}={value}")
@@ -67,10 +67,6 @@ def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
         case EntryKind.TRAINER:
             pass
     return " ".join(word if _SAFE.fullmatch(word) else shlex.quote(word) for word in words)
-
-
-def _is_ours(flag: str) -> bool:
-    return any(known.name == flag for known in (*STOKER_FLAGS, *TORCHRUN_FLAGS))
 
 
 def _from_file(job: JobSpec, name: str) -> bool:

@@ -8,33 +8,6 @@ from enum import StrEnum
 from typing import Final
 
 from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.job.errors import JobError
-
-__all__ = [
-    "AccumulationCounts",
-    "AnswerGiven",
-    "BatchAnswer",
-    "BatchQuestion",
-    "ClassOverride",
-    "EntryKind",
-    "FitSettings",
-    "FoundNumber",
-    "HangSettings",
-    "JobError",
-    "JobSpec",
-    "KnobScope",
-    "Knobs",
-    "LoaderKnobs",
-    "OwnSignature",
-    "RetrySettings",
-    "Timing",
-    "TrialKnob",
-    "TrialSettings",
-    "Unread",
-    "signature_key",
-    "steps_seen",
-]
-
 
 NAMED: Final = "named"
 """`Knobs.resumes` of a flag that a person named."""
@@ -449,7 +422,7 @@ class JobSpec:
     `world_size`: ranks of the whole job; None: not known, as where a launcher behind ``--`` does not say.
     `outputs`: folders that a foreign script may leave checkpoints in, as it spells them. `output_prefixes`: what else its arguments name as
     written to: folders, files, or what the names of files begin with.
-    `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
+    `group_timeout_s`: how long the bundled trainer's process groups wait, where that is longer than PyTorch's default.
     `question`, `if_answered`: of runs that were started when command lines were asked about: knobs and batch with each answer.
     `answered`: an answer of an earlier run that is used here.
     `instrument`: its processes are measured from inside; the bundled trainer reports by itself.

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from supervisor.job.spec import Unread
+from supervisor.job.spec import OF_BATCH, Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.timeline import moment_of
@@ -347,13 +347,13 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
     """The attempts whose batch was not known ran with this one; an answer before it counts no more."""
     what = event.question.what
     # What the batch before counts says nothing of this one.
-    kept = {k: one for k, one in s.answers.items() if not (what is Unread.MICRO and k is Unread.SCOPE)}
-    s = replace(s, answers={**kept, what: event})
-    if what in {Unread.COUNTER, Unread.RESUME}:
-        return s
+    gone = {what, Unread.SCOPE} if what is Unread.MICRO else {what}
+    answers = {k: one for k, one in s.answers.items() if k not in gone} | {what: event}
+    if what not in OF_BATCH:
+        return replace(s, answers=answers)
     before = s.answer.batch if s.answer is not None else None
     attempts = tuple(replace(a, batch=event.batch) if a.batch in (None, before) else a for a in s.attempts)
-    return replace(s, answer=event, attempts=attempts)
+    return replace(s, answers=answers, attempts=attempts)
 
 
 def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
@@ -363,7 +363,7 @@ def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
     if given is None:
         return s
     answers = {what: one for what, one in s.answers.items() if one is not given}
-    return replace(s, answers=answers, answer=None, wrong=(*s.wrong, given.value))
+    return replace(s, answers=answers, wrong=(*s.wrong, given.value))
 
 
 def _node_seen(s: st.RunState, event: ev.NodeSeen) -> st.RunState:

@@ -392,7 +392,6 @@ class RunState(Part, frozen=True, kw_only=True):
     advisories: tuple[ev.Advisory, ...] = ()
     timeline: tuple[Moment, ...] = ()
     asked: ev.BatchAsked | None = None
-    answer: ev.BatchAnswered | None = None
     answers: dict[Unread, ev.BatchAnswered] = {}
     wrong: tuple[str, ...] = ()
     answered: dict[str, str] = {}
@@ -474,6 +473,11 @@ class RunState(Part, frozen=True, kw_only=True):
     def values_answered(self) -> dict[str, str]:
         """The answers, by what they answer."""
         return {what: given.value for what, given in self.answers.items()}
+
+    @property
+    def answer(self) -> ev.BatchAnswered | None:
+        """The newest answer about the batch."""
+        return next((given for what, given in reversed(self.answers.items()) if what in OF_BATCH), None)
 
     @property
     def measured(self) -> ev.BatchMeasured | None:

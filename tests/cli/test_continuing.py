@@ -399,3 +399,51 @@ def test_a_screen_leaves_what_has_to_be_asked_first_to_the_command(
     with pytest.raises(takeover.NotAdopted):
         continuer.adopt(run)
     assert not started
+
+
+SAVED = ev.CheckpointCommitted(t=T, attempt=1, step=40, path="/data/out/last.bin", found=True)
+KEPT = ev.CheckpointKept(t=T, attempt=2, step=40, path="/data/out/last.bin", copy="/runs/run-1/copy")
+
+
+@pytest.mark.parametrize(
+    ("facts", "flags", "is_started"),
+    [
+        ((SAVED,), (), False),
+        ((SAVED, msgspec.structs.replace(KEPT, step=30)), (), False),  # the copy of an older one
+        ((SAVED, msgspec.structs.replace(KEPT, copy="", why="no room")), (), False),
+        ((SAVED, KEPT), (), True),
+        ((SAVED,), ("--restart-from-scratch",), True),
+        ((), (), True),  # nothing was saved
+    ],
+    ids=["saved", "an older copy", "no copy", "a copy", "allowed", "nothing saved"],
+)
+def test_where_nobody_knows_how_the_script_resumes_its_checkpoint_is_not_written_over(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    started: list[dict[str, Any]],
+    facts: tuple[ev.Event, ...],
+    flags: tuple[str, ...],
+    is_started: bool,
+) -> None:
+    run = failed_run(tmp_path, None, STARTED, INTENDED, RUNS, *facts, ENDED, DIAGNOSED, GAVE_UP)
+    before = run.node().journal.read_bytes()
+    code = main(["continue", "--yes", *flags, "--detach", str(run.root)])
+    said = capsys.readouterr().err
+    assert (code, len(started)) == ((0, 1) if is_started else (2, 0)), said
+    if not is_started:
+        why = "how the script resumes is not known, and it may write over /data/out/last.bin (step 40)"
+        assert said.splitlines()[-1] == (
+            f"stoker continue: run-1: not continued: {why}: --restart-from-scratch allows it"
+        )
+        assert run.node().journal.read_bytes() == before
+
+
+@pytest.mark.parametrize("knobs", [Knobs(self_resuming=True), Knobs(resume="--go", resume_value="")])
+def test_a_script_of_which_it_is_known_how_it_resumes_is_continued(
+    tmp_path: Path, started: list[dict[str, Any]], knobs: Knobs
+) -> None:
+    job = replace(job_of(tmp_path, "echo", "hello").job, knobs=knobs)
+    record = msgspec.structs.replace(job_of(tmp_path, "echo", "hello"), job=job)
+    run = failed_run(tmp_path, record, STARTED, INTENDED, RUNS, SAVED, ENDED, DIAGNOSED, GAVE_UP)
+    assert main(["continue", "--yes", "--detach", str(run.root)]) == 0
+    assert len(started) == 1

@@ -12,6 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import write_run_file
+from tests.cli.test_runs import journal
+from tests.keeper.fakes import job_of
+
 
 def run_verb(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """The command as a person runs it."""
@@ -222,3 +228,22 @@ def test_nothing_found_prints_nothing_and_bad_input_is_one_line(tmp_path: Path) 
         assert done.returncode == 2
         assert done.stdout == b""
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_older_part_of_what_a_run_measured_is_read_too(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run")
+    journal(run.root, ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch"))
+    write_run_file(run.run_json, job_of(tmp_path))
+    folder = run.node().attempt(1).telemetry
+    folder.mkdir(parents=True)
+    (folder.parent / "agent.log").write_text("it begins\n")
+    for name, step in (("measured0.jsonl.1", 1), ("measured0.jsonl", 2), ("measured1.jsonl", 1)):
+        record = {"v": 1, "kind": "step", "rank": int(name[8]), "step": step, "steps": 1, "step_time_s": 0.5}
+        (folder / name).write_text(json.dumps(record) + "\n")
+    done = run_verb(str(run.root), "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["file"].rpartition("/")[2], row["optimizer_step"]) for row in rows] == [
+        ("measured0.jsonl.1", 1),
+        ("measured0.jsonl", 2),
+        ("measured1.jsonl", 1),
+    ], done.stderr

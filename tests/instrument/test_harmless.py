@@ -26,7 +26,7 @@ def test_every_file_parses_as_python_3_8(path: Path) -> None:
 def test_the_package_keeps_its_size() -> None:
     paths = sorted(PACKAGE.rglob("*.py"))
     assert len(paths) <= 7
-    assert sum(len(path.read_text().splitlines()) for path in paths) <= 1640
+    assert sum(len(path.read_text().splitlines()) for path in paths) <= 1665
 
 
 @pytest.fixture(scope="module")

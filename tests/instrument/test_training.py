@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.knobs.facts import Facts
-from supervisor.job.knobs.measured import measured_batch
-from tests.instrument.child import run
+from supervisor.job.knobs.measured import MeasuredBatch, measured_batch
+from supervisor.job.knobs.measured_resume import knob_name
+from tests.instrument.child import Ended, run
 
 STEPS = """
 import torch
@@ -25,10 +26,10 @@ for letter in %r:
     ("order", "micro_steps"),
     [
         ("aaa", [1, 1, 1]),
-        ("ababab", [1, 2, 2]),  # a GAN: one step a round
-        ("aabaab", [1, 1, 2, 1]),  # its critic steps twice a round
-        ("aaabbb", [1, 1, 1, 2, 1]),  # another optimizer goes on: one step is lost, and no more
-        ("abbabb", [1, 2, 2, 1]),
+        ("ababab", [1, 1, 1]),  # a GAN: one step a round
+        ("aabaab", [1, 1, 1, 1]),  # its critic steps twice a round
+        ("aaabbb", [1, 1, 1, 1, 1]),  # another optimizer goes on: one step is lost, and no more
+        ("abbabb", [1, 1, 1, 1]),
     ],
 )
 def test_a_step_is_counted_when_an_optimizer_steps_again(
@@ -193,3 +194,131 @@ def test_at_the_end_nothing_of_the_script_is_held_and_no_thread_runs(tmp_path: P
     assert last == plain.out.splitlines()[-1]
     assert "model" not in last
     assert last.endswith("['MainThread']")
+
+
+def derived(done: Ended) -> MeasuredBatch:
+    """What the records of a process come to, which must have ended well and measured without an error."""
+    assert (done.code, done.of("note")) == (0, []), done.err
+    facts = Facts()
+    for record in done.records:
+        facts.add(record)
+    return measured_batch(facts, local_world_size=1)
+
+
+PLAY = """
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=6); parser.add_argument("--num_envs", type=int, default=3)
+given = parser.parse_args()
+class Net(torch.nn.Module):
+    def __init__(self, out):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(6, 6), torch.nn.Linear(6, out)
+    def forward(self, state):
+        return self.head(self.body(state).repeat(2, 1))[: len(state)]
+actor, critic = Net(2), Net(1)
+log_alpha = torch.zeros(1, requires_grad=True)
+make = lambda parameters: torch.optim.Adam(parameters)
+of_actor, of_critic, of_alpha = make(actor.parameters()), make(critic.parameters()), make([log_alpha])
+def learn(optimizer, loss):
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+rows = given.batch_size
+for step in range(8):
+"""
+TD3 = """
+    actor(torch.randn(1, 6)).detach()
+    learn(of_critic, critic(torch.randn(rows, 6)).mean())
+    if step % 2: learn(of_actor, actor(torch.randn(rows, 6)).mean())
+"""
+SAC = """
+    actor(torch.randn(1, 6)).detach()
+    learn(of_critic, critic(torch.randn(rows, 6)).mean())
+    learn(of_actor, critic(torch.randn(rows, 6)).mean() - actor(torch.randn(rows, 6)).mean())
+    learn(of_alpha, (log_alpha * actor(torch.randn(rows, 6)).mean().detach()).sum())
+"""
+PPO = """
+    for _ in range(4): actor(torch.randn(given.num_envs, 6)).detach()
+    learn(of_actor, actor(torch.randn(rows, 6)).mean())
+"""
+TWO_LOSSES = """
+    critic(torch.randn(rows, 6)).mean().backward(); critic(torch.randn(rows, 6)).mean().backward(); of_critic.step()
+    learn(of_actor, critic(actor(torch.randn(rows, 6)).repeat(1, 3)).mean())
+"""
+ACTOR_ACCUMULATES = """
+    learn(of_critic, critic(torch.randn(rows, 6)).mean())
+    actor(torch.randn(rows, 6)).mean().backward()
+    if step % 3 == 2: of_actor.step(); of_actor.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "batch"),
+    [(TD3, (6, 1)), (SAC, (6, 1)), (PPO, (6, 1)), (TWO_LOSSES, (6, None)), (ACTOR_ACCUMULATES, (6, None))],
+    ids=["td3", "sac", "ppo", "two losses", "one accumulates"],
+)
+def test_a_batch_from_no_loader_is_that_of_the_forward_which_a_backward_pass_follows(
+    loop: str, batch: tuple[int, int | None], tmp_path: Path
+) -> None:
+    """Rollouts of one sample or of all environments come first; each of several optimizers has passes of its own."""
+    found = derived(run(["-c", PLAY + loop], tmp_path))
+    assert (found.micro_batch, found.accumulation) == batch, found
+    assert found.setting is not None
+    assert found.setting.name == "batch_size"
+
+
+def test_two_sizes_that_settings_of_the_batch_have_are_asked_about(tmp_path: Path) -> None:
+    """The first forward has one, the one before the backward pass the other: which is the batch is not guessed."""
+    loop = PPO.replace("given.num_envs", "given.micro_batch")
+    script = PLAY.replace("--num_envs", "--micro_batch") + loop
+    found = derived(run(["-c", script], tmp_path))
+    assert (found.micro_batch, str(found.micro.why)) == (None, "by_name")
+    assert {setting.name for setting in found.micro.candidates} == {"batch_size", "micro_batch"}
+
+
+GLOBALS = """
+import sys, torch
+from ast import literal_eval
+batch_size, gradient_accumulation_steps, max_iters = 12, 5, 100
+%s
+model = torch.nn.Linear(4, 4); optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(max_iters):
+    for _ in range(gradient_accumulation_steps): model(torch.randn(batch_size, 4)).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+CONFIGURATOR = """
+for word in sys.argv[1:]:
+    if word.startswith("--"):
+        name, value = word[2:].split("=")
+        assert name in globals()
+        globals()[name] = literal_eval(value)
+    else:
+        exec(open(word).read())
+"""
+PARSER = """
+import argparse
+parser = argparse.ArgumentParser(); parser.add_argument("--max_iters", type=int)
+max_iters = parser.parse_known_args()[0].max_iters
+exec(open("small.py").read())
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "words", "setting", "accumulation"),
+    [
+        (CONFIGURATOR, ["small.py", "--max_iters=6"], "--batch_size", "--gradient_accumulation_steps"),
+        (CONFIGURATOR, ["small.py"], None, None),  # nothing shows that words are read at all
+        (PARSER, ["--max_iters=6"], None, None),  # a parser takes what it knows, and these it does not
+        (CONFIGURATOR, ["--max_iters=6", "--batch_size=3", "--gradient_accumulation_steps=2"], "--batch_size", "--gradient_accumulation_steps"),
+    ],
+    ids=["executed file", "no words", "parser", "words"],
+)  # fmt: skip
+def test_variables_that_words_set_are_settings(
+    reads: str, words: list[str], setting: str | None, accumulation: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "small.py").write_text("batch_size = 3\ngradient_accumulation_steps = 2\nmax_iters = 6\n")
+    (tmp_path / "train.py").write_text(GLOBALS % reads)
+    found = derived(run(["train.py", *words], tmp_path))
+    assert (found.micro_batch, found.accumulation) == (3, 2), "the passes are confirmed by the variable"
+    knob = found.accumulation_knob
+    names = [knob_name(one) if one is not None else None for one in (found.setting, knob)]
+    assert names == [setting, accumulation]

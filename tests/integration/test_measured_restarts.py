@@ -338,6 +338,11 @@ def test_of_two_batch_flags_the_right_one_is_tried_where_nothing_can_be_lost_and
     assert done.code == 0, done.err + done.out
     tried = [(event.value, event.trial) for event in events if isinstance(event, ev.BatchAnswered)]
     assert tried == [("--batch_size", 1), ("--grad_accum", 1), ("--mini_batch_size", 2)], events
+    (said,) = [
+        event.text for event in events if isinstance(event, ev.Advisory) and event.code.startswith(ev.ON_OOM)
+    ]
+    plan = "restarts with micro-batch 4 × accumulation 2 from step 0, to try --batch_size, --grad_accum"
+    assert said == f"out of memory before the first step: {plan}"
     (differs,) = [event for event in events if isinstance(event, ev.PlanDiffers)]
     (confirmed,) = [event for event in events if isinstance(event, ev.PlanConfirmed)]
     assert (differs.attempt, confirmed.attempt) == (2, 3)

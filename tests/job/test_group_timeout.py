@@ -1,46 +1,12 @@
-"""How long a job's process groups wait: by its flags, its environment, its log."""
+"""How long a job's process groups wait, by its log."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.conventions import find_group_timeout, longer_than_usual, timeout_in_log
-
-
-def found(*args: str, env: Mapping[str, str] | None = None) -> float | None:
-    return find_group_timeout(settings_of(args), env or {})
-
-
-@pytest.mark.parametrize(
-    ("args", "seconds"),
-    [
-        (("--ddp_timeout", "7200"), 7200),
-        (("--ddp_timeout=7200",), 7200),
-        (("--distributed-timeout-minutes", "60"), 3600),
-        (("--nccl-timeout-s", "1200"), 1200),
-        (("train.dist_timeout=1800",), 1800),
-        (("--dist-timeout-hours", "2"), 7200),
-        (("--nccl_timeout_ms=1200000",), 1200),
-        (("--ddp_timeout", "300"), None),
-        (("--ddp_timeout", "long"), None),
-        (("--timeout", "7200"), None),
-        (("--data_timeout", "7200"), None),
-        (("--nccl_heartbeat_timeout", "7200"), None),
-    ],
-)
-def test_flags_that_are_named_so(args: tuple[str, ...], seconds: float | None) -> None:
-    assert found(*args) == seconds
-
-
-def test_variables() -> None:
-    assert found(env={"DEEPSPEED_TIMEOUT": "60"}) == 3600
-    assert found(env={"NCCL_TIMEOUT": "1200", "NCCL_IB_TIMEOUT": "22"}) == 1200
-    assert found(env={"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "7200"}) is None
+from supervisor.job.knobs.conventions import longer_than_usual, timeout_in_log
 
 
 @pytest.mark.parametrize(

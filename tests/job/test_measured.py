@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts, ResumeBy
+from supervisor.job.knobs.facts import MOST_SETTINGS, MOST_SHAPES, Facts
 from supervisor.job.knobs.measured import Certainty, MeasuredBatch, Why, measured_batch
 from supervisor.job.knobs.setting_names import BatchName, attributes_in, batch_name, is_accumulation
 from supervisor.job.spec import Knobs, KnobScope
@@ -88,27 +88,6 @@ def test_the_hard_ones_give_their_batch_or_the_candidates() -> None:
         Why.NO_STEP,
     )
     assert [s.name for s in found["h08_oom"].accumulated_by.candidates] == ["grad_accum"]
-
-
-@pytest.mark.parametrize(
-    ("style", "by", "name"),
-    [
-        ("s01_plain", ResumeBy.OPTION, "resume"),
-        ("s02_imagenet", ResumeBy.OPTION, "resume"),
-        ("s05_hf", ResumeBy.OPTION, "resume_from_checkpoint"),
-        ("s06_accel", ResumeBy.OPTION, "resume_from_checkpoint"),
-        ("s07_lightning", ResumeBy.OPTION, "ckpt"),
-        ("s10_timm", ResumeBy.OPTION, "resume"),
-        ("s16_tyro", ResumeBy.OPTION, "resume"),
-        ("s20_env", ResumeBy.ITSELF, None),
-        ("s23_yaml", ResumeBy.OPTION, "train.resume"),
-        ("s29_fsdp2", ResumeBy.OPTION, "load"),
-        ("s24_const", ResumeBy.UNKNOWN, None),
-    ],
-)
-def test_how_a_style_seems_to_resume(style: str, by: ResumeBy, name: str | None) -> None:
-    resume = derived(recorded(style)).resume
-    assert (resume.by, resume.setting.name if resume.setting is not None else None) == (by, name)
 
 
 def phase(rank: int = 0, world: int = 2, pid: int = 1) -> Record:
@@ -371,22 +350,6 @@ def test_a_number_that_deepspeed_works_out_is_no_setting_and_its_total_counts_th
         "json",
         "train_batch_size",
         True,
-    )
-
-
-def test_a_pretrained_model_that_is_loaded_is_no_resume() -> None:
-    run = [phase(), setting("weights", "/job/base.pt", "argparse")]
-    load = {"kind": "loaded", "rank": 0, "path": "/job/base.pt", "step": 0}
-    assert derived([*run, load]).resume.by is ResumeBy.UNKNOWN
-    assert derived([*run, {**load, "optimizer_state": True}]).resume.by is ResumeBy.PATH_OPTION
-
-
-def test_a_folder_that_is_made_was_not_looked_for() -> None:
-    sought = {"kind": "sought", "rank": 0, "path": "/job/out", "saved": "/job/out/a.pt", "step": 4}
-    assert derived([phase(), {**sought, "by": "isdir"}]).resume.by is ResumeBy.UNKNOWN
-    assert derived([phase(), {**sought, "by": "listdir"}]).resume.by is ResumeBy.ITSELF
-    assert (
-        derived([phase(), {**sought, "by": "exists", "path": "/job/out/a.pt"}]).resume.by is ResumeBy.ITSELF
     )
 
 

@@ -30,23 +30,29 @@ def facts_of(*records: dict[str, Any]) -> Facts:
 
 
 def way_of(*records: dict[str, Any]) -> ResumeWay:
-    return resume_way(facts_of(*records).resume)
+    return resume_way(facts_of(*records))
 
 
 @pytest.mark.parametrize(
     ("style", "resume", "name", "how"),
     [
         ("s01_plain", "flag", "--resume", "proposed: option"),
+        ("s02_imagenet", "flag", "--resume", "proposed: option"),
         ("s05_hf", "flag", "--resume_from_checkpoint", "proposed: option"),
+        ("s06_accel", "flag", "--resume_from_checkpoint", "proposed: option"),
+        ("s07_lightning", "flag", "--ckpt", "proposed: option"),
+        ("s10_timm", "flag", "--resume", "proposed: option"),
         ("s16_tyro", "flag", "--resume", "proposed: option"),
         ("s20_env", "self", None, "measured: itself"),
+        ("s23_yaml", "flag", "train.resume", "proposed: switch"),
         ("s29_fsdp2", "flag", "--load", "proposed: option"),
         ("s24_const", None, None, "asked: never_loaded"),
     ],
 )
 def test_the_way_of_a_recorded_run(style: str, resume: str | None, name: str | None, how: str) -> None:
     way = way_of(*recorded(style))
-    assert (way.resume, way.setting, way.how) == (resume, name, how)
+    named = way.setting.rpartition("#")[2] if way.setting is not None else None  # without its file
+    assert (way.resume, named, way.how) == (resume, name, how)
 
 
 def test_a_key_of_a_file_and_a_variable_are_named_as_knobs_are() -> None:
@@ -73,7 +79,7 @@ def test_a_file_is_spelled_as_in_the_command_else_from_the_working_folder(
     facts = Facts(command.split(), "/job")
     for record in (phase(), setting("train.resume", None, "yaml", file=file, type="NoneType")):
         facts.add(record)
-    way = resume_way(facts.resume)
+    way = resume_way(facts)
     assert (way.setting, way.candidates) == (f"{shown}#train.resume", (f"{shown}#train.resume=PATH",))
     assert is_named(facts.settings[0], f"{shown}#train.resume")
 
@@ -207,3 +213,17 @@ def test_a_folder_that_is_loaded_from_and_written_to_is_not_the_resume_option() 
     assert (
         way_of(phase(), setting("resume", "/job/out", words=["--resume"]), *records[2:]).setting == "--resume"
     )
+
+
+def test_a_pretrained_model_that_is_loaded_is_no_resume() -> None:
+    run = [phase(), setting("weights", "/job/base.pt", "argparse")]
+    load = {"kind": "loaded", "rank": 0, "path": "/job/base.pt", "step": 0}
+    assert way_of(*run, load).how == "asked: never_loaded"
+    assert way_of(*run, {**load, "optimizer_state": True}).how == "measured: path_option"
+
+
+def test_a_folder_that_is_made_was_not_looked_for() -> None:
+    sought = {"kind": "sought", "rank": 0, "path": "/job/out", "saved": "/job/out/a.pt", "step": 4}
+    assert way_of(phase(), {**sought, "by": "isdir"}).how == "asked: never_loaded"
+    assert way_of(phase(), {**sought, "by": "listdir"}).how == "measured: itself"
+    assert way_of(phase(), {**sought, "by": "exists", "path": "/job/out/a.pt"}).how == "measured: itself"

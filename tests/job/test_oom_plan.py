@@ -303,6 +303,14 @@ def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: 
     assert oom_notice(spec, waits=True)[0] == text.replace("would end this run", "would wait for you")
 
 
+def test_what_a_restart_will_only_try_is_said_before_the_first_step() -> None:
+    spec = replace(job("train.py", {"train.py": ""}), knobs=KNOWN, batch=BatchSpec(8, 2, 2))
+    assert oom_notice(spec, waits=False, tries=["--bs", "--acc"]) == (
+        "out of memory before the first step: restarts with micro-batch 4 × accumulation 4 from step 0, to try --bs, --acc",
+        True,
+    )
+
+
 def test_a_restart_from_scratch_that_was_allowed_begins_at_step_0() -> None:
     spec = replace(job("train.py", {"train.py": ""}), knobs=replace(KNOWN, self_resuming=False))
     spec = replace(spec, batch=BatchSpec(8, 2, 2), retry=replace(spec.retry, restart_from_scratch=True))

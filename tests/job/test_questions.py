@@ -81,8 +81,10 @@ def test_two_settings_of_one_value_are_asked_about_by_name_and_value() -> None:
     assert numbers(question) == {
         "--batch_size": (8, 1, 4, 1),
         "--mini_batch_size": (8, 1, 4, 1),
-        IN_CODE: "what makes the 8 samples of a rank is in the code, as you answered",
+        IN_CODE: "no restart can change it",  # what an answer has made true is said once it was given
     }
+    in_code = found.answered({Unread.MICRO: IN_CODE})
+    assert in_code.refusal == "what makes the 8 samples of a rank is in the code, as you answered"
     answered = found.answered({Unread.MICRO: "--mini_batch_size"})
     assert (answered.setting, answered.asks, answered.refusal) == ("--mini_batch_size", None, "")
     assert halved(answered, BatchSpec(4, 1, 2)) == {"--mini_batch_size": "4"}

@@ -14,8 +14,6 @@ WORDS = {
     "KnobScope": "per_rank per_node global unknown",
     "Measure": "allocator device resident",
     "Place": "argument environment file",
-    "ResumeBy": "path_option option itself ask unknown",
-    "Role": "micro node batch total accumulation",
     "Topic": "script arguments python ranks nodes address resume file",
     "Unread": "scope micro accumulation counter exit_code resume",
     "Why": "loader fed pieces first_dimension second_dimension tokens batches backwards call_text name_and_value derived"

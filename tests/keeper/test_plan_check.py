@@ -205,3 +205,23 @@ def test_more_ranks_than_planned_are_no_settings_doing(tmp_path: Path) -> None:
     (event,) = restart.events
     assert isinstance(event, ev.PlanDiffers)
     assert (event.measured, event.why, event.wrong) == ("4 ranks", "", None)
+
+
+@pytest.mark.parametrize(("accumulation", "differs"), [(3, True), (None, False)])
+def test_passes_without_a_loader_are_compared_where_they_were_the_accumulation_before(
+    tmp_path: Path, accumulation: int | None, differs: bool
+) -> None:
+    """An option that the script passes over would leave a smaller global batch; of a GAN's two losses nothing is said."""
+    restart = Restart(tmp_path)
+    before = ev.BatchMeasured(t=2.0, attempt=1, micro_batch=16, accumulation=accumulation, world_size=2)
+    restart.state = fold(restart.state, before)
+    for rank in (0, 1):
+        restart.add(rank, kind="setting", by="main", name="batch", words=["--batch"], value=8)
+        restart.add(rank, kind="phase", pid=100 + rank, world_size=2)
+        for step in (1, 2, 3):
+            restart.add(rank, kind="shape", step=step - 1, shapes=[[8, 4]], of="forward")
+            restart.add(rank, kind="step", step=step, steps=1, micro_steps=3)
+    restart.check.look(restart.facts, restart.state)
+    (event,) = restart.events
+    assert isinstance(event, ev.PlanDiffers) is differs
+    assert not isinstance(event, ev.PlanDiffers) or event.measured == "accumulation 3"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -600,3 +601,19 @@ def test_a_journal_of_before_copies_and_misses_opens_and_goes_on(tmp_path: Path)
     answered = fold(later, ev.BatchAnswered(t=9.0, question=question, value="restarts"))
     assert answered.resumable is not None
     assert answered.resumable.path == "c/5"
+
+
+def test_an_answer_about_the_exit_code_leaves_the_batch_that_was_answered() -> None:
+    batch = BatchSpec(8, 2, 2)
+    of_batch = BatchQuestion(Unread.MICRO, "", 8, (BatchAnswer("--bs"),))
+    of_code = BatchQuestion(Unread.EXIT_CODE, "", None, (BatchAnswer("trust"),))
+    state = replay(
+        [
+            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason=""),
+            ev.BatchAnswered(t=2.0, question=of_batch, value="--bs", batch=batch),
+            ev.BatchAnswered(t=3.0, question=of_code, value="trust"),
+        ]
+    )
+    assert state.attempts[0].batch == batch
+    assert state.answer is not None
+    assert (state.answer.value, set(state.answers)) == ("--bs", {Unread.MICRO, Unread.EXIT_CODE})

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from supervisor.cli.common import EXIT_REFUSED, appearance_given
-from supervisor.cli.starting.job_inputs import NOT_MEASURED, earlier_run, program_files
+from supervisor.cli.starting.job_inputs import NOT_MEASURED, Job, folder_of_runs, program_files
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.checks import BEFORE, refused, run_checks
 from supervisor.preflight.context import KNOBS_CHECK, CheckContext, ok, refuse, warn
 from supervisor.preflight.interpreter import find_interpreter
-from supervisor.run.index import runs_dir
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.text.decode import strip_escapes
 from supervisor.text.redact import redact_text
@@ -50,14 +49,14 @@ def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
     return found
 
 
-def without_repeats(found: list[Finding], context: CheckContext) -> list[Finding]:
+def without_repeats(found: list[Finding], job: Job) -> list[Finding]:
     """What the last start of the same script warned of as well, about its flags, becomes a note: it is news once.
 
     A start after an edit of the script, or with other findings, warns again.
     """
     if not any(_is_of_script(finding) for finding in found):
         return found
-    known = _found_before(context)
+    known = _found_before(job)
     said = [_is_of_script(finding) and (finding.check, finding.what) in known for finding in found]
     return [
         replace(f, level=FindingLevel.INFO) if repeats else f for f, repeats in zip(found, said, strict=True)
@@ -73,13 +72,12 @@ def _is_of_script(finding: Finding) -> bool:
     return finding.check == KNOBS_CHECK and finding.level is FindingLevel.WARNING
 
 
-def _found_before(context: CheckContext) -> set[tuple[str, str]]:
+def _found_before(job: Job) -> set[tuple[str, str]]:
     """Check and text of what was found at the last start of this script, if its text is still the same."""
-    earlier = earlier_run(context.spec, context.runs_dir, context.env)
-    if earlier is None:
+    if job.earlier.found is None:
         return set()
-    record, state = earlier
-    if any(os.stat(file).st_mtime > record.created_t for file in program_files(context.spec)):
+    record, state = job.earlier.found
+    if any(os.stat(file).st_mtime > record.created_t for file in program_files(job.spec)):
         return set()
     return {(finding.check, finding.what) for finding in state.findings}
 
@@ -131,12 +129,6 @@ def _all(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str], probes: Start
         found.append(refuse("interpreter", error.message))
     context = CheckContext(spec, folder_of_runs(parsed, env), env, interpreter)
     return found + look(context, parsed) + run_checks(BESIDE, context)
-
-
-def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
-    """The folder that the run's own will be made in."""
-    named = parsed.flag("run_dir")
-    return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:

@@ -107,8 +107,8 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
 
     return continuing.run(
         Namespace(
-            run=str(run.root), yes=True, no_ui=True, json=parsed.switch("json"), detach=False, runs_dir=None,
-            theme=None, ascii=False, lang=None,
+            run=str(run.root), yes=True, restart_from_scratch=spec.retry.restart_from_scratch, no_ui=True,
+            json=parsed.switch("json"), detach=False, runs_dir=None, theme=None, ascii=False, lang=None,
         )
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -64,10 +65,11 @@ PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A resolved job and the command line it came from."""
+    """A resolved job, the command line it came from, and the newest run of the same script."""
 
     parsed: ParsedRun
     spec: JobSpec
+    earlier: EarlierRun
 
 
 def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
@@ -120,7 +122,8 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
     if spec.entry_kind is EntryKind.SCRIPT and (shell := _shell_of(cwd / spec.entry)) is not None:
         words = " ".join([spec.entry, *spec.entry_args])
         raise JobError(f"{spec.entry} is a script for {shell}, not for Python: stoker run -- {shell} {words}")
-    return Job(parsed, _without_measurements(_with_resume(_with_trust(spec, env), env), env))
+    spec = _without_measurements(_with_resume(_with_trust(spec, env), env), env)
+    return Job(parsed, spec, EarlierRun(spec, folder_of_runs(parsed, env), env))
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
@@ -149,7 +152,7 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
     never = any(map(parsed.switch, _NOT_ASKED)) or retry.restart_from_scratch or not retry.max_retries
     name, _ = script_of(spec)
     is_foreign = spec.entry_kind is not EntryKind.TRAINER and bool(name)
-    if known or never or not is_foreign or not _may_save(job, env):
+    if known or never or not is_foreign or not _may_save(job):
         return job
     question, place = resume_question(spec), os.path.join(os.path.realpath(spec.cwd), spec.entry, name)
     asked = replace(question, script=hashlib.sha256(os.fsencode(place)).hexdigest())
@@ -170,26 +173,38 @@ def with_asked_resume(job: Job, env: Mapping[str, str]) -> Job:
     return replace(job, spec=_with_resume(spec, env))
 
 
-def _may_save(job: Job, env: Mapping[str, str]) -> bool:
+def _may_save(job: Job) -> bool:
     """Whether an option is given that may take a checkpoint, or the newest run of the script left one that nothing says how to load."""
-    spec = job.spec
-    if any(is_resume(setting.name) for setting in settings_of(spec.entry_args)):
+    if any(is_resume(setting.name) for setting in settings_of(job.spec.entry_args)):
         return True
-    earlier = earlier_run(spec, runs_dir(job.parsed.flag("runs_dir"), env), env)
-    return earlier is not None and bool(earlier[1].checkpoints) and earlier[1].resume_measured is None
+    found = job.earlier.found
+    return found is not None and bool(found[1].checkpoints) and found[1].resume_measured is None
 
 
-def earlier_run(spec: JobSpec, runs: Path, env: Mapping[str, str]) -> tuple[RunFile, RunState] | None:
-    """The newest run of the same script: its record, and its state but for the progress; None where there is none."""
-    files = program_files(spec)
-    for run in known_runs(runs, env)[:LOOK_BACK]:
-        with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
-            record = read_run_file(run.run_json)
-            job = record.job
-            is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
-            if is_same and program_files(job) == files:
-                return record, read_state(run.node().journal)
-    return None
+class EarlierRun:
+    """The newest run of the same script in a folder of runs. It is looked for once, when that is first of interest."""
+
+    def __init__(self, spec: JobSpec, runs: Path, env: Mapping[str, str]) -> None:
+        self._spec, self._runs, self._env = spec, runs, env
+
+    @cached_property
+    def found(self) -> tuple[RunFile, RunState] | None:
+        """Its record, and its state but for the progress; None where there is none."""
+        spec, files = self._spec, program_files(self._spec)
+        for run in known_runs(self._runs, self._env)[:LOOK_BACK]:
+            with contextlib.suppress(OSError, BadRunFile):  # deleted meanwhile, or one that only watches
+                record = read_run_file(run.run_json)
+                job = record.job
+                is_same = (job.cwd, job.entry_kind, job.entry) == (spec.cwd, spec.entry_kind, spec.entry)
+                if is_same and program_files(job) == files:
+                    return record, read_state(run.node().journal)
+        return None
+
+
+def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
+    """The folder that the run's own will be made in."""
+    named = parsed.flag("run_dir")
+    return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
 
 
 def program_files(spec: JobSpec) -> list[str]:

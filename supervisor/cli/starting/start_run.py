@@ -93,7 +93,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     runs = folder_of_runs(parsed, env)
     context = CheckContext(spec, runs, env, interpreter)
     unchecked = parsed.switch("no_check")
-    findings = unmeasured_finding(spec) if unchecked else without_repeats(look(context, parsed), context)
+    findings = unmeasured_finding(spec) if unchecked else without_repeats(look(context, parsed), job)
     if refused(findings):
         for finding in refused(findings):
             fix = f": {finding.fix}" if finding.fix else ""

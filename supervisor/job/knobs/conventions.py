@@ -7,11 +7,11 @@ instrumentation measures comes before both where it contradicts them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.job.arguments.assignments import Setting, names_of, value_of
+from supervisor.job.arguments.assignments import names_of, value_of
 from supervisor.job.knobs.setting_names import words_of
 from supervisor.job.spec import LoaderKnobs
 
@@ -175,17 +175,6 @@ _LOG: Final = (
     rb"['\"]?[ .:=]{1,80}(?P<number>\d{1,9}(?:\.\d{1,6})?)(?![\w.])"
     rb"|timeout['\"]?[=:] ?(?:datetime\.)?timedelta\((?:days=(?P<days>\d{1,6}))?,? ?(?:seconds=(?P<seconds>\d{1,9}))?"
 )
-
-
-def find_group_timeout(settings: Sequence[Setting], env: Mapping[str, str]) -> float | None:
-    """The longest timeout in seconds that the arguments and the environment give to process groups; None where none is longer than usual."""
-    return longer_than_usual(max(_group_timeouts(settings, env), default=None))
-
-
-def _group_timeouts(settings: Sequence[Setting], env: Mapping[str, str]) -> Iterator[float]:
-    for name, value in (*((s.name, s.value) for s in settings), *env.items()):
-        if (unit := _unit(name)) is not None and (number := _number(value)) is not None:
-            yield unit * number
 
 
 def longer_than_usual(seconds: object) -> float | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from posixpath import join, normpath
 from typing import Final
 
-from supervisor.job.knobs.setting_names import is_resume, last_part, plain, says_resume
+from supervisor.job.knobs.setting_names import last_part, plain
 
 STEPS_THAT_AGREE: Final = 3
 """A warm-up may ramp the accumulation (1, 2, 4, 8): as many steps in a row make it a fact."""
@@ -51,8 +50,8 @@ class Setting:
 
     @property
     def is_input(self) -> bool:
-        """Whether somebody can set it: not a variable of the script, nor a number that DeepSpeed works out."""
-        return self.by not in {"main", "deepspeed"}
+        """Whether somebody can set it: not a number that DeepSpeed works out, nor a variable of the script that no word sets."""
+        return self.by != "deepspeed" and (self.by != "main" or bool(self.words))
 
     @property
     def number(self) -> int | None:
@@ -109,6 +108,8 @@ class Rank:
     """Ranks on this node, if the launcher says so."""
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    before_backward: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """Of the last forward before a backward pass, where no loader feeds it and others came before it."""
     token_ids: set[tuple[int, ...]] = field(default_factory=set)
     """Of these, the two-dimensional ones of the integer types that an embedding takes."""
     steps: int = 0
@@ -160,8 +161,9 @@ class Rank:
         if not shape:
             return
         loader = self.loaders.get(_whole(record.get("loader")) or 0)
-        forward = record.get("of") == "forward"
-        counts = self.forwards if forward else loader.fed if loader is not None else None
+        of, forward = record.get("of"), record.get("of") == "forward"
+        counts = loader.fed if loader is not None and of == "batch" else None
+        counts = {"forward": self.forwards, "backward": self.before_backward}.get(str(of), counts)
         if counts is not None and (shape in counts or len(counts) < MOST_SHAPES):
             counts[shape] += 1
             if forward and _may_be_token_ids(shape, record.get("dtypes")):
@@ -203,28 +205,6 @@ class Rank:
             return 0
         pieces = -(-loader.lead // lead)
         return pieces if abs(loader.drawn.total() * pieces - self.close_backwards) <= pieces else 0
-
-
-class ResumeBy(StrEnum):
-    """How a script seems to resume. None of them is certain before a restart has loaded what was saved."""
-
-    PATH_OPTION = "path_option"
-    """An option's value was the path that was loaded."""
-    OPTION = "option"
-    """Its name and type say that it takes a checkpoint."""
-    ITSELF = "itself"
-    """It looked for what it later saved, or loads its newest without an option."""
-    ASK = "ask"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeProposal:
-    """How to resume, to be confirmed by the `loaded` records after a restart."""
-
-    by: ResumeBy
-    setting: Setting | None = None
-    candidates: tuple[Setting, ...] = ()
 
 
 class Facts:
@@ -304,34 +284,6 @@ class Facts:
                 held[path] = None
         if kind == "loaded" and record.get("optimizer_state") is True and not record.get("step"):
             self.restored = True
-
-    @property
-    def resume(self) -> ResumeProposal:
-        """How the script seems to resume."""
-        option = next(filter(self._is_loaded_from, self.settings), None)
-        if option is not None:
-            return ResumeProposal(ResumeBy.PATH_OPTION, option)
-        if self.sought or any(path in self.saved for path in self.loaded):
-            return ResumeProposal(ResumeBy.ITSELF)
-        fits = [
-            s
-            for s in self.settings
-            if is_resume(s.name) and (s.empty or (s.type == "bool" and says_resume(s.name)))
-        ]
-        fits.sort(key=lambda s: is_resume(s.name), reverse=True)
-        if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
-            return ResumeProposal(ResumeBy.OPTION, fits[0], tuple(fits[:MOST_CANDIDATES]))
-        return ResumeProposal(ResumeBy.ASK if fits else ResumeBy.UNKNOWN, None, tuple(fits[:MOST_CANDIDATES]))
-
-    def _is_loaded_from(self, setting: Setting) -> bool:
-        """Whether a setting's value is the checkpoint that was loaded.
-
-        Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
-        """
-        path, says_so = setting.value, is_resume(setting.name) > 0
-        if not isinstance(path, str) or not (says_so or self.restored):
-            return False
-        return path in self.loaded or (says_so and any(one.startswith(f"{path}/") for one in self.loaded))
 
     @property
     def seen(self) -> tuple[Setting, ...]:

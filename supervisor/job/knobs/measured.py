@@ -20,7 +20,6 @@ from supervisor.job.knobs.facts import (
     Facts,
     Loader,
     Rank,
-    ResumeProposal,
     Setting,
 )
 from supervisor.job.knobs.places import ENV, Place, bare, config_file, place_of
@@ -134,7 +133,6 @@ class MeasuredBatch:
         accumulation_knob: the setting of that name.
         accumulation_scope: what it counts: a rank's passes, or those of all ranks.
         workers: the setting that makes the training loader's worker processes.
-        resume: how the script resumes, as far as one attempt shows.
         has_loaded: a checkpoint or a pretrained model was loaded.
         loader_at: ``file:line`` of the training loader's call.
         micro, accumulated, set_by, accumulated_by: how certain micro-batch, accumulation and their two settings are.
@@ -153,7 +151,6 @@ class MeasuredBatch:
     accumulation_knob: Setting | None
     accumulation_scope: KnobScope | None
     workers: Setting | None
-    resume: ResumeProposal
     has_loaded: bool
     loader_at: str | None
     micro: Derivation
@@ -190,6 +187,11 @@ class _Numbers:
         on_rank = self.micro * self.times
         wholes = {on_rank * (self.world or 1)} | ({on_rank} if self.times > 1 else set())
         return value in wholes | {whole * (self.length or 1) for whole in wholes}
+
+    @property
+    def accumulations(self) -> set[int]:
+        """What a setting of the accumulation may hold: the passes of one rank or of all."""
+        return {self.times, self.times * (self.world or 1)} if self.times is not None else set()
 
     @property
     def whole(self) -> int | None:
@@ -252,7 +254,6 @@ def measured_batch(
         accumulation_knob=knob,
         accumulation_scope=None if knob is None else _counted_on(knob, times, given),
         workers=_workers(loader, settings),
-        resume=facts.resume,
         has_loaded=bool(facts.loaded),
         loader_at=fed_by.at,
         micro=seen,
@@ -269,15 +270,20 @@ def _counted_on(knob: Setting, times: int | None, given: Knobs) -> KnobScope:
     return KnobScope.PER_RANK if is_own else KnobScope.GLOBAL
 
 
-def first_steps(facts: Facts) -> tuple[int | None, int | None, int | None]:
-    """The micro-batch, the passes of the newest complete step, and those that `STEPS_THAT_AGREE` steps agreed on; None: not known."""
+def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
+    """The micro-batch, the passes of the newest complete step, and those that `STEPS_THAT_AGREE` steps agreed on; None: not known.
+
+    `accumulates`: an earlier attempt's backward passes were its accumulation.
+    """
     rank = next(iter(facts.ranks), None)
     if rank is None:
         return None, None, None
     micro, unit, _ = _micro_batch(rank, facts.settings)
     count = rank.batches if rank.is_by_batches else rank.backwards
-    if unit is BatchUnit.TOKENS or (count.value > 1 and not rank.counts_batches):
-        return (micro if unit is BatchUnit.SAMPLES else None), None, None  # two losses are no accumulation
+    if unit is BatchUnit.TOKENS:
+        return None, None, None
+    if count.value > 1 and not (rank.counts_batches or accumulates):
+        return micro, None, None  # two losses are no accumulation
     return micro, count.value or None, count.agreed
 
 
@@ -315,7 +321,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, B
     if not shape:
         return None, samples, _refused(Why.NOTHING_SEEN)
     if loader is None:
-        return _micro_by_name(shape, settings)
+        return _micro_by_name(rank, settings)
     if rank.pieces(loader):
         return shape[0], samples, _measured(Why.PIECES)
     if _joins_loaders(rank, loader):
@@ -337,18 +343,24 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, B
     return None, samples, _refused(Why.UNKNOWN_SHAPE)
 
 
-def _micro_by_name(
-    shape: tuple[int, ...], settings: Sequence[Setting]
-) -> tuple[int | None, BatchUnit, Derivation]:
-    """Without a loader: the first or the second dimension (time comes first in some), where a batch setting has its value."""
+def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> tuple[int | None, BatchUnit, Derivation]:
+    """Without a loader: the first or the second dimension (time comes first in some), where a batch setting has its value.
+
+    Of the last forward before a backward pass the first one alone: rollouts of one sample may come before it.
+    """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
-    for size, why in zip(shape[:2], (Why.FIRST_DIMENSION, Why.SECOND_DIMENSION), strict=False):
-        equal = [setting for setting in named if setting.number == size]
-        if any(_fit(setting) > BatchName.ODD for setting in equal):
-            return size, BatchUnit.SAMPLES, _measured(why)
-        if equal:  # a word of the script's own beside `batch`: a normalization's, a replay buffer's
-            return None, BatchUnit.SAMPLES, _asked(Why.BY_NAME, equal)
-    return None, BatchUnit.SAMPLES, _open(Why.UNKNOWN_SHAPE, named)
+    sizes = {setting.number for setting in named}
+    last = next((shape[0] for shape, _ in rank.before_backward.most_common(1)), None)
+    first = next((size for size in rank.shape[:2] if size in sizes), None)
+    found = {last, first} & sizes
+    fits = [setting for setting in named if setting.number in found]
+    if len(found) == 1 and any(_fit(setting) > BatchName.ODD for setting in fits):
+        is_first = not found.isdisjoint({last, rank.shape[0]})
+        why = Why.FIRST_DIMENSION if is_first else Why.SECOND_DIMENSION
+        return found.pop(), BatchUnit.SAMPLES, _measured(why)
+    # A word of the script's own beside `batch` (a normalization's, a replay buffer's), or two sizes.
+    asked = _asked(Why.BY_NAME, fits) if fits else _open(Why.UNKNOWN_SHAPE, named)
+    return None, BatchUnit.SAMPLES, asked
 
 
 def _joins_loaders(rank: Rank, loader: Loader) -> bool:
@@ -376,7 +388,8 @@ def _accumulation(
     if times > 1 and not rank.counts_batches:  # two losses of a GAN and two passes of SAM are no accumulation
         numbers = _Numbers(micro, times, world, None, _length(rank, micro), BatchUnit.SAMPLES)
         _, answer, finding = _accumulation_setting(numbers, settings, None)
-        if answer in {None, "none"}:
+        says_so = any(is_accumulation(s.name) and s.number in numbers.accumulations for s in settings)
+        if answer in {None, "none"} and not says_so:
             return None, _asked(Why.UNCONFIRMED, finding.candidates)
     return times, _measured(Why.BATCHES if by_batches else Why.BACKWARDS)
 
@@ -456,7 +469,7 @@ def _named_accumulation(
         return None
     if numbers.times is None:
         return mine[0], mine[0].name, _measured(Why.DECLARED)
-    if mine[0].number not in {numbers.times, numbers.times * (numbers.world or 1)}:
+    if mine[0].number not in numbers.accumulations:
         return None, None, _asked(Why.DECLARED, mine[:1])
     return mine[0], mine[0].name, _measured(Why.DECLARED)
 
@@ -542,18 +555,17 @@ def _accumulation_setting(
     named = [s for s in settings if is_accumulation(s.name) and s is not batch]
     if numbers.times is None:
         return None, None, _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
-    values = {numbers.times, numbers.times * (numbers.world or 1)}
-    fits = [s for s in named if s.number in values and s.is_input]
+    fits = [s for s in named if s.number in numbers.accumulations and s.is_input]
     if len(fits) == 1:
         return fits[0], fits[0].name, _measured(Why.NAME_AND_VALUE)
     if named:
         return None, None, _asked(Why.SEVERAL if fits else Why.BY_NAME, fits or named)
     others = [s for s in settings if s is not batch and s.is_input]
-    return _without_accumulation(numbers, others, values)
+    return _without_accumulation(numbers, others)
 
 
 def _without_accumulation(
-    numbers: _Numbers, others: Sequence[Setting], values: set[int]
+    numbers: _Numbers, others: Sequence[Setting]
 ) -> tuple[Setting | None, str | None, Derivation]:
     """What is known where no name accumulates: a total from which it follows, something else of its value, or nothing."""
     several = numbers.times is not None and numbers.times > 1
@@ -563,7 +575,7 @@ def _without_accumulation(
     if not several:
         return None, "none", _measured(Why.NO_ACCUMULATION)
     # Something makes it: the code, or a configuration that was not seen.
-    equal = [s for s in others if s.number in values and _may_be_batch(s)]
+    equal = [s for s in others if s.number in numbers.accumulations and _may_be_batch(s)]
     return None, None, _asked(Why.BY_VALUE, equal) if equal else _refused(Why.FIXED_IN_CODE)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final
 
-from supervisor.job.knobs.facts import FILES, MOST_PATHS, Facts, ResumeBy, ResumeProposal, Setting
+from supervisor.job.knobs.facts import FILES, MOST_CANDIDATES, MOST_PATHS, Facts, Setting
+from supervisor.job.knobs.setting_names import is_resume, says_resume
 from supervisor.job.spec import BY_ITSELF, NEVER, Knobs
 
 FLAG: Final = "flag"
@@ -45,22 +46,31 @@ class ResumeWay:
     candidates: tuple[str, ...] = ()
 
 
-def resume_way(found: ResumeProposal) -> ResumeWay:
-    """What is journalled of a proposal."""
-    candidates = tuple(map(_declared, found.candidates))
-    match found.by:
-        case ResumeBy.ITSELF:
-            return ResumeWay(SELF, None, "measured: itself")
-        case ResumeBy.PATH_OPTION | ResumeBy.OPTION if found.setting is not None:
-            is_switch = found.by is ResumeBy.OPTION and found.setting.type == "bool"
-            how = "measured: path_option" if found.by is ResumeBy.PATH_OPTION else "proposed: option"
-            return ResumeWay(FLAG, knob_name(found.setting), _SWITCH if is_switch else how, candidates)
-        case ResumeBy.ASK | ResumeBy.UNKNOWN | ResumeBy.PATH_OPTION | ResumeBy.OPTION:
-            return ResumeWay(
-                None, None, "asked: several" if candidates else "asked: never_loaded", candidates
-            )
-        case _:
-            assert_never(found.by)
+def resume_way(facts: Facts) -> ResumeWay:
+    """How the script seems to resume. A way is certain only after a restart has loaded what was saved."""
+    settings = facts.settings
+    if (option := next((s for s in settings if _is_loaded_from(s, facts)), None)) is not None:
+        return ResumeWay(FLAG, knob_name(option), "measured: path_option")
+    if facts.sought or any(path in facts.saved for path in facts.loaded):
+        return ResumeWay(SELF, None, "measured: itself")
+    fits = [s for s in settings if s.empty or (s.type == "bool" and says_resume(s.name))]
+    fits = sorted((s for s in fits if is_resume(s.name)), key=lambda s: is_resume(s.name), reverse=True)
+    candidates = tuple(map(_declared, fits[:MOST_CANDIDATES]))
+    if fits and (len(fits) == 1 or is_resume(fits[0].name) > is_resume(fits[1].name)):
+        how = _SWITCH if fits[0].type == "bool" else "proposed: option"
+        return ResumeWay(FLAG, knob_name(fits[0]), how, candidates)
+    return ResumeWay(None, None, "asked: several" if fits else "asked: never_loaded", candidates)
+
+
+def _is_loaded_from(setting: Setting, facts: Facts) -> bool:
+    """Whether a setting's value is the checkpoint that was loaded.
+
+    Of a name that says nothing it may be a pretrained model's weights, or the folder that is written to.
+    """
+    path, says_so = setting.value, is_resume(setting.name) > 0
+    if not isinstance(path, str) or not (says_so or facts.restored):
+        return False
+    return path in facts.loaded or (says_so and any(one.startswith(f"{path}/") for one in facts.loaded))
 
 
 def knob_name(setting: Setting) -> str:
@@ -73,12 +83,8 @@ def knob_name(setting: Setting) -> str:
 
 
 def _declared(setting: Setting) -> str:
-    name = knob_name(setting)
-    return name if setting.type == "bool" and name.startswith("-") else f"{name}={_value(setting)}"
-
-
-def _value(setting: Setting) -> str:
-    return "true" if setting.type == "bool" else PATH
+    name, is_switch = knob_name(setting), setting.type == "bool"
+    return name if is_switch and name.startswith("-") else f"{name}={'true' if is_switch else PATH}"
 
 
 def with_measured_resume(knobs: Knobs, resume: str | None, setting: str | None, how: str) -> Knobs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
@@ -37,22 +36,15 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 _UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
 
 
-class Role(StrEnum):
-    """What a setting holds, as far as its name alone says."""
-
-    MICRO = "micro"  # a rank's batch of one forward pass
-    NODE = "node"  # a node's
-    BATCH = "batch"  # a batch, and not said of what
-    TOTAL = "total"  # what one optimizer step sees
-    ACCUMULATION = "accumulation"
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A setting of the command line whose name has a role and whose value is a number."""
+    """A setting of the command line that is a number by its value and by its name a batch, of which `scope` is what that counts.
+
+    `scope` None: it is an accumulation.
+    """
 
     name: str
-    role: Role
+    scope: KnobScope | None
     number: int
 
 
@@ -65,32 +57,17 @@ class NoPlanError(Exception):
     batch: str | None = None
 
 
-def role_of(name: str) -> Role | None:
-    """The role that a name gives a setting; None where it is none of them, or another batch than training's."""
-    if is_accumulation(name):
-        return Role.ACCUMULATION
+def scope_by_name(name: str) -> KnobScope | None:
+    """What a batch of this name counts, as far as that says it; None where it is no batch, or another than training's."""
     if words_of(name) in {("batch", "size", "per", "node"), ("train", "batch", "size", "per", "node")}:
-        return Role.NODE
+        return KnobScope.PER_NODE
     match batch_name(bare(name).lstrip("-+")):
         case BatchName.NONE | BatchName.ODD:
             return None
         case BatchName.ONE_RANK:
-            return Role.MICRO
-        case _:
-            return Role.TOTAL if is_total(bare(name)) else Role.BATCH
-
-
-def scope_by_name(name: str) -> KnobScope:
-    """What a batch counts, where its name says so."""
-    match role_of(name):
-        case Role.MICRO:
             return KnobScope.PER_RANK
-        case Role.NODE:
-            return KnobScope.PER_NODE
-        case Role.TOTAL:
-            return KnobScope.GLOBAL
         case _:
-            return KnobScope.UNKNOWN
+            return KnobScope.GLOBAL if is_total(bare(name)) else KnobScope.UNKNOWN
 
 
 def find_knobs(
@@ -120,7 +97,7 @@ def find_knobs(
     except NoPlanError as no:
         scope = given.batch_scope
         if scope is KnobScope.UNKNOWN and no.batch is not None:
-            scope = scope_by_name(no.batch)
+            scope = scope_by_name(no.batch) or scope
         knobs = Knobs(
             batch=no.batch, batch_scope=scope, accumulation=given.accumulation, refusal=no.why, help=no.help,
             found=_numbers_of(args, where, ("micro", no.batch)),
@@ -140,11 +117,12 @@ def _candidates(own: Sequence[str], row: Convention | None) -> list[Candidate]:
     """Each setting that may be the batch's or the accumulation's; of one that is given twice the last counts."""
     found: dict[str, Candidate] = {}
     for setting in settings_of(own):
-        role, number = role_of(setting.name), as_number(setting.value)
-        if row is not None and last_part(setting.name) in row.micro:
-            role = Role.MICRO
-        if role is not None and number is not None:
-            found[plain(setting.name)] = Candidate(setting.name, role, number)
+        name, number = setting.name, as_number(setting.value)
+        scope = scope_by_name(name)
+        if row is not None and last_part(name) in row.micro:
+            scope = KnobScope.PER_RANK
+        if number is not None and (scope is not None or is_accumulation(name)):
+            found[plain(name)] = Candidate(name, scope, number)
     return list(found.values())
 
 
@@ -152,10 +130,12 @@ def _declared(
     batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Places
 ) -> Knobs:
     """What a person named, completed: a scope from the name, an accumulation or a total that is the only one given."""
-    scope = given.batch_scope if given.batch_scope is not KnobScope.UNKNOWN else scope_by_name(batch)
-    steps = [c.name for c in found if c.role is Role.ACCUMULATION and c.name != batch]
+    scope = given.batch_scope
+    if scope is KnobScope.UNKNOWN:
+        scope = scope_by_name(batch) or scope
+    steps = [c.name for c in found if c.scope is None and c.name != batch]
     accumulation = given.accumulation or (steps[0] if len(steps) == 1 else None)
-    totals = (c.name for c in found if c.role is Role.TOTAL and c.name != batch)
+    totals = (c.name for c in found if c.scope is KnobScope.GLOBAL and c.name != batch)
     derived = scope is KnobScope.PER_RANK and accumulation is None
     total = (given.global_batch or next(totals, None)) if derived else None
     return Knobs(
@@ -201,9 +181,9 @@ class _Conventional:
     given: Knobs
     world: int | None
 
-    def of(self, role: Role) -> list[Candidate]:
-        """The settings of a role, as they stand."""
-        return [c for c in self.found if c.role is role]
+    def of(self, *scopes: KnobScope | None) -> list[Candidate]:
+        """The settings that count one of these, in that order; None: the accumulations."""
+        return [c for scope in scopes for c in self.found if c.scope is scope]
 
     def knobs(self) -> Knobs:
         """The settings that make up the batch.
@@ -213,13 +193,13 @@ class _Conventional:
         """
         micro = self._micro()
         self._require_safe(micro)
-        if micro.number == 1 and micro.role is not Role.TOTAL:
+        if micro.number == 1 and micro.scope is not KnobScope.GLOBAL:
             raise NoPlanError(
                 f"{micro.name} is 1 already: no smaller micro-batch is possible", "", micro.name
             )
         if self.given.accumulation is not None:
             return self._pair(micro, self.given.accumulation, None)
-        steps = self.of(Role.ACCUMULATION)
+        steps = self.of(None)
         if len(steps) > 1:
             what = f"which is the accumulation is not clear: {steps[0].name} or {steps[1].name}"
             raise _which(what, "--accumulation-knob", steps)
@@ -234,7 +214,7 @@ class _Conventional:
 
     def _micro(self) -> Candidate:
         """The setting that holds the micro-batch, else the batch that an accumulation cuts."""
-        for batches in (self.of(Role.MICRO), [*self.of(Role.BATCH), *self.of(Role.NODE)]):
+        for batches in (self.of(KnobScope.PER_RANK), self.of(KnobScope.UNKNOWN, KnobScope.PER_NODE)):
             training = [c for c in batches if "train" in words_of(c.name)]
             left = training if len(training) == 1 else batches
             if len(left) > 1:
@@ -243,7 +223,7 @@ class _Conventional:
                 raise _which(what, "--batch-knob", left)
             if left:
                 return left[0]
-        totals = self.of(Role.TOTAL)
+        totals = self.of(KnobScope.GLOBAL)
         if len(totals) == 1:
             return totals[0]
         raise NoPlanError("no batch setting is declared, and none with a conventional name is given", DECLARE)
@@ -266,13 +246,15 @@ class _Conventional:
 
     def _total(self, micro: Candidate) -> Candidate | None:
         """The global batch beside a rank's own: named so, or as the micro-batch but for that one word."""
-        if micro.role is not Role.MICRO:
+        if micro.scope is not KnobScope.PER_RANK:
             return None
         words = set(words_of(micro.name))
         whole = [
-            c for c in self.of(Role.BATCH) if "micro" in words and set(words_of(c.name)) == words - {"micro"}
+            c
+            for c in self.of(KnobScope.UNKNOWN)
+            if "micro" in words and set(words_of(c.name)) == words - {"micro"}
         ]
-        totals = self.of(Role.TOTAL) or whole
+        totals = self.of(KnobScope.GLOBAL) or whole
         if len(totals) > 1:
             what = f"which is the global batch is not clear: {totals[0].name} or {totals[1].name}"
             raise NoPlanError(what, "leave one of them out", micro.name)
@@ -289,7 +271,7 @@ class _Conventional:
         """Two factors of the global batch; of a total the accumulation cuts, the accumulation alone changes."""
         scope = self.given.batch_scope
         if scope is KnobScope.UNKNOWN:
-            scope = scope_by_name(micro.name) if micro.role is not Role.MICRO else KnobScope.PER_RANK
+            scope = micro.scope or scope
         by_framework = self.row is not None and self.row.accumulation == last_part(steps)
         if scope is KnobScope.UNKNOWN and not by_framework:
             what = f"what {micro.name} counts is not said by its name"
@@ -308,7 +290,7 @@ class _Conventional:
     def _no_accumulation(self, batch: Candidate) -> NoPlanError:
         """Without one the global batch can only shrink, and by how much is not known of a batch that is nobody's by its name."""
         why = f"no accumulation is given beside {batch.name}"
-        known = self.given.batch_scope is not KnobScope.UNKNOWN or batch.role is not Role.BATCH
+        known = self.given.batch_scope is not KnobScope.UNKNOWN or batch.scope is not KnobScope.UNKNOWN
         if known or self.world == 1:
             return NoPlanError(f"{why} ({SMALLER_GLOBAL})", SMALLER_GLOBAL, batch.name)
         help_ = f"{SMALLER_GLOBAL} with {_EITHER_SCOPE}"

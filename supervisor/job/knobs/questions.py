@@ -104,6 +104,8 @@ def question_of(
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
     if is_wrong:
         change, refusal = None, "a restart with it had another batch than planned"
+    elif one.value == IN_CODE:  # nobody has answered yet, as the reason that would follow says
+        change, refusal = None, "no restart can change it"
     elif one.then.asks is not None:
         change, refusal = None, one.then.refusal
     else:

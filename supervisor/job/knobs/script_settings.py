@@ -20,7 +20,7 @@ from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import set_batch as kn
 from supervisor.job.knobs.checkpoint_names import find_outputs, find_prefixes
-from supervisor.job.knobs.conventions import find_group_timeout, find_loader
+from supervisor.job.knobs.conventions import find_loader
 from supervisor.job.knobs.named_settings import SMALLER_GLOBAL, find_knobs
 from supervisor.job.knobs.places import Place, Places, config_file, is_argument, place_of
 from supervisor.job.knobs.set_batch import as_number
@@ -85,8 +85,6 @@ def with_knobs(
             args, where = _set_knob(args, where, set_knobs, name, value)
     _note_origins(look, knobs)
     own = settings_of(args)
-    if (group_timeout_s := find_group_timeout(own, env)) is not None:
-        look.note("group timeout", f"{group_timeout_s:g} s", "found in the arguments or the environment")
     trial = spec.trial
     if trial is not None:
         resumes = knobs.start is not None and value_of(args, knobs.start) is not None
@@ -104,7 +102,6 @@ def with_knobs(
         loader=find_loader(args),
         outputs=find_outputs(own),
         output_prefixes=find_prefixes(own),
-        group_timeout_s=group_timeout_s,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
         total_steps=spec.total_steps

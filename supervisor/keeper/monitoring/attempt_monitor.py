@@ -34,6 +34,7 @@ from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.access.viewers import Viewers
+from supervisor.run.fold import fold
 from supervisor.run.history.answers import batch_question, resume_question
 from supervisor.run.history.changes import next_job
 from supervisor.run.paths import AttemptPaths
@@ -376,7 +377,8 @@ class AttemptMonitor:
         said = [advisory.text for advisory in state.advisories if advisory.code.startswith(ev.ON_OOM)]
         if view.measured is None or not job.retry.enabled or len(said) >= MOST_FORETOLD:
             return
-        if (answer := next_answer(self._record, state, self._env, self._clock.wall())) is not None:
+        now = self._clock.wall()
+        if (answer := next_answer(self._record, state, self._env, now)) is not None:
             self._ledger.emit(answer)
             return  # looked at with it at the next tick
         waits, known_job = self._record.settings.interactive, state.answered_job(job)
@@ -384,11 +386,17 @@ class AttemptMonitor:
         if question is None and state.checkpoints and RESUME_KNOB in missing_words(known_job):
             question = resume_question(job, view.measured.resume_candidates)
         if waits and question is not None and (state.asked is None or state.asked.question != question):
-            self._ledger.emit(ev.BatchAsked(t=self._clock.wall(), attempt=1, question=question))
-        text, restarts = oom_notice(known_job, waits=waits)
+            self._ledger.emit(ev.BatchAsked(t=now, attempt=1, question=question))
+        tried, tries = state, []
+        while (answer := next_answer(self._record, tried, self._env, now, tries=True)) is not None:
+            tried, tries = fold(tried, answer), [*tries, answer.value]
+        tried_job = tried.answered_job(job)
+        if not tried_job.knobs.can_change_batch:
+            tried_job, tries = known_job, []
+        text, restarts = oom_notice(tried_job, waits=waits, tries=tries)
         if text not in said:
             code = f"{ev.ON_OOM}{'restarts' if restarts else 'ends'}"
-            self._ledger.emit(ev.Advisory(t=self._clock.wall(), attempt=1, code=code, text=text))
+            self._ledger.emit(ev.Advisory(t=now, attempt=1, code=code, text=text))
 
     def _look_for_failure(self, live: LiveAttempt) -> None:
         """Journal at once that a rank fails: torchrun may take seconds to end, and what is silent meanwhile is no stall."""

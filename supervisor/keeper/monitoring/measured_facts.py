@@ -195,7 +195,7 @@ class MeasuredFacts:
         }
         how = {name: f"{answer.certainty}: {answer.why}" for name, answer in answers.items()}
         total, value = settings.total or (None, None)
-        way = resume_way(found.resume)
+        way = resume_way(self._facts)
         first = next(iter(self._facts.ranks), Rank())
         is_one_shape = len(first.forwards) == 1
         length = found.sequence_length if is_one_shape else None

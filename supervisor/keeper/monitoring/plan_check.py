@@ -50,7 +50,9 @@ class PlanCheck:
         if self._file is None or view is None or view.differs is not None:
             self._saved |= set(map(os.path.realpath, facts.saved))
             return
-        planned, (micro, steps, agreed) = changed_batch(state, view), first_steps(facts)
+        planned, measured = changed_batch(state, view), state.measured
+        accumulates = measured is not None and measured.accumulation is not None
+        micro, steps, agreed = first_steps(facts, accumulates=accumulates)
         if planned is not None and (other := _other(planned, facts, micro, agreed)) is not None:
             about, number, measured = other
             why = _why(facts, self._knob(about, state), number)

@@ -12,7 +12,7 @@ from pathlib import Path
 from supervisor.diagnosis.hang.flight_recorder import ranks_at_fault, stuck_collectives, stuck_text
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
-from supervisor.job.knobs.conventions import timeout_in_log
+from supervisor.job.knobs.conventions import longer_than_usual, timeout_in_log
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.process.attempt import LiveAttempt
@@ -34,6 +34,7 @@ from supervisor.sources.stacks.python_stacks import (
     probe_stacks,
 )
 from supervisor.sources.stacks.recorder_dumps import dump_prefixes, find_dumps, load_dumps
+from supervisor.sources.telemetry import measured_record
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
@@ -223,14 +224,16 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def _group_timeout(paths: AttemptPaths) -> float | None:
-    """The longest timeout of a process group that the heads of the logs show."""
+    """The longest timeout of a process group that the ranks were seen to ask for, or that the heads of the logs show."""
     found = []
-    for log in paths.logs():
+    for path in (*paths.logs(), *paths.telemetry.glob("measured*.jsonl*")):
         try:
-            with open_regular(log) as file:
-                found.append(timeout_in_log(file.read(HEAD_BYTES)))
+            with open_regular(path) as file:
+                head = file.read(HEAD_BYTES)
         except OSError:
             continue
+        asked = (measured_record(head.partition(b"\n")[0]) or {}) if path.parent == paths.telemetry else {}
+        found += [timeout_in_log(head), longer_than_usual(asked.get("timeout_s"))]
     return max((seconds for seconds in found if seconds is not None), default=None)
 
 

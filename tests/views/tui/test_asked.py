@@ -126,7 +126,7 @@ def test_settings_of_one_value_are_asked_about_on_the_card_one_key_each(tmp_path
         assert "this run feeds 8 samples a rank on 2 ranks: which setting makes the 8?" in card
         assert "6      --batch_size 8 makes the micro-batch: 4 × accumulation 2 × 2 ranks" in card
         assert "7      --mini_batch_size 8 makes the micro-batch: 4 × accumulation 2 × 2 ranks" in card
-        assert "8      it is fixed in the code: it is in the code, as you answered" in card
+        assert "8      it is fixed in the code: no restart can change it" in card
         assert "6 --batch_size  7 --mini_batch_size  8 code" in pane(app, "footer")
         await pilot.press("7")
         await until(pilot, lambda: bool(requests(run)), "a request")
