@@ -54,14 +54,14 @@ class PlanCheck:
         accumulates = measured is not None and measured.accumulation is not None
         micro, steps, agreed = first_steps(facts, accumulates=accumulates)
         if planned is not None and (other := _other(planned, facts, micro, agreed)) is not None:
-            about, number, measured = other
+            about, number, found = other
             why = _why(facts, self._knob(about, state), number)
             if about is Unread.MICRO and Unread.SCOPE in state.answers:
                 about = Unread.SCOPE
             wrong = about if about in state.answers else None
             if wrong is not None:
                 self._keep_answers(state, wrong=wrong)
-            self._differ(view, factors(planned), measured, why=why, wrong=wrong)
+            self._differ(view, factors(planned), found, why=why, wrong=wrong)
             return
         if not _have_stepped(facts):
             return
